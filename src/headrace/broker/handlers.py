@@ -1,4 +1,9 @@
-"""Request handlers: their type, their table, and the context of a request."""
+"""Request handlers: the table of handlers, and the context of a request.
+
+Requests that are not in the table are neither advertised nor served. A handler is a coroutine that takes a decoded
+request and its context, and returns the response message, or None for Produce with acks=0. It converts all errors to
+error codes in its response; an exception that leaves it is a bug.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,6 @@ from typing import Any
 from headrace.model.errors import MalformedFrame
 from headrace.model.histogram import Histogram
 from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, PRODUCE, SETTLE, Api
-
-# The context of a request for its handler, and its operations on the connection.
 
 
 class RequestContext:
@@ -54,12 +57,6 @@ class RequestContext:
         """Register a callback for the end of the connection; a later one with the same key replaces it."""
         if self._close_callbacks is not None:
             self._close_callbacks[key] = callback
-
-
-# The table of request handlers. Requests that are not in the table are neither advertised nor served.
-#
-# A handler is a coroutine that takes a decoded request and its context, and returns the response message, or None for
-# Produce with acks=0. It converts all errors to error codes in its response; an exception that leaves it is a bug.
 
 
 HandlerFunction = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]

@@ -1,4 +1,20 @@
-"""One partition replica on this broker."""
+"""A local replica of a partition: its log, the state derived from the log, and the requests that wait for it.
+
+    append -> in the log, not yet readable -> flushed here and by the in-sync followers -> high watermark advances
+           -> produce responses are sent, waiting fetches are woken
+
+The replica is either the leader or a follower. The partition record in the registry determines which, and every
+leadership has its own leader epoch. Only the leader accepts batches from producers, and only in its epoch.
+
+Invariants:
+
+- log start <= last stable offset <= high watermark <= log end.
+- Consumers see no records at or above the high watermark, and read_committed consumers none at or above the last stable
+  offset.
+- The high watermark never decreases, and never exceeds the durable log end of this replica (with `flush.messages` > 1
+  the log end).
+- The check of a producer's sequence number and its update run without an await in between.
+"""
 
 from __future__ import annotations
 
@@ -31,86 +47,6 @@ from headrace.wire.batches.control import Marker, build_marker
 
 if TYPE_CHECKING:
     from headrace.broker.topic import TopicCounts
-
-
-# What is derived from a partition's log: producers and transactions. Rebuilt by replay, kept in checkpoints.
-
-
-class PartitionState:
-    __slots__ = ("producers",)
-
-    def __init__(self) -> None:
-        self.producers = ProducerStates()
-
-    def restore(self, snapshot: bytes) -> None:
-        self.producers = ProducerStates.restore(snapshot) if snapshot else ProducerStates()
-
-    def replay(self, batch: ReplayedBatch) -> None:
-        header, marker = batch
-        if header.producer_id < 0:
-            return
-        if marker is not None:
-            self.producers.apply_marker(
-                header, header.base_offset, marker.coordinator_epoch, is_commit=marker.is_commit
-            )
-        elif not header.is_control:
-            self.producers.apply(header, header.base_offset)
-
-    def snapshot(self) -> bytes:
-        return self.producers.snapshot()
-
-    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The transactions with anything between these offsets that came to nothing."""
-        return self.producers.transactions.aborted(start_offset, end_offset)
-
-    def forget_aborted(self, markers: Sequence[int]) -> None:
-        self.producers.transactions.forget(markers)
-
-    def producer_ids(self) -> frozenset[int]:
-        return self.producers.ids()
-
-    def expire(self, start_offset: int, now: float, expiration_ms: int) -> None:
-        """Forget producers that were idle for so long, and what was aborted below the log's start."""
-        self.producers.expire(now, expiration_ms)
-        self.producers.transactions.trim(start_offset)
-
-
-# Iterate over batches that were read from a log.
-
-
-def split_batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """Yield the complete batches in these bytes."""
-    view = memoryview(data)
-    position = 0
-    while position + HEADER_SIZE <= len(view):
-        header = parse_header(view, position)
-        yield view[position : position + header.size_bytes], header
-        position += header.size_bytes
-
-
-def is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
-    return header.is_transactional and any(
-        one.producer_id == header.producer_id and one.first_offset <= header.base_offset < one.last_offset
-        for one in aborted
-    )
-
-
-# A local replica of a partition: its log, the state derived from the log, and the requests that wait for it.
-#
-#     append -> in the log, not yet readable -> flushed here and by the in-sync followers -> high watermark advances
-#            -> produce responses are sent, waiting fetches are woken
-#
-# The replica is either the leader or a follower. The partition record in the registry determines which, and every
-# leadership has its own leader epoch. Only the leader accepts batches from producers, and only in its epoch.
-#
-# Invariants:
-#
-# - log start <= last stable offset <= high watermark <= log end.
-# - Consumers see no records at or above the high watermark, and read_committed consumers none at or above the last stable
-#   offset.
-# - The high watermark never decreases, and never exceeds the durable log end of this replica (with `flush.messages` > 1
-#   the log end).
-# - The check of a producer's sequence number and its update run without an await in between.
 
 
 FLUSH_MS_NEVER = 2**63 - 1
@@ -477,3 +413,61 @@ class Partition:
         self._waiting.end(error)
         self._here.end(error)
         self._watchers.gone()
+
+
+class PartitionState:
+    """Producers and transactions, as derived from a partition's log. Rebuilt by replay, stored in checkpoints."""
+
+    __slots__ = ("producers",)
+
+    def __init__(self) -> None:
+        self.producers = ProducerStates()
+
+    def restore(self, snapshot: bytes) -> None:
+        self.producers = ProducerStates.restore(snapshot) if snapshot else ProducerStates()
+
+    def replay(self, batch: ReplayedBatch) -> None:
+        header, marker = batch
+        if header.producer_id < 0:
+            return
+        if marker is not None:
+            self.producers.apply_marker(
+                header, header.base_offset, marker.coordinator_epoch, is_commit=marker.is_commit
+            )
+        elif not header.is_control:
+            self.producers.apply(header, header.base_offset)
+
+    def snapshot(self) -> bytes:
+        return self.producers.snapshot()
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions that have records between these offsets."""
+        return self.producers.transactions.aborted(start_offset, end_offset)
+
+    def forget_aborted(self, markers: Sequence[int]) -> None:
+        self.producers.transactions.forget(markers)
+
+    def producer_ids(self) -> frozenset[int]:
+        return self.producers.ids()
+
+    def expire(self, start_offset: int, now: float, expiration_ms: int) -> None:
+        """Forget producers that were idle for longer than this, and aborted transactions below the log start."""
+        self.producers.expire(now, expiration_ms)
+        self.producers.transactions.trim(start_offset)
+
+
+def split_batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Yield the complete batches in these bytes."""
+    view = memoryview(data)
+    position = 0
+    while position + HEADER_SIZE <= len(view):
+        header = parse_header(view, position)
+        yield view[position : position + header.size_bytes], header
+        position += header.size_bytes
+
+
+def is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
+    return header.is_transactional and any(
+        one.producer_id == header.producer_id and one.first_offset <= header.base_offset < one.last_offset
+        for one in aborted
+    )

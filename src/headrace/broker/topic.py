@@ -1,4 +1,7 @@
-"""One topic as this broker knows it, and the traffic of the topic."""
+"""One topic as this broker knows it: its record, the records of its partitions, its local replicas and its counters.
+
+The counters are plain numbers on the hot path, which are converted to metrics on a scrape.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ from headrace.model.registry_records import Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.topics import TopicRecord
 from headrace.wire.messages.metadata import MetadataResponseTopic
-
-# Counters of a topic: plain numbers on the hot path, converted to metrics on a scrape.
 
 
 class TopicCounts:
@@ -52,9 +53,6 @@ class TopicCounts:
     def fetched(self, size_bytes: int) -> None:
         self.fetches += 1
         self.bytes_out += size_bytes
-
-
-# One topic as this broker knows it: its record, the records of its partitions, and its local replicas.
 
 
 class Topic:

@@ -15,8 +15,7 @@ from headrace.cli.session import run
 from headrace.machines.controller.leadership import raise_leader_epoch
 from headrace.machines.controller.registry_rebuild import PRODUCER_ID_MARGIN, LogKey, RebuildPlan, plan_rebuild
 from headrace.model.registry_records import PartitionRecord
-from headrace.registry.brokers import advance_operation, decode_number, epoch_key
-from headrace.registry.configs import CLUSTER_ID_KEY
+from headrace.registry.brokers import CLUSTER_ID_KEY, advance_operation, decode_number, epoch_key
 from headrace.registry.counters import PRODUCER_IDS_KEY
 from headrace.registry.interface import Create, Delete, Registry
 from headrace.registry.topics import (

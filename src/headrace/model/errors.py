@@ -1,11 +1,16 @@
-"""Every error that a broker returns to clients, with its stable code."""
+"""Every error that a broker returns to clients, with its stable code.
+
+The codes are Kafka's, because every client library knows them; Headrace's own begin at 10000. The message of an
+error says what was wrong and, if possible, what to do next. Without a message the docstring of the class is the
+message. `retriable` says whether the same request may succeed later without changes.
+
+Bugs in Headrace are assertions, not errors of this hierarchy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import ClassVar
-
-# The base classes of all errors. See `errors` for the errors themselves.
 
 
 class HeadraceError(Exception):
@@ -33,7 +38,7 @@ class InvalidRecords(HeadraceError):
         self.records = records
 
 
-# Errors of cluster operations: leader elections, reassignments and stale brokers. Import them from `errors`.
+# Cluster operations: elections, reassignments, stale brokers
 
 
 class LeaderNotAvailable(RetriableError):
@@ -78,7 +83,7 @@ class NoReassignmentInProgress(HeadraceError):
     code = 85
 
 
-# Errors of the group and transaction coordinators. Import them from `errors`.
+# Group and transaction coordinators
 
 
 class OffsetMetadataTooLarge(HeadraceError):
@@ -273,7 +278,7 @@ class InvalidRegularExpression(HeadraceError):
     code = 128
 
 
-# Errors of leases and of the sessions of share consumers. Import them from `errors`.
+# Leases and share sessions
 
 
 class InvalidRecordState(HeadraceError):
@@ -300,100 +305,7 @@ class ShareSessionLimitReached(RetriableError):
     code = 133
 
 
-# Every error that a broker returns to clients, with its stable code.
-#
-# The codes are Kafka's, because every client library knows them; Headrace's own begin at 10000. The message of an
-# error says what was wrong and, if possible, what to do next. Without a message the docstring of the class is the
-# message. `retriable` says whether the same request may succeed later without changes.
-#
-# Bugs in Headrace are assertions, not errors of this hierarchy.
-
-
-__all__ = [
-    "ConcurrentTransactions",
-    "CoordinatorLoading",
-    "CoordinatorNotAvailable",
-    "CorruptMessage",
-    "DiskNearlyFull",
-    "DuplicateSequence",
-    "ElectionNotNeeded",
-    "EligibleLeadersNotAvailable",
-    "FencedInstanceId",
-    "FencedLeaderEpoch",
-    "FencedMemberEpoch",
-    "FetchSessionIdNotFound",
-    "FetchSessionTopicIdMismatch",
-    "GroupIdNotFound",
-    "GroupMaxSizeReached",
-    "GroupNotEmpty",
-    "GroupSubscribedToTopic",
-    "HeadraceError",
-    "IllegalGeneration",
-    "InconsistentGroupProtocol",
-    "InconsistentTopicId",
-    "InvalidConfig",
-    "InvalidFetchSessionEpoch",
-    "InvalidGroupId",
-    "InvalidPartitions",
-    "InvalidProducerEpoch",
-    "InvalidProducerIdMapping",
-    "InvalidRecord",
-    "InvalidRecordState",
-    "InvalidRecords",
-    "InvalidRegularExpression",
-    "InvalidReplicaAssignment",
-    "InvalidReplicationFactor",
-    "InvalidRequest",
-    "InvalidRequiredAcks",
-    "InvalidSessionTimeout",
-    "InvalidShareSessionEpoch",
-    "InvalidTimestamp",
-    "InvalidTopic",
-    "InvalidTransactionState",
-    "InvalidTransactionTimeout",
-    "InvalidUpdateVersion",
-    "LeaderNotAvailable",
-    "MalformedFrame",
-    "MemberIdRequired",
-    "MessageTooLarge",
-    "NoReassignmentInProgress",
-    "NotCoordinator",
-    "NotEnoughReplicas",
-    "NotLeader",
-    "OffsetMetadataTooLarge",
-    "OffsetNotAvailable",
-    "OffsetOutOfRange",
-    "OperationNotAttempted",
-    "OutOfOrderSequence",
-    "PolicyViolation",
-    "PreferredLeaderNotAvailable",
-    "ProducerFenced",
-    "RebalanceInProgress",
-    "RequestTimedOut",
-    "RetriableError",
-    "ShareSessionLimitReached",
-    "ShareSessionNotFound",
-    "StaleBrokerEpoch",
-    "StaleMemberEpoch",
-    "StorageFailure",
-    "ThrottlingQuotaExceeded",
-    "TopicAlreadyExists",
-    "TopicDeletionDisabled",
-    "TransactionAbortable",
-    "TransactionCoordinatorFenced",
-    "TransactionalIdAuthorizationFailed",
-    "TransactionalIdNotFound",
-    "UnknownLeaderEpoch",
-    "UnknownMemberId",
-    "UnknownProducerId",
-    "UnknownTopicId",
-    "UnknownTopicOrPartition",
-    "UnreleasedInstanceId",
-    "UnstableOffsetCommit",
-    "UnsupportedAssignor",
-    "UnsupportedCompressionType",
-    "UnsupportedVersion",
-]
+# Records, topics, requests
 
 
 class OffsetOutOfRange(HeadraceError):
@@ -618,7 +530,7 @@ class MalformedFrame(HeadraceError):
     code = 42
 
 
-# Errors of authentication and authorization requests, which the Kafka listener does not support.
+# Authentication and authorization, which the Kafka listener does not support
 
 
 class IllegalSaslState(HeadraceError):

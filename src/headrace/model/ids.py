@@ -1,4 +1,9 @@
-"""Ids as text: UUIDs of topics and clusters, and message ids."""
+"""Ids as text.
+
+- A UUID (topic id, cluster id) is 22 characters of URL-safe base64, as in Kafka.
+- A message id is `<topic>:<partition>:<offset>`, the permanent position of a message. Topic names contain no colon, so
+  an id has exactly one interpretation.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,6 @@ import uuid
 from typing import NamedTuple
 
 from headrace.model.errors import InvalidRequest
-
-# Ids as text: a UUID in 22 characters of URL-safe base64, Kafka's format of topic and cluster ids.
-
 
 ZERO_ID = uuid.UUID(int=0)
 """Means "no topic id" on the wire."""
@@ -29,11 +31,6 @@ def id_from_text(text: str) -> uuid.UUID:
     if len(raw) != 16 or len(text) != 22:
         raise InvalidRequest(f"'{text}' is not an id; expected 22 characters of URL-safe base64")
     return uuid.UUID(bytes=raw)
-
-
-# Message ids: `<topic>:<partition>:<offset>`, the permanent position of a message.
-#
-# Topic names contain no colon, so an id has exactly one interpretation.
 
 
 _PARTITION_MAX = 2**31 - 1

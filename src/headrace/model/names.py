@@ -1,4 +1,11 @@
-"""Names of topics and groups: validation, derived names, and regular expressions that match them."""
+"""Names of topics and groups: validation, derived names, and regular expressions that match them.
+
+- The rules are Kafka's, so that both systems accept the same names. Names are not used in the file system: folders are
+  named by topic id.
+- Regular expressions of clients are compiled by RE2, as in Kafka. Python's `re` backtracks: a pattern of thirty
+  characters can take years. RE2 runs in time linear in the length of the text, and rejects lookaround and
+  backreferences, which it does not support.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 from headrace.model.errors import InvalidGroupId, InvalidRegularExpression, InvalidTopic
-
-# Validate the names of topics and groups, and derive the names of co-located topics.
-#
-# The rules are Kafka's, so that both systems accept the same names. Names are not used in the file system: folders are
-# named by topic id.
-
 
 TOPIC_NAME_LENGTH_MAX = 249
 CONSUMER_OFFSETS = "__consumer_offsets"
@@ -78,12 +79,6 @@ def delayed_topic(topic: str) -> str:
 def dead_letter_topic(topic: str) -> str:
     """Return the topic to which messages go that exhausted their delivery attempts."""
     return topic + DEAD_LETTER_SUFFIX
-
-
-# Compile regular expressions from clients, in RE2 syntax as in Kafka.
-#
-# Python's `re` backtracks: a pattern of thirty characters can take years. RE2 runs in time linear in the length of the
-# text, whatever the pattern. It rejects lookaround and backreferences, which it does not support.
 
 
 PATTERN_LENGTH_MAX = 1024

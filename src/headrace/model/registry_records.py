@@ -1,4 +1,11 @@
-"""The records of the registry: topics, partitions, live brokers and the controller. Pure."""
+"""The records of the registry: topics, partitions, live brokers and the controller. Pure.
+
+- A partition record names the replicas, the in-sync replicas and the leader. The version of its registry key is the
+  partition epoch: every update is conditional on the version that it replaces.
+- A broker is the leader if and only if the record contains its node id and its current broker epoch. Therefore a
+  restarted broker does not resume a leadership of its earlier start.
+- The topic record is also stored beside the topic's logs on each broker.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +13,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
-
-# The metadata of one topic, in the registry and beside the topic's logs on each broker. Pure.
 
 
 class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,13 +34,6 @@ class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     def partitions_before(self, index: int) -> int:
         """Return the partition count before this partition was added; 0 if the topic was created with it."""
         return max((count for count in self.growths if count <= index), default=0)
-
-
-# The state of one partition in the registry: replicas, in-sync replicas and leader. Pure.
-#
-# The version of the registry key is the partition epoch: every update is conditional on the version that it replaces. A
-# broker is the leader if and only if the record contains its node id and its current broker epoch. Therefore a restarted
-# broker does not resume a leadership of its earlier start.
 
 
 NO_LEADER = -1
@@ -79,9 +77,6 @@ class PartitionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_led_by(self, node_id: int, broker_epoch: int) -> bool:
         return self.leader == node_id and self.leader_broker_epoch == broker_epoch
-
-
-# The registration of a live broker and of the controller in the registry. Pure.
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, kw_only=True):

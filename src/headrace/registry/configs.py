@@ -1,4 +1,15 @@
-"""Dynamic configurations in the registry: of the brokers, of groups, and of subscriptions."""
+"""Dynamic configurations in the registry, as JSON objects of overrides.
+
+    /configs/brokers                            all brokers
+    /configs/groups/<id>                        one group, which need not exist
+    /configs/subscriptions/<topic id>/<name>    one subscription
+
+- Names of groups and subscriptions may be any text, so keys contain them percent-encoded. `urllib` is imported only
+  when such a key is used, because most clusters have none.
+- The key of a subscription contains the topic's id, not its name: a topic that is deleted and created again has another
+  id, so its subscriptions never inherit a record that was written for the earlier topic.
+- An empty object differs from a missing key: such a subscription has its own configuration and overrides nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +18,6 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.model.ids import id_to_text
 from headrace.registry.interface import (
     BadVersion,
     Create,
@@ -16,80 +26,47 @@ from headrace.registry.interface import (
     NoKey,
     OutcomeUnknown,
     Registry,
-    RegistryDamaged,
     RegistryEntry,
     RegistryOperation,
     Set,
+    decode_json,
 )
-from headrace.runtime.entropy import Entropy
 
-# Who this cluster and this start of a broker are, and what was altered about the brokers while they ran.
-
-
-CLUSTER_ID_KEY = "/cluster/id"
 CONFIGS_KEY = "/configs"
 BROKER_CONFIGS_KEY = f"{CONFIGS_KEY}/brokers"
-
-
-async def cluster_id(registry: Registry, entropy: Entropy) -> str:
-    """The cluster's id, made up by whoever comes first and the same ever after."""
-    while True:
-        entry = await registry.get(CLUSTER_ID_KEY)
-        if entry is not None:
-            return entry.value.decode()
-        try:
-            await registry.commit([Create(CLUSTER_ID_KEY, id_to_text(entropy.uuid()).encode())])
-        except KeyExists:
-            continue
+GROUP_CONFIGS_KEY = f"{CONFIGS_KEY}/groups"
+SUBSCRIPTION_CONFIGS_KEY = f"{CONFIGS_KEY}/subscriptions"
 
 
 async def load_broker_configs(registry: Registry) -> dict[str, str]:
-    """Broker settings that were altered while a broker ran."""
     return decode_configs(await registry.get(BROKER_CONFIGS_KEY))
 
 
-def decode_configs(entry: RegistryEntry | None) -> dict[str, str]:
-    if entry is None:
-        return {}
-    try:
-        return msgspec.json.decode(entry.value, type=dict[str, str])
-    except msgspec.MsgspecError as error:
-        raise RegistryDamaged(f"The registry's key {entry.key} cannot be read: {error}") from error
-
-
 async def store_broker_configs(registry: Registry, dynamic: Mapping[str, str]) -> None:
-    """Replace them. Raises `RegistryConflict` when another broker was faster."""
+    """Replace the overrides of the brokers. Raise `RegistryConflict` if another broker changes them concurrently."""
     entry = await registry.get(BROKER_CONFIGS_KEY)
-    value = msgspec.json.encode(dict(dynamic))
-    await registry.commit(
-        [Set(BROKER_CONFIGS_KEY, value, entry.version) if entry else Create(BROKER_CONFIGS_KEY, value)]
-    )
+    await registry.commit([_store_operation(BROKER_CONFIGS_KEY, entry, dynamic)])
 
 
-# The configurations of groups: one key per group that has any, `/configs/groups/<id>`, with its overrides as text.
-#
-# A group need not exist to be configured. Its id may be any text, so it is escaped as in an address.
-
-
-GROUP_CONFIGS_KEY = f"{CONFIGS_KEY}/groups"
+def decode_configs(entry: RegistryEntry | None) -> dict[str, str]:
+    return {} if entry is None else decode_json(entry, dict[str, str])
 
 
 async def change_configs(
     registry: Registry, key: str, change: Callable[[Mapping[str, str] | None], Mapping[str, str] | None]
 ) -> None:
-    """Replace a record of overrides by what `change` returns for it; None is a record that does not exist. `change` is
-    called again when another writer was faster."""
+    """Replace the overrides of a key by what `change` returns for them. None stands for a key that does not exist.
+    After a concurrent change, `change` is called again."""
     while True:
         entry = await registry.get(key)
         overrides = change(None if entry is None else decode_configs(entry))
         operation: RegistryOperation
-        if overrides is None:
-            if entry is None:
-                return
+        if overrides is not None:
+            operation = _store_operation(key, entry, overrides)
+        elif entry is not None:
             operation = Delete(key, entry.version)
         else:
-            value = msgspec.json.encode(dict(overrides))
-            operation = Create(key, value) if entry is None else Set(key, value, entry.version)
+            return
         try:
             await registry.commit([operation])
         except (BadVersion, KeyExists, NoKey):
@@ -97,31 +74,21 @@ async def change_configs(
         return
 
 
-def group_config_key(group_id: str) -> str:
-    from urllib.parse import quote  # few groups are configured, and no start needs it for the others
+def _store_operation(key: str, entry: RegistryEntry | None, overrides: Mapping[str, str]) -> Create | Set:
+    value = msgspec.json.encode(dict(overrides))
+    return Create(key, value) if entry is None else Set(key, value, entry.version)
 
-    return f"{GROUP_CONFIGS_KEY}/{quote(group_id, safe='').replace('.', '%2E')}"
+
+def group_config_key(group_id: str) -> str:
+    return f"{GROUP_CONFIGS_KEY}/{_escape(group_id)}"
 
 
 def group_of_key(key: str) -> str:
-    from urllib.parse import unquote
-
-    return unquote(key[len(GROUP_CONFIGS_KEY) + 1 :])
-
-
-# The configuration of single subscriptions: one key each, `/configs/subscriptions/<topic id>/<name>`.
-#
-# The key holds the topic's id, not its name: a topic that is deleted and created again has another id, so its
-# subscriptions never inherit a record that was written for the earlier topic. The value is a JSON object of overrides as
-# text. An empty object differs from a missing key: it is a subscription that has its own configuration and overrides
-# nothing.
-
-
-SUBSCRIPTION_CONFIGS_KEY = f"{CONFIGS_KEY}/subscriptions"
+    return _unescape(key[len(GROUP_CONFIGS_KEY) + 1 :])
 
 
 async def remove_subscription_configs(registry: Registry, topic_id: UUID) -> None:
-    """Delete every record of a topic that no longer exists. Several brokers may do this at the same time."""
+    """Delete the overrides of all subscriptions of a deleted topic. Several brokers may do this concurrently."""
     while True:
         entries = await registry.entries(f"{SUBSCRIPTION_CONFIGS_KEY}/{topic_id.hex}")
         if not entries:
@@ -134,14 +101,22 @@ async def remove_subscription_configs(registry: Registry, topic_id: UUID) -> Non
 
 
 def subscription_config_key(topic_id: UUID, name: str) -> str:
-    from urllib.parse import quote  # few subscriptions are configured, and no start needs it for the others
-
-    return f"{SUBSCRIPTION_CONFIGS_KEY}/{topic_id.hex}/{quote(name, safe='').replace('.', '%2E')}"
+    return f"{SUBSCRIPTION_CONFIGS_KEY}/{topic_id.hex}/{_escape(name)}"
 
 
 def parse_subscription_config_key(key: str) -> tuple[UUID, str]:
-    """The topic's id and the name of the subscription."""
+    """Return the topic id and the name of the subscription."""
+    topic_id, _, name = key[len(SUBSCRIPTION_CONFIGS_KEY) + 1 :].partition("/")
+    return UUID(hex=topic_id), _unescape(name)
+
+
+def _escape(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def _unescape(text: str) -> str:
     from urllib.parse import unquote
 
-    topic_id, _, name = key[len(SUBSCRIPTION_CONFIGS_KEY) + 1 :].partition("/")
-    return UUID(hex=topic_id), unquote(name)
+    return unquote(text)

@@ -1,4 +1,14 @@
-"""The registry of a single broker: a SQLite file in its data folder."""
+"""The registry of a single broker in a SQLite file, and the parts that it shares with `sqlite_shared`.
+
+- The file is opened only if it is intact and was written by Headrace. WAL with `synchronous=FULL` makes every commit
+  durable (WAL with NORMAL loses the last ones in a power failure).
+- Blocking work runs in the disk threads (`Disk.run`), never on the event loop. Commits that arrive while one is in
+  progress join the next one: one sync for all of them, but each is atomic by itself (a savepoint).
+- When COMMIT itself fails, the transaction may still survive. The commits raise `OutcomeUnknown`, as after a lost
+  connection to ZooKeeper; the file is reopened and the outcome settled before anything else is read or written.
+- `SqliteRegistry` is used only by the process that holds the lock of the data folder. Therefore ephemeral keys that are
+  found at startup belong to past sessions, and its session is valid until it is closed.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +46,6 @@ from headrace.registry.interface import (
     check_key,
 )
 from headrace.runtime.permissions import create_file
-
-# The SQLite file that keeps a registry: opened only if it is whole and ours. All of this blocks.
-#
-# WAL with `synchronous=FULL` keeps every commit through a power cut (WAL with NORMAL loses the last ones).
-
 
 APPLICATION_ID = 0x48524143
 """Marks the file as ours: "HRAC"."""
@@ -173,16 +178,6 @@ def _damaged(path: str, reason: str) -> str:
 def key_range_beneath(prefix: str) -> tuple[str, str]:
     """The bounds of the keys beneath a key: '0' is the character that follows '/'."""
     return f"{prefix}/", f"{prefix}0"
-
-
-# The registry's keys in SQLite: what `SqliteRegistry` and `SharedSqliteRegistry` have in common. Who holds a session,
-# and who is told of a change, is up to them.
-#
-# Blocking work runs where the caller says (`Disk.run`), never on the loop. Commits that arrive while one is
-# under way join the next: one sync for all of them, each still all or nothing by itself (a savepoint).
-#
-# When COMMIT itself fails, the transaction may still survive. The commits get `OutcomeUnknown`, as after a lost
-# connection to ZooKeeper; the file is opened again and the outcome settled before anything else is read or written.
 
 
 T = TypeVar("T")
@@ -370,12 +365,6 @@ def delete_keys_of(connection: sqlite3.Connection, session: int) -> list[str]:
 
 def _session_lost() -> SessionLost:
     return SessionLost("The session is over; open a new one")
-
-
-# The registry of one broker: a SQLite file in its data folder.
-#
-# The process that holds the data folder's lock is the only one, so ephemeral keys that are found at start
-# belong to sessions that are over, and a session is never in doubt: it is held until it is closed.
 
 
 class SqliteRegistry(SqliteKeys):

@@ -1,4 +1,19 @@
-"""A registry that several broker processes on one host share: a SQLite file."""
+"""The registry of several broker processes on one host: one SQLite file, and one lock file per session.
+
+    registry.db-session-17    locked by the process that holds session 17; contains its heartbeat counter
+
+- A session is a row in the table `sessions`. Every commit in a session checks within its transaction that the row
+  exists, so decisions of a session that is over have no effect, however late they arrive. Session ids are never reused.
+- The lock file shows whether a session is alive. A process that exits loses its lock at once. A paused or wedged
+  process keeps it, but its heartbeat counter stops. When a process finds a session whose process is gone, or silent for
+  longer than its timeout, it checks once more in a transaction and removes the row and the keys of the session.
+- The holder increments its counter on the event loop, so a process with a wedged loop is not alive. The counter is in
+  mapped memory, so a busy disk does not make a process look dead. After a heartbeat that is late by two thirds of the
+  timeout the session is in doubt, until a transaction of its own has found the row: such a transaction waits for
+  any other process that is ending the session.
+- Every commit writes the keys that it changes to the table `changes`. A thread of each process (`SqliteFollower`) reads
+  there the changes of all processes. So a watch may report a change that was committed just before it was set.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +45,6 @@ from headrace.registry.sqlite import (
 )
 from headrace.runtime.clock import Clock
 from headrace.runtime.permissions import FILE_MODE
-
-# Who is alive among the processes on this host that share a registry: a small file for each session.
-#
-#     registry.db-session-17    locked by the process that holds session 17; in it a number, its beat, which it raises
-#
-# A process that ends, however that happens, loses its lock at once. One that is paused or wedged keeps it, but its beat
-# does not rise. The beat is raised in mapped memory, so that a disk that is busy does not make a process look dead.
-
 
 _BEAT = Struct("<Q")
 
@@ -103,17 +110,6 @@ def session_files(registry: str) -> set[int]:
 
 def _prefix(registry: str) -> str:
     return f"{registry}-session-"
-
-
-# Follows, in a thread and by a connection of its own, what the processes that share a registry's file do to it.
-#
-# - SQLite tells by `data_version` that anybody else has committed; to ask for it many times a second costs next to
-#   nothing. Then the new rows of the table `changes` are read, which say in the order of the commits what has changed.
-#   If the oldest of them are gone, all may have changed.
-# - It ends sessions: at once where the process is gone, after their timeout where the beat stands still. A follower that
-#   was away itself counts anew, because the others may have been paused with it.
-#
-# What it finds it tells on the loop. It may wait for the disk: nobody takes it for dead because of that.
 
 
 log = logging.getLogger(__name__)
@@ -293,19 +289,6 @@ def note_changes(connection: sqlite3.Connection, keys: Sequence[str]) -> None:
 def latest_change(connection: sqlite3.Connection) -> int:
     (number,) = connection.execute("SELECT max(number) FROM changes").fetchone()
     return number or 0
-
-
-# The registry of several brokers on one host: one SQLite file, and for each session a file beside it (session_files).
-#
-# - A session is a row in the table `sessions`. Every commit by a session checks within its transaction that the row is
-#   there, so what was decided in a life that has ended has no effect, however late it comes. Numbers are never reused.
-# - Liveness is a matter of the session's file: whoever finds that its process is gone, or silent for longer than its
-#   timeout, removes the row and the session's keys in one transaction, in which it looks once more.
-# - The holder raises its beat on the loop: one whose loop is wedged is not alive. When it comes to it late, by two thirds
-#   of the timeout, the session is in doubt until a look in a transaction of its own, which stands behind that of
-#   anybody who was about to end the session, has found the row.
-# - Every commit writes the keys that it changes into the table `changes`; sqlite_follower reads there what others and we
-#   did. So a watch may still hear of a change that was committed a moment before it was set.
 
 
 BEATS_PER_TIMEOUT = 12

@@ -1,4 +1,14 @@
-"""Topics and their partitions in the registry: create, change and delete them."""
+"""Topics and their partitions in the registry.
+
+    /topics/<name>                     a topic
+    /partitions/<topic id>/<index>     a partition; the version of the key is the partition epoch
+
+- Every change is conditional on the version that it replaces, so of two concurrent decisions only one takes effect.
+- A topic is identified by its id; a later topic may have the same name. Every change contains the id of its topic and
+  fails for a later topic of the same name.
+- The partitions of a topic are created before the topic itself, in several commits if necessary, and removed after it.
+  Partition keys without a topic have no meaning.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +42,8 @@ from headrace.registry.interface import (
     RegistryEntry,
     RegistryOperation,
     Set,
+    decode_json,
 )
-
-# The partitions: one key each, `/partitions/<topic id>/<index>`. Its version is the partition's epoch.
-#
-# Whoever changes one names the version that it replaces, so two that decide at the same time cannot both have their way.
-# The partitions of a topic are written before the topic itself, in as many commits as that takes, and removed after it:
-# keys of a topic that does not exist mean nothing.
-
 
 PARTITIONS_KEY = "/partitions"
 
@@ -124,12 +128,6 @@ def create_operations(topic_id: UUID, first: int, records: Sequence[PartitionRec
 def split_into_commits(operations: Sequence[RegistryOperation]) -> Iterator[Sequence[RegistryOperation]]:
     for begin in range(0, len(operations), OPERATIONS_MAX):
         yield operations[begin : begin + OPERATIONS_MAX]
-
-
-# The topics that exist: one key per topic, `/topics/<name>`, written after those of its partitions.
-#
-# A topic is what its id says it is; a name can be given again after a delete. So every change names the id it
-# means, and a change that was meant for a predecessor of the same name is refused.
 
 
 __all__ = ["TOPICS_KEY", "TopicRecord", "TopicRecords", "decode_topic", "topic_key"]
@@ -313,7 +311,4 @@ def tombstone_key(topic_id: uuid.UUID) -> str:
 
 
 def decode_topic(entry: RegistryEntry) -> TopicRecord:
-    try:
-        return msgspec.json.decode(entry.value, type=TopicRecord)
-    except msgspec.MsgspecError as error:
-        raise RegistryDamaged(f"The registry's key {entry.key} cannot be read: {error}") from error
+    return decode_json(entry, TopicRecord)

@@ -1,4 +1,14 @@
-"""The connection to ZooKeeper: kazoo's client with the features that it lacks, used from the event loop."""
+"""The connection to ZooKeeper, used from the event loop, and kazoo's client with the features that it lacks.
+
+- kazoo runs its connection in threads; `ZooKeeperConnection` passes their results to the event loop.
+- Requests are sent in order, and ZooKeeper answers one client in that order. A missing node is None. Other errors of
+  kazoo are translated, except the one that says why an operation of a transaction failed.
+- `ZooKeeperClient` adds to kazoo: recursive watches, many reads in one request, the negotiated session timeout, and the
+  time of the last confirmed heartbeat. A recursive watch stays until the connection ends and reports every change in
+  order; ZooKeeper's older watches must be set again on each node and miss changes in between. kazoo takes a third of a
+  millisecond per request, and a broker reads thousands of keys at startup. Both need a server of version 3.6 (2020).
+- It depends on private parts of kazoo 2.11; tests/integration/test_zookeeper.py checks them.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +44,6 @@ from headrace.registry.interface import CommitTooLarge, OutcomeUnknown, Registry
 from headrace.registry.zookeeper_plan import BYTES_MAX, StepKind, ZooKeeperStep, size_of
 from headrace.runtime.clock import Clock
 from headrace.runtime.inline_start import switch_to_task
-
-# kazoo's client with what it lacks: a watch on everything beneath a path, many reads in one request, the timeout that
-# was agreed on, and the time of the last confirmed heartbeat.
-#
-# A recursive watch stays until the connection ends and tells of every change in order, where ZooKeeper's old watches
-# have to be set anew on each node and pass over what happens meanwhile. kazoo takes a third of a millisecond for each
-# request, and a broker reads thousands of keys at its start. Both take a server of version 3.6 (2020).
-#
-# This leans on private parts of kazoo 2.11; tests/integration/test_zookeeper.py shows that they still are as they were.
-
 
 RETRY_SECONDS = 0.05
 RETRY_SECONDS_MAX = 1.0
@@ -194,12 +194,6 @@ def _read_names(answer: bytes, offset: int) -> tuple[list[str], int]:
         name, offset = read_string(answer, offset)
         names.append(name)
     return names, offset
-
-
-# ZooKeeper as the loop sees it: kazoo keeps the connection in threads of its own, and this brings what they say here.
-#
-# Everything is asked for in order, and ZooKeeper answers one client in that order. What is not there is None; kazoo's
-# other errors end here, but for the one that says why a step of a transaction did not fit.
 
 
 PATIENCE_SECONDS = 5.0

@@ -1,4 +1,9 @@
-"""Requests about the cluster: API versions, features and log directories."""
+"""Requests about the cluster: ApiVersions, UpdateFeatures and DescribeLogDirs.
+
+Every feature is finalized at the highest level that this release supports, from the first start of a cluster: there is
+no older format to stay compatible with. An update to the current level succeeds and changes nothing; any other is
+rejected, and then no feature of the request is updated.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +33,6 @@ from headrace.wire.messages.replicas import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-
-# The features that clients and Kafka's tools ask for, and UpdateFeatures.
-#
-# Every feature is finalized at the highest level that this release supports, from the first start of a cluster: there is
-# no older format to stay compatible with. An update to the level in force succeeds and changes nothing; any other is
-# rejected, and then no feature of the request is updated.
 
 
 class Feature(NamedTuple):
@@ -90,9 +89,6 @@ def _check_update(update: FeatureUpdate) -> None:
         raise InvalidUpdateVersion(f"{refused} This cluster only supports versions {feature.min_level}-{feature.level}")
     if update.max_version_level < feature.level:
         raise InvalidUpdateVersion(f"{refused} This release cannot lower a feature; it stays at {feature.level}.")
-
-
-# ApiVersions and DescribeLogDirs: what this broker speaks, and what it holds.
 
 
 class ClusterAdminRequests:

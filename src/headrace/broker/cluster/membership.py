@@ -1,4 +1,12 @@
-"""The membership of a broker in its cluster."""
+"""The membership of this broker in the cluster: its broker epoch, its registry session, and its registration.
+
+    <data>/broker      the broker epoch, the cluster id and the node id of the last start in this data folder
+
+The broker epoch counts the starts of a node id. It stays the same while the process lives, even if its session is lost
+and replaced. It is written to the data folder before the registry. Therefore a folder whose epoch is behind that of the
+registry is not the one that this node id used last, and lacks records that were acknowledged since. Such a folder stays
+behind, also after a crash, until the broker has declared that it may lack records (`confirm_broker_epoch`).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +22,13 @@ from headrace.model.registry_records import BrokerRecord
 from headrace.registry.brokers import (
     CONTROLLER_KEY,
     advance_operation,
+    cluster_id,
     decode_broker,
     decode_controller,
     decode_number,
     epoch_key,
     live_key,
 )
-from headrace.registry.configs import cluster_id
 from headrace.registry.counters import PRODUCER_IDS_KEY, raise_producer_id_floor, read_producer_id_floor
 from headrace.registry.interface import (
     Create,
@@ -36,11 +44,16 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
 
-# The identity of this broker in metadata: ids and advertised address.
+log = logging.getLogger(__name__)
+
+_FILE_NAME = "broker"
+_RETRY_SECONDS = 0.2
+_JOIN_SECONDS = 60.0
 
 
 class BrokerIdentity(msgspec.Struct):
-    """`host` and `port` are the advertised address, which is known once the listener is bound."""
+    """The identity of this broker in metadata. `host` and `port` are the advertised address, which is known once the
+    listener is bound."""
 
     node_id: int
     cluster_id: str
@@ -50,12 +63,6 @@ class BrokerIdentity(msgspec.Struct):
     port: int = 0
 
 
-# What a data folder knows of its starts: the number of the last one, and of which broker of which cluster it was.
-
-
-_NAME = "broker"
-
-
 class BrokerMetadataFile(msgspec.Struct, frozen=True):
     epoch: int
     cluster_id: str
@@ -63,8 +70,8 @@ class BrokerMetadataFile(msgspec.Struct, frozen=True):
 
 
 def read_broker_metadata(disk: Disk, folder: str) -> BrokerMetadataFile | None:
-    """None of a folder in which no broker was started yet. Blocks."""
-    path = f"{folder}/{_NAME}"
+    """Return None if no broker was started in this folder yet. Blocks."""
+    path = f"{folder}/{_FILE_NAME}"
     if not disk.exists(path):
         return None
     try:
@@ -77,21 +84,7 @@ def read_broker_metadata(disk: Disk, folder: str) -> BrokerMetadataFile | None:
 
 def write_broker_metadata(disk: Disk, folder: str, start: BrokerMetadataFile) -> None:
     """Durable on return. Blocks."""
-    disk.write_atomically(f"{folder}/{_NAME}", msgspec.json.encode(start))
-
-
-# The membership of this broker in the cluster: its broker epoch, its registry session, and its registration.
-#
-# The broker epoch counts the starts of a node id. It stays the same while the process lives, even if its session is lost
-# and replaced. It is written to the data folder before the registry. Therefore a folder whose epoch is behind that of the
-# registry is not the one that this node id used last, and lacks records that were acknowledged since. Such a folder stays
-# behind, also after a crash, until the broker has declared that it may lack records (`confirm_broker_epoch`).
-
-
-log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 0.2
-_JOIN_SECONDS = 60.0
+    disk.write_atomically(f"{folder}/{_FILE_NAME}", msgspec.json.encode(start))
 
 
 class NodeIdTaken(HeadraceError):

@@ -1,4 +1,34 @@
-"""Detect and repair a registry that was rolled back to an older copy."""
+"""Detect a registry that was rolled back to an older copy, and repair what the rollback repeats.
+
+    <data>/known-leaders     {"<node id>": <highest broker epoch in which that broker led a partition>, ...}
+
+An older copy of the registry hands out numbers again: producer ids, so partitions would drop records of new producers
+as duplicates; and leader epochs, so replicas could not tell where their logs diverge. This is repaired in two steps.
+
+`raise_older_registry` raises the leader epochs and producer ids of a registry that is older than this data folder,
+before the broker joins the cluster. Evidence:
+
+- the folder has used producer ids that the registry's counter has not reached (`ProducerIdFloor`, and the logs);
+- the folder counts more starts of this broker than the registry (`assign_broker_epoch`), also after a crash between the
+  two;
+- a log contains a higher leader epoch than the partition record.
+
+All evidence is converted to a floor of producer ids above the registry's counter. The counter is raised last: after a
+crash in between the evidence remains, and the next start repeats the rest. A false alarm only skips numbers. In-sync
+sets are not corrected: one folder does not show which replica is the most complete.
+
+`set_aside_foreign_logs` handles the case in which another broker, whose folder shows no evidence, started first on the
+older copy and wrote in a leader epoch that this log already contains. Followers truncate by leader epoch and would not
+notice where the two histories diverge.
+
+- A broker durably adds a leader to `KnownLeaders` before it writes or replicates anything in its epoch. So a leadership
+  of an unknown leader began while this broker was down. If its epoch is nevertheless in this broker's log, the registry
+  was rolled back meanwhile. Broker epochs increase with every start, also after a rollback (see `membership`), so one
+  number per broker is enough. See docs/decisions/028-leader-epochs-after-a-rollback.md.
+- The partition continues with the history of the other broker: this broker leaves its ISR and ELR, its log becomes a
+  stray log, and the replica is copied again. Records that only this log contains are no longer in the partition; a
+  warning lists them. A crash at any point is safe: the next start finds the same until the log is moved.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +51,6 @@ from headrace.registry.topics import PartitionRecords
 from headrace.runtime.disk import Disk
 from headrace.storage.store.flushed_offsets import LogKey
 from headrace.storage.store.log_store import LogStore
-
-# The leaders that this data folder has worked with: for each broker, the highest number of a start that led anything.
-#
-#     <data>/known-leaders     {"<node id>": <number of the start>, ...}
-#
-# A broker notes a leadership here, durably, before it writes or copies anything in its epoch. So a leadership that is not
-# noted began while this broker was down. If its epoch is in the broker's log nevertheless, the registry was set back to
-# an older copy meanwhile: it has handed out the epoch again, and the log has another history than the new leader's. See
-# docs/decisions/028-leader-epochs-after-a-rollback.md.
-#
-# A start of a broker has a higher number than all before it, also after the registry was set back (see `membership`), so
-# one number per broker is enough.
-
 
 _NAME = "known-leaders"
 
@@ -81,18 +98,6 @@ def _read(disk: Disk, path: str) -> dict[int, int] | None:
         ) from error
 
 
-# Set aside logs whose last epochs have another history than the registry's, before the broker follows or leads.
-#
-# Two leaders may write in the same leader epoch if the registry was set back to an older copy: one before, and one after
-# in a broker whose folder does not show that the registry is older. Followers truncate by leader epoch, so they would not
-# notice where the two histories part. A broker finds this at its start: the record of the partition has a leadership that
-# the broker does not know (`known_leaders`), in an epoch that its log already has.
-#
-# The partition goes on with what was written since: this broker leaves the in-sync and eligible sets, its log becomes a
-# stray one, and the replica is copied again. What only that log holds is no longer in the partition; the warning names
-# it. The order allows a crash at any point: the next start finds the same until the log is moved.
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -127,22 +132,6 @@ async def set_aside_foreign_logs(
 async def _strike_out(topic: Topic, index: int, records: PartitionRecords, node_id: int) -> None:
     enough = min(topic.config.min_insync_replicas, len(topic.places[index].replicas))
     await records.change(topic.id, index, partial(remove_from_isr, node_id=node_id, min_insync=enough))
-
-
-# Raise a registry that is older than the data folder, before the broker joins the cluster.
-#
-# A registry that was restored from an older copy would hand out producer ids again, and partitions would drop records of
-# new producers as duplicates; leader epochs would repeat, and replicas could not tell where their logs diverge. Evidence:
-#
-# - the folder has seen producer ids that the registry's counter has not reached (`ProducerIdFloor`, and its logs);
-# - the folder counts more starts of this broker than the registry (`assign_broker_epoch`), also after a crash between the
-#   two;
-# - a log holds a leader epoch that is higher than the one in the partition's record.
-#
-# All evidence is turned into a floor of producer ids above the registry's counter. The counter is raised last, so a crash
-# in the middle leaves the evidence, and the next start repeats the rest. A false alarm costs numbers, nothing else.
-# In-sync sets are not corrected here: one folder does not tell which replica is the most complete. Where another broker
-# has led in such an epoch before this one came, `foreign_logs` has set the log aside.
 
 
 log = logging.getLogger(__name__)

@@ -18,11 +18,8 @@ from headrace.model.errors import (
 )
 from headrace.model.ids import id_from_text
 from headrace.model.registry_records import PartitionRecord
-from headrace.registry.configs import (
-    cluster_id,
-    load_broker_configs,
-    store_broker_configs,
-)
+from headrace.registry.brokers import cluster_id
+from headrace.registry.configs import load_broker_configs, store_broker_configs
 from headrace.registry.counters import BLOCK_SIZE, ProducerIds, advance_counter, gap_of_start
 from headrace.registry.interface import Create, RegistryDamaged, RegistryEntry, RegistryOperation, Set
 from headrace.registry.topics import TopicRecord, TopicRecords
