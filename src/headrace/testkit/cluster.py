@@ -252,7 +252,7 @@ class SimCluster:
                 handler.handle = partial(self._handle, broker.registry, handler.handle)
 
     async def _handle(
-        self, registry: SimRegistry, handle: HandlerFunction, request: Any, context: RequestContext
+        self, registry: SimRegistry, handle: HandlerFunction[Any, Any], request: Any, context: RequestContext
     ) -> Any:
         response = await handle(request, context)
         if registry.has_missed_the_end and 0 in _error_codes(response):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from headrace.broker.handlers import UNKNOWN_VERSION, RequestContext
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.errors import HeadraceError, InvalidUpdateVersion, UnsupportedVersion
+from headrace.model.errors import InvalidUpdateVersion, UnsupportedVersion
 from headrace.runtime.disk import Disk
 from headrace.wire.apis import Api
 from headrace.wire.messages.metadata import (
@@ -68,12 +68,8 @@ def finalized_features() -> list[FinalizedFeatureKey]:
 
 
 async def update_features(request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
-    try:
-        for update in request.feature_updates:
-            _check_update(update)
-    except HeadraceError as error:
-        message = f"The update failed for all features since the following feature had an error: {error.message}"
-        return UpdateFeaturesResponse(error_code=error.code, error_message=message)
+    for update in request.feature_updates:
+        _check_update(update)
     response = UpdateFeaturesResponse()
     if context.version <= _PER_FEATURE_UNTIL:
         response.results = [UpdatableFeatureResult(feature=update.feature) for update in request.feature_updates]
@@ -81,14 +77,19 @@ async def update_features(request: UpdateFeaturesRequest, context: RequestContex
 
 
 def _check_update(update: FeatureUpdate) -> None:
-    refused = f"Invalid update version {update.max_version_level} for feature {update.feature}."
+    rejected = (
+        "The update failed for all features since the following feature had an error: "
+        f"Invalid update version {update.max_version_level} for feature {update.feature}."
+    )
     feature = FEATURES.get(update.feature)
     if feature is None:
-        raise InvalidUpdateVersion(f"{refused} This cluster does not support this feature.")
+        raise InvalidUpdateVersion(f"{rejected} This cluster does not support this feature.")
     if update.max_version_level > feature.level:
-        raise InvalidUpdateVersion(f"{refused} This cluster only supports versions {feature.min_level}-{feature.level}")
+        raise InvalidUpdateVersion(
+            f"{rejected} This cluster only supports versions {feature.min_level}-{feature.level}"
+        )
     if update.max_version_level < feature.level:
-        raise InvalidUpdateVersion(f"{refused} This release cannot lower a feature; it stays at {feature.level}.")
+        raise InvalidUpdateVersion(f"{rejected} This release cannot lower a feature; it stays at {feature.level}.")
 
 
 class ClusterAdminRequests:

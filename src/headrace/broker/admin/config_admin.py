@@ -10,12 +10,12 @@ from typing import Any
 
 from headrace.broker.cluster.membership import BrokerIdentity
 from headrace.broker.groups.group_configs import GroupConfigs
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.configs import AlterOperation, ConfigChange, ConfigEntry
-from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest, UnsupportedVersion
+from headrace.model.errors import InvalidConfig, InvalidRequest, UnsupportedVersion
 from headrace.model.names import check_group_id, check_topic_name
 from headrace.model.subscription_configs import (
     GROUP_RESOURCE,
@@ -72,14 +72,12 @@ class ConfigAdminRequests:
         response = DescribeConfigsResponse()
         for requested in request.resources:
             result = DescribeConfigsResult(resource_type=requested.resource_type, resource_name=requested.resource_name)
-            try:
+            with ReportErrors(result):
                 entries = self._entries(requested.resource_type, requested.resource_name)
                 wanted = set(requested.configuration_keys or ())
                 result.configs = [
                     _describe_entry(entry, request) for entry in entries if not wanted or entry.name in wanted
                 ]
-            except HeadraceError as error:
-                result.error_code, result.error_message = error.code, error.message
             response.results.append(result)
         return response
 
@@ -89,7 +87,7 @@ class ConfigAdminRequests:
         """List the resources that have configs; loggers and client metrics are not supported."""
         wanted = (request.resource_types or _LISTED) if context.version >= _CONFIG_TYPES_SINCE else (CLIENT_METRICS,)
         if not set(wanted) <= {*_LISTED, _SUBSCRIPTION}:
-            return ListConfigResourcesResponse(error_code=UnsupportedVersion.code)
+            raise UnsupportedVersion
         names: dict[int, Iterable[str]] = {
             _TOPIC: (topic.name for topic in self._catalogue),
             _BROKER: (str(node_id) for node_id in sorted(self._catalogue.nodes)),
@@ -112,7 +110,8 @@ class ConfigAdminRequests:
             result = AlterConfigsResourceResponse(
                 resource_type=requested.resource_type, resource_name=requested.resource_name
             )
-            await self._try(result, self._replace(requested, given, dry_run=request.validate_only))
+            with ReportErrors(result):
+                await self._replace(requested, given, dry_run=request.validate_only)
             response.responses.append(result)
         return response
 
@@ -126,7 +125,8 @@ class ConfigAdminRequests:
                 resource_type=requested.resource_type, resource_name=requested.resource_name
             )
             is_named_once = times_named[requested.resource_type, requested.resource_name] == 1
-            await self._try(result, self._change(requested, is_named_once=is_named_once, dry_run=request.validate_only))
+            with ReportErrors(result):
+                await self._change(requested, is_named_once=is_named_once, dry_run=request.validate_only)
             response.responses.append(result)
         return response
 
@@ -152,12 +152,6 @@ class ConfigAdminRequests:
             raise InvalidRequest(
                 f"this is broker {self._identity.node_id}, not {name}; send the request to that broker"
             )
-
-    async def _try(self, result: Any, change: Awaitable[None]) -> None:
-        try:
-            await change
-        except HeadraceError as error:
-            result.error_code, result.error_message = error.code, error.message
 
     async def _replace(self, requested: Any, given: dict[str, str | None], *, dry_run: bool) -> None:
         if len(given) != len(requested.configs):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
 from headrace.machines.controller.leadership import elect_preferred, elect_unclean
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
@@ -54,10 +54,7 @@ from headrace.wire.messages.replicas import (
 
 
 DecideChange = Callable[[Topic, PartitionRecord], PartitionRecord | None]
-"""The new record, None if it is well as it is, or a refusal is raised."""
-
-ChangeResult = tuple[int, str | None]
-"""Error code and message, as answers carry them."""
+"""Return the new record, or None if no change is needed, or raise."""
 
 
 class PartitionChanges:
@@ -65,17 +62,14 @@ class PartitionChanges:
         self._catalogue = catalogue
         self._records = records
 
-    async def attempt(self, topic: str, index: int, decide: DecideChange, deadline: float) -> ChangeResult:
-        """Change one partition before the loop's time is `deadline`."""
+    async def attempt(self, topic: str, index: int, decide: DecideChange, deadline: float) -> None:
+        """Change one partition. Raise `RequestTimedOut` at the event loop's time `deadline`."""
         await switch_to_task()
         try:
             async with asyncio.timeout_at(deadline):
                 await self._change(topic, index, decide)
         except TimeoutError:
-            return RequestTimedOut.code, RequestTimedOut().message
-        except HeadraceError as error:
-            return error.code, error.message
-        return 0, None
+            raise RequestTimedOut from None
 
     async def _change(self, name: str, index: int, decide: DecideChange) -> None:
         topic = self._catalogue.topic(name)
@@ -119,12 +113,10 @@ class ReassignmentRequests:
         for topic in request.topics:
             results = ReassignableTopicResponse(name=topic.name)
             for requested in topic.partitions:
-                code, message = await self._alter(topic.name, requested, may_resize, deadline)
-                results.partitions.append(
-                    ReassignablePartitionResponse(
-                        partition_index=requested.partition_index, error_code=code, error_message=message
-                    )
-                )
+                result = ReassignablePartitionResponse(partition_index=requested.partition_index)
+                with ReportErrors(result):
+                    await self._alter(topic.name, requested, may_resize, deadline)
+                results.partitions.append(result)
             response.responses.append(results)
         return response
 
@@ -147,9 +139,7 @@ class ReassignmentRequests:
                 response.topics.append(OngoingTopicReassignment(name=topic.name, partitions=moving))
         return response
 
-    async def _alter(
-        self, name: str, requested: ReassignablePartition, may_resize: bool, deadline: float
-    ) -> tuple[int, str | None]:
+    async def _alter(self, name: str, requested: ReassignablePartition, may_resize: bool, deadline: float) -> None:
         target = None if requested.replicas is None else tuple(requested.replicas)
 
         def decide(topic: Topic, record: PartitionRecord) -> PartitionRecord:
@@ -165,7 +155,7 @@ class ReassignmentRequests:
                 _check_replica_count(target, record)
             return changed
 
-        return await self._changes.attempt(name, requested.partition_index, decide, deadline)
+        await self._changes.attempt(name, requested.partition_index, decide, deadline)
 
     def _check_brokers(self, target: Sequence[int], record: PartitionRecord) -> None:
         """A replica may stay on a broker that is down, but none can be made there."""
@@ -213,7 +203,9 @@ class ElectionRequests:
 
     async def elect(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
         if request.election_type not in (_PREFERRED, _UNCLEAN):
-            return ElectLeadersResponse(error_code=InvalidRequest.code)
+            raise InvalidRequest(
+                f"election type {request.election_type} does not exist; use 0 (preferred) or 1 (unclean)"
+            )
         decide = self._prefer if request.election_type == _PREFERRED else self._elect_unclean
         requested = request.topic_partitions
         if requested is None:
@@ -230,10 +222,11 @@ class ElectionRequests:
         for named in requested:
             results = []
             for index in named.partitions:
-                code, message = await self._changes.attempt(named.topic, index, decide, deadline)
-                if code == ElectionNotNeeded.code and request.topic_partitions is None:
-                    continue
-                results.append(PartitionResult(partition_id=index, error_code=code, error_message=message))
+                result = PartitionResult(partition_id=index)
+                with ReportErrors(result):
+                    await self._changes.attempt(named.topic, index, decide, deadline)
+                if result.error_code != ElectionNotNeeded.code or request.topic_partitions is not None:
+                    results.append(result)
             if results:
                 response.replica_election_results.append(
                     ReplicaElectionResult(topic=named.topic, partition_result=results)
@@ -294,12 +287,9 @@ class DrainRequests:
         self._registry = registry
 
     async def drain(self, request: DrainBrokerRequest, _context: RequestContext) -> DrainBrokerResponse:
-        try:
-            if request.is_drained:
-                await self._check(request.broker_id)
-            await drain(self._registry, request.broker_id, is_drained=request.is_drained)
-        except HeadraceError as error:
-            return DrainBrokerResponse(error_code=error.code, error_message=error.message)
+        if request.is_drained:
+            await self._check(request.broker_id)
+        await drain(self._registry, request.broker_id, is_drained=request.is_drained)
         return DrainBrokerResponse()
 
     async def _check(self, node_id: int) -> None:

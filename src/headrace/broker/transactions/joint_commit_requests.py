@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from headrace.broker.handlers import HandlerFunction, RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandler
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_shard import TransactionShard
 from headrace.machines.transactions.joint_commits import (
@@ -32,8 +33,8 @@ class JointCommitRequests:
         self._coordinator = coordinator
         self._session_valid = session_valid
 
-    def table(self) -> dict[int, HandlerFunction]:
-        return {apis.DESCRIBE_BUNDLE: self.describe, apis.END_BUNDLE: self.end}
+    def handlers(self) -> list[RequestHandler[Any, Any]]:
+        return [RequestHandler(apis.DESCRIBE_BUNDLE, self.describe), RequestHandler(apis.END_BUNDLE, self.end)]
 
     async def describe(self, request: DescribeBundleRequest, _context: RequestContext) -> DescribeBundleResponse:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.broker.handlers import RequestContext, RequestHandlers
+from headrace.broker.handlers import RequestContext, RequestHandler, RequestHandlers
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.storage.log.reading import LogSlice
 from headrace.testkit.disk import SimFile
@@ -190,12 +190,12 @@ class ConnectionHarness:
     async def _open(self, limits: ListenerLimits) -> None:
         script = self.script
         handlers = RequestHandlers(
-            {
-                apis.PRODUCE: script.produce,
-                apis.FETCH: script.fetch,
-                apis.METADATA: script.metadata,
-                apis.API_VERSIONS: script.api_versions,
-            }
+            [
+                RequestHandler(apis.PRODUCE, script.produce),
+                RequestHandler(apis.FETCH, script.fetch),
+                RequestHandler(apis.METADATA, script.metadata),
+                RequestHandler(apis.API_VERSIONS, script.api_versions),
+            ]
         )
         self.door = KafkaServer("PLAINTEXT", handlers, self.host.network, self.host.clock, limits)
         await self.door.listen("broker", PORT)
