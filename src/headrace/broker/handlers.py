@@ -86,8 +86,9 @@ class RequestHandler(Generic[Request, Response]):
         self.is_read_only = key in _READ_ONLY
         self.runs_inline = key in _RUN_INLINE
         # The functions of the frequent requests translate all errors themselves, which saves a coroutine per request.
-        is_frequent = self.is_read_only or self.runs_inline
-        self.handle = handle if is_frequent else partial(_handle, handle, self.api)
+        self.handle: HandlerFunction[Request, Response] = handle
+        if not self.is_read_only and not self.runs_inline:
+            self.handle = partial(_handle, handle, self.api)
         self.time = Histogram()
 
 
