@@ -161,7 +161,7 @@ class Partition:
         assert self.in_sync is not None
         assert record.leader_epoch == self.leader_epoch
         self.counts.in_sync_changed(self.in_sync.record.isr, record.isr)
-        self.in_sync.settle(record)
+        self.in_sync.update_record(record)
         # Wake the fetches of followers. A follower that was removed and added again without noticing would otherwise
         # not report its position.
         self.notify_followers()

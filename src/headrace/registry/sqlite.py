@@ -48,13 +48,13 @@ from headrace.registry.interface import (
 from headrace.runtime.permissions import create_file
 
 APPLICATION_ID = 0x48524143
-"""Marks the file as ours: "HRAC"."""
+"""Identifies a file of Headrace: "HRAC"."""
 
 BUSY_SECONDS = 5.0
-"""How long a commit waits for that of another process."""
+"""How long a commit waits for one of another process."""
 
 FORMAT_VERSION = 1
-"""Raised when an older Headrace could no longer read what this one writes."""
+"""Incremented when older releases can no longer read the file."""
 
 _SCHEMA = """
 CREATE TABLE entries (
@@ -66,7 +66,7 @@ CREATE INDEX entries_by_session ON entries (session) WHERE session IS NOT NULL;
 
 def open_registry_file(path: str) -> sqlite3.Connection:
     try:
-        create_file(path)  # SQLite gives its other files the mode of this one
+        create_file(path)  # SQLite creates its other files with the mode of this one
     except OSError as error:
         raise RegistryUnavailable(f"The registry {path} cannot be opened: {error}") from error
     try:
@@ -94,15 +94,15 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if tables and application_id != APPLICATION_ID:
-        raise RegistryDamaged(_damaged(path, "it is the database of another program"))
+        raise RegistryDamaged(_damaged(path, "it is the database of another application"))
     if version > FORMAT_VERSION:
         raise RegistryTooNew(
-            f"The registry {path} has format {version}, and this Headrace reads up to {FORMAT_VERSION}; "
-            "start the newer Headrace that wrote it"
+            f"The registry {path} has format {version}, but this release supports only up to {FORMAT_VERSION}; "
+            "start the newer release that wrote it"
         )
     connection.execute("PRAGMA journal_mode = WAL")
     if not tables:
-        # In one transaction: a power cut leaves either nothing or all of it.
+        # In one transaction: after a power failure the file has either all of this or nothing.
         connection.executescript(
             f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
             f"PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
@@ -113,16 +113,16 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
 
 
 def reopen_registry_file(path: str) -> sqlite3.Connection:
-    """Open the file again after a COMMIT that failed, and settle what became of it by a commit of our own.
+    """Reopen the file after a failed COMMIT, and determine the outcome of that transaction by another commit.
 
-    The failed transaction's frames may lie in the write-ahead log, where a recovery would find them. The next commit
-    overwrites those that no connection counts; those that this connection has recovered it makes durable.
+    The frames of the failed transaction may be in the write-ahead log, where a recovery would find them. The next
+    commit either overwrites them or, if this connection has recovered them, makes them durable.
     """
     connection = connect_registry_file(path)
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         with SqliteTransaction(connection):
-            connection.execute(f"PRAGMA user_version = {version}")  # writes a page, also if nothing changes
+            connection.execute(f"PRAGMA user_version = {version}")  # writes a page even if the value is the same
     except BaseException:
         connection.close()
         raise
@@ -130,7 +130,7 @@ def reopen_registry_file(path: str) -> sqlite3.Connection:
 
 
 class SqliteTransaction:
-    """BEGIN ... COMMIT, or ROLLBACK when anything goes wrong. An error of COMMIT itself is an `OutcomeUnknown`."""
+    """BEGIN and COMMIT, or ROLLBACK after an exception. A failure of COMMIT raises `OutcomeUnknown`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -148,7 +148,7 @@ class SqliteTransaction:
             with suppress(sqlite3.Error):
                 self._roll_back()
             raise OutcomeUnknown(
-                f"The registry's commit failed and may have happened or not: {error}; read again, and check the disk"
+                f"The registry's commit failed, and may or may not have taken effect: {error}; check the disk"
             ) from error
 
     def _roll_back(self) -> None:
@@ -157,15 +157,15 @@ class SqliteTransaction:
 
 
 class SqliteErrors:
-    """SQLite's errors as ours."""
+    """Translates errors of SQLite."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, sqlite3.OperationalError):
-            raise RegistryUnavailable(f"The registry cannot be used now: {error}") from error
+            raise RegistryUnavailable(f"The registry is not available: {error}") from error
         if isinstance(error, sqlite3.DatabaseError):
-            raise RegistryDamaged(f"The registry is damaged: {error}; stop and restore a copy of it") from error
+            raise RegistryDamaged(f"The registry is damaged: {error}; stop the broker and restore a copy") from error
 
 
 def _damaged(path: str, reason: str) -> str:
@@ -176,7 +176,7 @@ def _damaged(path: str, reason: str) -> str:
 
 
 def key_range_beneath(prefix: str) -> tuple[str, str]:
-    """The bounds of the keys beneath a key: '0' is the character that follows '/'."""
+    """Return the bounds of the keys beneath a key: '0' is the character after '/'."""
     return f"{prefix}/", f"{prefix}0"
 
 
@@ -184,7 +184,7 @@ T = TypeVar("T")
 
 
 class RunBlocking(Protocol):
-    """Runs blocking work off the loop; the Disk door's `run` is one."""
+    """Runs blocking work outside of the event loop, such as `Disk.run`."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
@@ -193,12 +193,12 @@ class _Commit(msgspec.Struct):
     operations: Sequence[RegistryOperation]
     session: Session | None
     done: bool = False
-    refused: HeadraceError | None = None
+    error: HeadraceError | None = None
     changed: list[str] = msgspec.field(default_factory=list)
 
 
 class SqliteKeys:
-    """All of `Registry` but the sessions."""
+    """Implements `Registry` except for the sessions."""
 
     def __init__(self, connection: sqlite3.Connection, run: RunBlocking) -> None:
         self._connection = connection
@@ -206,12 +206,12 @@ class SqliteKeys:
         self._loop = asyncio.get_running_loop()
         self._watches = RegisteredWatches()
         self._waiting: list[_Commit] = []
-        # At most one disk thread works for the registry. The thread lock matters only after a cancellation,
-        # when the turn has passed on while the cancelled caller's thread is still busy.
-        self._turn = asyncio.Lock()
+        # At most one disk thread works for the registry. The thread lock matters only after a cancellation, when the
+        # asyncio lock is released while the thread of the cancelled caller is still busy.
+        self._using_thread = asyncio.Lock()
         self._using_connection = threading.RLock()
         self._path: str = connection.execute("PRAGMA database_list").fetchone()[2]
-        self._is_in_doubt = False
+        self._is_outcome_unknown = False
         self._session: Session | None = None
         self._is_over = False
 
@@ -239,51 +239,51 @@ class SqliteKeys:
         self._waiting.append(commit)
         await self._commit_and_wait(commit)
         assert commit.done
-        if commit.refused:
-            raise commit.refused
+        if commit.error:
+            raise commit.error
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
         check_key(prefix)
         return self._watches.add(prefix, changed)
 
     async def _blocking(self, work: Callable[[], T]) -> T:
-        """In a disk thread, when it is its turn."""
-        async with self._turn:
+        """Run the work in a disk thread, after earlier work."""
+        async with self._using_thread:
             return await self._run(work)
 
     async def _select(self, where: str, *parameters: str) -> list[RegistryEntry]:
         return await self._blocking(lambda: self._query(where, parameters))
 
     async def _commit_and_wait(self, commit: _Commit) -> None:
-        async with self._turn:
+        async with self._using_thread:
             if not commit.done:
                 await self._run(self._commit_waiting)
 
-    # From here on in a disk thread.
+    # The methods below run in a disk thread.
 
     def _session_exists(self, session: Session | None) -> bool:
-        """Whether one may commit by this session; asked within the transaction."""
+        """Whether commits in this session are allowed. Called within the transaction."""
         return session is self._session
 
     def _record_changes(self, changed: Sequence[str]) -> None:
         """Called within the transaction that changes these keys."""
 
     def _notify_changes(self, changed: Sequence[str]) -> None:
-        """Called when they are changed for good."""
+        """Called after the transaction has committed."""
         self._loop.call_soon_threadsafe(self._watches.tell, changed)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Use the connection alone, and after a COMMIT that failed a new one."""
+        """Use the connection exclusively. After a failed COMMIT, replace it first."""
         with self._using_connection, SqliteErrors():
-            if self._is_in_doubt:
+            if self._is_outcome_unknown:
                 self._connection.close()
                 self._connection = reopen_registry_file(self._path)
-                self._is_in_doubt = False
+                self._is_outcome_unknown = False
             try:
                 yield
             except OutcomeUnknown:
-                self._is_in_doubt = True
+                self._is_outcome_unknown = True
                 self._loop.call_soon_threadsafe(self._watches.tell_all)
                 raise
 
@@ -293,7 +293,7 @@ class SqliteKeys:
             return [RegistryEntry(*row) for row in rows]
 
     def _commit_waiting(self) -> None:
-        """Commit everything that waits, with one sync."""
+        """Commit all waiting commits with one sync."""
         with self._using_connection:
             commits, self._waiting = self._waiting, []
             changed: list[str] = []
@@ -301,21 +301,21 @@ class SqliteKeys:
                 with self._exclusive(), SqliteTransaction(self._connection):
                     for commit in commits:
                         self._apply(commit)
-                    changed = [key for commit in commits if not commit.refused for key in commit.changed]
+                    changed = [key for commit in commits if not commit.error for key in commit.changed]
                     self._record_changes(changed)
             except HeadraceError as error:
                 changed = []
                 for commit in commits:
-                    # A conflict may be with another commit of this transaction: then it is as uncertain as that one.
-                    if not isinstance(commit.refused, SessionLost):
-                        commit.refused = error
+                    # A conflict may be with another commit of this transaction, whose outcome is as unknown.
+                    if not isinstance(commit.error, SessionLost):
+                        commit.error = error
             for commit in commits:
                 commit.done = True
             self._notify_changes(changed)
 
     def _apply(self, commit: _Commit) -> None:
         if not self._session_exists(commit.session):
-            commit.refused = _session_lost()
+            commit.error = _session_lost()
             return
         self._connection.execute("SAVEPOINT one")
         try:
@@ -325,7 +325,7 @@ class SqliteKeys:
                     commit.changed.append(operation.key)
         except RegistryConflict as conflict:
             self._connection.execute("ROLLBACK TO one")
-            commit.refused = conflict
+            commit.error = conflict
         self._connection.execute("RELEASE one")
 
     def _apply_one(self, operation: RegistryOperation) -> None:
@@ -333,7 +333,7 @@ class SqliteKeys:
         found = execute("SELECT version FROM entries WHERE key = ?", (key,)).fetchone()
         if isinstance(operation, Create):
             if found:
-                raise KeyExists(f"{key} exists already")
+                raise KeyExists(f"{key} already exists")
             session = operation.session.id if operation.session else None
             execute("INSERT INTO entries VALUES (?, ?, 0, ?)", (key, operation.value, session))
             return
@@ -357,7 +357,7 @@ class SqliteKeys:
 
 
 def delete_keys_of(connection: sqlite3.Connection, session: int) -> list[str]:
-    """Within a transaction: remove the keys of a session; which they were."""
+    """Delete the keys of a session, within a transaction, and return them."""
     rows = connection.execute("SELECT key FROM entries WHERE session = ?", (session,)).fetchall()
     connection.execute("DELETE FROM entries WHERE session = ?", (session,))
     return [key for (key,) in rows]
@@ -381,7 +381,7 @@ class SqliteRegistry(SqliteKeys):
 
     @property
     def session_valid_until(self) -> float:
-        """No other process can end the session."""
+        """The session is valid until it is closed, because no other process can end it."""
         return float("-inf") if self._session is None else float("inf")
 
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
@@ -402,7 +402,7 @@ class SqliteRegistry(SqliteKeys):
             await self.close_session(self._session)
         await self._blocking(self._close)
 
-    # From here on in a disk thread.
+    # The methods below run in a disk thread.
 
     def _end(self, session: Session) -> None:
         with self._exclusive(), SqliteTransaction(self._connection):

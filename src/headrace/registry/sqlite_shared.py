@@ -50,13 +50,13 @@ _BEAT = Struct("<Q")
 
 
 class SessionLockFile:
-    """Of a session that this process holds. Raises `OSError` if the file cannot be made."""
+    """The lock file of a session of this process. Raises `OSError` if the file cannot be created."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Written and not only made longer: a full disk is told here and not by a signal at the first beat.
+            # Written, not only extended: a full disk raises an error here instead of a signal at the first heartbeat.
             os.pwrite(self._descriptor, _BEAT.pack(0), 0)
             self._memory = mmap.mmap(self._descriptor, _BEAT.size)
         except BaseException:
@@ -69,19 +69,19 @@ class SessionLockFile:
         _BEAT.pack_into(self._memory, 0, self._beats)
 
     def close(self) -> None:
-        """Give up the lock: for the others the session is over."""
+        """Release the lock: other processes will end the session."""
         self._memory.close()
         os.close(self._descriptor)
 
 
 def read_beat(path: str) -> int | None:
-    """The beat of a session; None when no process holds it any more."""
+    """Return the heartbeat counter of a session, or None if no process holds its lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        # Shared, so that those who look do not take each other for the holder.
+        # A shared lock, so that several processes that check do not mistake each other for the holder.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         beat: int
@@ -102,7 +102,7 @@ def remove_session_file(registry: str, session: int) -> None:
 
 
 def session_files(registry: str) -> set[int]:
-    """The sessions of which there is a file."""
+    """Return the sessions that have a lock file."""
     folder, prefix = os.path.split(_prefix(registry))
     ends = (name.removeprefix(prefix) for name in os.listdir(folder or ".") if name.startswith(prefix))
     return {int(end) for end in ends if end.isdigit()}
@@ -120,15 +120,16 @@ PAUSE_DETECTED_SECONDS = 1.0
 CHANGES_KEPT = 10_000
 
 SCHEMA = (
-    # AUTOINCREMENT: the number of a session that is over must not come to mean another.
+    # AUTOINCREMENT, because the id of a past session must not be reused.
     "CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, timeout REAL NOT NULL)",
-    # Without it the numbers have no gaps, since the latest row is never removed; so one who missed some notices it.
+    # Without AUTOINCREMENT the numbers have no gaps, since the latest row is never removed: a follower that missed
+    # changes notices it.
     "CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, key TEXT NOT NULL)",
 )
 
 
 class RegistryChangeListener(Protocol):
-    """Who is told, on the loop; the thread asks it for the session that this process holds now."""
+    """Called on the event loop, except `session`, which the thread reads."""
 
     @property
     def session(self) -> Session | None: ...
@@ -148,10 +149,19 @@ class _Heartbeat(NamedTuple):
 
 
 class SqliteFollower:
+    """A thread that reads the changes of all processes, and ends sessions of dead ones.
+
+    - SQLite's `data_version` shows that another connection has committed, and reading it is cheap. The thread then
+      reads the new rows of the table `changes`. If the oldest of them were already deleted, any key may have changed.
+    - It ends a session at once if its process is gone, and after its timeout if its heartbeat counter stands still. If
+      this process was paused itself, all timeouts restart, because the other processes may have been paused with it.
+    - It may wait for the disk without being considered dead.
+    """
+
     def __init__(
         self, path: str, connection: sqlite3.Connection, latest: int, clock: Clock, listener: RegistryChangeListener
     ) -> None:
-        """`latest`: the number of the last change that need not be told."""
+        """`latest` is the number of the last change that the listener already knows."""
         self._path = path
         self._connection = connection
         self._clock = clock
@@ -159,12 +169,12 @@ class SqliteFollower:
         self._loop = asyncio.get_running_loop()
         self._wake = threading.Event()
         self._is_stopped = False
-        self._sessions_to_check: Session | None = None
+        self._session_to_check: Session | None = None
         self._version = -1
         self._seen = latest
         self._timeouts: dict[int, float] = {}
-        self._pulses: dict[int, _Heartbeat] = {}
-        self._looked = clock.monotonic()
+        self._heartbeats: dict[int, _Heartbeat] = {}
+        self._checked_at = clock.monotonic()
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
 
     def start(self) -> None:
@@ -174,12 +184,12 @@ class SqliteFollower:
         return self._thread.is_alive()
 
     def wake(self) -> None:
-        """There is something to read."""
+        """Read changes now."""
         self._wake.set()
 
     def check_session(self, session: Session) -> None:
-        """Tell whether it is still there."""
-        self._sessions_to_check = session
+        """Check in a transaction whether the session still exists, and call the listener with the result."""
+        self._session_to_check = session
         self._wake.set()
 
     def stop(self) -> None:
@@ -189,7 +199,7 @@ class SqliteFollower:
         self._thread.join()
         self._connection.close()
 
-    # From here on in the thread
+    # The methods below run in the thread
 
     def _run(self) -> None:
         is_failing = False
@@ -200,42 +210,42 @@ class SqliteFollower:
                 is_failing = False
             except (HeadraceError, OSError) as error:
                 if not is_failing:
-                    log.warning("what others do to the registry cannot be read: %s", error)
+                    log.warning("reading changes of the registry failed error=%s", error)
                 is_failing = True
             self._wake.wait(POLL_SECONDS)
             self._wake.clear()
 
     def _follow(self) -> None:
         self._read_changes()
-        if self._sessions_to_check is not None:
-            session, self._sessions_to_check = self._sessions_to_check, None
-            # In a transaction that writes: whoever is about to end the session has done so when this one begins.
+        if self._session_to_check is not None:
+            session, self._session_to_check = self._session_to_check, None
+            # In a write transaction: a process that is ending the session has committed when this one begins.
             with SqliteTransaction(self._connection):
                 found = session_exists(self._connection, session)
-            self._tell(self._listener.on_session_found if found else self._listener.on_session_over, session)
+            self._call(self._listener.on_session_found if found else self._listener.on_session_over, session)
         now = self._clock.monotonic()
-        if now - self._looked >= SESSION_CHECK_SECONDS:
-            if now - self._looked > PAUSE_DETECTED_SECONDS:
-                self._pulses.clear()
-            self._looked = now
+        if now - self._checked_at >= SESSION_CHECK_SECONDS:
+            if now - self._checked_at > PAUSE_DETECTED_SECONDS:
+                self._heartbeats.clear()
+            self._checked_at = now
             self._check_sessions(now)
 
     def _read_changes(self) -> None:
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if version == self._version:
             return
-        own = self._listener.session  # first: one that is opened after the rows were read is not missing in them
+        own = self._listener.session  # read before the rows, which may lack a session that is opened later
         query = "SELECT number, key FROM changes WHERE number > ? ORDER BY number"
         rows = self._connection.execute(query, (self._seen,)).fetchall()
         if rows and rows[0][0] == self._seen + 1:
-            self._tell(self._listener.on_keys_changed, [key for _, key in rows])
+            self._call(self._listener.on_keys_changed, [key for _, key in rows])
         elif rows:
-            self._tell(self._listener.on_changes_missed)
+            self._call(self._listener.on_changes_missed)
         self._seen = rows[-1][0] if rows else self._seen
         self._timeouts = dict(self._connection.execute("SELECT id, timeout FROM sessions").fetchall())
         if own is not None and own.id not in self._timeouts:
-            self._tell(self._listener.on_session_over, own)
-        self._version = version  # last: what could not be read is read the next time
+            self._call(self._listener.on_session_over, own)
+        self._version = version  # last: after an error, the changes are read again
 
     def _check_sessions(self, now: float) -> None:
         own = self._listener.session
@@ -243,13 +253,13 @@ class SqliteFollower:
             if own is not None and session == own.id:
                 continue
             beat = read_beat(session_path(self._path, session))
-            pulse = self._pulses.get(session)
+            heartbeat = self._heartbeats.get(session)
             if beat is None:
-                self._end(session, beat, "its process is gone")
-            elif pulse is None or pulse.beat != beat:
-                self._pulses[session] = _Heartbeat(beat, now)
-            elif now - pulse.since > timeout:
-                self._end(session, beat, f"its process was silent for more than {timeout:.1f} s")
+                self._end(session, beat, "process gone")
+            elif heartbeat is None or heartbeat.beat != beat:
+                self._heartbeats[session] = _Heartbeat(beat, now)
+            elif now - heartbeat.since > timeout:
+                self._end(session, beat, f"no heartbeat for more than {timeout:.1f} s")
 
     def _end(self, session: int, beat: int | None, why: str) -> None:
         with SqliteTransaction(self._connection):
@@ -259,17 +269,17 @@ class SqliteFollower:
             ):
                 return
             end_session(self._connection, session)
-        log.info("session %d is over: %s", session, why)
-        self._pulses.pop(session, None)
+        log.info("registry session ended session=%d reason=%s", session, why)
+        self._heartbeats.pop(session, None)
         remove_session_file(self._path, session)
-        self._version = -1  # SQLite does not count what this connection commits itself
+        self._version = -1  # data_version does not count commits of this connection
 
-    def _tell(self, what: Callable[..., None], *args: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed: nobody listens any more
-            self._loop.call_soon_threadsafe(what, *args)
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(function, *args)
 
 
-# Within a transaction
+# The functions below run within a transaction.
 
 
 def session_exists(connection: sqlite3.Connection, session: Session) -> bool:
@@ -278,10 +288,10 @@ def session_exists(connection: sqlite3.Connection, session: Session) -> bool:
 
 def end_session(connection: sqlite3.Connection, session: int) -> None:
     connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
-    note_changes(connection, delete_keys_of(connection, session))
+    record_changes(connection, delete_keys_of(connection, session))
 
 
-def note_changes(connection: sqlite3.Connection, keys: Sequence[str]) -> None:
+def record_changes(connection: sqlite3.Connection, keys: Sequence[str]) -> None:
     connection.executemany("INSERT INTO changes (key) VALUES (?)", ((key,) for key in keys))
     connection.execute("DELETE FROM changes WHERE number <= ?", (latest_change(connection) - CHANGES_KEPT,))
 
@@ -296,7 +306,7 @@ _RETRY_SECONDS = 0.01
 
 
 class _SharedSession(msgspec.Struct, eq=False):
-    """`last_beat_at`: when the beat was raised last, or a little earlier."""
+    """`last_beat_at` is the time of the last heartbeat, or slightly earlier."""
 
     session: Session
     file: SessionLockFile
@@ -313,7 +323,7 @@ class _SharedSession(msgspec.Struct, eq=False):
 
 
 class _OpenedFile(NamedTuple):
-    """`following` is the connection of the thread that follows the others."""
+    """`following` is the connection of the `SqliteFollower`."""
 
     connection: sqlite3.Connection
     following: sqlite3.Connection
@@ -352,7 +362,7 @@ class SharedSqliteRegistry(SqliteKeys):
 
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
         assert self._session is None, "a session is open already"
-        assert self._follower.is_alive(), "the thread that follows the registry has died; stderr says of what"
+        assert self._follower.is_alive(), "the registry thread has died; see stderr"
         began = self._clock.monotonic()
         session, file = await self._blocking(self._begin)
         self._held = _SharedSession(session, file, began, on_state)
@@ -376,7 +386,7 @@ class SharedSqliteRegistry(SqliteKeys):
         await self._run(self._follower.stop)
         await self._blocking(self._close)
 
-    # What the follower tells, on the loop
+    # Calls of the follower, on the event loop
 
     def on_keys_changed(self, changed: Sequence[str]) -> None:
         self._watches.tell(changed)
@@ -385,7 +395,7 @@ class SharedSqliteRegistry(SqliteKeys):
         self._watches.tell_all()
 
     def on_session_found(self, session: Session) -> None:
-        """It was there, after the beat that the question was asked with."""
+        """The session still existed after the heartbeat that requested the check."""
         held = self._held
         if held is not None and held.session is session and not self._is_late(held):
             held.turn(SessionState.HELD)
@@ -423,19 +433,19 @@ class SharedSqliteRegistry(SqliteKeys):
         self._held, self._session, self._is_over = None, None, True
         return held
 
-    # From here on in a disk thread
+    # The methods below run in a disk thread
 
     def _session_exists(self, session: Session | None) -> bool:
         return super()._session_exists(session) and (session is None or session_exists(self._connection, session))
 
     def _record_changes(self, changed: Sequence[str]) -> None:
-        note_changes(self._connection, changed)
+        record_changes(self._connection, changed)
 
-    def _notify_changes(self, changed: Sequence[str]) -> None:  # noqa: ARG002  # the follower finds them in their order
+    def _notify_changes(self, changed: Sequence[str]) -> None:  # noqa: ARG002  # the follower reads them in order
         self._follower.wake()
 
     def _begin(self) -> tuple[Session, SessionLockFile]:
-        """The file is locked before others can see the row: they never find a session without its process."""
+        """Lock the file before the row is visible, so that other processes never find a session without a process."""
         with ExitStack() as undo:
             with self._exclusive(), SqliteTransaction(self._connection):
                 added = self._connection.execute("INSERT INTO sessions (timeout) VALUES (?)", (self._timeout,))
@@ -443,7 +453,7 @@ class SharedSqliteRegistry(SqliteKeys):
                 try:
                     file = SessionLockFile(session_path(self._path, added.lastrowid))
                 except OSError as error:
-                    raise RegistryUnavailable(f"A session cannot be opened: {error}") from error
+                    raise RegistryUnavailable(f"The registry session cannot be opened: {error}") from error
                 undo.callback(file.close)  # the next session may have the same number
             undo.pop_all()
         return Session(added.lastrowid), file
@@ -471,7 +481,8 @@ def _open(path: str, clock: Clock) -> _OpenedFile:
 
 
 def _remove_left_behind(path: str, connection: sqlite3.Connection) -> None:
-    """Files of processes that were killed before their session began; in a transaction, when none can begin."""
+    """Delete lock files of processes that were killed before their session began. It runs in a transaction, while no
+    session can begin."""
     rows = connection.execute("SELECT id FROM sessions").fetchall()
     for session in session_files(path) - {number for (number,) in rows}:
         if read_beat(session_path(path, session)) is None:
@@ -479,7 +490,7 @@ def _remove_left_behind(path: str, connection: sqlite3.Connection) -> None:
 
 
 class _OpenLock:
-    """Processes open the file one after the other: SQLite does not wait where two of them make it at the same time."""
+    """Processes open the file one at a time, because SQLite does not wait when two of them create it concurrently."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self._path = f"{path}-opening"
@@ -499,7 +510,7 @@ class _OpenLock:
             except BlockingIOError:
                 if self._clock.monotonic() > deadline:
                     os.close(self._descriptor)
-                    raise RegistryUnavailable(f"Another process does not get done with opening {self._path}") from None
+                    raise RegistryUnavailable(f"The registry cannot be opened: {self._path} is locked") from None
                 pause.wait(_RETRY_SECONDS)
 
     def __exit__(self, *_: object) -> None:

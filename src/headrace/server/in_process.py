@@ -75,7 +75,9 @@ class _InProcessCall:
 
     __slots__ = ("answer", "handler", "request", "running", "version")
 
-    def __init__(self, handler: RequestHandler[Any, Any], version: int, request: Any, answer: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, handler: RequestHandler[Any, Any], version: int, request: Any, answer: asyncio.Future[Any]
+    ) -> None:
         self.handler = handler
         self.version = version
         self.request = request

@@ -120,7 +120,7 @@ class World:
         broker.known, broker.version = self.record, self.version
         if is_same_lead:
             assert broker.lead is not None
-            broker.lead.settle(self.record)
+            broker.lead.update_record(self.record)
         elif self.record.is_led_by(broker.node_id, broker.epoch):
             broker.lead = IsrState(broker.node_id, self.record, len(broker.log), self.now)
         else:
