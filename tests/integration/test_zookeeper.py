@@ -194,7 +194,7 @@ async def test_what_was_decided_in_a_lost_session_is_refused_although_the_connec
         await until(lambda: DOUBTED in states)
         async with connect(zookeeper.hosts, root) as other:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while await other._link.owner(held.path) is not None:
+                while await other._connection.owner(held.path) is not None:
                     await asyncio.sleep(0.01)
         cable.mend()
         await until(lambda: LOST in states)
@@ -328,7 +328,7 @@ async def test_a_read_after_a_conflict_asks_the_server_to_catch_up_first(
     zookeeper: ZooKeeperProcess, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(zookeeper.hosts, root) as registry:
-        client = registry._link._client
+        client = registry._connection._client
         sync, synced = client.sync_async, []
 
         def count(path: str) -> Any:
@@ -376,7 +376,7 @@ async def test_the_session_timeout_is_what_the_servers_allow(zookeeper: ZooKeepe
 
 
 async def test_without_a_server_opening_fails_in_bounded_time() -> None:
-    with pytest.raises(RegistryUnavailable, match=r"127\.0\.0\.1:1 cannot be reached"):
+    with pytest.raises(RegistryUnavailable, match=r"127\.0\.0\.1:1 is not reachable"):
         await ZooKeeperRegistry.open("127.0.0.1:1", "/test", SystemClock(), 0.5)
 
 

@@ -315,7 +315,7 @@ class _SharedSession(msgspec.Struct, eq=False):
     next_beat: asyncio.TimerHandle | None = None
     state: SessionState = SessionState.HELD
 
-    def turn(self, state: SessionState) -> None:
+    def change(self, state: SessionState) -> None:
         if self.state is not state:
             self.state = state
             if self.on_state is not None:
@@ -398,13 +398,13 @@ class SharedSqliteRegistry(SqliteKeys):
         """The session still existed after the heartbeat that requested the check."""
         held = self._held
         if held is not None and held.session is session and not self._is_late(held):
-            held.turn(SessionState.HELD)
+            held.change(SessionState.HELD)
 
     def on_session_over(self, session: Session) -> None:
         if self._held is not None and self._held.session is session:
             held = self._drop()
             held.file.close()
-            held.turn(SessionState.LOST)
+            held.change(SessionState.LOST)
 
     def _beat(self, held: _SharedSession) -> None:
         if not self._follower.is_alive():
@@ -412,7 +412,7 @@ class SharedSqliteRegistry(SqliteKeys):
             return
         now = self._clock.monotonic()
         if self._is_late(held):
-            held.turn(SessionState.DOUBTED)
+            held.change(SessionState.DOUBTED)
         held.file.beat()
         held.last_beat_at = now
         if held.state is SessionState.DOUBTED:

@@ -54,19 +54,17 @@ _READ_SHARE = 2 / 3  # kazoo's: of the session's timeout, until it takes a silen
 
 
 class ZooKeeperClient(KazooClient):  # type: ignore[misc]
-    """`changed` is called with the path of every node that changes beneath a watched one, in a thread of kazoo's.
+    """`changed` is called in a thread of kazoo with the path of every node that changes beneath a watched one.
 
-    `last_confirmed`: the number of ZooKeeper's session, and when the last ping or request that the server has answered
-    was sent. Any request extends the session, and kazoo pings only when it sends nothing else."""
+    `last_confirmed` is the id of the ZooKeeper session, and when the last ping or request with a response was sent.
+    Every request extends the session, and kazoo pings only when it sends nothing else."""
 
     def __init__(self, hosts: str, timeout_seconds: float, changed: Callable[[str], None], clock: Clock) -> None:
         self._changed = changed
         self._clock = clock
         self.negotiated_seconds = timeout_seconds
         self.last_confirmed: tuple[int, float] | None = None
-        self._heartbeat: tuple[int, float] | None = (
-            None  # the oldest that is not confirmed: its xid, and when it was sent
-        )
+        self._heartbeat: tuple[int, float] | None = None  # xid and send time of the oldest unconfirmed one
         super().__init__(
             hosts=hosts,
             timeout=timeout_seconds,
@@ -86,11 +84,11 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
         return result
 
     def get_all_async(self, paths: Sequence[str]) -> Any:
-        """Of each node its value and version; None for one that is not there."""
+        """Read the value and version of each node; None if it does not exist."""
         return self._read_all_async(_GET_DATA, paths)
 
     def children_of_all_async(self, paths: Sequence[str]) -> Any:
-        """Of each node the names of its children; None for one that is not there."""
+        """Read the names of the children of each node; None if it does not exist."""
         return self._read_all_async(_GET_CHILDREN, paths)
 
     def _read_all_async(self, kind: int, paths: Sequence[str]) -> Any:
@@ -127,13 +125,13 @@ class ZooKeeperClient(KazooClient):  # type: ignore[misc]
 
 
 class _RecursiveWatch:
-    """Stands where kazoo keeps its one-time watches: whatever changed, the same one is told."""
+    """Replaces kazoo's table of one-time watches: the same callback is called for every path."""
 
-    def __init__(self, told: Callable[[WatchedEvent], None]) -> None:
-        self._told = [told]
+    def __init__(self, callback: Callable[[WatchedEvent], None]) -> None:
+        self._callbacks = [callback]
 
     def pop(self, _path: str, _default: object) -> list[Callable[[WatchedEvent], None]]:
-        return self._told
+        return self._callbacks
 
 
 class _AddWatch(msgspec.Struct, frozen=True):
@@ -146,12 +144,12 @@ class _AddWatch(msgspec.Struct, frozen=True):
         return write_string(self.path) + int_struct.pack(self.recursive)  # type: ignore[no-any-return]
 
     @staticmethod
-    def deserialize(_answer: bytes, _offset: int) -> bool:
+    def deserialize(_response: bytes, _offset: int) -> bool:
         return True
 
 
 class _ReadAll(msgspec.Struct, frozen=True):
-    """ZooKeeper's multiRead: each read succeeds or fails for itself."""
+    """ZooKeeper's multiRead: each read succeeds or fails separately."""
 
     kind: int
     paths: Sequence[str]
@@ -160,51 +158,51 @@ class _ReadAll(msgspec.Struct, frozen=True):
 
     def serialize(self) -> bytes:
         header = multiheader_struct.pack(self.kind, False, -1)
-        reads = b"".join(header + write_string(path) + b"\0" for path in self.paths)  # the zero: no watch
+        reads = b"".join(header + write_string(path) + b"\0" for path in self.paths)  # zero: no watch
         return reads + multiheader_struct.pack(_ERROR, True, -1)  # type: ignore[no-any-return]
 
     @staticmethod
-    def deserialize(answer: bytes, offset: int) -> list[Any]:
+    def deserialize(response: bytes, offset: int) -> list[Any]:
         found: list[Any] = []
         while True:
-            header, offset = MultiHeader.deserialize(answer, offset)
+            header, offset = MultiHeader.deserialize(response, offset)
             if header.done:
                 return found
             if header.type == _GET_DATA:
-                value, offset = read_buffer(answer, offset)
-                stat = ZnodeStat._make(stat_struct.unpack_from(answer, offset))
+                value, offset = read_buffer(response, offset)
+                stat = ZnodeStat._make(stat_struct.unpack_from(response, offset))
                 offset += stat_struct.size
                 found.append((value, stat.version))
             elif header.type == _GET_CHILDREN:
-                names, offset = _read_names(answer, offset)
+                names, offset = _read_names(response, offset)
                 found.append(names)
             else:
-                (code,) = int_struct.unpack_from(answer, offset)
+                (code,) = int_struct.unpack_from(response, offset)
                 offset += int_struct.size
                 if code != NoNodeError.code:
                     raise EXCEPTIONS[code]
                 found.append(None)
 
 
-def _read_names(answer: bytes, offset: int) -> tuple[list[str], int]:
-    (count,) = int_struct.unpack_from(answer, offset)
+def _read_names(response: bytes, offset: int) -> tuple[list[str], int]:
+    (count,) = int_struct.unpack_from(response, offset)
     offset += int_struct.size
     names: list[str] = []
     for _ in range(count):
-        name, offset = read_string(answer, offset)
+        name, offset = read_string(response, offset)
         names.append(name)
     return names, offset
 
 
 PATIENCE_SECONDS = 5.0
-"""Added to the session's timeout it makes the deadline of a call: kazoo finds out earlier that a connection is dead."""
+"""The deadline of a call is the session timeout plus this; kazoo detects a dead connection earlier."""
 
 READS_AT_ONCE = 500
 
 
 class ZooKeeperConnection:
-    """`on_connection_state` is told, on the loop, when the connection is there, when it is not, and when the session
-    was lost; `changed` the path of every node that changes after `watch_beneath`."""
+    """Calls, on the event loop, `on_connection_state` when the connection is established or lost and when the session
+    has expired, and `changed` with the path of every node that changes after `watch_beneath`."""
 
     def __init__(
         self,
@@ -234,13 +232,13 @@ class ZooKeeperConnection:
 
     @property
     def session_id(self) -> int | None:
-        """The number of ZooKeeper's session, while connected."""
+        """The id of the ZooKeeper session, while connected."""
         identity = self._client.client_id
         return None if identity is None else int(identity[0])
 
     def last_confirmed(self, session_id: int) -> float:
-        """When the last confirmed heartbeat of this session of ZooKeeper was sent. -inf if kazoo has another session by
-        now: after a pause, its thread may have begun one before the loop hears that the old one is over."""
+        """When the last confirmed heartbeat of this ZooKeeper session was sent; -inf if kazoo has another session.
+        After a pause, its thread may have opened one before the event loop learns that the old one has expired."""
         confirmed = self._client.last_confirmed
         return confirmed[1] if confirmed is not None and confirmed[0] == session_id else float("-inf")
 
@@ -248,7 +246,7 @@ class ZooKeeperConnection:
         self._client.start_async()
 
     async def stop(self) -> None:
-        """End ZooKeeper's session if it can be told; else it ends when its time is up."""
+        """Close the ZooKeeper session. If no server is reachable, it expires later."""
         self._connected.clear()
         await asyncio.to_thread(self._client.stop)
 
@@ -259,7 +257,7 @@ class ZooKeeperConnection:
         await self.until(self._connected.wait())
 
     async def until(self, event: Awaitable[object]) -> None:
-        await switch_to_task()  # a request's handler may have come here without a wait
+        await switch_to_task()  # a request handler may have called this without an await before
         try:
             async with asyncio.timeout(self._deadline_seconds):
                 await event
@@ -267,70 +265,71 @@ class ZooKeeperConnection:
             raise self._unreachable() from None
 
     async def catch_up(self) -> None:
-        """Connect, and let the server that answers catch up with the others if there is reason to."""
+        """Connect, and let the server catch up with the others if it may lag behind."""
         await self.until_connected()
         if self._may_be_behind:
             self._may_be_behind = False
             try:
-                await self._ask(self._client.sync_async("/"))
+                await self._request(self._client.sync_async("/"))
             except BaseException:
                 self._may_be_behind = True
                 raise
 
     async def get_all(self, paths: Sequence[str]) -> list[tuple[bytes, int] | None]:
-        """Value and version of each node."""
+        """Read the value and version of each node; None if it does not exist."""
         found: list[tuple[bytes, int] | None] = []
         for start in range(0, len(paths), READS_AT_ONCE):
-            found += await self._ask(self._client.get_all_async(paths[start : start + READS_AT_ONCE]))
+            found += await self._request(self._client.get_all_async(paths[start : start + READS_AT_ONCE]))
         return found
 
     async def children_of_all(self, paths: Sequence[str]) -> list[list[str] | None]:
         found: list[list[str] | None] = []
         for start in range(0, len(paths), READS_AT_ONCE):
-            found += await self._ask(self._client.children_of_all_async(paths[start : start + READS_AT_ONCE]))
+            found += await self._request(self._client.children_of_all_async(paths[start : start + READS_AT_ONCE]))
         return found
 
     async def owner(self, path: str) -> int | None:
-        """The session of ZooKeeper that an ephemeral node belongs to."""
-        stat = await self._ask(self._client.exists_async(path))
+        """Return the ZooKeeper session of an ephemeral node."""
+        stat = await self._request(self._client.exists_async(path))
         return None if stat is None else int(stat.ephemeralOwner)
 
     async def make(self, paths: Iterable[str], *, are_ephemeral: bool = False) -> None:
-        """Nodes without a value; those that are there stay as they are."""
+        """Create nodes without a value, unless they exist."""
         for result in [self._client.create_async(path, ephemeral=are_ephemeral) for path in paths]:
             with suppress(NodeExistsError):
-                await self._ask(result)
+                await self._request(result)
 
     def remove_if_empty(self, paths: Iterable[str]) -> None:
-        """Some time soon, if at all: nobody waits for it."""
+        """Start to delete empty nodes, without waiting for the result."""
         for path in paths:
             self._client.delete_async(path)
 
     async def transact(self, steps: Sequence[ZooKeeperStep]) -> tuple[ZooKeeperStep, Exception] | None:
-        """All of them, or the one that did not fit and why."""
-        if not self.is_connected:  # what waits in a queue would happen later, when nobody expects it any more
+        """Carry out all steps, or none and return the failed one with its error."""
+        if not self.is_connected:  # kazoo would queue the commit and carry it out later, unexpectedly
             raise self._unreachable()
         size = size_of(steps)
         if size > BYTES_MAX:
-            raise CommitTooLarge(f"A commit of {size} bytes is too large for ZooKeeper, which takes {BYTES_MAX}")
+            raise CommitTooLarge(f"A commit of {size} bytes is too large for ZooKeeper, which accepts {BYTES_MAX}")
         try:
-            results = await self._answer_of(self._begin(steps))
+            results = await self._result_of(self._begin(steps))
         except SessionExpiredError as error:
             if steps[0].operation is not None:
                 raise self._unreachable(error) from error
             raise SessionLost("The session is over; open a new one") from error
         except (KazooException, TimeoutError) as error:
             self._may_be_behind = True
-            raise OutcomeUnknown(f"The connection to ZooKeeper was lost under a commit: {error!r}") from error
+            raise OutcomeUnknown(f"The connection to ZooKeeper was lost during a commit: {error!r}") from error
         for step, result in zip(steps, results, strict=True):
-            # kazoo raises nothing here: the errors stand among the results, the one that counts between its shadows.
+            # kazoo raises no errors here: they are among the results, the cause between consequential ones.
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 self._may_be_behind = True
                 return step, result
         return None
 
     def watch_beneath(self, path: str, watching: Callable[[Exception | None], None]) -> None:
-        """Until the connection ends. `watching` is told when it stands, or why it does not."""
+        """Watch all nodes beneath a path until the connection ends. `watching` is called with None when the watch is
+        set, or with an error."""
         result = self._client.watch_beneath_async(path)
         result.rawlink(lambda done: self._on_loop(watching, done.exception))
 
@@ -348,15 +347,15 @@ class ZooKeeperConnection:
                     transaction.delete(step.path, step.version)
         return transaction.commit_async()
 
-    async def _ask(self, result: Any) -> Any:
+    async def _request(self, result: Any) -> Any:
         try:
-            return await self._answer_of(result)
+            return await self._result_of(result)
         except NodeExistsError:
             raise
         except (KazooException, TimeoutError) as error:
             raise self._unreachable(error) from error
 
-    async def _answer_of(self, result: Any) -> Any:
+    async def _result_of(self, result: Any) -> Any:
         future: asyncio.Future[Any] = self._loop.create_future()
         result.rawlink(lambda done: self._on_loop(_resolve, future, done))
         await switch_to_task()
@@ -365,9 +364,9 @@ class ZooKeeperConnection:
 
     def _unreachable(self, error: Exception | None = None) -> RegistryUnavailable:
         reason = "" if error is None else f": {error!r}"
-        return RegistryUnavailable(f"ZooKeeper at {self._hosts} cannot be reached{reason}")
+        return RegistryUnavailable(f"ZooKeeper at {self._hosts} is not reachable{reason}")
 
-    def _turn(self, state: str) -> None:
+    def _apply_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._may_be_behind = True
             self._connected.set()
@@ -375,16 +374,16 @@ class ZooKeeperConnection:
             self._connected.clear()
         self._on_connection_state(state)
 
-    # From here on in threads of kazoo's, which may do no more than call the loop.
+    # The methods below run in threads of kazoo, and only schedule calls on the event loop.
 
     def _on_state_in_thread(self, state: str) -> None:
-        self._on_loop(self._turn, state)
+        self._on_loop(self._apply_state, state)
 
     def _on_change_in_thread(self, path: str) -> None:
         self._on_loop(self._changed, path)
 
     def _on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so nobody is left who would want to know
+        with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(callback, *arguments)
 
 

@@ -7,15 +7,19 @@ from tests.unit.broker.registered_partitions import RegisteredPartitions, contex
 from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import DrainRequests
+from headrace.broker.handlers import RequestHandler
 from headrace.registry.brokers import drained_key
+from headrace.wire import apis
 from headrace.wire.messages.replicas import DrainBrokerRequest, DrainBrokerResponse
 
 OK, TIMED_OUT, INVALID, POLICY = 0, 7, 42, 44
 
 
 async def drain(places: RegisteredPartitions, node_id: int, *, is_drained: bool = True) -> DrainBrokerResponse:
-    requests = DrainRequests(places.catalogue, places.registry)
-    return await requests.drain(DrainBrokerRequest(node_id, is_drained), context())
+    handler = RequestHandler(apis.DRAIN_BROKER, DrainRequests(places.catalogue, places.registry).drain)
+    response = await handler.handle(DrainBrokerRequest(node_id, is_drained), context())
+    assert response is not None
+    return response
 
 
 async def is_drained(places: RegisteredPartitions, node_id: int) -> bool:

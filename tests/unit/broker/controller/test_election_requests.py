@@ -11,8 +11,10 @@ from tests.unit.broker.registered_partitions import RegisteredPartitions, contex
 from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import ElectionRequests
+from headrace.broker.handlers import RequestHandler
 from headrace.model.registry_records import PartitionRecord
 from headrace.runtime.inline_start import start_inline
+from headrace.wire import apis
 from headrace.wire.messages.replicas import ElectLeadersRequest, TopicPartitions
 
 PREFERRED, UNCLEAN = 0, 1
@@ -29,7 +31,8 @@ async def elect(
 
 
 async def ask(places: RegisteredPartitions, request: ElectLeadersRequest) -> Any:
-    return await ElectionRequests(places.catalogue, places.changes).elect(request, context(2))
+    handler = RequestHandler(apis.ELECT_LEADERS, ElectionRequests(places.catalogue, places.changes).elect)
+    return await handler.handle(request, context(2))
 
 
 def codes(response: Any) -> dict[tuple[str, int], int]:
