@@ -217,9 +217,9 @@ async def test_one_that_was_paused_together_with_its_neighbour_does_not_end_its_
             await until(lambda: heard == ["/live/1"])
             paused.process.send_signal(signal.SIGSTOP)
             # As if this process had been stopped, too: its thread comes back late.
-            registry._follower._looked -= 2.0
+            registry._follower._checked_at -= 2.0
             since = registry._follower._clock.monotonic()
-            await until(lambda: any(pulse.since >= since for pulse in registry._follower._pulses.values()))
+            await until(lambda: any(pulse.since >= since for pulse in registry._follower._heartbeats.values()))
             paused.process.send_signal(signal.SIGCONT)
             await registry.get("/live/1")
             assert heard == ["/live/1"]

@@ -58,7 +58,7 @@ class TwoBrokers:
         assert broker.broker is not None
         catalogue = broker.broker.catalogue
         await PartitionRecords(SimRegistry(self.sim.registry)).change(
-            catalogue.topic(TOPIC).id, 0, lambda record: elect_unclean(record, catalogue.standing, broker.node_id)
+            catalogue.topic(TOPIC).id, 0, lambda record: elect_unclean(record, catalogue.live_brokers, broker.node_id)
         )
 
     async def publish(self, producer: Producer, value: bytes) -> SendOperation:

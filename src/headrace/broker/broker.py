@@ -183,8 +183,8 @@ class Broker:
             clock,
         )
 
-    async def _subscription_names(self, places: Collection[tuple[str, int]]) -> frozenset[str]:
-        return await self.shares.offsets_lookup.names(places)
+    async def _subscription_names(self, partitions: Collection[tuple[str, int]]) -> frozenset[str]:
+        return await self.shares.offsets_lookup.names(partitions)
 
     def start(self, supervisor: Supervisor) -> None:
         supervisor.spawn(self.coordinator.load(), "load groups")

@@ -65,12 +65,12 @@ class Partition:
     __slots__ = (
         "_appended_bytes",
         "_appended_bytes_before",
+        "_commit_waits",
         "_flush_timer",
         "_flusher",
-        "_here",
+        "_leader_high_watermark",
         "_led_epoch",
-        "_told",
-        "_waiting",
+        "_local_waits",
         "_watchers",
         "changing",
         "config",
@@ -114,13 +114,13 @@ class Partition:
         """Held while the log is truncated or reset, so that a leadership cannot begin meanwhile."""
         self.on_marker: Callable[[int, bool], None] | None = None
         """Called on every transaction marker with the producer id and whether it commits."""
-        self._told = 0  # high watermark as reported by the leader
+        self._leader_high_watermark = 0  # high watermark as reported by the leader
         self._flusher = flusher
         self._flush_timer: asyncio.TimerHandle | None = None
         self._appended_bytes = 0  # total since the start of the process
         self._appended_bytes_before = (0, 0)  # at the last two advances of the high watermark
-        self._waiting = CommitWaits()  # waits for the high watermark
-        self._here = CommitWaits()  # waits for the local disk: acks=1
+        self._commit_waits = CommitWaits()  # waits for the high watermark
+        self._local_waits = CommitWaits()  # waits for the local disk: acks=1
         self._watchers = PartitionWatchers()
         log.on_flushed = self._on_flushed
         log.on_failed = self._on_failed
@@ -151,7 +151,7 @@ class Partition:
         if leader_epoch == self.leader_epoch and not self.is_leader:
             return
         self._resign()
-        self._told = 0
+        self._leader_high_watermark = 0
         self.leader_epoch = leader_epoch
         # Remove an epoch in which this replica led but appended nothing: it is not part of the log's history.
         self.log.epochs.truncate_end(self.log.end_offset)
@@ -183,7 +183,7 @@ class Partition:
             raise self._gone_error()
 
     @property
-    def is_settled(self) -> bool:
+    def knows_high_watermark(self) -> bool:
         """Whether this leader knows the high watermark: as a follower it may have had an older one."""
         return self.high_watermark >= self.epoch_start
 
@@ -207,12 +207,12 @@ class Partition:
 
     def follow_high_watermark(self, high_watermark: int) -> None:
         """Apply the leader's high watermark, limited to the durable log end of this replica."""
-        self._told = high_watermark
+        self._leader_high_watermark = high_watermark
         self._follow()
 
     def on_truncated(self) -> None:
         """Adapt to a truncated or reset log. Only after an unclean election can it end below the high watermark."""
-        self._told = 0
+        self._leader_high_watermark = 0
         self.high_watermark = max(min(self.high_watermark, self.log.end_offset), self.log.start_offset)
         self.state.producers.transactions.committed(self.high_watermark)
 
@@ -278,14 +278,14 @@ class Partition:
         if end_offset <= self.high_watermark:
             return None
         self._ensure_waitable()
-        return self._waiting.add(end_offset, deadline)
+        return self._commit_waits.add(end_offset, deadline)
 
     def durable(self, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
         """Like `committed`, but for the local disk only: for acks=1."""
         if end_offset <= self._durable_offset():
             return None
         self._ensure_waitable()
-        return self._here.add(end_offset, deadline)
+        return self._local_waits.add(end_offset, deadline)
 
     # Reading
 
@@ -321,8 +321,8 @@ class Partition:
 
     def expire(self, now: float) -> None:
         """Time out waiting produce requests; their batches stay in the log and may still be committed."""
-        self._waiting.expire(now)
-        self._here.expire(now)
+        self._commit_waits.expire(now)
+        self._local_waits.expire(now)
 
     # High watermark
 
@@ -346,7 +346,7 @@ class Partition:
         if self.log.flush_due():
             self._flusher.mark(self.log)
         if self.config.flush_messages > 1:
-            self._here.reach(self.log.end_offset)
+            self._local_waits.reach(self.log.end_offset)
             self.move()
             self._flush_later()
         self._watchers.appended(header.size_bytes)
@@ -381,7 +381,7 @@ class Partition:
             self._advance(offset)
 
     def _follow(self) -> None:
-        offset = min(self._told, self._durable_offset())
+        offset = min(self._leader_high_watermark, self._durable_offset())
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.state.producers.transactions.committed(offset)
@@ -397,10 +397,10 @@ class Partition:
         assert self.in_sync is not None
         # Fetches before produce responses: consumers should get the message first.
         self._watchers.committed(new_bytes if len(self.in_sync.record.replicas) == 1 else _NO_BYTE_LIMIT)
-        self._waiting.reach(offset)
+        self._commit_waits.reach(offset)
 
     def _on_flushed(self, log: Log) -> None:
-        self._here.reach(log.flushed_offset)
+        self._local_waits.reach(log.flushed_offset)
         if self.is_leader:
             self.move()
         else:
@@ -410,8 +410,8 @@ class Partition:
         self._end_waits(log.failed or StorageFailure(f"the log of {self.topic}-{self.index} is out of service"))
 
     def _end_waits(self, error: HeadraceError) -> None:
-        self._waiting.end(error)
-        self._here.end(error)
+        self._commit_waits.end(error)
+        self._local_waits.end(error)
         self._watchers.gone()
 
 

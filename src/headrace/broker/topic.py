@@ -56,18 +56,18 @@ class TopicCounts:
 
 
 class Topic:
-    """`places` and `versions` are the partition records and their versions in the registry. `replicas` are the local
-    replicas, and `led` those that this broker leads. `cached_metadata` is the cached part of the topic in Metadata
-    responses.
+    """`partition_records` and `versions` are the partition records and their versions in the registry. `replicas` are
+    the local replicas, and `led` those that this broker leads. `cached_metadata` is the cached part of the topic in
+    Metadata responses.
     """
 
-    __slots__ = ("cached_metadata", "config", "counts", "led", "places", "record", "replicas", "versions")
+    __slots__ = ("cached_metadata", "config", "counts", "led", "partition_records", "record", "replicas", "versions")
 
     def __init__(self, record: TopicRecord, config: TopicConfig) -> None:
         self.record = record
         self.config = config
         self.counts = TopicCounts()
-        self.places: dict[int, PartitionRecord] = {}
+        self.partition_records: dict[int, PartitionRecord] = {}
         self.versions: dict[int, int] = {}
         self.replicas: dict[int, Partition] = {}
         self.led: dict[int, Partition] = {}
@@ -101,4 +101,6 @@ class Topic:
     @property
     def replication(self) -> int:
         """The replication factor of the topic."""
-        return max((len(place.replicas) - len(place.removing) for place in self.places.values()), default=0)
+        return max(
+            (len(record.replicas) - len(record.removing) for record in self.partition_records.values()), default=0
+        )

@@ -87,7 +87,7 @@ class ThreeBrokers:
             await next(iter(self)).pass_time(0.1)
 
     def _places(self, topic: str) -> list[PartitionRecord]:
-        return list(next(iter(self)).broker.catalogue.topic(topic).places.values())
+        return list(next(iter(self)).broker.catalogue.topic(topic).partition_records.values())
 
 
 def with_three_brokers(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -243,7 +243,7 @@ class MetadataRequests:
         return topic.cached_metadata
 
     def _partition(self, topic: Topic, index: int) -> MetadataResponsePartition:
-        record = topic.places.get(index)
+        record = topic.partition_records.get(index)
         if record is None:
             return MetadataResponsePartition(LeaderNotAvailable.code, index, NO_LEADER, -1, [], [], [])
         leader = self._leader(record, topic.led.get(index))
@@ -278,7 +278,7 @@ class MetadataRequests:
             partitions=[
                 self._described(index, record, topic.led.get(index))
                 for index in indexes
-                if (record := topic.places.get(index)) is not None
+                if (record := topic.partition_records.get(index)) is not None
             ],
             topic_authorized_operations=TOPIC_OPERATIONS,
         )

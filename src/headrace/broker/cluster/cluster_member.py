@@ -177,7 +177,7 @@ class ClusterMember:
     def _held(self) -> Iterator[tuple[Topic, int, PartitionRecord]]:
         """Yield the partitions with a replica on this broker."""
         for topic in self._catalogue:
-            for index, record in topic.places.items():
+            for index, record in topic.partition_records.items():
                 if self._node_id in record.replicas:
                     yield topic, index, record
 
@@ -208,7 +208,7 @@ class ClusterMember:
             others.intersection(record.isr)
             for topic in self._catalogue
             for index in topic.led
-            if (record := topic.places.get(index)) is not None
+            if (record := topic.partition_records.get(index)) is not None
         )
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
@@ -226,7 +226,7 @@ class ClusterMember:
         """Wait, at most some seconds, until all leaders of a topic accept writes, including those on other brokers."""
         deadline = self._clock.monotonic() + _LEADERSHIP_SECONDS
         elsewhere: dict[int, list[int]] = {}
-        for index, record in topic.places.items():
+        for index, record in topic.partition_records.items():
             if index not in topic.led and record.leader not in (self._node_id, NO_LEADER):
                 elsewhere.setdefault(record.leader, []).append(index)
         for node_id, indexes in elsewhere.items():
@@ -243,7 +243,7 @@ class ClusterMember:
             response: ListOffsetsResponse = await self.peers.call(node_id, request, timeout_seconds=_LEADERSHIP_SECONDS)
         except HeadraceError:
             return False
-        return not any(answer.error_code for found in response.topics for answer in found.partitions)
+        return not any(partition.error_code for found in response.topics for partition in found.partitions)
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
         node = self._catalogue.nodes.get(node_id)

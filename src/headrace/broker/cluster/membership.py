@@ -128,7 +128,7 @@ async def assign_broker_epoch(
     while True:
         entry = await registry.get(key)
         before = decode_number(entry)
-        if in_folder > before:  # the registry may be older than the folder: see older_registry
+        if in_folder > before:  # the registry may be older than the folder: see registry_rollback
             floor = max(floor, 1 + decode_number(await registry.get(PRODUCER_IDS_KEY)))
             await disk.run(raise_producer_id_floor, disk, folder, floor)
         has_latest_data = in_folder >= before
@@ -145,21 +145,21 @@ async def assign_broker_epoch(
 async def _wait_for_session_end(registry: Registry, clock: Clock, node_id: int, in_folder: int) -> None:
     """Wait for the end of the session of a broker that died and lost its folder; raise if that broker is alive. A new
     epoch would make the folder of a live broker appear outdated, and its replicas would be removed while it serves."""
-    deadline, has_told = clock.monotonic() + _JOIN_SECONDS, False
+    deadline, has_warned = clock.monotonic() + _JOIN_SECONDS, False
     while (entry := await registry.get(live_key(node_id))) is not None:
         other = decode_broker(entry)
         if other.epoch <= in_folder:
             return  # an earlier start with this folder, whose session has not ended yet
         if clock.monotonic() > deadline:
             raise _node_id_taken(other)
-        if not has_told:
+        if not has_warned:
             log.warning(
                 "a broker with this node id is registered; waiting for its session to end node=%d address=%s:%d",
                 node_id,
                 other.host,
                 other.port,
             )
-            has_told = True
+            has_warned = True
         await asyncio.sleep(_RETRY_SECONDS)
 
 
@@ -292,10 +292,10 @@ class BrokerRegistration:
     async def _controller_resignation(self) -> list[Delete]:
         """Return the deletion of the controller key if the replaced session owned it. Otherwise no controller could be
         elected until that session expires, and after a crash of all brokers no partition would have a leader."""
-        seat = await self._registry.get(CONTROLLER_KEY)
-        if seat is None or decode_controller(seat).node_id != self._node_id:
+        entry = await self._registry.get(CONTROLLER_KEY)
+        if entry is None or decode_controller(entry).node_id != self._node_id:
             return []
-        return [Delete(CONTROLLER_KEY, seat.version)]
+        return [Delete(CONTROLLER_KEY, entry.version)]
 
     def _on_state(self, state: SessionState) -> None:
         now = self._clock.monotonic()
@@ -311,5 +311,5 @@ class BrokerRegistration:
             self._lost.set()
         else:
             self._lost.clear()
-        for told in self.on_state:
-            told(state)
+        for notify in self.on_state:
+            notify(state)

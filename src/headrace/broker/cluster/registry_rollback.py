@@ -56,7 +56,8 @@ _NAME = "known-leaders"
 
 
 class KnownLeaders:
-    """`is_new`: the folder has no such file, because it is empty or was last used by a version that wrote none."""
+    """The leaders that this data folder has worked with. `is_new` means that the folder has no such file, because it is
+    empty or was last used by an older release."""
 
     def __init__(self, disk: Disk, folder: str, node_id: int) -> None:
         self._disk = disk
@@ -71,12 +72,12 @@ class KnownLeaders:
             self._starts, self.is_new = found, False
 
     def knows(self, leadership: Leadership) -> bool:
-        """This broker knows all that it did itself."""
+        """Whether the leadership is known. A broker knows all leaderships of its own."""
         node_id = leadership.node_id
         return node_id == self._node_id or leadership.broker_epoch <= self._starts.get(node_id, -1)
 
     async def add(self, leaderships: Iterable[Leadership]) -> None:
-        """Durable on return."""
+        """Add leaderships durably."""
         starts = dict(self._starts)
         for one in leaderships:
             if not self.knows(one):
@@ -104,18 +105,18 @@ logger = logging.getLogger(__name__)
 async def set_aside_foreign_logs(
     catalogue: Catalogue, store: LogStore, records: PartitionRecords, known: KnownLeaders, node_id: int
 ) -> None:
-    """The logs are open, and this broker is not listed as up yet."""
+    """Call this when the logs are open, before this broker registers."""
     if known.is_new:
-        return  # nothing was noted, so nothing can be told
+        return  # no leaders are known, so unknown ones cannot be detected
     foreign: list[LogKey] = []
     for topic in catalogue:
-        for index, record in topic.places.items():
+        for index, record in topic.partition_records.items():
             log = store.get(topic.id, index)
             if node_id not in record.replicas or log is None or log.end_offset == log.start_offset:
                 continue
             if has_foreign_history(record, log.epochs.latest, known.knows):
                 logger.warning(
-                    "the log has another history than the partition, because the registry was set back to an older "
+                    "the log has another history than the partition, because the registry was rolled back to an older "
                     "copy; it is kept as a stray log, and the replica is copied again topic=%s partition=%d "
                     "leader_epoch=%d offsets=%d-%d; see docs/operations.md, Restoring an older registry",
                     topic.name,
@@ -124,13 +125,13 @@ async def set_aside_foreign_logs(
                     log.start_offset,
                     log.end_offset,
                 )
-                await _strike_out(topic, index, records, node_id)
+                await _leave_isr(topic, index, records, node_id)
                 foreign.append(log.key)
     await store.move_all_to_stray(foreign)
 
 
-async def _strike_out(topic: Topic, index: int, records: PartitionRecords, node_id: int) -> None:
-    enough = min(topic.config.min_insync_replicas, len(topic.places[index].replicas))
+async def _leave_isr(topic: Topic, index: int, records: PartitionRecords, node_id: int) -> None:
+    enough = min(topic.config.min_insync_replicas, len(topic.partition_records[index].replicas))
     await records.change(topic.id, index, partial(remove_from_isr, node_id=node_id, min_insync=enough))
 
 
@@ -138,12 +139,12 @@ log = logging.getLogger(__name__)
 
 
 async def raise_older_registry(registry: Registry, catalogue: Catalogue, floor: ProducerIdFloor) -> None:
-    """The logs are open, and this broker does not lead yet."""
+    """Call this when the logs are open, before this broker leads."""
     held = [
-        (topic.id, index, topic.places[index], partition.log)
+        (topic.id, index, topic.partition_records[index], partition.log)
         for topic in catalogue
         for index, partition in topic.replicas.items()
-        if index in topic.places
+        if index in topic.partition_records
     ]
     await floor.raise_to(
         1 + max((producer_id for *_, one in held for producer_id in one.state.producer_ids()), default=-1)
@@ -167,7 +168,7 @@ async def raise_older_registry(registry: Registry, catalogue: Catalogue, floor: 
             leader = catalogue.nodes.get(record.leader)
             is_leader_here = leader is not None and record.is_led_by(leader.node_id, leader.epoch)
             if is_leader_here and latest <= record.leader_epoch:
-                return None  # by a broker that was started before us and has raised what it holds
+                return None  # by a broker that was started earlier and has raised its epochs
             return raise_leader_epoch(record, max(latest, record.leader_epoch) + EPOCH_MARGIN)
 
         await records.change(topic_id, index, raised)

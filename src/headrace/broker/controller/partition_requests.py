@@ -1,4 +1,11 @@
-"""Requests of administrators that move replicas and leadership: reassignments, elections, drains."""
+"""Requests of administrators that move replicas and leadership: AlterPartitionReassignments, ElectLeaders, DrainBroker.
+
+- Any broker carries out a change, by compare-and-set of the partition record. Its knowledge of other brokers may be
+  outdated: that can make a change useless but never unsafe, because the decision is based on the record that it
+  replaces.
+- A reassignment only begins here. The new replicas fetch the log; when they are in sync, the controller removes the old
+  ones. Likewise, DrainBroker only marks the broker, and the controller moves the replicas.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +54,10 @@ from headrace.wire.messages.replicas import (
     TopicPartitions,
 )
 
-# Changes of single partitions that an administrator asks for. Any broker carries them out, by compare-and-set.
-#
-# What this broker believes of the others may be out of date: that can make a change useless, but never unsafe, because
-# the decision is made anew on the record that it replaces.
+log = logging.getLogger(__name__)
 
+_PREFERRED = 0
+_UNCLEAN = 1
 
 DecideChange = Callable[[Topic, PartitionRecord], PartitionRecord | None]
 """Return the new record, or None if no change is needed, or raise."""
@@ -83,20 +89,15 @@ class PartitionChanges:
         changed = None
         if 0 <= index < topic.partition_count:
             changed = await self._records.change(topic.id, index, decided)
-        if not seen:  # also when the topic was deleted meanwhile
+        if not seen:  # or the topic was deleted meanwhile
             raise UnknownTopicOrPartition(f"partition {name}-{index} does not exist")
         if changed is not None:
-            # Who asks here again, to see how far it is, must not find it as it was before.
+            # A later request to this broker must find the changed record.
             await self._catalogue.mirror.read([partition_key(topic.id, index)])
 
 
 def deadline_after(timeout_ms: int) -> float:
     return asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
-
-
-# AlterPartitionReassignments and ListPartitionReassignments: begin, end and see moves of partitions.
-#
-# A move is only begun here. The new replicas copy what there is; when they are in sync, the controller retires the old.
 
 
 class ReassignmentRequests:
@@ -132,7 +133,7 @@ class ReassignmentRequests:
                 continue
             moving = [
                 _ongoing_reassignment(index, record)
-                for index, record in sorted(topic.places.items())
+                for index, record in sorted(topic.partition_records.items())
                 if (record.adding or record.removing) and (wanted is None or index in wanted[topic.name])
             ]
             if moving:
@@ -158,8 +159,8 @@ class ReassignmentRequests:
         await self._changes.attempt(name, requested.partition_index, decide, deadline)
 
     def _check_brokers(self, target: Sequence[int], record: PartitionRecord) -> None:
-        """A replica may stay on a broker that is down, but none can be made there."""
-        live = self._catalogue.standing
+        """Raise unless all brokers that get a new replica are live. A replica may stay on a broker that is down."""
+        live = self._catalogue.live_brokers
         for node_id in target:
             if node_id in record.replicas:
                 continue
@@ -171,7 +172,7 @@ class ReassignmentRequests:
 
 
 def _check_replica_count(target: Sequence[int], record: PartitionRecord) -> None:
-    size = len(record.replicas) - len(record.removing)  # where a move under way leads
+    size = len(record.replicas) - len(record.removing)  # of the target, if a reassignment is in progress
     if len(target) != size:
         raise InvalidReplicationFactor(
             f"The replication factor would change from {size} to {len(target)}, which the request does not allow."
@@ -185,15 +186,6 @@ def _ongoing_reassignment(index: int, record: PartitionRecord) -> OngoingPartiti
         adding_replicas=list(record.adding),
         removing_replicas=list(record.removing),
     )
-
-
-# ElectLeaders: an administrator wants the preferred replicas to lead, or, with loss, one that is not in sync.
-
-
-log = logging.getLogger(__name__)
-
-_PREFERRED = 0
-_UNCLEAN = 1
 
 
 class ElectionRequests:
@@ -234,11 +226,14 @@ class ElectionRequests:
         return response
 
     def _partitions_to_elect(self, decide: DecideChange) -> list[TopicPartitions]:
-        """Who asks for all does not want to hear of those that are well as they are, and most are."""
+        """Return the partitions that need an election: a request for all partitions omits the others from the
+        response."""
         return [
             TopicPartitions(
                 topic=topic.name,
-                partitions=[i for i, record in sorted(topic.places.items()) if _needs_election(topic, record, decide)],
+                partitions=[
+                    i for i, record in sorted(topic.partition_records.items()) if _needs_election(topic, record, decide)
+                ],
             )
             for topic in self._catalogue
         ]
@@ -249,7 +244,7 @@ class ElectionRequests:
                 f"the leader is always that of {owner_of(topic.name)}; elect a leader of that topic"
             )
         preferred = record.replicas[0]
-        live = self._catalogue.standing
+        live = self._catalogue.live_brokers
         if preferred in live and record.is_led_by(preferred, live[preferred].epoch):
             raise ElectionNotNeeded(f"broker {preferred} is already the leader")
         elected = elect_preferred(record, live, min(topic.config.min_insync_replicas, len(record.replicas)))
@@ -260,7 +255,7 @@ class ElectionRequests:
         return elected
 
     def _elect_unclean(self, topic: Topic, record: PartitionRecord) -> PartitionRecord:
-        elected = elect_unclean(record, self._catalogue.standing)
+        elected = elect_unclean(record, self._catalogue.live_brokers)
         if elected is None:
             raise EligibleLeadersNotAvailable(
                 f"none of the replicas {list(record.replicas)} of {topic.name} is available"
@@ -274,11 +269,8 @@ def _needs_election(topic: Topic, record: PartitionRecord, decide: DecideChange)
     except ElectionNotNeeded:
         return False
     except HeadraceError:
-        return True  # the attempt will tell why it cannot be
+        return True  # the attempt will report the error
     return True
-
-
-# DrainBroker: an operator wants a broker to hold nothing, or to take part again. The controller sees to it.
 
 
 class DrainRequests:
@@ -295,7 +287,7 @@ class DrainRequests:
     async def _check(self, node_id: int) -> None:
         if await self._registry.get(epoch_key(node_id)) is None:
             raise InvalidRequest(f"broker {node_id} has never been part of this cluster")
-        others = sum(not node.is_draining for node in self._catalogue.standing.values() if node.node_id != node_id)
+        others = sum(not node.is_draining for node in self._catalogue.live_brokers.values() if node.node_id != node_id)
         needed = max(self._replica_counts(node_id), default=0)
         if needed > others:
             raise PolicyViolation(
@@ -307,6 +299,6 @@ class DrainRequests:
         return [
             len(record.replicas) - len(record.removing)
             for topic in self._catalogue
-            for record in topic.places.values()
+            for record in topic.partition_records.values()
             if node_id in record.replicas
         ]

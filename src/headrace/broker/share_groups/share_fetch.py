@@ -67,7 +67,7 @@ class PartitionLeaders:
         if not isinstance(error, NotLeader):
             return LeaderIdAndEpoch()
         topic = self._catalogue.find_by_id(key[0])
-        partition_record = None if topic is None else topic.places.get(key[1])
+        partition_record = None if topic is None else topic.partition_records.get(key[1])
         node = None if partition_record is None else self._catalogue.nodes.get(partition_record.leader)
         if partition_record is None or node is None:
             return LeaderIdAndEpoch(NO_LEADER, NO_EPOCH)

@@ -129,7 +129,7 @@ class ShareOffsetsLookup:
         by_leader: dict[int, dict[str, list[int]]] = {}
         for topic, index in places:
             try:
-                leader = self._catalogue.place(topic, index).leader
+                leader = self._catalogue.partition_record(topic, index).leader
             except HeadraceError as error:
                 errors[topic, index] = error
             else:

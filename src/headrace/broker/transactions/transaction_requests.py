@@ -176,7 +176,7 @@ class TransactionRequests:
         by_clients = topic.startswith(DELAYED_PREFIX) or (topic == CONSUMER_OFFSETS and version >= _BATCHED_SINCE)
         if is_internal(topic) and not by_clients:
             raise InvalidTopic(f"topic {topic} is internal: only brokers can write to it")
-        self._catalogue.place(topic, index)
+        self._catalogue.partition_record(topic, index)
 
 
 def _add_result(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsToTxnTopicResult:

@@ -121,7 +121,7 @@ class TransactionalOffsets:
     def _event(
         self, groups: GroupShard, group_id: str, topic: str, requested: TxnOffsetCommitRequestPartition
     ) -> OffsetCommitted:
-        self._catalogue.place(topic, requested.partition_index)
+        self._catalogue.partition_record(topic, requested.partition_index)
         return groups.offsets.commit(
             group_id,
             topic,

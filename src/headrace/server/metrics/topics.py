@@ -99,7 +99,7 @@ async def _count_offline(broker: Broker, yield_turn: CooperativeYield) -> int:
     count = 0
     for topic in list(broker.catalogue) if broker.cluster.controller.is_active_controller else ():
         await yield_turn()
-        count += sum(place.leader == NO_LEADER for place in topic.places.values())
+        count += sum(place.leader == NO_LEADER for place in topic.partition_records.values())
     return count
 
 

@@ -173,7 +173,7 @@ async def test_one_that_is_made_while_its_owner_grows_is_not_too_small(simulated
 
 
 def _count(simulated_cluster: SimulatedCluster, name: str) -> int:
-    return len(next(simulated_cluster.up).broker.catalogue.topic(name).places)
+    return len(next(simulated_cluster.up).broker.catalogue.topic(name).partition_records)
 
 
 @in_simulated_cluster()
@@ -364,4 +364,4 @@ async def test_a_topic_with_companions_weighs_as_much_as_one_without(simulated_c
     made = await simulated_cluster[1].host.start(
         simulated_cluster[1].broker.catalogue.create("t", 1, {}, replication=1), "create"
     )
-    assert made.places[0].leader == 1
+    assert made.partition_records[0].leader == 1

@@ -48,7 +48,7 @@ async def test_nobody_coordinates_before_there_is_a_log(simulated_broker: Simula
 async def test_it_has_as_many_replicas_as_there_can_be(simulated_broker: SimulatedBroker) -> None:
     await ready(simulated_broker)
     topic = simulated_broker.broker.catalogue.topic(TOPIC)
-    assert topic.places[0].replicas == (1,)
+    assert topic.partition_records[0].replicas == (1,)
     assert (topic.config.min_insync_replicas, topic.config.compacts) == (1, True)
 
 

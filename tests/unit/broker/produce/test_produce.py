@@ -395,7 +395,7 @@ async def test_too_few_replicas_in_sync_are_told_before_anything_is_appended(
     assert await produce(simulated_cluster[1], "t", b"a") == 0
     simulated_cluster[2].kill()
     await simulated_cluster.until_in_sync("t", 1)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t", 0).isr == (1,))
+    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).isr == (1,))
     assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == 19
     partition = simulated_cluster.replica(1, "t")
     assert partition.log.end_offset == 1

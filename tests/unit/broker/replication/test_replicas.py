@@ -266,7 +266,7 @@ async def test_a_lead_ends_at_once_also_when_the_disk_is_busy(simulated_cluster:
     await partition.changing.acquire()
     second = simulated_cluster[2].broker.catalogue.nodes[2]
     await simulated_cluster.change("t", lambda record: with_leader(record, second))
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t", 0).leader == 2)
+    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).leader == 2)
     with pytest.raises(NotLeader):
         simulated_cluster[1].partition("t")
     assert not partition.is_leader
