@@ -1,5 +1,6 @@
-"""Several brokers in one world, with doors by which they copy from each other: a test that is `in_simulated_cluster`
-runs there."""
+"""A simulated cluster of several brokers, whose Kafka listeners serve replication. `in_simulated_cluster` runs a test
+in it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SESSION_SECONDS = 3.0
 
 
 class SimulatedCluster:
-    """Without `sessions_time_out`, the registry knows at once that a broker has gone."""
+    """Without `sessions_time_out`, the session of a dead broker ends at once."""
 
     def __init__(self, nodes: int, settings: Mapping[str, str], *, sessions_time_out: bool = False) -> None:
         self.world = World(seed=1)

@@ -223,7 +223,7 @@ async def test_a_dead_letter_topic_that_is_created_while_its_topic_is_deleted_do
 
 
 class _Interrupted:
-    """A registry where somebody else does something before one of the calls."""
+    """A registry that runs a concurrent change before one of the calls."""
 
     def __init__(self, registry: SimRegistry, calls_before: int, wake_up: Callable[[], Awaitable[None]]) -> None:
         self._registry = registry

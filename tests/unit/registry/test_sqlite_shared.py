@@ -267,7 +267,7 @@ async def test_an_answer_that_is_old_when_it_is_heard_does_not_end_the_doubt(
     assert states == [HELD, DOUBTED]
 
 
-async def test_in_doubt_the_answer_waits_for_whoever_is_about_to_end_the_session(
+async def test_a_session_in_doubt_is_checked_after_a_process_that_is_ending_it_has_committed(
     open_registry: Open, clock: ManualClock, path: str
 ) -> None:
     registry = await open_registry()
@@ -290,7 +290,7 @@ async def test_in_doubt_the_answer_waits_for_whoever_is_about_to_end_the_session
     await registry.commit([Create("/a", b"", again)])
 
 
-async def test_whoever_looks_again_and_finds_a_new_beat_ends_nothing(open_registry: Open) -> None:
+async def test_a_session_with_a_new_heartbeat_is_not_ended(open_registry: Open) -> None:
     registry, other = await open_registry(), await open_registry()
     session = await registry.open_session()
     beat = read_beat(session_path(registry._path, session.id))

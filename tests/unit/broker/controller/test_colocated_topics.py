@@ -1,4 +1,4 @@
-"""Companions: made once, where their owner is, and gone when it is gone, whoever dies in between."""
+"""Co-located topics are created once, on the brokers of their owner, and deleted with it, also when brokers die."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ async def test_none_is_made_for_an_owner_that_has_just_gone(simulated_cluster: S
     assert topic_key(ACKS) not in simulated_cluster.truth.entries
 
 
-async def test_one_of_a_namesake_is_replaced_by_whoever_needs_its_own() -> None:
+async def test_the_colocated_topic_of_an_earlier_topic_is_replaced() -> None:
     places = RegisteredPartitions(1)
     alone = PartitionRecord(replicas=(1,), isr=(1,), leader=1, leader_broker_epoch=1)
     await places.add("t", alone)

@@ -103,7 +103,7 @@ def test_what_is_not_wanted_now_is_forgotten_and_told_again_later() -> None:
     list(session.partitions(answer(99)))
     request = session.request(ones[:1], CONFIG)
     assert (requested(request), forgotten(request)) == ({}, [B])
-    assert list(session.partitions(answer(99, B))) == [], "whoever is not asked for is not listened to"
+    assert list(session.partitions(answer(99, B))) == [], "a partition that was not requested is ignored"
     request = session.request(ones, CONFIG)
     assert (set(requested(request)), forgotten(request)) == ({B}, [])
 

@@ -241,7 +241,7 @@ async def test_the_same_broker_that_is_elected_again_leads_in_a_new_epoch(simula
 
 @in_simulated_cluster()
 async def test_an_epoch_that_is_over_before_the_disk_is_ready_is_never_led(simulated_cluster: SimulatedCluster) -> None:
-    """A lead waits for whoever cuts the log; the record may change meanwhile."""
+    """A leadership waits for a truncation of the log in progress; the record may change meanwhile."""
     await simulated_cluster.make_topic("t", (1, 2))
     await simulated_cluster.until(lambda: simulated_cluster[2].broker.catalogue.topic("t").local(0) is not None)
     follower = simulated_cluster.replica(2, "t")
@@ -419,7 +419,7 @@ async def test_a_damaged_follower_leaves_the_in_sync_set_until_it_is_started_aga
     await simulated_cluster.until_in_sync("t")
     await simulated_cluster.until_alike("t")
     (kept, log) = sorted(folders(simulated_cluster, 2), key=len, reverse=True)
-    assert kept.startswith(log), "what is left of it is kept for whoever wants to look at it"
+    assert kept.startswith(log), "the damaged log is kept for inspection"
 
 
 @in_simulated_cluster()
@@ -498,7 +498,7 @@ async def test_waiting_for_the_replicas_ends_with_what_stands_in_the_way(simulat
 
 
 @in_simulated_cluster(1)
-async def test_whoever_waits_for_the_replicas_waits_for_what_is_under_way_too(
+async def test_waiting_for_the_replicas_includes_changes_in_progress(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     simulated_broker = simulated_cluster[1]

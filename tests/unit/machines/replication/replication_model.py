@@ -75,13 +75,13 @@ class World:
     # The registry.
 
     def change(self, decide: Callable[[PartitionRecord], PartitionRecord | None]) -> None:
-        """Read, decide and write by compare-and-set, by somebody whom nobody comes in between."""
+        """Read, decide and write by compare-and-set, without a concurrent change."""
         changed = decide(self.record)
         if changed is not None:
             self._write(changed)
 
     def arrive(self, commit: Commit) -> None:
-        """It is carried out, or refused; its sender has yet to look which."""
+        """The commit takes effect or fails; its sender has not read the outcome yet."""
         self.lose(commit)
         is_current = all(self.brokers[node_id].epoch == epoch for node_id, epoch in commit.starts.items())
         if commit.version == self.version and is_current:

@@ -74,7 +74,7 @@ def test_nothing_is_committed_while_the_isr_is_too_small() -> None:
     assert in_sync.has_min_isr(2)
 
 
-def test_nothing_is_committed_while_somebody_is_in_the_elr() -> None:
+def test_nothing_is_committed_while_the_elr_has_members() -> None:
     # min.insync.replicas was lowered to 1; broker 2 may still be elected, and is not waited for.
     in_sync = lead((1,), elr=(2,))
     assert not in_sync.has_min_isr(1)
