@@ -26,7 +26,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
     """As Kafka did before leader epochs (KIP-101)."""
-    copy = ReplicaFetcher._copy
+    copy = ReplicaFetcher._fetch
     seen = set[FollowedPartition]()
 
     async def cut_and_copy(self: ReplicaFetcher, ready: list[FollowedPartition]) -> None:
@@ -39,7 +39,7 @@ def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
             seen.add(followed)
         await copy(self, ready)
 
-    patch.setattr(ReplicaFetcher, "_copy", cut_and_copy)
+    patch.setattr(ReplicaFetcher, "_fetch", cut_and_copy)
 
 
 def acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:

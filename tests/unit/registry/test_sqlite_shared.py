@@ -234,10 +234,10 @@ async def test_a_follower_that_was_away_gives_the_others_their_time_anew(
     await silent.commit([Create("/live/1", b"", session)])
     silence(silent)
     follower = other._follower
-    await let_pass(clock, TIMEOUT_SECONDS / 3, lambda: session.id in follower._pulses)
+    await let_pass(clock, TIMEOUT_SECONDS / 3, lambda: session.id in follower._heartbeats)
     clock.seconds += PAUSE_DETECTED_SECONDS + TIMEOUT_SECONDS
     since = clock.seconds
-    await until(lambda: session.id in follower._pulses and follower._pulses[session.id].since == since)
+    await until(lambda: session.id in follower._heartbeats and follower._heartbeats[session.id].since == since)
     assert await other.get("/live/1") is not None
 
 

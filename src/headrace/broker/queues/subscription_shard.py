@@ -160,7 +160,7 @@ class SubscriptionShard:
         self._acks.ensure_leader()
 
     @property
-    def partition_record(self) -> tuple[str, int]:
+    def place(self) -> tuple[str, int]:
         return self.partition.topic, self.partition.index
 
     def source(self) -> Partition:

@@ -38,23 +38,23 @@ class NotifiedClusterMetadata(ClusterMetadata):
     ) -> None:
         configs = {} if retention_ms is None else {"retention.ms": str(retention_ms)}
         record = TopicRecord(name=name, id=topic_id, partitions=partitions, configs=configs, created_ms=0)
-        self.take(topic_key(name), RegistryEntry(topic_key(name), msgspec.json.encode(record), 0))
+        self.apply(topic_key(name), RegistryEntry(topic_key(name), msgspec.json.encode(record), 0))
 
     def put_place(
         self, index: int = 0, record: PartitionRecord = PLACE, version: int = 0, topic_id: UUID = FIRST
     ) -> None:
         key = partition_key(topic_id, index)
-        self.take(key, RegistryEntry(key, encode_partition(record), version))
+        self.apply(key, RegistryEntry(key, encode_partition(record), version))
 
     def remove_place(self, index: int, topic_id: UUID = FIRST) -> None:
-        self.take(partition_key(topic_id, index), None)
+        self.apply(partition_key(topic_id, index), None)
 
     def remove_topic(self, name: str = "t") -> None:
-        self.take(topic_key(name), None)
+        self.apply(topic_key(name), None)
 
     def put_node(self, node_id: int) -> None:
         record = BrokerRecord(node_id=node_id, epoch=1, host="h", port=1)
-        self.take(live_key(node_id), RegistryEntry(live_key(node_id), msgspec.json.encode(record), 0))
+        self.apply(live_key(node_id), RegistryEntry(live_key(node_id), msgspec.json.encode(record), 0))
 
     def heard(self) -> list[tuple[str, str, int]]:
         news, self.news = self.news, []
