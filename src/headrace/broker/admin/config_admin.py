@@ -156,30 +156,24 @@ class ConfigAdminRequests:
     async def _replace(self, requested: Any, given: dict[str, str | None], *, dry_run: bool) -> None:
         if len(given) != len(requested.configs):
             raise InvalidRequest("Error due to duplicate config keys")
+        name = requested.resource_name
         if requested.resource_type == _TOPIC:
-            defaults = self._catalogue.config.topic_defaults
-            TopicConfig.build(given, defaults)
+            TopicConfig.build(given, self._catalogue.config.topic_defaults)
             overrides = {name: value for name, value in given.items() if value is not None}
-            await self._catalogue.change_configs(
-                check_topic_name(requested.resource_name), lambda _: overrides, dry_run=dry_run
-            )
-            return
-        if requested.resource_type == _GROUP:
-            await self._groups.replace(check_group_id(requested.resource_name), given, dry_run=dry_run)
-            return
-        if requested.resource_type == _SUBSCRIPTION:
-            await self._subscriptions.replace(
-                *_parse_subscription_resource(requested.resource_name), given, dry_run=dry_run
-            )
-            return
-        self._check_broker(requested.resource_type, requested.resource_name)
-        new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
+            await self._catalogue.change_configs(check_topic_name(name), lambda _: overrides, dry_run=dry_run)
+        elif requested.resource_type == _GROUP:
+            await self._groups.replace(check_group_id(name), given, dry_run=dry_run)
+        elif requested.resource_type == _SUBSCRIPTION:
+            await self._subscriptions.replace(*_parse_subscription_resource(name), given, dry_run=dry_run)
+        else:
+            self._check_broker(requested.resource_type, name)
+            new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
 
-        def replaced(before: BrokerConfig) -> BrokerConfig:
-            gone = [ConfigChange(name, AlterOperation.DELETE) for name in before.dynamic if name not in given]
-            return before.altered([*gone, *new])
+            def replaced(before: BrokerConfig) -> BrokerConfig:
+                gone = [ConfigChange(name, AlterOperation.DELETE) for name in before.dynamic if name not in given]
+                return before.altered([*gone, *new])
 
-        await self._change_broker(replaced, dry_run=dry_run)
+            await self._change_broker(replaced, dry_run=dry_run)
 
     async def _change(self, requested: Any, *, is_named_once: bool, dry_run: bool) -> None:
         if not is_named_once:
@@ -187,24 +181,19 @@ class ConfigAdminRequests:
         changes = [
             ConfigChange(config.name, _parse_alter_operation(config), config.value) for config in requested.configs
         ]
+        name = requested.resource_name
         if requested.resource_type == _TOPIC:
             defaults = self._catalogue.config.topic_defaults
             await self._catalogue.change_configs(
-                check_topic_name(requested.resource_name),
-                lambda overrides: alter_topic(overrides, changes, defaults),
-                dry_run=dry_run,
+                check_topic_name(name), lambda overrides: alter_topic(overrides, changes, defaults), dry_run=dry_run
             )
-            return
-        if requested.resource_type == _GROUP:
-            await self._groups.alter(check_group_id(requested.resource_name), changes, dry_run=dry_run)
-            return
-        if requested.resource_type == _SUBSCRIPTION:
-            await self._subscriptions.alter(
-                *_parse_subscription_resource(requested.resource_name), changes, dry_run=dry_run
-            )
-            return
-        self._check_broker(requested.resource_type, requested.resource_name)
-        await self._change_broker(lambda before: before.altered(changes), dry_run=dry_run)
+        elif requested.resource_type == _GROUP:
+            await self._groups.alter(check_group_id(name), changes, dry_run=dry_run)
+        elif requested.resource_type == _SUBSCRIPTION:
+            await self._subscriptions.alter(*_parse_subscription_resource(name), changes, dry_run=dry_run)
+        else:
+            self._check_broker(requested.resource_type, name)
+            await self._change_broker(lambda before: before.altered(changes), dry_run=dry_run)
 
     async def _change_broker(self, change: Callable[[BrokerConfig], BrokerConfig], *, dry_run: bool) -> None:
         async with self._changing:
