@@ -137,7 +137,7 @@ async def test_acks_0_is_appended_and_not_answered(simulated_broker: SimulatedBr
     request = produce_request({("t", 0): batch(b"a")}, acks=0)
     assert await simulated_broker.ask(request, 9, fake_connection) is None
     assert not fake_connection.closed
-    assert not simulated_broker.partition("t")._waiting
+    assert not simulated_broker.partition("t")._commit_waits
     await simulated_broker.pass_time(0.1)
     assert await read_all(simulated_broker, "t") == [b"a"]
 
@@ -272,7 +272,7 @@ async def test_a_large_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(
     await simulated_broker.delete_topic("t")
     assert only_response(await asking).error_code == 3
     assert fake_connection.holds == [True, False]
-    assert not partition._waiting
+    assert not partition._commit_waits
 
 
 @pytest.mark.parametrize(("given", "name", "kept"), [(NONE, "zstd", ZSTD), (ZSTD, "uncompressed", NONE)])
