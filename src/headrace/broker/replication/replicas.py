@@ -341,9 +341,7 @@ class Replicas:
             if record is None or partition.is_retired or record.leader_epoch < partition.leader_epoch:
                 return
             if not all(map(self._known_leaders.knows, record.leaderships)):
-                self._mark(
-                    topic.id, partition.index
-                )  # the record has changed meanwhile
+                self._mark(topic.id, partition.index)  # the record has changed meanwhile
             elif record.is_led_by(self._node_id, self._broker_epoch):
                 self._lead(topic, partition, record)
             else:

@@ -49,10 +49,56 @@ def balance_replicas(current: Mapping[Key, Nodes], brokers: Mapping[int, BrokerR
     for key, nodes in target.items():
         _check_replication(len(current[key]), brokers)
         target[key] = loads.filled(nodes, len(current[key]))
+    _balance_new_replicas(current, target, loads)
     _balance_load(target, loads)
     moved = {key for key, nodes in target.items() if {*nodes} != {*current[key]}}
     loads.leaders.update(nodes[0] for key, nodes in current.items() if key not in moved)
     return loads.led({key: target[key] for key in current if key in moved})
+
+
+def _balance_new_replicas(current: Mapping[Key, Nodes], target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
+    """Exchange new replicas along chains of brokers until the load is even, or only moves of existing replicas can make
+    it even."""
+    new: dict[int, dict[Key, None]] = {node_id: {} for node_id in loads.load}
+    for key, nodes in target.items():
+        for node_id in nodes:
+            if node_id not in current[key]:
+                new[node_id][key] = None
+
+    while (chain := _next_chain(target, new, loads)) is not None:
+        for key, giver, taker in chain:
+            target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
+            loads.count(giver, -1)
+            loads.count(taker, 1)
+            del new[giver][key]
+            new[taker][key] = None
+
+
+def _next_chain(
+    target: Mapping[Key, Nodes], new: Mapping[int, Mapping[Key, None]], loads: _BrokerLoads
+) -> list[tuple[Key, int, int]] | None:
+    """Return the moves of new replicas, as (partition, from, to), that take one replica off a broker and give one to a
+    broker with at least two fewer."""
+    lowest = min(loads.load.values())
+    for first in sorted(loads.load, key=lambda node_id: -loads.load[node_id]):
+        if loads.load[first] - lowest < 2:
+            break
+        chains: dict[int, list[tuple[Key, int, int]]] = {first: []}
+        queue = deque([first])
+        while queue:
+            giver = queue.popleft()
+            if loads.load[first] - loads.load[giver] >= 2:
+                return chains[giver]
+            for key in new[giver]:
+                if len(chains) == len(loads.load):
+                    break
+                if any(key == moved for moved, _, _ in chains[giver]):
+                    continue
+                for taker in loads.load:
+                    if taker not in chains and loads.may_move(target[key], giver, taker):
+                        chains[taker] = [*chains[giver], (key, giver, taker)]
+                        queue.append(taker)
+    return None
 
 
 def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:

@@ -90,6 +90,13 @@ def test_a_replication_that_cannot_be_had_is_refused(replication: int) -> None:
         balance_replicas({"a": (1, 2, 3)[:replication]}, brokers_up(1, 2))
 
 
+def test_removing_a_broker_moves_only_its_replicas() -> None:
+    current = dict(enumerate(place_replicas(25, 2, brokers_up(1, 2, 3, 4, 5, 6), {}, {})))
+    moves = balance_replicas(current, brokers_up(1, 2, 3, 4, 5))
+    assert all(6 in current[key] for key in moves)
+    assert len(moves) == sum(6 in nodes for nodes in current.values()) == 8
+
+
 @given(st.data(), clusters, clusters, st.integers(1, 40))
 def test_spreading_moves_no_more_than_it_takes(data: st.DataObject, before: int, after: int, partitions: int) -> None:
     """Brokers are added at the end and removed from the start."""
