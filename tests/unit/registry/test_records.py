@@ -95,7 +95,7 @@ async def test_a_change_meant_for_a_predecessor_of_the_same_name_is_refused() ->
 
 
 async def test_a_topic_that_does_not_exist_cannot_be_changed() -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="'orders'"):
+    with pytest.raises(UnknownTopicOrPartition, match="topic orders does not exist"):
         await TopicRecords(SimRegistry()).delete("orders", uuid.UUID(int=7), 0)
 
 
