@@ -18,8 +18,7 @@ from tests.unit.registry.contract import Opened, RegistryContract
 
 from headrace.registry.counters import ProducerIds
 from headrace.registry.interface import Registry, RegistryEntry
-from headrace.registry.session_files import session_files
-from headrace.registry.sqlite_shared import SharedSqliteRegistry
+from headrace.registry.sqlite_shared import SharedSqliteRegistry, session_files
 from headrace.runtime.clock import SystemClock
 
 LONG_SECONDS = 300.0
@@ -219,9 +218,9 @@ async def test_a_process_paused_with_its_peer_does_not_end_the_session_of_the_pe
             await until(lambda: heard == ["/live/1"])
             paused.process.send_signal(signal.SIGSTOP)
             # As if this process had been stopped, too: its thread comes back late.
-            registry._follower._looked -= 2.0
+            registry._follower._checked_at -= 2.0
             since = registry._follower._clock.monotonic()
-            await until(lambda: any(pulse.since >= since for pulse in registry._follower._pulses.values()))
+            await until(lambda: any(pulse.since >= since for pulse in registry._follower._heartbeats.values()))
             paused.process.send_signal(signal.SIGCONT)
             await registry.get("/live/1")
             assert heard == ["/live/1"]

@@ -192,7 +192,7 @@ async def test_commits_of_a_lost_session_fail_after_a_reconnect(zookeeper: ZooKe
         await until(lambda: DOUBTED in states)
         async with connect(zookeeper.hosts, root) as other:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while await other._link.owner(held.path) is not None:
+                while await other._connection.owner(held.path) is not None:
                     await asyncio.sleep(0.01)
         cable.mend()
         await until(lambda: LOST in states)
@@ -320,7 +320,7 @@ async def test_a_read_after_a_conflict_syncs_first(
     zookeeper: ZooKeeperProcess, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(zookeeper.hosts, root) as registry:
-        client = registry._link._client
+        client = registry._connection._client
         sync, synced = client.sync_async, []
 
         def count(path: str) -> Any:

@@ -9,8 +9,7 @@ import pytest
 from tests.simulation.test_transactions import Story
 
 from headrace.broker.coordination.state_log import StateLog, StoredRecord
-from headrace.broker.partition import Partition
-from headrace.broker.partition_state import PartitionState
+from headrace.broker.partition import Partition, PartitionState
 from headrace.broker.transactions.transaction_markers import TransactionMarkers
 from headrace.broker.transactions.transaction_shard import TransactionShard
 from headrace.broker.transactions.transaction_verification import TransactionVerification

@@ -1,31 +1,189 @@
-"""The table of APIs: the messages and the known versions of each API key.
+"""The table of APIs: which messages belong to a key, and in which versions we know them.
 
-The broker decides which of them it serves.
+Whether a key is served is the broker's business; a key that is not in this table cannot be.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from headrace.wire.codec.schema import layout
-from headrace.wire.messages import (
-    configs,
-    consumer_groups,
-    delays,
-    fetch,
-    group_offsets,
-    groups,
-    metadata,
-    produce,
-    queues,
-    replicas,
-    security,
-    share_groups,
-    tokens,
-    topics,
-    transactions,
+from headrace.wire.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from headrace.wire.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from headrace.wire.messages.delays import (
+    AlterDelayedRequest,
+    AlterDelayedResponse,
+    ListDelayedRequest,
+    ListDelayedResponse,
+)
+from headrace.wire.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from headrace.wire.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from headrace.wire.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from headrace.wire.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from headrace.wire.messages.produce import ProduceRequest, ProduceResponse
+from headrace.wire.messages.queues import (
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsResponse,
+    DescribePushesRequest,
+    DescribePushesResponse,
+    DescribeSubscriptionsRequest,
+    DescribeSubscriptionsResponse,
+    LeaseOffsetsRequest,
+    LeaseOffsetsResponse,
+    LeaseRequest,
+    LeaseResponse,
+    MessageStatusRequest,
+    MessageStatusResponse,
+    SettleRequest,
+    SettleResponse,
+)
+from headrace.wire.messages.replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DrainBrokerRequest,
+    DrainBrokerResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from headrace.wire.messages.security import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from headrace.wire.messages.share_groups import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsResponse,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+from headrace.wire.messages.tokens import (
+    AlterTokensRequest,
+    AlterTokensResponse,
+    CheckTokenRequest,
+    CheckTokenResponse,
+    ListTokensRequest,
+    ListTokensResponse,
+)
+from headrace.wire.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from headrace.wire.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeBundleRequest,
+    DescribeBundleResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndBundleRequest,
+    EndBundleResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 
@@ -37,7 +195,6 @@ class Api(msgspec.Struct, frozen=True):
     min_version: int
     max_version: int
     flexible_since: int
-    # Old librdkafka silently disables compression unless Produce v0 is advertised; a request of v0 is rejected.
     advertised_min: int
 
     def knows(self, version: int) -> bool:
@@ -47,92 +204,29 @@ class Api(msgspec.Struct, frozen=True):
         return 2 if version >= self.flexible_since else 1
 
     def response_header_version(self, version: int) -> int:
-        # A client must be able to parse this response before it knows the supported versions.
+        # A client must be able to read the answer before it knows which versions we speak.
         if self.key == API_VERSIONS:
             return 0
         return 1 if version >= self.flexible_since else 0
 
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-LIST_OFFSETS: Final = 2
-METADATA: Final = 3
-OFFSET_COMMIT: Final = 8
-OFFSET_FETCH: Final = 9
-FIND_COORDINATOR: Final = 10
-JOIN_GROUP: Final = 11
-HEARTBEAT: Final = 12
-LEAVE_GROUP: Final = 13
-SYNC_GROUP: Final = 14
-DESCRIBE_GROUPS: Final = 15
-LIST_GROUPS: Final = 16
-SASL_HANDSHAKE: Final = 17
-API_VERSIONS: Final = 18
-CREATE_TOPICS: Final = 19
-DELETE_TOPICS: Final = 20
-DELETE_RECORDS: Final = 21
-INIT_PRODUCER_ID: Final = 22
-OFFSET_FOR_LEADER_EPOCH: Final = 23
-ADD_PARTITIONS_TO_TXN: Final = 24
-ADD_OFFSETS_TO_TXN: Final = 25
-END_TXN: Final = 26
-WRITE_TXN_MARKERS: Final = 27
-TXN_OFFSET_COMMIT: Final = 28
-DESCRIBE_ACLS: Final = 29
-CREATE_ACLS: Final = 30
-DELETE_ACLS: Final = 31
-DESCRIBE_CONFIGS: Final = 32
-ALTER_CONFIGS: Final = 33
-DESCRIBE_LOG_DIRS: Final = 35
-CREATE_PARTITIONS: Final = 37
-DELETE_GROUPS: Final = 42
-ELECT_LEADERS: Final = 43
-INCREMENTAL_ALTER_CONFIGS: Final = 44
-ALTER_PARTITION_REASSIGNMENTS: Final = 45
-LIST_PARTITION_REASSIGNMENTS: Final = 46
-OFFSET_DELETE: Final = 47
-DESCRIBE_CLIENT_QUOTAS: Final = 48
-ALTER_CLIENT_QUOTAS: Final = 49
-DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
-ALTER_USER_SCRAM_CREDENTIALS: Final = 51
-DESCRIBE_QUORUM: Final = 55
-UPDATE_FEATURES: Final = 57
-DESCRIBE_CLUSTER: Final = 60
-DESCRIBE_PRODUCERS: Final = 61
-DESCRIBE_TRANSACTIONS: Final = 65
-LIST_TRANSACTIONS: Final = 66
-CONSUMER_GROUP_HEARTBEAT: Final = 68
-CONSUMER_GROUP_DESCRIBE: Final = 69
-LIST_CONFIG_RESOURCES: Final = 74
-DESCRIBE_TOPIC_PARTITIONS: Final = 75
-SHARE_GROUP_HEARTBEAT: Final = 76
-SHARE_GROUP_DESCRIBE: Final = 77
-SHARE_FETCH: Final = 78
-SHARE_ACKNOWLEDGE: Final = 79
-DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
-ALTER_SHARE_GROUP_OFFSETS: Final = 91
-DELETE_SHARE_GROUP_OFFSETS: Final = 92
-OWN_KEYS: Final = 10_000  # the first API key and error code of Headrace
-DRAIN_BROKER: Final = 10_000
-LEASE: Final = 10_001
-SETTLE: Final = 10_002
-DESCRIBE_SUBSCRIPTIONS: Final = 10_003
-ALTER_SUBSCRIPTIONS: Final = 10_004
-MESSAGE_STATUS: Final = 10_005
-LIST_DELAYED: Final = 10_006
-ALTER_DELAYED: Final = 10_007
-LEASE_OFFSETS: Final = 10_008
-CHECK_TOKEN: Final = 10_009
-ALTER_TOKENS: Final = 10_010
-LIST_TOKENS: Final = 10_011
-DESCRIBE_PUSHES: Final = 10_012
-DESCRIBE_BUNDLE: Final = 10_013
-END_BUNDLE: Final = 10_014
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 
-def _api(key: int, request: type[Any], response: type[Any]) -> Api:
+class ApiKey(int, Generic[Request, Response]):
+    """The key of an API. Its type parameters let mypy check that a handler has the messages of its API."""
+
+
+APIS: Final[dict[int, Api]] = {}
+
+
+def _api(
+    key: int, request: type[Request], response: type[Response], *, advertised_min: int | None = None
+) -> ApiKey[Request, Response]:
+    """Add an API to the table, and return its key."""
     declared = layout(request)
-    return Api(
+    APIS[key] = Api(
         key=key,
         name=request.__name__.removesuffix("Request"),
         request=request,
@@ -140,128 +234,86 @@ def _api(key: int, request: type[Any], response: type[Any]) -> Api:
         min_version=declared.min_version,
         max_version=declared.max_version,
         flexible_since=declared.flexible_since,
-        advertised_min=0 if key == PRODUCE else declared.min_version,
+        advertised_min=declared.min_version if advertised_min is None else advertised_min,
     )
+    return ApiKey(key)
 
 
-APIS: Final[dict[int, Api]] = {
-    api.key: api
-    for api in (
-        _api(PRODUCE, produce.ProduceRequest, produce.ProduceResponse),
-        _api(FETCH, fetch.FetchRequest, fetch.FetchResponse),
-        _api(LIST_OFFSETS, fetch.ListOffsetsRequest, fetch.ListOffsetsResponse),
-        _api(METADATA, metadata.MetadataRequest, metadata.MetadataResponse),
-        _api(OFFSET_COMMIT, group_offsets.OffsetCommitRequest, group_offsets.OffsetCommitResponse),
-        _api(OFFSET_FETCH, group_offsets.OffsetFetchRequest, group_offsets.OffsetFetchResponse),
-        _api(FIND_COORDINATOR, groups.FindCoordinatorRequest, groups.FindCoordinatorResponse),
-        _api(JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse),
-        _api(HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse),
-        _api(LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse),
-        _api(SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse),
-        _api(DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse),
-        _api(LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse),
-        _api(SASL_HANDSHAKE, security.SaslHandshakeRequest, security.SaslHandshakeResponse),
-        _api(API_VERSIONS, metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
-        _api(CREATE_TOPICS, topics.CreateTopicsRequest, topics.CreateTopicsResponse),
-        _api(DELETE_TOPICS, topics.DeleteTopicsRequest, topics.DeleteTopicsResponse),
-        _api(DELETE_RECORDS, topics.DeleteRecordsRequest, topics.DeleteRecordsResponse),
-        _api(INIT_PRODUCER_ID, transactions.InitProducerIdRequest, transactions.InitProducerIdResponse),
-        _api(OFFSET_FOR_LEADER_EPOCH, fetch.OffsetForLeaderEpochRequest, fetch.OffsetForLeaderEpochResponse),
-        _api(ADD_PARTITIONS_TO_TXN, transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse),
-        _api(ADD_OFFSETS_TO_TXN, transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse),
-        _api(END_TXN, transactions.EndTxnRequest, transactions.EndTxnResponse),
-        _api(WRITE_TXN_MARKERS, transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse),
-        _api(TXN_OFFSET_COMMIT, group_offsets.TxnOffsetCommitRequest, group_offsets.TxnOffsetCommitResponse),
-        _api(DESCRIBE_ACLS, security.DescribeAclsRequest, security.DescribeAclsResponse),
-        _api(CREATE_ACLS, security.CreateAclsRequest, security.CreateAclsResponse),
-        _api(DELETE_ACLS, security.DeleteAclsRequest, security.DeleteAclsResponse),
-        _api(DESCRIBE_CONFIGS, configs.DescribeConfigsRequest, configs.DescribeConfigsResponse),
-        _api(ALTER_CONFIGS, configs.AlterConfigsRequest, configs.AlterConfigsResponse),
-        _api(DESCRIBE_LOG_DIRS, replicas.DescribeLogDirsRequest, replicas.DescribeLogDirsResponse),
-        _api(CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
-        _api(DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
-        _api(ELECT_LEADERS, replicas.ElectLeadersRequest, replicas.ElectLeadersResponse),
-        _api(
-            INCREMENTAL_ALTER_CONFIGS, configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse
-        ),
-        _api(
-            ALTER_PARTITION_REASSIGNMENTS,
-            replicas.AlterPartitionReassignmentsRequest,
-            replicas.AlterPartitionReassignmentsResponse,
-        ),
-        _api(
-            LIST_PARTITION_REASSIGNMENTS,
-            replicas.ListPartitionReassignmentsRequest,
-            replicas.ListPartitionReassignmentsResponse,
-        ),
-        _api(OFFSET_DELETE, group_offsets.OffsetDeleteRequest, group_offsets.OffsetDeleteResponse),
-        _api(DESCRIBE_CLIENT_QUOTAS, security.DescribeClientQuotasRequest, security.DescribeClientQuotasResponse),
-        _api(ALTER_CLIENT_QUOTAS, security.AlterClientQuotasRequest, security.AlterClientQuotasResponse),
-        _api(
-            DESCRIBE_USER_SCRAM_CREDENTIALS,
-            security.DescribeUserScramCredentialsRequest,
-            security.DescribeUserScramCredentialsResponse,
-        ),
-        _api(
-            ALTER_USER_SCRAM_CREDENTIALS,
-            security.AlterUserScramCredentialsRequest,
-            security.AlterUserScramCredentialsResponse,
-        ),
-        _api(DESCRIBE_QUORUM, metadata.DescribeQuorumRequest, metadata.DescribeQuorumResponse),
-        _api(UPDATE_FEATURES, metadata.UpdateFeaturesRequest, metadata.UpdateFeaturesResponse),
-        _api(DESCRIBE_CLUSTER, metadata.DescribeClusterRequest, metadata.DescribeClusterResponse),
-        _api(DESCRIBE_PRODUCERS, transactions.DescribeProducersRequest, transactions.DescribeProducersResponse),
-        _api(
-            DESCRIBE_TRANSACTIONS, transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse
-        ),
-        _api(LIST_TRANSACTIONS, transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
-        _api(
-            CONSUMER_GROUP_HEARTBEAT,
-            consumer_groups.ConsumerGroupHeartbeatRequest,
-            consumer_groups.ConsumerGroupHeartbeatResponse,
-        ),
-        _api(
-            CONSUMER_GROUP_DESCRIBE,
-            consumer_groups.ConsumerGroupDescribeRequest,
-            consumer_groups.ConsumerGroupDescribeResponse,
-        ),
-        _api(LIST_CONFIG_RESOURCES, configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse),
-        _api(
-            DESCRIBE_TOPIC_PARTITIONS, metadata.DescribeTopicPartitionsRequest, metadata.DescribeTopicPartitionsResponse
-        ),
-        _api(SHARE_GROUP_HEARTBEAT, share_groups.ShareGroupHeartbeatRequest, share_groups.ShareGroupHeartbeatResponse),
-        _api(SHARE_GROUP_DESCRIBE, share_groups.ShareGroupDescribeRequest, share_groups.ShareGroupDescribeResponse),
-        _api(SHARE_FETCH, share_groups.ShareFetchRequest, share_groups.ShareFetchResponse),
-        _api(SHARE_ACKNOWLEDGE, share_groups.ShareAcknowledgeRequest, share_groups.ShareAcknowledgeResponse),
-        _api(
-            DESCRIBE_SHARE_GROUP_OFFSETS,
-            share_groups.DescribeShareGroupOffsetsRequest,
-            share_groups.DescribeShareGroupOffsetsResponse,
-        ),
-        _api(
-            ALTER_SHARE_GROUP_OFFSETS,
-            share_groups.AlterShareGroupOffsetsRequest,
-            share_groups.AlterShareGroupOffsetsResponse,
-        ),
-        _api(
-            DELETE_SHARE_GROUP_OFFSETS,
-            share_groups.DeleteShareGroupOffsetsRequest,
-            share_groups.DeleteShareGroupOffsetsResponse,
-        ),
-        _api(DRAIN_BROKER, replicas.DrainBrokerRequest, replicas.DrainBrokerResponse),
-        _api(LEASE, queues.LeaseRequest, queues.LeaseResponse),
-        _api(SETTLE, queues.SettleRequest, queues.SettleResponse),
-        _api(DESCRIBE_SUBSCRIPTIONS, queues.DescribeSubscriptionsRequest, queues.DescribeSubscriptionsResponse),
-        _api(ALTER_SUBSCRIPTIONS, queues.AlterSubscriptionsRequest, queues.AlterSubscriptionsResponse),
-        _api(MESSAGE_STATUS, queues.MessageStatusRequest, queues.MessageStatusResponse),
-        _api(LIST_DELAYED, delays.ListDelayedRequest, delays.ListDelayedResponse),
-        _api(ALTER_DELAYED, delays.AlterDelayedRequest, delays.AlterDelayedResponse),
-        _api(LEASE_OFFSETS, queues.LeaseOffsetsRequest, queues.LeaseOffsetsResponse),
-        _api(CHECK_TOKEN, tokens.CheckTokenRequest, tokens.CheckTokenResponse),
-        _api(ALTER_TOKENS, tokens.AlterTokensRequest, tokens.AlterTokensResponse),
-        _api(LIST_TOKENS, tokens.ListTokensRequest, tokens.ListTokensResponse),
-        _api(DESCRIBE_PUSHES, queues.DescribePushesRequest, queues.DescribePushesResponse),
-        _api(DESCRIBE_BUNDLE, transactions.DescribeBundleRequest, transactions.DescribeBundleResponse),
-        _api(END_BUNDLE, transactions.EndBundleRequest, transactions.EndBundleResponse),
-    )
-}
+# Older librdkafka stops compressing without notice unless Produce 0 is advertised. A request of that version fails.
+PRODUCE: Final = _api(0, ProduceRequest, ProduceResponse, advertised_min=0)
+FETCH: Final = _api(1, FetchRequest, FetchResponse)
+LIST_OFFSETS: Final = _api(2, ListOffsetsRequest, ListOffsetsResponse)
+METADATA: Final = _api(3, MetadataRequest, MetadataResponse)
+OFFSET_COMMIT: Final = _api(8, OffsetCommitRequest, OffsetCommitResponse)
+OFFSET_FETCH: Final = _api(9, OffsetFetchRequest, OffsetFetchResponse)
+FIND_COORDINATOR: Final = _api(10, FindCoordinatorRequest, FindCoordinatorResponse)
+JOIN_GROUP: Final = _api(11, JoinGroupRequest, JoinGroupResponse)
+HEARTBEAT: Final = _api(12, HeartbeatRequest, HeartbeatResponse)
+LEAVE_GROUP: Final = _api(13, LeaveGroupRequest, LeaveGroupResponse)
+SYNC_GROUP: Final = _api(14, SyncGroupRequest, SyncGroupResponse)
+DESCRIBE_GROUPS: Final = _api(15, DescribeGroupsRequest, DescribeGroupsResponse)
+LIST_GROUPS: Final = _api(16, ListGroupsRequest, ListGroupsResponse)
+SASL_HANDSHAKE: Final = _api(17, SaslHandshakeRequest, SaslHandshakeResponse)
+API_VERSIONS: Final = _api(18, ApiVersionsRequest, ApiVersionsResponse)
+CREATE_TOPICS: Final = _api(19, CreateTopicsRequest, CreateTopicsResponse)
+DELETE_TOPICS: Final = _api(20, DeleteTopicsRequest, DeleteTopicsResponse)
+DELETE_RECORDS: Final = _api(21, DeleteRecordsRequest, DeleteRecordsResponse)
+INIT_PRODUCER_ID: Final = _api(22, InitProducerIdRequest, InitProducerIdResponse)
+OFFSET_FOR_LEADER_EPOCH: Final = _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse)
+ADD_PARTITIONS_TO_TXN: Final = _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse)
+ADD_OFFSETS_TO_TXN: Final = _api(25, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse)
+END_TXN: Final = _api(26, EndTxnRequest, EndTxnResponse)
+WRITE_TXN_MARKERS: Final = _api(27, WriteTxnMarkersRequest, WriteTxnMarkersResponse)
+TXN_OFFSET_COMMIT: Final = _api(28, TxnOffsetCommitRequest, TxnOffsetCommitResponse)
+DESCRIBE_ACLS: Final = _api(29, DescribeAclsRequest, DescribeAclsResponse)
+CREATE_ACLS: Final = _api(30, CreateAclsRequest, CreateAclsResponse)
+DELETE_ACLS: Final = _api(31, DeleteAclsRequest, DeleteAclsResponse)
+DESCRIBE_CONFIGS: Final = _api(32, DescribeConfigsRequest, DescribeConfigsResponse)
+ALTER_CONFIGS: Final = _api(33, AlterConfigsRequest, AlterConfigsResponse)
+DESCRIBE_LOG_DIRS: Final = _api(35, DescribeLogDirsRequest, DescribeLogDirsResponse)
+CREATE_PARTITIONS: Final = _api(37, CreatePartitionsRequest, CreatePartitionsResponse)
+DELETE_GROUPS: Final = _api(42, DeleteGroupsRequest, DeleteGroupsResponse)
+ELECT_LEADERS: Final = _api(43, ElectLeadersRequest, ElectLeadersResponse)
+INCREMENTAL_ALTER_CONFIGS: Final = _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse)
+ALTER_PARTITION_REASSIGNMENTS: Final = _api(45, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
+LIST_PARTITION_REASSIGNMENTS: Final = _api(46, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse)
+OFFSET_DELETE: Final = _api(47, OffsetDeleteRequest, OffsetDeleteResponse)
+DESCRIBE_CLIENT_QUOTAS: Final = _api(48, DescribeClientQuotasRequest, DescribeClientQuotasResponse)
+ALTER_CLIENT_QUOTAS: Final = _api(49, AlterClientQuotasRequest, AlterClientQuotasResponse)
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final = _api(
+    50, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
+)
+ALTER_USER_SCRAM_CREDENTIALS: Final = _api(51, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse)
+DESCRIBE_QUORUM: Final = _api(55, DescribeQuorumRequest, DescribeQuorumResponse)
+UPDATE_FEATURES: Final = _api(57, UpdateFeaturesRequest, UpdateFeaturesResponse)
+DESCRIBE_CLUSTER: Final = _api(60, DescribeClusterRequest, DescribeClusterResponse)
+DESCRIBE_PRODUCERS: Final = _api(61, DescribeProducersRequest, DescribeProducersResponse)
+DESCRIBE_TRANSACTIONS: Final = _api(65, DescribeTransactionsRequest, DescribeTransactionsResponse)
+LIST_TRANSACTIONS: Final = _api(66, ListTransactionsRequest, ListTransactionsResponse)
+CONSUMER_GROUP_HEARTBEAT: Final = _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)
+CONSUMER_GROUP_DESCRIBE: Final = _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
+LIST_CONFIG_RESOURCES: Final = _api(74, ListConfigResourcesRequest, ListConfigResourcesResponse)
+DESCRIBE_TOPIC_PARTITIONS: Final = _api(75, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
+SHARE_GROUP_HEARTBEAT: Final = _api(76, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse)
+SHARE_GROUP_DESCRIBE: Final = _api(77, ShareGroupDescribeRequest, ShareGroupDescribeResponse)
+SHARE_FETCH: Final = _api(78, ShareFetchRequest, ShareFetchResponse)
+SHARE_ACKNOWLEDGE: Final = _api(79, ShareAcknowledgeRequest, ShareAcknowledgeResponse)
+DESCRIBE_SHARE_GROUP_OFFSETS: Final = _api(90, DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse)
+ALTER_SHARE_GROUP_OFFSETS: Final = _api(91, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse)
+DELETE_SHARE_GROUP_OFFSETS: Final = _api(92, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse)
+OWN_KEYS: Final = 10_000  # our own keys begin here, as our own error codes do
+DRAIN_BROKER: Final = _api(10_000, DrainBrokerRequest, DrainBrokerResponse)
+LEASE: Final = _api(10_001, LeaseRequest, LeaseResponse)
+SETTLE: Final = _api(10_002, SettleRequest, SettleResponse)
+DESCRIBE_SUBSCRIPTIONS: Final = _api(10_003, DescribeSubscriptionsRequest, DescribeSubscriptionsResponse)
+ALTER_SUBSCRIPTIONS: Final = _api(10_004, AlterSubscriptionsRequest, AlterSubscriptionsResponse)
+MESSAGE_STATUS: Final = _api(10_005, MessageStatusRequest, MessageStatusResponse)
+LIST_DELAYED: Final = _api(10_006, ListDelayedRequest, ListDelayedResponse)
+ALTER_DELAYED: Final = _api(10_007, AlterDelayedRequest, AlterDelayedResponse)
+LEASE_OFFSETS: Final = _api(10_008, LeaseOffsetsRequest, LeaseOffsetsResponse)
+CHECK_TOKEN: Final = _api(10_009, CheckTokenRequest, CheckTokenResponse)
+ALTER_TOKENS: Final = _api(10_010, AlterTokensRequest, AlterTokensResponse)
+LIST_TOKENS: Final = _api(10_011, ListTokensRequest, ListTokensResponse)
+DESCRIBE_PUSHES: Final = _api(10_012, DescribePushesRequest, DescribePushesResponse)
+DESCRIBE_BUNDLE: Final = _api(10_013, DescribeBundleRequest, DescribeBundleResponse)
+END_BUNDLE: Final = _api(10_014, EndBundleRequest, EndBundleResponse)

@@ -6,9 +6,8 @@ It is the leader of the partition with the records of the owner. The topic is cr
 from __future__ import annotations
 
 from headrace.broker.coordination.shards import CoordinatorLog
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -18,6 +17,7 @@ from headrace.model.errors import (
     UnsupportedVersion,
 )
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.model.registry_records import BrokerRecord
 from headrace.wire.messages.groups import (
     Coordinator,
     FindCoordinatorRequest,

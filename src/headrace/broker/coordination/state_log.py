@@ -17,8 +17,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from headrace.broker.batches import split_batches
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Partition, split_batches
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.group_offsets import ProducerTransaction
 from headrace.model.errors import (

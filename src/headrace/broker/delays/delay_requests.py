@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.broker.delays.delay_coordinator import DelayCoordinator
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.durations import TIME_MS_MAX
 from headrace.model.errors import HeadraceError, InvalidRequest

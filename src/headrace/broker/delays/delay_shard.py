@@ -39,8 +39,8 @@ from headrace.machines.delays.delay_index import DelayIndex, DueMessage, OpenRel
 from headrace.machines.delays.due_time import parse_repeat_header
 from headrace.machines.produce.producer_states import SEQUENCE_MASK
 from headrace.model.errors import CoordinatorLoading, HeadraceError, InvalidRecordState, OutOfOrderSequence
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import REPEAT, header_value
-from headrace.model.message_ids import MessageId
 from headrace.runtime.clock import Clock
 from headrace.wire.batches.batch import BatchRecord
 from headrace.wire.state_records.delayed_records import (

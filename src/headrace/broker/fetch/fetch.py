@@ -21,14 +21,14 @@ from headrace.broker.fetch.fetched_partition import (
     read_for_follower,
     read_partition,
 )
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.replication.replication_throttle import ReplicationThrottle
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.fetch.fetch_sessions import FetchEntry, FetchSession, FetchSessions
 from headrace.model.errors import HeadraceError, InvalidFetchSessionEpoch, UnsupportedCompressionType
 from headrace.model.ids import ZERO_ID
-from headrace.model.partition_record import NO_EPOCH
+from headrace.model.registry_records import NO_EPOCH
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.fetch import (
     FetchableTopicResponse,

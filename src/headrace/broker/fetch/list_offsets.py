@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.broker.fetch.fetched_partition import READ_COMMITTED, check_leader_epoch
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import HeadraceError, NotLeader, OffsetNotAvailable, UnsupportedVersion
 from headrace.wire.messages.fetch import (
@@ -92,7 +92,7 @@ async def _find_offset(
     """Fill in the result; without a match, it keeps the initial offset -1 and timestamp -1."""
     log = partition.log
     end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
-    if timestamp in (_LATEST, _MAX_TIMESTAMP) and not partition.is_settled:
+    if timestamp in (_LATEST, _MAX_TIMESTAMP) and not partition.knows_high_watermark:
         # The previous leader may have returned a higher end offset, which must not appear to decrease.
         raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     if timestamp == _LATEST:
@@ -109,7 +109,7 @@ async def _find_offset(
         else:
             found = await log.offset_for_timestamp(timestamp, end_offset)
         partition.ensure_leader()
-        if found is None and not partition.is_settled:
+        if found is None and not partition.knows_high_watermark:
             raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
         if found is not None:
             result.timestamp, result.offset = found

@@ -25,8 +25,7 @@ from headrace.model.configs import (
 from headrace.model.errors import HeadraceError
 from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
 from headrace.model.topic_configs import describe_setting
-from headrace.registry.group_configs import change_configs, group_config_key, group_of_key
-from headrace.registry.identity import decode_configs
+from headrace.registry.configs import change_configs, decode_configs, group_config_key, group_of_key
 from headrace.registry.interface import Registry, RegistryEntry
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.machines.groups.classic_group import ClassicGroup
 from headrace.machines.groups.group_state import GroupState, JoinRequest, LeaveGroupResult, LeavingMember

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
 from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (

@@ -24,10 +24,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.batches import split_batches
 from headrace.broker.coordination.shards import Shard, ShardedCoordinator
 from headrace.broker.coordination.state_log import read_batches
-from headrace.broker.partition import AppendResult, Partition
+from headrace.broker.partition import AppendResult, Partition, split_batches
 from headrace.broker.topic import Topic
 from headrace.model.errors import HeadraceError, InvalidRecord, NotEnoughReplicas
 from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID, DEDUP_ID_REUSED, dedup_key_of, header_value

@@ -19,11 +19,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.produce.batch_rules import check_batch, needs_worker_thread, prepare_batch
 from headrace.broker.produce.dedup_windows import DedupIds, DedupWindows, read_dedup_ids
 from headrace.broker.produce.sequence_gap_guard import ProducerPartition, SequenceGapGuard, gap_in_new_term
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.model.errors import (

@@ -19,14 +19,15 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace.broker.cluster.peers import Peers
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_markers import retry_pauses
 from headrace.machines.queues.subscription_stats import SubscriptionStats
 from headrace.machines.queues.subscription_values import UndeliverableMessage
 from headrace.model.errors import HeadraceError, NotLeader, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicId
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import (
     DEAD_DEDUP_ID,
     DEDUP_ID,
@@ -37,7 +38,6 @@ from headrace.model.message_headers import (
     with_headers,
     without,
 )
-from headrace.model.message_ids import MessageId
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 from headrace.model.topic_configs import DAY_MS
 from headrace.registry.topics import topic_key

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_requests import check_lease_ms, check_names
-from headrace.broker.request_context import RequestContext
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.wire.messages.queues import LeasedRange, LeaseOffsetsRequest, LeaseOffsetsResponse
 

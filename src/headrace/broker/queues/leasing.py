@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from headrace.broker.batches import is_aborted, split_batches
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Partition, is_aborted, split_batches
 from headrace.broker.queues.leases import ColdLease, LeaseResult, intersect_hidden, subtract_hidden
 from headrace.broker.queues.start_position import READ_COMMITTED, readable_end
 from headrace.broker.topic_catalogue import Catalogue

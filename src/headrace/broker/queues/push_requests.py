@@ -5,8 +5,8 @@ The version is made of what is told, so that it means the same at every broker a
 
 from __future__ import annotations
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.request_context import RequestContext
 from headrace.wire.messages.queues import DescribedPush, DescribePushesRequest, DescribePushesResponse
 
 _VERSION_BYTES = 12

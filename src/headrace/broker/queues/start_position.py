@@ -36,7 +36,7 @@ async def initial_ack_floor(partition: Partition, config: SubscriptionConfig, no
 def deliverable_end(partition: Partition, config: SubscriptionConfig) -> int:
     """The end of what may be delivered. With read_committed that is the last stable offset: an open transaction that
     commits later comes after this end, so its messages belong to the subscription."""
-    if not partition.is_settled:
+    if not partition.knows_high_watermark:
         # The previous leader may have had a higher one: a subscription that begins at the end must get nothing older.
         raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     return readable_end(partition, config)

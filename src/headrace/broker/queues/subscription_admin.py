@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.batches import split_batches
-from headrace.broker.partition import Partition
+from headrace.broker.handlers import RequestContext
+from headrace.broker.partition import Partition, split_batches
 from headrace.broker.queues.start_position import deliverable_end, offset_for_timestamp
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_requests import NAME_LENGTH_MAX
-from headrace.broker.request_context import RequestContext
 from headrace.machines.queues.subscription_values import DeliveryState
 from headrace.model.errors import HeadraceError, InvalidRequest, OffsetOutOfRange
 from headrace.model.names import check_group_id

@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
 from headrace.broker.queues.leases import ExtendLease, RangeSettlement
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
-from headrace.broker.request_context import RequestContext
 from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Release, Settlement
 from headrace.model.errors import HeadraceError, InvalidRecordState, InvalidRequest
 from headrace.model.names import check_group_id

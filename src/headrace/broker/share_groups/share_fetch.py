@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
-from headrace.broker.request_context import RequestContext
 from headrace.broker.share_groups.share_leases import ShareLeases, as_share_error
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.share_groups.share_sessions import CLOSING_EPOCH, OPENING_EPOCH, PartitionKey, ShareSession
@@ -24,7 +24,7 @@ from headrace.model.errors import (
     InvalidRequest,
     NotLeader,
 )
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.metadata import NodeEndpoint
 from headrace.wire.messages.share_groups import (
@@ -67,7 +67,7 @@ class PartitionLeaders:
         if not isinstance(error, NotLeader):
             return ShareLeaderIdAndEpoch()
         topic = self._catalogue.find_by_id(key[0])
-        partition_record = None if topic is None else topic.places.get(key[1])
+        partition_record = None if topic is None else topic.partition_records.get(key[1])
         node = None if partition_record is None else self._catalogue.nodes.get(partition_record.leader)
         if partition_record is None or node is None:
             return ShareLeaderIdAndEpoch(NO_LEADER, NO_EPOCH)

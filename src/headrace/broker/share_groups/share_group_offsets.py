@@ -11,7 +11,7 @@ from uuid import UUID
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.share_groups.share_offsets_lookup import ShareOffsetsLookup, SharePartitionOffset, TopicPartition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import GroupIdNotFound, HeadraceError, UnknownTopicOrPartition
@@ -145,7 +145,7 @@ class ShareGroupOffsets:
             answer.error_code, answer.error_message = partition_offset.code, partition_offset.message
         elif partition_offset is not None:
             answer.start_offset, answer.lag = partition_offset.floor, partition_offset.backlog
-            answer.leader_epoch = self._catalogue.place(*place).leader_epoch
+            answer.leader_epoch = self._catalogue.partition_record(*place).leader_epoch
         return answer
 
     def _places(self, name: str) -> list[TopicPartition]:

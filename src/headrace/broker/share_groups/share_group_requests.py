@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.assignors import TopicIdPartition

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headrace.broker.cluster.peers import Peers
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import CoordinatorNotAvailable, GroupIdNotFound, HeadraceError
 from headrace.model.names import ACKS_PREFIX
@@ -129,7 +129,7 @@ class ShareOffsetsLookup:
         by_leader: dict[int, dict[str, list[int]]] = {}
         for topic, index in places:
             try:
-                leader = self._catalogue.place(topic, index).leader
+                leader = self._catalogue.partition_record(topic, index).leader
             except HeadraceError as error:
                 errors[topic, index] = error
             else:

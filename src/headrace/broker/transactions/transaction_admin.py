@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_markers import BUMPS_EPOCH, TransactionMarkers, TransactionOutcome
@@ -22,8 +22,7 @@ from headrace.model.errors import (
     InvalidTransactionState,
     TransactionalIdNotFound,
 )
-from headrace.model.names import TRANSACTION_STATE
-from headrace.model.patterns import compiled
+from headrace.model.names import TRANSACTION_STATE, compiled
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.transactions import DescribedTransactionState as DescribedTransaction
 from headrace.wire.messages.transactions import (

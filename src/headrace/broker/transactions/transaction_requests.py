@@ -6,10 +6,10 @@ InitProducerId also serves producers without transactions: each gets a new produ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from headrace.broker.groups.offsets_log import OffsetsLog
-from headrace.broker.handlers import HandlerFunction
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandler
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_shard import TransactionShard
@@ -192,7 +192,7 @@ class TransactionRequests:
         by_clients = topic.startswith(DELAYED_PREFIX) or (topic == CONSUMER_OFFSETS and version >= _BATCHED_SINCE)
         if is_internal(topic) and not by_clients:
             raise InvalidTopic(f"topic {topic} is internal: only brokers can write to it")
-        self._catalogue.place(topic, index)
+        self._catalogue.partition_record(topic, index)
 
 
 def _add_result(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsToTxnTopicResult:
@@ -219,8 +219,8 @@ class JointCommitRequests:
         self._coordinator = coordinator
         self._session_valid = session_valid
 
-    def table(self) -> dict[int, HandlerFunction]:
-        return {apis.DESCRIBE_BUNDLE: self.describe, apis.END_BUNDLE: self.end}
+    def handlers(self) -> list[RequestHandler[Any, Any]]:
+        return [RequestHandler(apis.DESCRIBE_BUNDLE, self.describe), RequestHandler(apis.END_BUNDLE, self.end)]
 
     async def describe(self, request: DescribeBundleRequest, _context: RequestContext) -> DescribeBundleResponse:
         try:

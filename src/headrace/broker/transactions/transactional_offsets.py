@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.machines.groups.group_offsets import OffsetCommitted
@@ -120,7 +120,7 @@ class TransactionalOffsets:
     def _event(
         self, groups: GroupShard, group_id: str, topic: str, requested: TxnOffsetCommitRequestPartition
     ) -> OffsetCommitted:
-        self._catalogue.place(topic, requested.partition_index)
+        self._catalogue.partition_record(topic, requested.partition_index)
         return groups.offsets.commit(
             group_id,
             topic,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.model.errors import InvalidRequest
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header
 from headrace.wire.batches.wanted_records import UnpackedBatch, WantedRecord
 from headrace.wire.messages.queues import LeasePartitionResponse

@@ -22,6 +22,7 @@ from headrace.client.produce.producer import Delivery, Producer
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import ACK, NACK, settle
 from headrace.model.errors import GroupIdNotFound, HeadraceError, InvalidRecords, MessageTooLarge
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import (
     DEAD_DEDUP_ID,
     DEAD_LETTER_HEADERS,
@@ -35,7 +36,6 @@ from headrace.model.message_headers import (
     with_headers,
     without,
 )
-from headrace.model.message_ids import MessageId
 from headrace.model.names import DEAD_LETTER_SUFFIX
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.configs import (

@@ -57,7 +57,7 @@ from headrace.model.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
 )
-from headrace.model.patterns import compiled
+from headrace.model.names import compiled
 
 
 class ConsumerGroupConfig(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.model.errors import InvalidRegularExpression
-from headrace.model.patterns import compiled
+from headrace.model.names import compiled
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 

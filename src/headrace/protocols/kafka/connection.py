@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.model.errors import HeadraceError, MalformedFrame
 from headrace.protocols.kafka.frames import RequestFrameReader
 from headrace.protocols.kafka.send_buffer import SendBuffer, release

@@ -24,8 +24,8 @@ from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.machines.queues.filters import Filter, compile_filter
 from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.model.message_headers import Headers, dead_letter_origin
-from headrace.model.message_ids import MessageId, message_id_from_text
 from headrace.model.names import dead_letter_topic
 from headrace.protocols.rest.bodies import (
     MessageBody,

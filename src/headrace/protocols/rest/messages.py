@@ -15,7 +15,7 @@ from headrace.http.message import Request, Response, json_response
 from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, Operation, Route, Verb
 from headrace.model.errors import OffsetNotAvailable, OffsetOutOfRange
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.protocols.rest.bodies import MessageBody, message_body, rfc3339_time
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

@@ -13,7 +13,7 @@ from headrace.http.message import Request, Response, json_response
 from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import InvalidRecordState, UnknownTopicOrPartition
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.model.names import delayed_topic
 from headrace.protocols.rest.bodies import (
     Duration,

@@ -24,7 +24,7 @@ from headrace.http.message import JSON, Request, Response, json_response
 from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
 from headrace.model.errors import GroupIdNotFound, InvalidRequest, UnknownTopicOrPartition
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.pull import lease_ms

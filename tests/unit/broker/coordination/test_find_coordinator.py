@@ -10,7 +10,6 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.broker.coordination.state_log import java_hash
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -18,6 +17,7 @@ from headrace.model.errors import (
     UnsupportedVersion,
 )
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.model.registry_records import BrokerRecord
 from headrace.wire.messages.groups import FindCoordinatorRequest
 
 GROUPS, TRANSACTIONS, SHARE_GROUPS = 0, 1, 2

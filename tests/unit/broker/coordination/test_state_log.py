@@ -48,7 +48,7 @@ async def test_no_broker_coordinates_before_the_topic_exists(simulated_broker: S
 async def test_the_topic_has_as_many_replicas_as_possible(simulated_broker: SimulatedBroker) -> None:
     await ready(simulated_broker)
     topic = simulated_broker.broker.catalogue.topic(TOPIC)
-    assert topic.places[0].replicas == (1,)
+    assert topic.partition_records[0].replicas == (1,)
     assert (topic.config.min_insync_replicas, topic.config.compacts) == (1, True)
 
 

@@ -144,7 +144,7 @@ async def test_a_write_that_could_not_be_committed_is_rejected(three_brokers: Th
     other = next(simulated_broker for simulated_broker in three_brokers if simulated_broker is not first)
     other.kill()
     partition = log_of(first, GROUP)
-    while len(first.broker.catalogue.place(CONSUMER_OFFSETS, partition.index).isr) == 3:
+    while len(first.broker.catalogue.partition_record(CONSUMER_OFFSETS, partition.index).isr) == 3:
         await first.pass_time(0.1)
     end_offset = partition.log.end_offset
     assert await commit(first, 2) == CoordinatorNotAvailable.code

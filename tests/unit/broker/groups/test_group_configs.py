@@ -8,7 +8,7 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
 from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
-from headrace.registry.group_configs import group_config_key, group_of_key
+from headrace.registry.configs import group_config_key, group_of_key
 from headrace.registry.interface import Create
 
 GROUP_TYPE = 32

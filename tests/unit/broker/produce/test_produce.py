@@ -137,7 +137,7 @@ async def test_acks_0_is_appended_without_a_response(simulated_broker: Simulated
     request = produce_request({("t", 0): batch(b"a")}, acks=0)
     assert await simulated_broker.ask(request, 9, fake_connection) is None
     assert not fake_connection.closed
-    assert not simulated_broker.partition("t")._waiting
+    assert not simulated_broker.partition("t")._commit_waits
     await simulated_broker.pass_time(0.1)
     assert await read_all(simulated_broker, "t") == [b"a"]
 
@@ -272,7 +272,7 @@ async def test_a_large_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(
     await simulated_broker.delete_topic("t")
     assert only_response(await asking).error_code == 3
     assert fake_connection.holds == [True, False]
-    assert not partition._waiting
+    assert not partition._commit_waits
 
 
 @pytest.mark.parametrize(("given", "name", "kept"), [(NONE, "zstd", ZSTD), (ZSTD, "uncompressed", NONE)])
@@ -397,7 +397,7 @@ async def test_too_few_in_sync_replicas_are_reported_before_the_append(
     assert await produce(simulated_cluster[1], "t", b"a") == 0
     simulated_cluster[2].kill()
     await simulated_cluster.until_in_sync("t", 1)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t", 0).isr == (1,))
+    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).isr == (1,))
     assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == 19
     partition = simulated_cluster.replica(1, "t")
     assert partition.log.end_offset == 1

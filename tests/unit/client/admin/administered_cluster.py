@@ -10,7 +10,6 @@ from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster
 
 from headrace.machines.controller.leadership import elect_preferred, elect_unclean
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     ElectionNotNeeded,
     HeadraceError,
@@ -18,7 +17,7 @@ from headrace.model.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.wire import apis
 from headrace.wire.messages.configs import (
     AlterConfigsResourceResponse,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.broker.handlers import RequestHandlers
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandler, RequestHandlers
 from headrace.model.errors import UnsupportedVersion
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.storage.log.reading import LogSlice
@@ -192,12 +191,12 @@ class ConnectionHarness:
     async def _open(self, limits: ListenerLimits) -> None:
         script = self.script
         handlers = RequestHandlers(
-            {
-                apis.PRODUCE: script.produce,
-                apis.FETCH: script.fetch,
-                apis.METADATA: script.metadata,
-                apis.API_VERSIONS: script.api_versions,
-            }
+            [
+                RequestHandler(apis.PRODUCE, script.produce),
+                RequestHandler(apis.FETCH, script.fetch),
+                RequestHandler(apis.METADATA, script.metadata),
+                RequestHandler(apis.API_VERSIONS, script.api_versions),
+            ]
         )
         self.server = KafkaServer("PLAINTEXT", handlers, self.host.network, self.host.clock, limits)
         await self.server.listen("broker", PORT)

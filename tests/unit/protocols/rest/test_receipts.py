@@ -6,7 +6,7 @@ import pytest
 
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.http.problems import Problem
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.protocols.rest.settle import ReceiptParser
 
 

@@ -9,7 +9,7 @@ from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement
 from headrace.http.problems import Problem
 from headrace.model.errors import InvalidRecordState
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.protocols.rest.streams import error_frame, failed_receipts_frame, read_frame
 
 A, B = (f"jobs:0:{offset}/1/2/me" for offset in (4, 5))

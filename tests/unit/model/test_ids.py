@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidRequest
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 
 
 @given(st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
