@@ -22,7 +22,7 @@ from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.testkit.anomalies import Anomaly, find_anomalies
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.history import History
 from headrace.testkit.world import World
 

@@ -13,9 +13,9 @@ from tests.unit.storage.log_harness import LogHarness, split
 
 from headrace.model.errors import OffsetOutOfRange
 from headrace.runtime.disk import DiskFull
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.storage.config import LogConfig, StoreConfig
-from headrace.storage.log.follower_append import check_follower_batches
+from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.storage.log.log import ColdRead
 from headrace.storage.log.retention import delete_expired_segments
 from headrace.testkit.disk import SimulatedPowerCut

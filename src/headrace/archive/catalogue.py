@@ -23,8 +23,8 @@ from headrace.archive.errors import (
 )
 from headrace.archive.manifest import FORMAT, ArchivedFile, ArchivedFiles, ArchiveManifest, Entry
 from headrace.archive.names import MANIFEST_FOLDER, parse_file_name
-from headrace.archive.place import ArchiveStorage, open_storage
-from headrace.archive.reading import check_digest, read_file
+from headrace.archive.parquet_files import check_digest, read_file
+from headrace.archive.storage import ArchiveStorage, open_storage
 from headrace.columns.schema import COLUMNS
 from headrace.model.names import check_topic_name
 from headrace.runtime.entropy import SystemEntropy

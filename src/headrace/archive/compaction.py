@@ -16,7 +16,7 @@ from headrace.archive.catalogue import ArchiveCatalogue
 from headrace.archive.errors import ArchiveConflict, ArchiveDamaged
 from headrace.archive.manifest import ArchivedFile
 from headrace.archive.names import MANIFEST_FOLDER, STAGING_FOLDER
-from headrace.archive.writing import FileContents, FileOptions, write_file
+from headrace.archive.parquet_files import FileContents, FileOptions, write_file
 
 TARGET_BYTES = 256 * 1024 * 1024
 LEFT_BEHIND_MS = 86_400_000  # what nobody has written to for a day, nobody will

@@ -24,7 +24,7 @@ from headrace.archive.names import (
     parse_snapshot_name,
     snapshot_name,
 )
-from headrace.archive.place import ArchiveStorage
+from headrace.archive.storage import ArchiveStorage
 
 FORMAT = 1
 ENTRIES_PER_SNAPSHOT = 64

@@ -17,7 +17,7 @@ from headrace.archive.compaction import sweep
 from headrace.archive.errors import ArchiveDamaged
 from headrace.archive.manifest import ArchivedFile
 from headrace.archive.names import MANIFEST_FOLDER, parse_file_name
-from headrace.archive.reading import check_digest, read_file
+from headrace.archive.parquet_files import check_digest, read_file
 
 QUARANTINE_FOLDER = f"{MANIFEST_FOLDER}/aside"
 

@@ -38,9 +38,9 @@ from headrace.model.errors import (
 from headrace.model.partition_record import PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.storage.errors import LogQuarantined
+from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.reading import ColdRead, LogSlice
-from headrace.storage.store.flusher import Flusher
 from headrace.wire.batches.batch import BatchHeader, parse_header, set_log_append_time
 from headrace.wire.batches.control import Marker, build_marker
 

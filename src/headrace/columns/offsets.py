@@ -9,7 +9,7 @@ from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.columns.link import sync_cluster
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.ids import ZERO_ID, id_to_text
 from headrace.model.patterns import compiled
 from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

@@ -85,7 +85,7 @@ class TopicRecords:
         """Delete the topic and, in the same commit, the dead-letter topic that was created for it. Returns both.
 
         Each leaves a tombstone of its id: it tells a broker that was down that the topic's logs may be deleted. Logs of
-        an id that has neither a topic nor a tombstone are kept (see storage/store/stray.py)."""
+        an id that has neither a topic nor a tombstone are kept (see storage/store/stray_logs.py)."""
         while True:
             deleted = [await self._find(name, topic_id)]
             # It cannot be created in between: that changes the version of the topic's key.

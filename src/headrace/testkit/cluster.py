@@ -30,7 +30,7 @@ from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, LIVE
 from headrace.registry.interface import Check, Create, RegistryEntry, RegistryOperation, SessionState, is_beneath
 from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key, partition_key
 from headrace.registry.topics import TOPICS_KEY, decode_topic
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.history import ReplicaContents
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World

@@ -25,9 +25,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from headrace.runtime.disk import LOCK_NAME, Buffer, DataFolderLocked, DiskFailed
 from headrace.runtime.disk_errors import typed_error, typed_errors
 from headrace.runtime.disk_threads import deliver
-from headrace.testkit.folders import SimFileTree, SimFolder
+from headrace.testkit.file_tree import FileNode, SimFileTree, SimFolder
 from headrace.testkit.loop import SimLoop
-from headrace.testkit.pages import FileNode
 
 T = TypeVar("T")
 

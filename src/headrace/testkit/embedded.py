@@ -26,7 +26,7 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.network import SystemNetwork
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.sdk.loop_thread import LoopThread
 from headrace.server.http_server import HttpServer
 from headrace.server.metrics import BrokerMetrics

@@ -1,20 +1,23 @@
-"""A registry in memory that keeps the contract of headrace.registry.interface, and can be made to fail as one does.
+"""A registry in memory that keeps the contract of headrace.registry.interface, with injected faults.
 
-Several `SimRegistry` objects may share one `SimRegistryState`, the ensemble: they belong to several brokers, or to one
-broker before and after a crash. Every call lets other tasks run first, so that races show.
+Several `SimRegistry` objects may share one `SimRegistryEnsemble`: they belong to several brokers, or to one broker
+before and after a crash. Every call lets other tasks run first, so that races show.
 
-As it is made, nothing takes time and nothing fails. A scenario sets on the ensemble, before it is used:
-- `delay_seconds`: how long anything is under way, by seed. Per client, requests, answers and watches stay in order.
-- `session_timeout_seconds`: sessions end when they are not heard of for so long. Pings are timers of the host that
-  opened the session, so a host that has crashed stops pinging by itself.
-- `break_chance`: how often a connection breaks under a commit, and is made again at once.
-- `behind_seconds`: up to how long after a commit the server of another client still answers reads without it, by
-  seed. A client sees what it has committed itself, and what it has seen once, as ZooKeeper promises.
-- `split_seconds`: up to how much time lies between the watch events of two keys of one commit. A client whose process
-  was paused notices that, and hears what waited for it, up to `WAKING_SECONDS` later than the rest
-of the process goes on: a real client has a thread of its own, or a timer that comes after requests that were buffered.
-A client is cut off by `disconnect` until `reconnect`. Its session is in doubt when it notices, and lost only when it
-has come back and is told so, however long the ensemble has known.
+By default nothing takes time and nothing fails. A scenario sets these attributes of the ensemble before it is used:
+
+- `delay_seconds`: how long a message is in flight, by seed. Requests, responses and watch events of one client stay in
+  order.
+- `session_timeout_seconds`: a session ends when nothing was heard from its client for this long. Pings are timers of
+  the host that opened the session, so a crashed host stops pinging.
+- `break_chance`: how often a connection breaks during a commit and reconnects at once.
+- `behind_seconds`: for up to this long after a commit, the server of another client still returns reads without it, by
+  seed. A client sees its own commits, and everything that it has seen once, as ZooKeeper promises.
+- `split_seconds`: up to this much time passes between the watch events of two keys of one commit. A client whose
+  process was paused gets its pending events up to `WAKING_SECONDS` later than the rest of the process resumes: a real
+  client has a separate thread, or a timer that runs after buffered requests.
+
+`disconnect` cuts off a client until `reconnect`. Its session is in doubt when the client notices, and lost only when it
+is back and learns so, however long ago the ensemble ended the session.
 """
 
 from __future__ import annotations
@@ -25,10 +28,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from random import Random
 from typing import Any, TypeVar
 
 from headrace.registry.interface import (
     VALID_SHARE,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    KeyExists,
+    KeyNotEmpty,
+    NoKey,
     OutcomeUnknown,
     RegistryConflict,
     RegistryEntry,
@@ -37,10 +48,134 @@ from headrace.registry.interface import (
     Session,
     SessionLost,
     SessionState,
+    Set,
     check_key,
     is_beneath,
 )
-from headrace.testkit.ensemble import SimRegistryEnsemble
+
+OnCommit = Callable[["SimRegistry", Sequence[RegistryOperation], SessionState | None], None]
+
+
+class SimRegistryEnsemble:
+    """The ensemble. `on_commit` sees every attempt to commit, with the state of its client's session (None: it never
+    had one) at the moment when it was decided."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.delay_seconds = (0.0, 0.0)
+        self.session_timeout_seconds: float | None = None
+        self.break_chance = 0.0
+        self.behind_seconds = 0.0
+        self.split_seconds = 0.0
+        self.on_commit: OnCommit | None = None
+        self.random = Random(f"registry {seed}")
+        self.entries: dict[str, RegistryEntry] = {}
+        self.clients: list[SimRegistry] = []
+        self._holders: dict[str, int] = {}
+        self._sessions: dict[int, _EnsembleSession] = {}
+        self._sessions_opened = 0
+        self._timed_out: set[int] = set()
+
+    def delay(self) -> float:
+        return self.random.uniform(*self.delay_seconds) if self.delay_seconds[1] else 0.0
+
+    def open_session(self, client: SimRegistry) -> Session:
+        self._sessions_opened += 1
+        session = Session(self._sessions_opened)
+        self._sessions[session.id] = _EnsembleSession(client, float("inf"))
+        self.record_ping(session)
+        if self.session_timeout_seconds is not None:
+            self._wait_for_silence(session)
+        return session
+
+    def record_ping(self, session: Session) -> bool:
+        """A sign of life. False when it comes too late."""
+        self.expire_silent()
+        if session.id not in self._sessions:
+            return False
+        if self.session_timeout_seconds is not None:
+            self._sessions[session.id].ends_at = asyncio.get_running_loop().time() + self.session_timeout_seconds
+        return True
+
+    def expire_silent(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for number in [number for number, session in self._sessions.items() if session.ends_at <= now]:
+            self._timed_out.add(number)
+            self.expire(Session(number))
+
+    def has_timed_out(self, session: Session) -> bool:
+        """Whether the session is over because nothing was heard of it for its timeout."""
+        self.expire_silent()
+        return session.id in self._timed_out
+
+    def expire(self, session: Session) -> None:
+        """End a session. Its keys are gone, the others are told, and its holder too if it can be reached."""
+        ended = self._sessions.pop(session.id, None)
+        if ended is None:
+            return
+        gone = [key for key, holder in self._holders.items() if holder == session.id]
+        self.entries = {key: entry for key, entry in self.entries.items() if key not in gone}  # servers keep the old
+        for key in gone:
+            del self._holders[key]
+        self._tell(gone)
+        ended.client.on_session_ended(session)
+
+    def expire_holder(self, key: str) -> None:
+        """End the session that holds an ephemeral key, if one does."""
+        if key in self._holders:
+            self.expire(Session(self._holders[key]))
+
+    def commit(self, operations: Sequence[RegistryOperation], session: Session | None) -> None:
+        if session is not None and not self.record_ping(session):
+            raise SessionLost(f"Session {session.id} is over; open a new one")
+        entries, holders = dict(self.entries), dict(self._holders)
+        for operation in operations:
+            _apply(entries, holders, operation, session)
+        self.entries, self._holders = entries, holders
+        self._tell([operation.key for operation in operations if not isinstance(operation, Check)])
+
+    def _wait_for_silence(self, session: Session) -> None:
+        self.expire_silent()
+        if session.id in self._sessions:
+            ends_at = self._sessions[session.id].ends_at
+            asyncio.get_running_loop().call_at(ends_at, self._wait_for_silence, session, context=Context())
+
+    def _tell(self, keys: Sequence[str]) -> None:
+        for client in self.clients:
+            client.hear(keys)
+
+
+@dataclass(slots=True)
+class _EnsembleSession:
+    client: SimRegistry
+    ends_at: float
+
+
+def _apply(
+    entries: dict[str, RegistryEntry], holders: dict[str, int], operation: RegistryOperation, session: Session | None
+) -> None:
+    key, found = operation.key, entries.get(operation.key)
+    if isinstance(operation, Create):
+        if operation.session is not None and operation.session != session:
+            raise SessionLost(f"{key}: session {operation.session.id} is over")
+        if found:
+            raise KeyExists(f"{key} exists already")
+        if operation.session is not None:
+            holders[key] = operation.session.id
+        entries[key] = RegistryEntry(key, operation.value, 0)
+        return
+    if not found:
+        raise NoKey(f"{key} does not exist")
+    if found.version != operation.version:
+        raise BadVersion(f"{key} has version {found.version}, not {operation.version}")
+    match operation:
+        case Set(_, value, version):
+            entries[key] = RegistryEntry(key, value, version + 1)
+        case Delete():
+            if any(is_beneath(other, key) for other in entries):
+                raise KeyNotEmpty(f"{key} has keys beneath it")
+            del entries[key]
+            holders.pop(key, None)
+
 
 __all__ = ["SimRegistry", "SimRegistryEnsemble"]
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from headrace.archive.catalogue import Archive, ArchiveCatalogue
 from headrace.archive.manifest import ArchivedFile
-from headrace.archive.place import LocalArchiveStorage, StoredFile
-from headrace.archive.writing import FileContents, FileOptions, write_file
+from headrace.archive.parquet_files import FileContents, FileOptions, write_file
+from headrace.archive.storage import LocalArchiveStorage, StoredFile
 from headrace.columns.schema import ARROW_SCHEMA
 
 TOPIC = "orders"

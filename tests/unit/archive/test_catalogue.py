@@ -32,7 +32,7 @@ from headrace.archive.errors import (
     ArchiveOfAnotherTopic,
     NotInArchive,
 )
-from headrace.archive.place import LocalArchiveStorage
+from headrace.archive.storage import LocalArchiveStorage
 from headrace.model.errors import InvalidTopic
 
 

@@ -14,7 +14,7 @@ from headrace.archive import manifest as manifest_module
 from headrace.archive.errors import ArchiveConflict, ArchiveDamaged, ArchiveOfAnotherTopic
 from headrace.archive.manifest import FORMAT, ArchivedFile, ArchivedFiles, ArchiveManifest, Entry
 from headrace.archive.names import file_name
-from headrace.archive.place import LocalArchiveStorage
+from headrace.archive.storage import LocalArchiveStorage
 
 
 def file_of(partition: int, first: int, last: int) -> ArchivedFile:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from tests.unit.storage.log_harness import DATA, FOLDER, QUIET, SMALL, TOPIC, ReplayRecorder, split
 
 from headrace.storage.config import LogConfig
-from headrace.storage.log.follower_append import check_follower_batches
+from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.storage.log.log import ColdRead, Log
 from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.store.log_store import LogStore, Opening, open_store

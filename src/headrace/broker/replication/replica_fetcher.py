@@ -30,8 +30,8 @@ from headrace.model.errors import (
 from headrace.model.partition_record import PartitionRecord
 from headrace.model.replication_configs import LONG_MAX
 from headrace.runtime.clock import Clock
-from headrace.storage.log.follower_append import check_follower_batches
-from headrace.storage.store.flusher import Flusher
+from headrace.storage.log.flusher import Flusher
+from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.wire.batches.batch import BatchHeader
 from headrace.wire.messages.fetch import (
     EpochEndOffset,

@@ -49,7 +49,7 @@ from headrace.protocols.rest.outgoing_messages import (
 )
 from headrace.protocols.rest.replies import ReplyService
 from headrace.protocols.rest.topics import ensure_writable
-from headrace.runtime.cooperative_yield import CooperativeYield
+from headrace.runtime.tasks import CooperativeYield
 from headrace.wire.batches.batch import BatchRecord
 
 BATCH = "application/vnd.headrace.messages+json"

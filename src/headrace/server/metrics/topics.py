@@ -17,7 +17,7 @@ from headrace.broker.topic_counts import TopicCounts
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.names import DEAD_LETTER_SUFFIX
 from headrace.model.partition_record import NO_LEADER
-from headrace.runtime.cooperative_yield import CooperativeYield
+from headrace.runtime.tasks import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, format_labels
 
 SERIES_MAX = 2000

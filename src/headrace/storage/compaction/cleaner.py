@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
-from headrace.runtime.run_to_completion import run_to_completion
+from headrace.runtime.tasks import run_to_completion
 from headrace.storage.compaction.compaction import (
     CompactionJob,
     CompactionResult,
@@ -41,13 +41,13 @@ from headrace.storage.compaction.swap import (
 from headrace.storage.config import StoreConfig
 from headrace.storage.log.checkpoint import SegmentCheckpoint
 from headrace.storage.log.derived_state import forget_dropped_transactions
+from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.segments.gaps import read_gaps
 from headrace.storage.segments.scan import BadBatch
 from headrace.storage.segments.segment import GAPS, NO_TIMESTAMP, Segment, file_name
-from headrace.storage.store.flusher import Flusher
-from headrace.storage.store.space import SpaceGuard
+from headrace.storage.store.space_guard import SpaceGuard
 
 logger = logging.getLogger(__name__)
 

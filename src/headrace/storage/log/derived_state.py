@@ -1,16 +1,78 @@
-"""What a partition derives from its log, and how recovery hands it back.
+"""What is derived from the batches of a log: its leader epochs, and the state of its partition.
 
-The log keeps the snapshots in its checkpoints as opaque bytes; it never looks into them.
+- Leader epochs and their start offsets both grow strictly. A follower uses them to find where its log diverged from
+  the leader's.
+- The log stores a snapshot of the partition's state in each checkpoint as opaque bytes and never interprets it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from headrace.machines.transactions.partition_transactions import AbortedTransaction
 from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.segments.segment import Segment
+
+UNKNOWN_EPOCH = (-1, -1)
+
+
+class LeaderEpochCache:
+    __slots__ = ("_entries", "latest")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._entries: list[tuple[int, int]] = list(entries)
+        self.latest = self._entries[-1][0] if self._entries else -1
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """The batch at `start_offset` is the first of `epoch`; what contradicts it is dropped."""
+        if epoch < 0 or epoch == self.latest:
+            return
+        entries = self._entries
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= start_offset):
+            entries.pop()
+        entries.append((epoch, start_offset))
+        self.latest = epoch
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch that is not above `epoch`, and the offset where it ends."""
+        if epoch < 0 or epoch > self.latest:
+            return UNKNOWN_EPOCH
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        above = bisect_right(self._entries, epoch, key=_epoch_of)
+        floor = self._entries[above - 1][0] if above else epoch
+        return floor, self._entries[above][1]
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch in which the record at `offset` was written; -1 when it is not known."""
+        above = bisect_right(self._entries, offset, key=_start_of)
+        return self._entries[above - 1][0] if above else -1
+
+    def truncate_end(self, end_offset: int) -> None:
+        """The log now ends at `end_offset`."""
+        while self._entries and self._entries[-1][1] >= end_offset:
+            self._entries.pop()
+        self.latest = self._entries[-1][0] if self._entries else -1
+
+    def truncate_start(self, start_offset: int) -> None:
+        """The log now starts at `start_offset`; the epoch that covers it starts there too."""
+        entries = self._entries
+        first = bisect_right(entries, start_offset, key=_start_of) - 1
+        if first >= 0:
+            entries[: first + 1] = [(entries[first][0], start_offset)]
+
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._entries)
+
+
+def _epoch_of(entry: tuple[int, int]) -> int:
+    return entry[0]
+
+
+def _start_of(entry: tuple[int, int]) -> int:
+    return entry[1]
 
 
 class DerivedState(Protocol):

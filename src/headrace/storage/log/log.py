@@ -20,16 +20,16 @@ from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFailed, DiskFull, File
 from headrace.storage.config import LogConfig
-from headrace.storage.log import follower_append as copying
-from headrace.storage.log import truncate as restart
-from headrace.storage.log import truncate as trimming
+from headrace.storage.log import follower_batches as copying
+from headrace.storage.log import reading as timestamps
+from headrace.storage.log import truncation as restart
+from headrace.storage.log import truncation as trimming
 from headrace.storage.log.derived_state import DerivedState
-from headrace.storage.log.flush import PendingFlush, UnsyncedFiles
-from headrace.storage.log.follower_append import FollowerBatches
+from headrace.storage.log.flusher import PendingFlush, UnsyncedFiles
+from headrace.storage.log.follower_batches import FollowerBatches
 from headrace.storage.log.quarantine import LogHealth
-from headrace.storage.log.reading import ColdRead, LogSlice, ReadSpec
+from headrace.storage.log.reading import ColdRead, LogSlice, ReadSpec, TimestampOffset
 from headrace.storage.log.recovery import Recovery
-from headrace.storage.segments import timestamps
 from headrace.storage.segments.index import NotInPageCache
 from headrace.storage.segments.scan import BadBatch
 from headrace.storage.segments.segment import (
@@ -41,12 +41,11 @@ from headrace.storage.segments.segment import (
     find_slice_end,
     is_in_page_cache,
 )
-from headrace.storage.segments.timestamps import TimestampOffset
 from headrace.storage.store.flushed_offsets import FlushedSlot, LogKey
 from headrace.wire.batches.batch import BatchHeader, assign_offset_and_epoch
 
 if TYPE_CHECKING:
-    from headrace.storage.store.flusher import Flusher
+    from headrace.storage.log.flusher import Flusher
 
 __all__ = ["ColdRead", "Log", "LogConfig", "LogSlice", "TimestampOffset"]
 

@@ -21,7 +21,7 @@ from headrace.storage.compaction import swap
 from headrace.storage.config import MIB
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.log import checkpoint as checkpoints
-from headrace.storage.log import truncate as restart
+from headrace.storage.log import truncation as restart
 from headrace.storage.log.checkpoint import (
     DAMAGED,
     START_OFFSET,
@@ -31,7 +31,7 @@ from headrace.storage.log.checkpoint import (
     read_start_offset,
     write_start_offset,
 )
-from headrace.storage.log.leader_epochs import LeaderEpochCache
+from headrace.storage.log.derived_state import LeaderEpochCache
 from headrace.storage.segments.scan import BadBatch, ReplayedBatch, checked_batches, read_replayed_batch
 from headrace.storage.segments.segment import (
     COPIED_GAPS,

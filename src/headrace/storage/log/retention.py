@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.storage.log import truncate as trimming
+from headrace.storage.log import truncation as trimming
 from headrace.storage.segments.segment import NO_TIMESTAMP, Segment
 
 if TYPE_CHECKING:

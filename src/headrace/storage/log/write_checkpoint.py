@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.runtime.disk import Disk, DiskFailed, DiskFull
-from headrace.runtime.run_to_completion import run_to_completion
+from headrace.runtime.tasks import run_to_completion
 from headrace.storage.log import checkpoint as checkpoints
 from headrace.storage.log.checkpoint import Checkpoint, SegmentCheckpoint
 from headrace.storage.segments.index import SparseIndex
 
 if TYPE_CHECKING:
+    from headrace.storage.log.flusher import Flusher
     from headrace.storage.log.log import Log
-    from headrace.storage.store.flusher import Flusher
 
 
 async def save_checkpoint(log: Log, flusher: Flusher) -> None:

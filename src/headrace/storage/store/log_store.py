@@ -17,12 +17,13 @@ import msgspec
 from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFull
-from headrace.runtime.run_to_completion import run_to_completion
+from headrace.runtime.tasks import KeyedLock, run_to_completion
 from headrace.storage.compaction.cleaner import LogCleaner
 from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.log import retention
 from headrace.storage.log.derived_state import NO_DERIVED_STATE, DerivedState, forget_dropped_transactions
+from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.recovery import Recovery
 from headrace.storage.log.write_checkpoint import save_checkpoint
@@ -36,11 +37,9 @@ from headrace.storage.store.data_folder import (
     write_clean_shutdown_marker,
 )
 from headrace.storage.store.flushed_offsets import LogKey
-from headrace.storage.store.flusher import Flusher
-from headrace.storage.store.keyed_lock import KeyedLock
 from headrace.storage.store.scrub import scrub_forever
-from headrace.storage.store.space import SpaceGuard
-from headrace.storage.store.stray import StrayLogs, remove_purged, stray_logs
+from headrace.storage.store.space_guard import SpaceGuard
+from headrace.storage.store.stray_logs import StrayLogs, remove_purged, stray_logs
 from headrace.storage.store.topic_files import TOPICS, TopicFiles, read_topic_files
 
 __all__ = ["LOG_FOLDER", "LogConfig", "LogStore", "Opening", "StoreConfig", "open_store"]

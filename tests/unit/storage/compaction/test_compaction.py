@@ -13,8 +13,8 @@ from tests.unit.storage.compaction.compacted_log_harness import COMPACT, FOLDER,
 from headrace.storage.compaction.batch_cleaning import DELETE_HORIZON, CompactionRules
 from headrace.storage.compaction.cleaner import plan_cleaning
 from headrace.storage.config import DAY_MS, MIB
+from headrace.storage.log import reading as timestamps
 from headrace.storage.log.log import Log, LogSlice
-from headrace.storage.segments import timestamps
 from headrace.wire.batches.batch import LOG_APPEND_TIME, BatchRecord
 from headrace.wire.batches.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 

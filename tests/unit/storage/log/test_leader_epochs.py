@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.storage.log.leader_epochs import UNKNOWN_EPOCH, LeaderEpochCache
+from headrace.storage.log.derived_state import UNKNOWN_EPOCH, LeaderEpochCache
 
 
 def cache() -> LeaderEpochCache:

@@ -12,7 +12,7 @@ from tests.unit.storage.log_harness import DATA, FOLDER, SMALL, TOPIC, LogHarnes
 
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import DataFolderLocked, DiskFailed, SystemDisk
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.log.log import LogSlice

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.archive.archive_support import TOPIC, TOPIC_ID, add, archive_in, offsets_in, rows_of, staged
 
 from headrace.archive.errors import ArchiveDamaged
-from headrace.archive.place import LocalArchiveStorage
-from headrace.archive.reading import check_digest, read_file
-from headrace.archive.writing import COMPRESSIONS, FileContents, FileOptions, write_file
+from headrace.archive.parquet_files import COMPRESSIONS, FileContents, FileOptions, check_digest, read_file, write_file
+from headrace.archive.storage import LocalArchiveStorage
 from headrace.columns.schema import ARROW_SCHEMA, schema_of
 
 SMALL_GROUPS = FileOptions(row_group_bytes=1)

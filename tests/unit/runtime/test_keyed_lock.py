@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.storage.store.keyed_lock import KeyedLock
+from headrace.runtime.tasks import KeyedLock
 
 
 async def test_who_wants_the_same_key_waits_and_who_wants_another_does_not() -> None:

@@ -76,7 +76,7 @@ def test_records_inside_a_compressed_batch_are_found(compression: int) -> None:
 
 
 def test_a_batch_that_unpacks_to_too_much_is_answered_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.storage.segments.timestamps.RECORDS_BYTES_MAX", 100)
+    monkeypatch.setattr("headrace.storage.log.reading.RECORDS_BYTES_MAX", 100)
     bench = LogHarness(config=LogConfig())
     bench.append(*[b"x" * 100] * 20, timestamp_ms=50, compression=ZSTD)
     assert first(bench, 60) == (69, 0)

@@ -16,7 +16,7 @@ from headrace.client.connections.tcp import TcpDialer
 from headrace.client.fetch.consumer import Consumer
 from headrace.client.produce.producer import Producer, ProducerSettings
 from headrace.storage.segments.segment import Segment
-from headrace.testkit.brokers import BrokerFailed, SimBroker
+from headrace.testkit.broker import BrokerFailed, SimBroker
 from headrace.testkit.world import World
 
 SETTINGS = ClientSettings(request_timeout_seconds=1.0)

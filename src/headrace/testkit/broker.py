@@ -24,7 +24,7 @@ from headrace.broker.cluster.membership import NodeIdTaken
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.registry.interface import RegistryConflict, RegistryUnavailable
 from headrace.runtime.disk_errors import DiskFailed, DiskFull
-from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.runtime.tasks import BackgroundTaskDied, Supervisor
 from headrace.storage.segments.segment import LOG
 from headrace.testkit.disk import DiskOperation, SimulatedPowerCut
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble

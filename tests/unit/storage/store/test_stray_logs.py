@@ -10,7 +10,7 @@ from tests.unit.storage.log_harness import DATA, TOPIC, LogHarness
 from headrace.model.topic_record import TopicRecord
 from headrace.storage.config import LogConfig
 from headrace.storage.store.log_store import LogStore, Opening, open_store
-from headrace.storage.store.stray import purge_strays, stray_logs
+from headrace.storage.store.stray_logs import purge_strays, stray_logs
 from headrace.storage.store.topic_files import decode_topic_file, encode_topic_file, read_topic_files
 from headrace.testkit.disk import SimulatedPowerCut
 

@@ -7,7 +7,7 @@ from tests.unit.storage.log_harness import LogHarness
 
 from headrace.model.errors import DiskNearlyFull
 from headrace.storage.config import GIB, StoreConfig
-from headrace.storage.store.space import SpaceGuard
+from headrace.storage.store.space_guard import SpaceGuard
 from headrace.testkit.disk import SimDisk
 from headrace.testkit.loop import run
 

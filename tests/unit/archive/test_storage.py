@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.archive.errors import ArchiveStorageUnusable
-from headrace.archive.place import ArchiveStorage, LocalArchiveStorage, RemoteArchiveStorage, open_storage
+from headrace.archive.storage import ArchiveStorage, LocalArchiveStorage, RemoteArchiveStorage, open_storage
 
 
 @pytest.fixture(params=["folder", "pyarrow"])

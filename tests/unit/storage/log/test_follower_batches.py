@@ -13,7 +13,7 @@ from tests.unit.storage.log_harness import SMALL
 from headrace.runtime.disk import DiskFailed, DiskFull
 from headrace.storage.config import LogConfig
 from headrace.storage.errors import InvalidFollowerAppend
-from headrace.storage.log.follower_append import check_follower_batches
+from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header
 
 GAPS_FILE = f"{FOLDER}/{0:020d}.copied-gaps"

@@ -1,16 +1,23 @@
-"""Background tasks that may not die in silence.
+"""Tasks of the event loop: supervision, work that survives cancellation, locks by key, cooperative yielding.
 
-A supervised task that ends with an exception is a failure of the whole broker: it is logged at once, and
-`failure` raises, so that the composition root stops the process. The supervisor keeps its tasks alive:
-asyncio itself holds them weakly.
+- `Supervisor`: a background task that ends with an exception is a failure of the whole broker. It is logged at once, and
+  `Supervisor.failure` raises, so that the composition root stops the process. The supervisor holds strong references to
+  its tasks; asyncio holds only weak ones.
+- `run_to_completion`: disk threads continue when their caller is cancelled. The caller waits for the end of the work
+  first; otherwise the next caller would work on the same files concurrently, and a failure would go unnoticed.
+- `KeyedLock`: operations on the same key run one at a time; operations on different keys run concurrently.
+- `CooperativeYield`: yield to the event loop from a long computation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Hashable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar
+
+from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -76,3 +83,52 @@ class Supervisor:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+
+
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Run this to its end, even if the caller is cancelled meanwhile."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+_TURN_SECONDS = 0.005
+
+
+class CooperativeYield:
+    """Await it between any two steps. It yields only when the computation has run for a whole turn."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+
+    async def __call__(self) -> None:
+        if self._clock.monotonic() - self._since > _TURN_SECONDS:
+            await asyncio.sleep(0)
+            self._since = self._clock.monotonic()
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class KeyedLock(Generic[K]):
+    def __init__(self) -> None:
+        self._taken: dict[K, asyncio.Future[None]] = {}
+
+    @asynccontextmanager
+    async def take(self, keys: Iterable[K]) -> AsyncIterator[None]:
+        """Begins at once, without a wait, if nobody else has one of these keys."""
+        wanted = list(dict.fromkeys(keys))
+        while taken := [self._taken[key] for key in wanted if key in self._taken]:
+            await asyncio.shield(taken[0])
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._taken.update(dict.fromkeys(wanted, over))
+        try:
+            yield
+        finally:
+            for key in wanted:
+                del self._taken[key]
+            over.set_result(None)

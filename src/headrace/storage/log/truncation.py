@@ -18,7 +18,7 @@ from zlib import crc32
 
 from headrace.model.errors import StorageFailure
 from headrace.runtime.disk import Disk
-from headrace.runtime.run_to_completion import run_to_completion
+from headrace.runtime.tasks import run_to_completion
 from headrace.storage.compaction.swap import DRAFTS
 from headrace.storage.log.checkpoint import write_start_offset
 

@@ -12,7 +12,7 @@ from tests.unit.client.scripted_cluster import Fault, ScriptedBroker, ScriptedCl
 from headrace.client.cluster import Cluster
 from headrace.client.errors import ConnectionLost, TopicAuthorizationFailed
 from headrace.client.metadata import TopicPartition
-from headrace.columns.reading import RangeFetcher, RangeOutOfLog
+from headrace.columns.scan import RangeFetcher, RangeOutOfLog
 from headrace.model.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from headrace.testkit.world import World
 from headrace.wire import apis

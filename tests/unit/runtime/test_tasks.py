@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.runtime.tasks import BackgroundTaskDied, Supervisor
 
 
 async def forever() -> None:

@@ -1,17 +1,31 @@
-"""What a command that starts other programs claims first: a folder that is its own, and an address that is free.
+"""Resources that a process acquires from the operating system: file descriptors, a folder, an address.
 
-The lock on a folder is an open file: programs that are given the descriptor hold it, too, and keep the folder claimed
-if they outlive whoever started them.
+- Connections and log files share the limit of open descriptors.
+- The lock on a folder is an open file. Child processes that inherit the descriptor hold the lock too, and keep the
+  folder locked if they outlive their parent.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import socket
 
 from headrace.model.errors import InvalidConfig
 from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE
+
+
+def raise_open_files_limit() -> int:
+    """Lift the soft limit to the hard one; what is then allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):
+            pass  # a container may forbid it: then the soft limit is what there is
+    return soft
 
 
 def lock_folder(folder: str, by_others: str) -> int:
