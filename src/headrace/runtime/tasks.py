@@ -1,6 +1,6 @@
 """Tasks of the event loop: supervision, work that survives cancellation, locks by key, cooperative yielding.
 
-- `Supervisor`: a background task that ends with an exception is a failure of the whole broker. It is logged at once, and
+- `Supervisor`: a background task that ends with an exception is a failure of the whole broker. It is logged, and
   `Supervisor.failure` raises, so that the composition root stops the process. The supervisor holds strong references to
   its tasks; asyncio holds only weak ones.
 - `run_to_completion`: disk threads continue when their caller is cancelled. The caller waits for the end of the work

@@ -5,7 +5,7 @@
 - A path is named by its two hosts. All randomness comes from the seed, and `digest` covers every event.
 - Each direction of a connection is a `SimChannel`: bytes arrive in order, split at random, each piece after a delay.
   Bytes that the reader has not received count against the writer's window, so a slow reader stops the writer.
-- A channel whose path is cut holds its bytes until the path heals, and for a while longer, as TCP's retransmission does.
+- A channel whose path is cut holds its bytes until the path heals and a while longer, as TCP's retransmission does.
   They may arrive long after both ends gave up, and after bytes that were sent later on another connection.
 """
 

@@ -319,7 +319,7 @@ class ReplicaFetcher:
                 offset,
             )
             if offset <= ours.start_offset:
-                await ours.restart_at(ours.start_offset)
+                await ours.reset(ours.start_offset)
             else:
                 await ours.truncate(offset)
             partition.on_truncated()
@@ -340,7 +340,7 @@ class ReplicaFetcher:
             log.info(
                 "log reset to the leader's log start partition=%s-%d offset=%d", partition.topic, partition.index, start
             )
-            await ours.restart_at(start)
+            await ours.reset(start)
             partition.on_truncated()
 
     async def _restart_at_batch(self, followed: FollowedPartition, first: BatchHeader) -> None:
@@ -356,7 +356,7 @@ class ReplicaFetcher:
             return
         async with partition.changing:
             if followed.is_current:
-                await ours.restart_at(first.base_offset)
+                await ours.reset(first.base_offset)
                 partition.on_truncated()
 
     async def _leader_start(self, followed: FollowedPartition) -> int:

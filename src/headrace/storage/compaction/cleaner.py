@@ -40,10 +40,8 @@ from headrace.storage.compaction.swap import (
 )
 from headrace.storage.config import StoreConfig
 from headrace.storage.log.checkpoint import SegmentCheckpoint
-from headrace.storage.log.derived_state import forget_dropped_transactions
 from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.segments.gaps import read_gaps
 from headrace.storage.segments.scan import BadBatch
 from headrace.storage.segments.segment import GAPS, NO_TIMESTAMP, Segment, file_name
@@ -156,7 +154,7 @@ class LogCleaner:
 
     async def _clean(self, log: Log, planned: Callable[[int], CleaningPlan | None]) -> bool:
         # The swap needs a checkpoint that knows all segments whole, and has forgotten what former passes dropped.
-        await save_checkpoint(log, self._flusher)
+        await log.save_checkpoint()
         plan = planned(self._clock.now_ms())
         if plan is None:
             return False
@@ -290,8 +288,7 @@ async def _replace_segments(log: Log, removed_segments: list[list[Segment]], man
     log.ensure_usable()  # else the decision stands, and the next start carries it out
     try:
         for group, old, new in zip(manifest.groups, removed_segments, merged, strict=True):
-            log.drop_segments(old, new)
-            forget_dropped_transactions(log.state, [new])
+            log.replace_segments(old, new)
             exchange_names(disk, folder, group)
             await asyncio.sleep(0)
         log.checkpoint_offset = await disk.run(complete_swap, disk, folder, manifest)

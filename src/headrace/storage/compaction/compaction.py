@@ -222,7 +222,7 @@ class _CompactionPass:
                 cleaned = rules.clean(batch, header)
                 is_changed = is_changed or cleaned is not batch
                 if cleaned is not None:
-                    gaps.note(header.base_offset, header.next_offset)
+                    gaps.add_batch(header.base_offset, header.next_offset)
                     writer.write(cleaned)
         if not is_changed:
             draft.close()
@@ -240,7 +240,7 @@ class _CompactionPass:
         replayed_to = draft.base_offset
         try:
             for position, header in checked_batches(draft.open(), 0, size_bytes, draft.base_offset, gaps):
-                draft.note(header, header.last_offset, position, self._job.config.index_interval_bytes)
+                draft.add_batch(header, header.last_offset, position, self._job.config.index_interval_bytes)
                 replayed_to = header.next_offset
         except BadBatch as bad:
             raise DiskFailed(f"read back {draft.path} at byte {bad.position}: {bad.reason}") from bad

@@ -16,13 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from headrace.runtime.disk import Disk
+from headrace.storage.segments.index import SparseIndex
 from headrace.storage.segments.segment import NAME_DIGITS, Segment, file_name
+
+if TYPE_CHECKING:
+    from headrace.storage.log.log import Log
 
 # The file `start-offset` of a log: nothing below it counts any more, whichever files survive.
 
@@ -170,6 +174,31 @@ class Checkpoint(msgspec.Struct, frozen=True):
             data[state_from : state_from + state_bytes],
             *cleaned,
         )
+
+
+def take_checkpoint(log: Log) -> tuple[Checkpoint, list[SparseIndex]]:
+    """Write the indexes to their files and take a snapshot of everything else, in one step on the event loop.
+
+    Returns the indexes that must be synced before the checkpoint is written.
+    """
+    indexes: list[SparseIndex] = [index for segment in log.segments for index in segment.indexes]
+    for index in indexes:
+        index.save()
+    unsynced = [index for index in indexes if index.unsynced]
+    for index in unsynced:
+        index.unsynced = False
+    marks = [SegmentCheckpoint.of(segment) for segment in log.segments]
+    epochs, state = log.epochs.entries(), log.state.snapshot()
+    return Checkpoint(log.end_offset, log.start_offset, marks, epochs, state, log.cleaned_offset), unsynced
+
+
+def save_checkpoint(disk: Disk, folder: str, checkpoint: Checkpoint, indexes: Sequence[SparseIndex]) -> None:
+    """Sync the indexes first: recovery trusts the entries that a checkpoint counts. Blocks."""
+    for index in indexes:
+        index.file().sync()
+    if indexes:
+        disk.sync_directory(folder)
+    write_checkpoint_file(disk, folder, checkpoint)
 
 
 def write_checkpoint_file(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:

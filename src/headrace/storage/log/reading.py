@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.model.errors import CorruptMessage, HeadraceError, NotLeader
 from headrace.runtime.disk import File
 from headrace.storage.config import MIB
-from headrace.storage.errors import CorruptBatch
 from headrace.storage.segments.scan import BadBatch, check_batch, check_frame, headers
 from headrace.storage.segments.segment import Segment, find_batch, rebuild_indexes
 from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, check_crc, read_records
@@ -112,23 +111,13 @@ class ColdRead:
     async def _load(self, wanted: ReadSpec) -> _LoadedBatches | None:
         """None if the segment was replaced, deleted or truncated meanwhile, and its files with it."""
         log, segment = self._log, wanted.segment
-        file = segment.open()
-        file.pin()
-        try:
-            found = await log.disk.run(_load, file, wanted, log.config.index_interval_bytes)
-        except (BadBatch, FileNotFoundError) as bad:
-            if log.generation != self._generation or segment.dropped:
-                return None
-            if isinstance(bad, FileNotFoundError):
-                raise
-            report = log.quarantine(segment, bad, wanted.offset)
-            raise CorruptBatch(str(report)) from bad
-        finally:
-            file.unpin()
-        if log.generation == self._generation and not segment.dropped:
+        found = await log.run_on_segment(
+            _load, segment, wanted, log.config.index_interval_bytes, damaged_from=wanted.offset
+        )
+        if found is not None and log.generation == self._generation and not segment.dropped:
             end = found.position + len(found.data)
             segment.trust(found.position, end)
-            log.places.note(found.next_offset, segment, end)
+            log.positions.remember(found.next_offset, segment, end)
             if found.indexes is not None and segment is not log.active:
                 segment.adopt_indexes(found.indexes)
         return found
@@ -141,9 +130,9 @@ class _LoadedBatches(NamedTuple):
     indexes: Segment | None  # made anew, because the old ones were wrong
 
 
-def _load(file: File, wanted: ReadSpec, index_interval_bytes: int) -> _LoadedBatches:
+def _load(file: File, segment: Segment, wanted: ReadSpec, index_interval_bytes: int) -> _LoadedBatches:
     """In a disk thread: find the batch, read on from it, check all, and cut behind a whole batch."""
-    segment, offset, position, size_bytes_max, end_offset = wanted
+    _, offset, position, size_bytes_max, end_offset = wanted
     limit, fresh = segment.size, None
     if position is None:
         try:
@@ -197,12 +186,12 @@ class SearchRange(NamedTuple):
     limit: int
 
 
-SearchSegment = Callable[[Segment, File, SearchRange], TimestampOffset | None]
+SearchSegment = Callable[[File, Segment, SearchRange], TimestampOffset | None]
 
 
 async def find_first_at_or_after(log: Log, timestamp_ms: int, end_offset: int | None) -> TimestampOffset | None:
-    def search(segment: Segment, file: File, search_range: SearchRange) -> TimestampOffset | None:
-        return _first_in(segment, file, search_range, timestamp_ms)
+    def search(file: File, segment: Segment, search_range: SearchRange) -> TimestampOffset | None:
+        return _first_in(file, segment, search_range, timestamp_ms)
 
     while True:
         segments = log.segments
@@ -235,24 +224,11 @@ async def _search_segment(
     log.ensure_readable()
     if segment not in log.segments or not segment.size:
         return None
-    generation = log.generation
     search_range = SearchRange(log.start_offset, log.end_offset if end_offset is None else end_offset, segment.size)
-    file = segment.open()
-    file.pin()
-    try:
-        return await log.disk.run(search, segment, file, search_range)
-    except (BadBatch, FileNotFoundError) as bad:
-        if log.generation != generation or segment.dropped:
-            return None
-        if isinstance(bad, FileNotFoundError):
-            raise
-        report = log.quarantine(segment, bad, segment.base_offset)
-        raise CorruptBatch(str(report)) from bad
-    finally:
-        file.unpin()
+    return await log.run_on_segment(search, segment, search_range, damaged_from=segment.base_offset)
 
 
-def _first_in(segment: Segment, file: File, search_range: SearchRange, timestamp_ms: int) -> TimestampOffset | None:
+def _first_in(file: File, segment: Segment, search_range: SearchRange, timestamp_ms: int) -> TimestampOffset | None:
     # All batches before the one of the hint have smaller timestamps than it.
     hint = segment.time_index.floor(timestamp_ms)
     position = _position_of(segment, file, search_range, hint) if hint else 0
@@ -267,7 +243,7 @@ def _first_in(segment: Segment, file: File, search_range: SearchRange, timestamp
     return None
 
 
-def _largest_in(segment: Segment, file: File, search_range: SearchRange) -> TimestampOffset | None:
+def _largest_in(file: File, segment: Segment, search_range: SearchRange) -> TimestampOffset | None:
     whole = segment.base_offset >= search_range.start_offset and segment.max_timestamp_offset < search_range.end_offset
     newest = segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset
     position = _position_of(segment, file, search_range, newest) if whole else 0

@@ -21,7 +21,7 @@ from headrace.storage.compaction import swap
 from headrace.storage.config import MIB
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.log import checkpoint as checkpoints
-from headrace.storage.log import truncation as restart
+from headrace.storage.log import truncation
 from headrace.storage.log.checkpoint import (
     DAMAGED,
     START_OFFSET,
@@ -110,7 +110,7 @@ class Recovery:
     def _tidy(self) -> list[str]:
         """Finish or remove what a crash left half done: a restart, a swap, drafts, files that were being deleted."""
         names = self._disk.list(self.folder)
-        for decision, finish in ((restart.RESTART, restart.resume_reset), (swap.MANIFEST, swap.resume_swap)):
+        for decision, finish in ((truncation.RESTART, truncation.resume_reset), (swap.MANIFEST, swap.resume_swap)):
             if decision in names:
                 if not finish(self._disk, self.folder):
                     path = f"{self.folder}/{decision}"
@@ -179,7 +179,7 @@ class Recovery:
 
     def _restore_indexes(self, segment: Segment) -> None:
         """Cut the entries that were written since the checkpoint; if that does not mend it, index anew."""
-        for index in (segment.index, segment.time_index):
+        for index in segment.indexes:
             if self._disk.exists(index.path) and index.file().size() > index.saved * index.ENTRY.size:
                 index.reset(index.saved)
         if segment.index.file_fits() and segment.time_index.file_fits():
@@ -261,7 +261,7 @@ class Recovery:
     def _take(self, segment: Segment, position: int, header: BatchHeader) -> None:
         self.replayed.append(read_replayed_batch(segment.open(), position, header))
         self.scanned_bytes += header.size_bytes
-        segment.note(header, header.last_offset, position, self._index_interval_bytes)
+        segment.add_batch(header, header.last_offset, position, self._index_interval_bytes)
         self.epochs.assign(header.leader_epoch, header.base_offset)
         self.end_offset = header.next_offset if segment.cleaned is None else segment.cleaned.after(header.next_offset)
 
@@ -322,7 +322,7 @@ class Recovery:
             gaps.save()
         for segment in self.segments:
             segment.syncing = segment.size
-            for index in (segment.index, segment.time_index):
+            for index in segment.indexes:
                 if index.unsynced:  # else it would keep its descriptor until the next checkpoint
                     index.file().sync()
                     index.unsynced = False

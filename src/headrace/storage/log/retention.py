@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.storage.log import truncation as trimming
 from headrace.storage.segments.segment import NO_TIMESTAMP, Segment
 
 if TYPE_CHECKING:
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 async def delete_expired_segments(log: Log, now_ms: int) -> int:
     """Enforce retention.ms and retention.bytes; returns how many segments were removed."""
-    if not log.usable or not log.deletes_old:
+    if not log.usable or not log.enforces_retention:
         return 0
     if _is_expired(log, log.active, now_ms) and log.flushed_offset == log.end_offset:
         log.roll()
     start_offset = max(_start_offset_by_time(log, now_ms), _start_offset_by_size(log))
     if start_offset <= log.start_offset:
         return 0
-    return await trimming.advance_start(log, start_offset)
+    return await log.advance_start(start_offset)
 
 
 def deletable_offset(log: Log) -> int:

@@ -62,7 +62,7 @@ class CleanedGaps(GapList):
         self.following = following
         self.markers: array[int] = array("q")
 
-    def note(self, base_offset: int, next_offset: int) -> None:
+    def add_batch(self, base_offset: int, next_offset: int) -> None:
         """The next batch that is left, by its offset and the one behind it."""
         if base_offset != self.end_offset:
             self._ends.append(self.end_offset)
@@ -168,7 +168,7 @@ class CopiedGaps(GapList):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def note(self, pairs: list[tuple[int, int]]) -> None:
+    def add(self, pairs: list[tuple[int, int]]) -> None:
         """After the batches that end there, those come that begin there; not yet durably.
 
         Raises DiskFull, and then nothing was noted, or DiskFailed.

@@ -127,6 +127,10 @@ class Segment:
         return self.path_of(LOG)
 
     @property
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        return self.index, self.time_index
+
+    @property
     def cleaned(self) -> CleanedGaps | None:
         """The gaps, if it is compaction that has made them."""
         return self.gaps if isinstance(self.gaps, CleanedGaps) else None
@@ -146,7 +150,7 @@ class Segment:
             self.file = self._disk.open(self.path, create=create)
         return self.file
 
-    def note(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> None:
+    def add_batch(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> None:
         """A batch was appended, or found, at `position`: index it sparsely, as Kafka does."""
         size = header.size_bytes
         self.size = position + size
@@ -180,7 +184,7 @@ class Segment:
     def copy_gaps(self, pairs: list[tuple[int, int]]) -> None:
         """Write down the gaps before batches that are about to be appended. Raises DiskFull or DiskFailed."""
         gaps = self.copied or CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
-        gaps.note(pairs)
+        gaps.add(pairs)
         self.gaps = gaps
 
     def adopt_indexes(self, fresh: Segment) -> None:
@@ -255,7 +259,7 @@ class PositionIndex(dict[int, tuple[Segment, int]]):
 
     __slots__ = ()
 
-    def note(self, offset: int, segment: Segment, position: int) -> None:
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
         if offset not in self and len(self) >= POSITIONS_MAX:
             del self[next(iter(self))]
         self[offset] = (segment, position)
@@ -310,6 +314,6 @@ def rebuild_indexes(segment: Segment, file: File, limit: int, index_interval_byt
     """A twin of the segment with indexes made anew, in memory. May wait for the disk; raises BadBatch."""
     twin = segment.twin()
     for position, header in headers(file, 0, limit, segment.gaps):
-        twin.note(header, header.last_offset, position, index_interval_bytes)
+        twin.add_batch(header, header.last_offset, position, index_interval_bytes)
     twin.index_time()
     return twin

@@ -26,7 +26,6 @@ from headrace.storage.log.derived_state import NO_DERIVED_STATE, DerivedState, f
 from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.recovery import Recovery
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.store.data_folder import (
     LOG_FOLDER,
     DataFolderContents,
@@ -250,7 +249,7 @@ class LogStore:
             await self.flusher.flush(log)
             if log.usable and log.checkpoint_offset != log.end_offset:
                 log.active.index_time()  # as rolling does: Kafka's tools look for the newest timestamp there
-                await save_checkpoint(log, self.flusher)
+                await log.save_checkpoint()
         except DiskFull as error:
             logger.warning("the last checkpoint of %s was not written: %s", log.folder, error)
         except StorageFailure as error:
@@ -288,7 +287,7 @@ class LogStore:
                         state=opening.state,
                         slot=slot,
                         flusher=self.flusher,
-                        found=recovery,
+                        recovery=recovery,
                     )
                 else:
                     unfinished.append((key, opening, slot, recovery))
@@ -328,7 +327,7 @@ class LogStore:
             if not self._checkpoint_due(log):
                 continue
             try:
-                await save_checkpoint(log, self.flusher)
+                await log.save_checkpoint()
             except DiskFull as error:
                 logger.warning("checkpoints must wait: %s", error)
                 return

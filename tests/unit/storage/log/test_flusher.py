@@ -10,7 +10,6 @@ from tests.unit.storage.log_harness import FOLDER, SMALL, LogHarness, make_batch
 
 from headrace.model.errors import StorageFailure
 from headrace.storage.log.log import Log
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.store.log_store import Opening
 
@@ -178,7 +177,7 @@ def test_a_checkpoint_and_a_flush_at_the_same_time_do_not_outrun_each_other() ->
             append(bench.log)
             bench.state.replay(ReplayedBatch(make_batch(b"value")[1], None))
         async with asyncio.TaskGroup() as group:
-            group.create_task(save_checkpoint(bench.log, bench.store.flusher))
+            group.create_task(bench.log.save_checkpoint())
             group.create_task(bench.store.flusher.flush(bench.log))
             while not bench.log.maintenance_lock().locked():
                 await asyncio.sleep(0)

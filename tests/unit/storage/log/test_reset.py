@@ -25,7 +25,7 @@ def make_replica(seed: int = 0) -> FollowerLogHarness:
 def test_a_log_begins_anew_at_any_offset(offset: int, how: str) -> None:
     replica = make_replica()
     replica.checkpoint()
-    replica.restart_at(offset)
+    replica.reset(offset)
     log = replica.log
     assert (log.start_offset, log.flushed_offset, log.end_offset) == (offset, offset, offset)
     assert (log.epochs.entries(), replica.state.seen) == ((), [])
@@ -45,7 +45,7 @@ def test_a_log_begins_anew_at_any_offset(offset: int, how: str) -> None:
 def test_nothing_of_the_old_log_is_left_on_disk() -> None:
     replica = make_replica()
     replica.checkpoint()
-    replica.restart_at(12)
+    replica.reset(12)
     assert replica.world.disk.list(FOLDER) == ["start-offset"]
 
 
@@ -57,7 +57,7 @@ def test_a_crash_leaves_the_old_log_or_the_new_one() -> None:
                 replica.checkpoint()
             replica.world.disk.crash_after(operations)
             with suppress(SimulatedPowerCut):
-                replica.restart_at(offset)
+                replica.reset(offset)
             replica.cut_power()
             replica.open()
             if replica.log.end_offset == offset:
@@ -71,7 +71,7 @@ def test_who_reads_meanwhile_reads_the_old_log_to_its_end() -> None:
     replica.world.disk.cold_chance = 0
     found = replica.log.read(0, 800, 30)
     assert isinstance(found, LogSlice)
-    replica.restart_at(0)
+    replica.reset(0)
     replica.copy(make_batch(0, b"another"))
     assert found.bytes().count(b"x" * 300) == 2
     found.release()
@@ -86,7 +86,7 @@ def test_a_flush_under_way_promises_nothing_of_the_old_log() -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(replica.store.flusher.flush(replica.log))
                 await asyncio.sleep(pause)
-                await replica.log.restart_at(5)
+                await replica.log.reset(5)
 
         replica.run(work())
         replica.start_offset = replica.durable_end = 5
@@ -108,11 +108,11 @@ def test_a_disk_that_fails_ends_the_log_once_it_is_decided() -> None:
     replica = make_replica()
     replica.world.disk.fail_next("append", "*/restart.tmp")
     with pytest.raises(DiskFailed):
-        replica.restart_at(5)
+        replica.reset(5)
     replica.check()
     replica.world.disk.fail_next("remove", "*.log")
     with pytest.raises(DiskFailed):
-        replica.restart_at(5)
+        replica.reset(5)
     assert replica.log.failed is not None
     replica.kill()
     replica.open()

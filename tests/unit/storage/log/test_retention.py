@@ -131,7 +131,7 @@ def test_a_broker_that_starts_deletes_nothing_before_it_knows_the_leader() -> No
     bench.run(store.open_all(lambda *_: Opening(replace(CONFIG, compacts=True), ReplayRecorder())))
     (log,) = store.logs.values()
     assert bench.run(store.enforce_retention(NOW_MS)) == 0
-    log.deletes_old = True
+    log.enforces_retention = True
     assert bench.run(store.enforce_retention(NOW_MS)) == 0
     assert (log.start_offset, log.compactable_offset()) == (0, 0)
 
@@ -161,11 +161,11 @@ def test_a_log_that_is_truncated_meanwhile_does_not_end_the_retention_task() -> 
 def test_a_log_whose_leader_is_elsewhere_deletes_nothing_by_itself() -> None:
     bench = LogHarness(config=LogConfig(segment_bytes=1000, retention_ms=1, retention_bytes=1))
     bench.append_many(20)
-    bench.log.deletes_old = False
+    bench.log.enforces_retention = False
     assert bench.run(delete_expired_segments(bench.log, 1 << 50)) == 0
     assert bench.log.start_offset == 0
     bench.advance_start(12)
     assert bench.log.start_offset == 12
     bench.check()
-    bench.log.deletes_old = True
+    bench.log.enforces_retention = True
     assert bench.run(delete_expired_segments(bench.log, 1 << 50))
