@@ -17,19 +17,19 @@ from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE
 
 
 def raise_open_files_limit() -> int:
-    """Lift the soft limit to the hard one; what is then allowed."""
+    """Raise the soft limit of open descriptors to the hard limit. Returns the limit in effect."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
         except (OSError, ValueError):
-            pass  # a container may forbid it: then the soft limit is what there is
+            pass  # a container may forbid it; the soft limit stays
     return soft
 
 
 def lock_folder(folder: str, by_others: str) -> int:
-    """Make the folder and take it for this process; the descriptor that holds it. `by_others`: who else may have it."""
+    """Create a folder and lock it. Returns the descriptor that holds the lock. `by_others` names other possible users."""
     os.makedirs(folder, FOLDER_MODE, exist_ok=True)
     descriptor = os.open(os.path.join(folder, ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
     try:
@@ -41,7 +41,7 @@ def lock_folder(folder: str, by_others: str) -> int:
 
 
 def check_address_free(address: tuple[str, int]) -> None:
-    """Raise if somebody listens there."""
+    """Raise InvalidConfig if no listener can be opened at this address."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     try:
         socket.create_server(address, family=family).close()

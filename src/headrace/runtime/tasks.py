@@ -25,22 +25,20 @@ T = TypeVar("T")
 
 
 class BackgroundTaskDied(Exception):
-    """A task that should run for as long as the broker ended with the exception that is this one's cause."""
+    """A background task ended with an exception, which is the cause of this one."""
 
 
 class Supervisor:
-    """One per broker; spawn on its loop only."""
+    """The background tasks of one broker. Call `spawn` on its event loop only."""
 
     def __init__(self) -> None:
-        self._tasks: dict[
-            asyncio.Task[Any], None
-        ] = {}  # a dict, not a set: the order of stopping is the order of birth
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # a dict keeps the order in which tasks were spawned
         self._first_failure: BackgroundTaskDied | None = None
         self._stopping = False
         self._waiters: list[asyncio.Future[None]] = []
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run the coroutine in the background until it ends or `stop` is called."""
+        """Run a coroutine in the background until it ends or `stop` is called."""
         if self._stopping:
             coroutine.close()
             raise RuntimeError(f"cannot spawn {name}: the supervisor has been stopped")
@@ -50,7 +48,7 @@ class Supervisor:
         return task
 
     async def failure(self) -> None:
-        """Raise `BackgroundTaskDied` when a task dies; return when the supervisor is stopped before that."""
+        """Raise `BackgroundTaskDied` when a task dies; return when the supervisor is stopped."""
         if self._first_failure is None and not self._stopping:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -59,13 +57,13 @@ class Supervisor:
             raise self._first_failure
 
     async def stop(self) -> None:
-        """Cancel every task, the youngest first, and wait until all have ended."""
+        """Cancel every task, the newest first, and wait until all have ended."""
         self._stopping = True
         for task in reversed(list(self._tasks)):
             task.cancel()
         while self._tasks:
             await asyncio.wait(list(self._tasks))
-            await asyncio.sleep(0)  # the done callbacks run behind this wake-up
+            await asyncio.sleep(0)  # let the done callbacks run
         self._wake()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -86,7 +84,7 @@ class Supervisor:
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """Run this to its end, even if the caller is cancelled meanwhile."""
+    """Run `work` to its end, even if the caller is cancelled meanwhile; the cancellation takes effect afterwards."""
     task = asyncio.get_running_loop().create_task(work)
     try:
         return await asyncio.shield(task)
@@ -99,7 +97,7 @@ _TURN_SECONDS = 0.005
 
 
 class CooperativeYield:
-    """Await it between any two steps. It yields only when the computation has run for a whole turn."""
+    """Await it between steps of a long computation. It yields only after the computation has run for a few ms."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -120,7 +118,7 @@ class KeyedLock(Generic[K]):
 
     @asynccontextmanager
     async def take(self, keys: Iterable[K]) -> AsyncIterator[None]:
-        """Begins at once, without a wait, if nobody else has one of these keys."""
+        """Hold the locks of these keys. Enters without an `await` if all of them are free."""
         wanted = list(dict.fromkeys(keys))
         while taken := [self._taken[key] for key in wanted if key in self._taken]:
             await asyncio.shield(taken[0])

@@ -12,7 +12,7 @@ from tests.unit.cli.stored_log import StoredLog, batch_of
 
 from headrace.cli.main import main
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.log.recovery import write_start_offset
+from headrace.storage.log.checkpoint import write_start_offset
 from headrace.storage.segments.gaps import CleanedGaps
 from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, set_crc
 from headrace.wire.batches.control import Marker, build_marker

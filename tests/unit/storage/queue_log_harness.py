@@ -77,9 +77,9 @@ class QueueLogHarness(CompactedLogHarness):
 
     # Looking
 
-    def look(self, *, leads: bool = True, committed_offset: int | None = None) -> bool:
+    def enforce_retention(self, *, leads: bool = True, committed_offset: int | None = None) -> bool:
         committed = self.acks.flushed_offset if committed_offset is None else committed_offset
-        return self.run(self.sweep.look(self.store.cleaner, committed, leads=lambda: leads, rewrites=True))
+        return self.run(self.sweep.run(self.store.cleaner, committed, leads=lambda: leads, rewrites=True))
 
     @property
     def needed(self) -> list[int]:

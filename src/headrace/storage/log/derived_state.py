@@ -26,7 +26,7 @@ class LeaderEpochCache:
         self.latest = self._entries[-1][0] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """The batch at `start_offset` is the first of `epoch`; what contradicts it is dropped."""
+        """Record that the batch at `start_offset` is the first of `epoch`; entries that contradict this are dropped."""
         if epoch < 0 or epoch == self.latest:
             return
         entries = self._entries
@@ -36,7 +36,7 @@ class LeaderEpochCache:
         self.latest = epoch
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch that is not above `epoch`, and the offset where it ends."""
+        """The largest known epoch at or below `epoch`, and its end offset."""
         if epoch < 0 or epoch > self.latest:
             return UNKNOWN_EPOCH
         if epoch == self.latest:
@@ -46,18 +46,18 @@ class LeaderEpochCache:
         return floor, self._entries[above][1]
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch in which the record at `offset` was written; -1 when it is not known."""
+        """The epoch in which the record at `offset` was written; -1 if it is not known."""
         above = bisect_right(self._entries, offset, key=_start_of)
         return self._entries[above - 1][0] if above else -1
 
     def truncate_end(self, end_offset: int) -> None:
-        """The log now ends at `end_offset`."""
+        """Drop the epochs that begin at or above the new end of the log."""
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
         self.latest = self._entries[-1][0] if self._entries else -1
 
     def truncate_start(self, start_offset: int) -> None:
-        """The log now starts at `start_offset`; the epoch that covers it starts there too."""
+        """Drop the epochs that end at or below the new start of the log; the epoch that covers it begins there."""
         entries = self._entries
         first = bisect_right(entries, start_offset, key=_start_of) - 1
         if first >= 0:
@@ -76,37 +76,39 @@ def _start_of(entry: tuple[int, int]) -> int:
 
 
 class DerivedState(Protocol):
-    """Called on the loop only."""
+    """The state that a partition derives from its log. Called on the event loop only."""
 
     def restore(self, snapshot: bytes) -> None:
-        """Begin from this snapshot; empty means from nothing."""
+        """Replace the state by this snapshot; an empty one means the initial state."""
 
     def replay(self, batch: ReplayedBatch) -> None:
-        """Take in the next batch of the log."""
+        """Apply the next batch of the log."""
 
     def snapshot(self) -> bytes:
         """The state at the end of the log."""
 
     def aborted(self, start_offset: int, end_offset: int, /) -> Sequence[AbortedTransaction]:
-        """The transactions with anything between these offsets that came to nothing."""
+        """The aborted transactions with records between these offsets."""
 
     def producer_ids(self) -> frozenset[int]:
-        """The idempotent producers that are remembered: compaction keeps the header of the last batch of each."""
+        """The idempotent producers in the state: compaction keeps the header of each producer's last batch."""
 
     def forget_aborted(self, markers: Sequence[int]) -> None:
-        """Compaction has dropped these aborted transactions with their markers, which lay at these offsets: a reader
-        who were told of one would wait for its marker, and skip whatever its producer has written since."""
+        """Forget the aborted transactions whose markers were at these offsets; compaction has removed both.
+
+        A reader that still learned of one would wait for its marker and skip everything its producer wrote since.
+        """
 
 
 def forget_dropped_transactions(state: DerivedState, segments: Iterable[Segment]) -> None:
-    """A snapshot from before these segments were cleaned still tells of transactions that they no longer hold."""
+    """Forget the transactions that compaction removed from these segments: an older snapshot still has them."""
     for segment in segments:
         if segment.cleaned is not None and segment.cleaned.markers:
             state.forget_aborted(segment.cleaned.markers)
 
 
 class NoDerivedState:
-    """For logs from which nothing is derived."""
+    """The state of a log from which nothing is derived."""
 
     def restore(self, snapshot: bytes) -> None:
         pass

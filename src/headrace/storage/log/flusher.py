@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class UnsyncedFiles:
-    """What the next sync of a log must cover besides its active segment."""
+    """What the next sync of a log must cover in addition to its active segment."""
 
     __slots__ = ("directory", "rolled")
 
@@ -31,18 +31,18 @@ class UnsyncedFiles:
         self.directory = False
 
     def add(self, segments: Iterable[Segment]) -> None:
-        """Nothing is appended to these any more; what they hold may not be durable yet."""
-        self.rolled += [one for one in segments if one.syncing < one.size and one not in self.rolled]
+        """Sync these segments too: nothing is appended to them any more, but they may not be durable yet."""
+        self.rolled += [one for one in segments if one.sync_requested < one.size and one not in self.rolled]
 
     def take(self, active: Segment) -> list[File]:
-        """The files to be synced; from here on they count as asked for, but for the directory."""
+        """The files to sync. They are no longer counted as unsynced; `directory` stays until the caller clears it."""
         segments, self.rolled = self.rolled, []
-        if active.syncing < active.size:
+        if active.sync_requested < active.size:
             segments.append(active)
         files = []
         for segment in segments:
             files.append(segment.open())
-            segment.syncing = segment.size
+            segment.sync_requested = segment.size
             gaps = segment.copied
             if gaps is not None and gaps.unsynced:
                 files.append(gaps.file())
@@ -50,15 +50,17 @@ class UnsyncedFiles:
         return files
 
     def put_back(self, flush: PendingFlush, segments: list[Segment], active: Segment) -> None:
-        """The log was cut meanwhile: what was synced is not what it holds now."""
+        """Sync the files of this flush again: the log was truncated meanwhile, so they have changed."""
         self.directory = self.directory or flush.directory
         synced = [segment for segment in segments if segment.file in flush.files]
         for segment in synced:
-            segment.syncing = 0
+            segment.sync_requested = 0
         self.add(segment for segment in synced if segment is not active)
 
 
 class PendingFlush:
+    """What one sync makes durable: created on the loop, synced in a disk thread, completed on the loop."""
+
     __slots__ = ("directory", "end_offset", "failure", "files", "generation", "log", "over", "position", "segment")
 
     def __init__(self, log: Log, segment: Segment, files: list[File], directory: bool) -> None:
@@ -77,13 +79,13 @@ class PendingFlush:
         try:
             for file in self.files:
                 file.sync()
-            # A new segment's name must be durable before anything in it counts as flushed.
+            # The name of a new segment must be durable before its batches count as flushed.
             if self.directory:
                 self.log.disk.sync_directory(self.log.folder)
         except StorageFailure as failure:
             self.failure = failure
-        except FileNotFoundError as error:  # the log was deleted meanwhile
-            self.failure = StorageFailure(f"{self.log.folder} is gone: {error}")
+        except FileNotFoundError as error:
+            self.failure = StorageFailure(f"the log {self.log.folder} was deleted during a sync: {error}")
         self.over = True
 
 
@@ -102,7 +104,7 @@ class Flusher:
         self.sync_seconds = Histogram()
 
     def mark(self, log: Log) -> None:
-        """Let the next round make this log durable."""
+        """Include this log in the next round."""
         self._marked[log] = None
         wake = self._wake
         if wake is not None:
@@ -111,10 +113,10 @@ class Flusher:
                 wake.set_result(None)
 
     async def run(self) -> None:
-        """Flush what is marked, for ever."""
+        """Flush marked logs until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            if self._round_over is not None:  # somebody flushes by himself
+            if self._round_over is not None:  # a round that `flush` has begun
                 await asyncio.shield(self._round_over)
             elif self._marked:
                 await self._round()
@@ -123,7 +125,7 @@ class Flusher:
                 await self._wake
 
     async def flush(self, log: Log) -> None:
-        """Return when everything appended before this call is durable; raises the log's failure."""
+        """Return when everything appended before this call is durable. Raises the log's error if it has failed."""
         end_offset, generation = log.end_offset, log.generation
         while log.flushed_offset < end_offset and log.generation == generation:
             log.ensure_usable()
@@ -144,7 +146,7 @@ class Flusher:
         try:
             await self._sync(flushes)
         except asyncio.CancelledError:
-            # The threads go on, and a failure is reported only once: it must not be missed.
+            # The disk threads continue, and the kernel reports a failed sync only once, so wait for their results.
             await _wait_for(flushes)
             raise
         finally:
@@ -156,7 +158,7 @@ class Flusher:
             over.set_result(None)
 
     async def _sync(self, flushes: list[PendingFlush]) -> None:
-        """Side by side, because the file system lets syncs share the commit of its journal."""
+        """Sync concurrently: the file system lets concurrent syncs share one journal commit."""
         if len(flushes) == 1:
             await self._disk.run(flushes[0].sync)
             return

@@ -194,7 +194,9 @@ class Log:
             assign_offset_and_epoch(batch, offset, leader_epoch)
             position = file.append((batch,))
         except DiskFull:
-            segment.syncing = NEVER_SYNCED  # a part may have been written and then cut off in the page cache only
+            segment.sync_requested = (
+                NEVER_SYNCED  # a part may have been written and then cut off in the page cache only
+            )
             raise
         except DiskFailed as error:
             self.fail(error)
@@ -258,7 +260,7 @@ class Log:
                     segment.copied.take_back(len(gaps))
                 raise
         except DiskFull:
-            segment.syncing = NEVER_SYNCED  # as in `append`
+            segment.sync_requested = NEVER_SYNCED  # as in `append`
             raise
         assert position == segment.size
         interval, begin = self.config.index_interval_bytes, 0

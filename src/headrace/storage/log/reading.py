@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LogSlice:
-    """Whole batches in a segment's file. Pins the file until `release`, also if the segment is deleted.
+    """Whole batches in a segment's file, which stays pinned until `release`, even if the segment is deleted.
 
     An empty slice has no file.
     """
@@ -36,7 +36,7 @@ class LogSlice:
     def __init__(self, file: File | None, position: int, size: int, next_offset: int) -> None:
         self.position = position
         self.size = size
-        self.next_offset = next_offset  # of the batch behind this slice
+        self.next_offset = next_offset  # of the batch after this slice
         self._held = file is not None
         if file is not None:
             self.file = file
@@ -55,7 +55,7 @@ class LogSlice:
 
 
 class ReadSpec(NamedTuple):
-    """What a cold read is for. The position may be unknown."""
+    """The arguments of a read; the position is None if it is unknown."""
 
     segment: Segment
     offset: int
@@ -65,7 +65,7 @@ class ReadSpec(NamedTuple):
 
 
 class ColdRead:
-    """A read that must wait for the disk. `load` it once; then `next_offset` is that of the batch behind."""
+    """A read that must wait for the disk. Call `load` once; then `next_offset` is that of the batch after it."""
 
     __slots__ = ("_generation", "_log", "next_offset", "wanted")
 
@@ -77,16 +77,16 @@ class ColdRead:
 
     @property
     def size_bytes_max(self) -> int:
-        """What `load` returns at most, unless the first batch alone is larger."""
+        """The most that `load` returns, unless the first batch alone is larger."""
         return self.wanted.size_bytes_max
 
     async def load(self) -> bytes:
-        """Whole batches, at least the first, every CRC checked. Empty only if a gap is all that is left below the end
-        offset; `next_offset` is behind the gap then.
+        """Whole batches, at least one, every CRC checked. Empty only if there is nothing but a gap below the end
+        offset; `next_offset` is the end of the gap then.
 
-        A segment that was compacted or deleted meanwhile is looked up again. Raises CorruptBatch, OffsetOutOfRange if
-        the offset was deleted, and NotLeader if the log was truncated: only a follower truncates, and then the offset
-        may be part of another history.
+        If the segment was compacted or deleted meanwhile, the read starts over. Raises CorruptBatch, OffsetOutOfRange
+        if the offset was deleted, and NotLeader if the log was truncated: only followers truncate, and the offset may
+        now belong to a different history.
         """
         log, wanted = self._log, self.wanted
         while True:
@@ -109,7 +109,7 @@ class ColdRead:
             wanted = again.wanted
 
     async def _load(self, wanted: ReadSpec) -> _LoadedBatches | None:
-        """None if the segment was replaced, deleted or truncated meanwhile, and its files with it."""
+        """None if the segment was replaced, deleted or truncated meanwhile."""
         log, segment = self._log, wanted.segment
         found = await log.run_on_segment(
             _load, segment, wanted, log.config.index_interval_bytes, damaged_from=wanted.offset
@@ -131,14 +131,15 @@ class _LoadedBatches(NamedTuple):
 
 
 def _load(file: File, segment: Segment, wanted: ReadSpec, index_interval_bytes: int) -> _LoadedBatches:
-    """In a disk thread: find the batch, read on from it, check all, and cut behind a whole batch."""
+    """In a disk thread: find the batch, read from there, check every batch, and end after a whole one."""
     _, offset, position, size_bytes_max, end_offset = wanted
     limit, fresh = segment.size, None
     if position is None:
         try:
             position = find_batch(segment, file, offset, limit)
         except BadBatch:
-            # Either the index is wrong or the log is: a walk from the beginning tells, and mends the index.
+            # Either the index or the log is damaged. A scan from the start of the segment raises BadBatch for the log,
+            # or rebuilds the index.
             fresh = rebuild_indexes(segment, file, limit, index_interval_bytes)
             position = find_batch(fresh, file, offset, limit)
     data = _read_first_batch(file, position, limit, max(size_bytes_max, HEADER_SIZE))
@@ -148,17 +149,17 @@ def _load(file: File, segment: Segment, wanted: ReadSpec, index_interval_bytes: 
         if found is None:
             break
         if found[1] > end_offset:
-            next_offset = end_offset  # a gap reaches to where reading must end; this batch lies behind it
+            next_offset = end_offset  # a gap extends to the end of the range; this batch is beyond it
             break
         at += found[0]
         next_offset = expected = found[1]
         if next_offset <= offset:
-            raise BadBatch(position, f"the batch ends before offset {offset}, which it should hold")
+            raise BadBatch(position, f"the batch ends before offset {offset}")
     return _LoadedBatches(data[:at], position, next_offset, fresh)
 
 
 def _read_first_batch(file: File, position: int, limit: int, size_bytes: int) -> bytes:
-    """At least the whole first batch, if that is what these bytes are."""
+    """Read at least the whole first batch."""
     data = file.pread(min(size_bytes, limit - position), position)
     if len(data) < HEADER_SIZE:
         raise BadBatch(position, "the file ends inside a batch header")
@@ -170,7 +171,7 @@ def _read_first_batch(file: File, position: int, limit: int, size_bytes: int) ->
     return data
 
 
-RECORDS_BYTES_MAX = 64 * MIB  # of one batch when unpacked; a larger one is answered by its header
+RECORDS_BYTES_MAX = 64 * MIB  # of one uncompressed batch; for a larger one the header's timestamp is used
 
 
 class TimestampOffset(NamedTuple):
@@ -179,7 +180,7 @@ class TimestampOffset(NamedTuple):
 
 
 class SearchRange(NamedTuple):
-    """The offsets that may be answered, and how far the segment's file is valid."""
+    """The range of offsets to search, and the valid size of the segment's file."""
 
     start_offset: int
     end_offset: int
@@ -201,7 +202,7 @@ async def find_first_at_or_after(log: Log, timestamp_ms: int, end_offset: int | 
                 if found is not None:
                     return found
                 if log.segments is not segments:
-                    break  # segments were deleted or merged: the record may be in one that was skipped, so start over
+                    break  # segments were deleted or merged, so the record may be in one that was skipped: start over
         else:
             return None
 
@@ -229,7 +230,7 @@ async def _search_segment(
 
 
 def _first_in(file: File, segment: Segment, search_range: SearchRange, timestamp_ms: int) -> TimestampOffset | None:
-    # All batches before the one of the hint have smaller timestamps than it.
+    # All batches before the one in the index entry have smaller timestamps.
     hint = segment.time_index.floor(timestamp_ms)
     position = _position_of(segment, file, search_range, hint) if hint else 0
     for at, header in headers(file, position, search_range.limit, segment.gaps):
@@ -264,7 +265,7 @@ def _largest_in(file: File, segment: Segment, search_range: SearchRange) -> Time
 
 
 def _position_of(segment: Segment, file: File, search_range: SearchRange, entry: tuple[int, int]) -> int:
-    """Where the batch of a time index entry is; 0, where every search may begin, if an index is wrong."""
+    """The position of a time index entry's batch; if an index is wrong, 0, from which every search is correct."""
     timestamp, last_offset = entry[0], segment.base_offset + entry[1]
     try:
         position = find_batch(segment, file, last_offset, search_range.limit)
@@ -285,5 +286,5 @@ def _record_timestamps(file: File, position: int, header: BatchHeader) -> list[T
             TimestampOffset(record.timestamp_ms, record.offset)
             for record in read_records(data, header, RECORDS_BYTES_MAX)
         ]
-    except HeadraceError:  # too large when unpacked, or as its producer made it
+    except HeadraceError:  # too large when uncompressed, or malformed by its producer
         return [TimestampOffset(header.max_timestamp, header.base_offset)]

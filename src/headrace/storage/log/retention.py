@@ -1,9 +1,9 @@
-"""Delete what exceeds a topic's retention.ms or retention.bytes, in whole segments.
+"""Delete segments that exceed a topic's retention.ms or retention.bytes.
 
-- Only segments below `deletable_offset` go: they are durable here and committed. A leader whose log started above the
-  high watermark would make a new follower start there too, and that follower could not truncate to the high watermark
-  of the next leader.
-- The active segment is never deleted. When all of its records are too old it is rolled first.
+- Only segments below `deletable_offset` are deleted: they are durable on this broker and committed. A leader
+  whose log started above the high watermark would make a new follower start there too, and that follower could not
+  truncate to the high watermark of the next leader.
+- The active segment is never deleted. If all of its records have expired, it is rolled first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The slow reader: it checks what nobody has read since the start, so that damage is found in time."""
+"""Scrub: check slowly, in the background, the batches that were not read since the start, so that damage is found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDLE_SECONDS = 60.0
 
 
 async def scrub_forever(logs: Callable[[], Iterable[Log]], bytes_per_second: int) -> None:
-    """Check all unchecked bytes of these logs, at most so many per second."""
+    """Check all unchecked bytes of these logs until cancelled, limited to a rate."""
     while True:
         for log in list(logs()):
             await _scrub(log, bytes_per_second)
@@ -36,7 +36,7 @@ async def _scrub(log: Log, bytes_per_second: int) -> None:
 
 
 async def scrub_step(log: Log) -> int:
-    """Check the next piece of this log; returns its bytes, 0 when nothing is left to check."""
+    """Check the next unchecked range of a log. Returns its size; 0 if everything is checked."""
     if log.quarantined is not None or not log.usable:
         return 0
     for segment in log.segments:
@@ -60,8 +60,11 @@ async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
 
 
 def _check_to(file: File, segment: Segment, start: int, end: int) -> int:
-    """In a disk thread: the end of the last batch of a step. No checksum covers the offset of a batch: it follows from
-    the batch before, and for the first one from the name of the segment."""
+    """In a disk thread: check batches up to a step's size. Returns the end of the last one.
+
+    No checksum covers the offset of a batch: the expected offset follows from the previous batch, and for the first one
+    from the name of the segment.
+    """
     position = start
     for at, header in checked_batches(file, start, end, None if start else segment.base_offset, segment.gaps):
         position = at + header.size_bytes

@@ -1,6 +1,6 @@
-"""The guard of the disk's last reserve: produce is refused while it is touched, and taken again by itself.
+"""Reject produce requests while the free disk space is below the reserve.
 
-Between the two limits the answer stays what it was, so that it does not flutter.
+Produce resumes by itself at a higher limit than the one at which it stopped, so that the state does not flap.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.storage.config import GIB
 
 logger = logging.getLogger(__name__)
 
-RESUME_PART = 0.25  # of the reserve must be free on top of it before produce is taken again
+RESUME_PART = 0.25  # produce resumes when this part of the reserve is free in addition to it
 
 
 class SpaceGuard:
@@ -24,11 +24,11 @@ class SpaceGuard:
             reserve_bytes = min(GIB, disk.total_bytes(path) // 20)
         self.reserve_bytes = reserve_bytes
         self.free_bytes = disk.free_bytes(path)
-        self.refuses = False
+        self.exhausted = False
         self._update_state()
 
     def ensure(self) -> None:
-        if self.refuses:
+        if self.exhausted:
             raise DiskNearlyFull(
                 f"{self.free_bytes} bytes are free, {self.reserve_bytes} must be: delete topics or add disk"
             )
@@ -38,13 +38,9 @@ class SpaceGuard:
         self._update_state()
 
     def _update_state(self) -> None:
-        limit = self.reserve_bytes * (1 + RESUME_PART if self.refuses else 1)
-        refuses = self.free_bytes < limit
-        if refuses != self.refuses:
-            self.refuses = refuses
-            logger.warning(
-                "disk of %s: %d bytes free, produce is %s",
-                self._path,
-                self.free_bytes,
-                "refused" if refuses else "taken again",
-            )
+        limit = self.reserve_bytes * (1 + RESUME_PART if self.exhausted else 1)
+        exhausted = self.free_bytes < limit
+        if exhausted != self.exhausted:
+            self.exhausted = exhausted
+            state = "rejected" if exhausted else "accepted again"
+            logger.warning("produce %s path=%s free_bytes=%d", state, self._path, self.free_bytes)

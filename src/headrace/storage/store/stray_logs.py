@@ -1,14 +1,15 @@
-"""Stray logs: found at the start, unknown to the registry, and kept.
+"""Stray logs: logs that the registry does not know. They are kept until an operator decides. The functions block.
 
-    <data>/stray/<topic id, hex>-<partition>[.N]/      the log, as it was found; N if there is one of this name already
-    <data>/stray/<topic id, hex>.json                  its topic's record, see topic_files
+    <data>/stray/<topic id, hex>-<partition>[.N]/      the log, unchanged; N if there is already one of this name
+    <data>/stray/<topic id, hex>.json                  the record of its topic, see `topic_files`
 
-A log that the registry does not know may be the only copy of what an older registry has forgotten, so the broker never
-deletes it: only the registry's tombstone of a deleted topic allows that. Once the registry knows the partition again,
-the next start moves the log back. Until then an operator adopts or purges it. The functions block.
-
-A crash leaves a log either in `logs/` or in `stray/`, and both moves can be repeated. The log's flushed point travels
-in its folder, because a new log of the same partition must not find it in the table of the data folder.
+- A stray log may be the only copy of data that an older registry has forgotten. So the broker never deletes it, unless
+  the registry holds a tombstone of the deleted topic.
+- When the registry knows the partition again, the next start moves the log back. Until then an operator may adopt or
+  purge it.
+- A crash leaves a log either in `logs/` or in `stray/`, and both moves can be repeated.
+- The flushed point of a log is stored in its folder: a new log of the same partition must not find it in the file
+  `flushed-offsets`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class StraySize(NamedTuple):
 
 
 class StrayLogs:
-    """Those of one data folder. `found` were there at the start; `size` is measured now and then."""
+    """The stray logs of one data folder. `found` were there at the start; `size` is measured periodically."""
 
     def __init__(self, disk: Disk, data: str, flushed: FlushedOffsets, found: list[StrayLog]) -> None:
         self.found = found
@@ -62,20 +63,19 @@ class StrayLogs:
 
     async def move_back(self, keys: Sequence[LogKey]) -> None:
         if keys:
-            logger.warning("the registry knows stray logs again; they are moved back logs=%d", len(keys))
+            logger.warning("stray logs moved back, the registry knows them again logs=%d", len(keys))
             await self._disk.run(move_back, self._disk, self._data, keys, self._flushed)
 
     async def add(self, keys: Sequence[LogKey]) -> None:
-        """Of logs that are closed, or were never opened."""
+        """Keep these logs as stray. They are closed, or were never opened."""
         if keys:
             await self._disk.run(move_to_stray, self._disk, self._data, keys, self._flushed)
-            where = f"{self._data}/{STRAY}"
             logger.warning(
-                "logs that have no place in the registry are kept as stray ones in %s logs=%d", where, len(keys)
+                "logs unknown to the registry kept as stray folder=%s/%s logs=%d", self._data, STRAY, len(keys)
             )
 
     async def purge(self, topic_ids: Collection[UUID]) -> None:
-        """Their deletion was requested."""
+        """Delete the stray logs of deleted topics."""
         logs = [log for log in self.found if log.topic_id in topic_ids]
         if logs:
             await self._disk.run(purge_strays, self._disk, self._data, logs)
@@ -95,7 +95,7 @@ def measure_strays(disk: Disk, data: str) -> StraySize:
 
 
 def move_to_stray(disk: Disk, data: str, keys: Sequence[LogKey], flushed: FlushedOffsets) -> None:
-    """The logs are closed, or were never opened."""
+    """Move logs to the stray folder. They are closed, or were never opened."""
     stray = f"{data}/{STRAY}"
     disk.make_directory(stray)
     for topic_id in {topic_id for topic_id, _ in keys}:
@@ -116,7 +116,7 @@ def move_to_stray(disk: Disk, data: str, keys: Sequence[LogKey], flushed: Flushe
 
 
 def move_back(disk: Disk, data: str, keys: Sequence[LogKey], flushed: FlushedOffsets) -> None:
-    """The registry knows these partitions again, and there is no other log of them."""
+    """Move stray logs back. The registry knows these partitions again, and there is no other log of them."""
     stray = f"{data}/{STRAY}"
     for key in keys:
         point = _read_point(disk, f"{stray}/{folder_name(key)}/{FLUSHED_POINT}")
@@ -131,7 +131,7 @@ def move_back(disk: Disk, data: str, keys: Sequence[LogKey], flushed: FlushedOff
 
 
 def purge_strays(disk: Disk, data: str, logs: Sequence[StrayLog]) -> None:
-    """Delete them. All names go first, so that no half deleted log is ever moved back."""
+    """Delete stray logs. All are renamed first, so that no half-deleted log is ever moved back."""
     stray = f"{data}/{STRAY}"
     for log in logs:
         disk.rename(f"{stray}/{log.name}", f"{stray}/{log.name}{DELETED}")
@@ -141,14 +141,14 @@ def purge_strays(disk: Disk, data: str, logs: Sequence[StrayLog]) -> None:
 
 
 def remove_purged(disk: Disk, data: str) -> None:
-    """What is left of a purge, perhaps of one that a crash has interrupted."""
+    """Remove the files of purged logs, also of a purge that a crash interrupted."""
     for name in _names(disk, f"{data}/{STRAY}"):
         if name.endswith(DELETED):
             disk.remove_tree(f"{data}/{STRAY}/{name}")
 
 
 def _read_point(disk: Disk, path: str) -> FlushedPoint | None:
-    """None if it is missing or damaged: the log's checkpoint still says how far it was durable."""
+    """None if the file is missing or damaged: the checkpoint of the log still says up to where it was durable."""
     try:
         return msgspec.json.decode(disk.read(path), type=FlushedPoint) if disk.exists(path) else None
     except msgspec.MsgspecError:
@@ -174,7 +174,7 @@ def _names(disk: Disk, folder: str) -> list[str]:
 
 
 def _size_bytes(disk: Disk, folder: str) -> int:
-    """What cannot be read, or is purged at this moment, counts for nothing."""
+    """The size of a log; files that cannot be read, or are being purged, are not counted."""
     size_bytes = 0
     try:
         for name in disk.list(folder):
@@ -182,5 +182,5 @@ def _size_bytes(disk: Disk, folder: str) -> int:
             size_bytes += file.size()
             file.close()
     except (StorageFailure, FileNotFoundError) as error:
-        logger.debug("stray log cannot be measured folder=%s error=%s", folder, error)
+        logger.debug("stray log not measured folder=%s error=%s", folder, error)
     return size_bytes

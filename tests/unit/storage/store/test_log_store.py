@@ -74,7 +74,7 @@ def test_a_log_may_be_deleted_while_its_checkpoint_is_written() -> None:
 
         async def work(bench: LogHarness = bench, pause: float = seed * 0.0003) -> None:
             async with asyncio.TaskGroup() as group:
-                group.create_task(bench.store._save_due())
+                group.create_task(bench.store._save_due_checkpoints())
                 group.create_task(bench.store.enforce_retention(1 << 50))
                 await asyncio.sleep(pause)
                 await bench.store.delete_all([bench.log.key])
@@ -170,9 +170,9 @@ def test_a_full_disk_delays_a_checkpoint_and_nothing_else() -> None:
     bench = LogHarness()
     bench.append_many(20)
     bench.world.disk.capacity_bytes = 0
-    bench.run(bench.store._save_due())
+    bench.run(bench.store._save_due_checkpoints())
     bench.log.checkpoint_seconds = -1e9
-    bench.run(bench.store._save_due())
+    bench.run(bench.store._save_due_checkpoints())
     assert bench.log.failed is None
     bench.check()
     bench.world.disk.capacity_bytes = 1 << 40
