@@ -99,7 +99,7 @@ class _ResumedCoroutine(Coroutine[Any, Any, T]):
     into the object that it was given, and the original coroutine must receive the exception.
     """
 
-    __slots__ = ("_coroutine", "_yielded", "_waiting")
+    __slots__ = ("_coroutine", "_waiting", "_yielded")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], waiting: Any) -> None:
         self._coroutine = coroutine

@@ -29,7 +29,7 @@ def raise_open_files_limit() -> int:
 
 
 def lock_folder(folder: str, by_others: str) -> int:
-    """Create a folder and lock it. Returns the descriptor that holds the lock. `by_others` names other possible users."""
+    """Create and lock a folder. Returns the descriptor of the lock. `by_others` names other possible users."""
     os.makedirs(folder, FOLDER_MODE, exist_ok=True)
     descriptor = os.open(os.path.join(folder, ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
     try:
