@@ -32,14 +32,14 @@ _SEARCHED = ["topic", "partition", "offset", "timestamp", "timestampType", "key"
 
 
 class FileOptions(msgspec.Struct, frozen=True):
-    """How files are written. A row group is what a reader takes into memory at a time."""
+    """How files are written. A reader loads one row group at a time."""
 
     compression: str = "zstd"
     row_group_bytes: int = 32 * 1024 * 1024
 
 
 class FileContents(msgspec.Struct, frozen=True):
-    """What a file is to hold: a range of a partition, `last` included, of one topic and no other of that name."""
+    """The content of a file: a range of offsets of one partition, `last` included, of the topic with this id."""
 
     topic: str
     topic_id: str
@@ -49,14 +49,14 @@ class FileContents(msgspec.Struct, frozen=True):
 
 
 def write_file(
-    place: ArchiveStorage, contents: FileContents, batches: Iterable[pa.RecordBatch], rules: FileOptions | None = None
+    storage: ArchiveStorage, contents: FileContents, batches: Iterable[pa.RecordBatch], rules: FileOptions | None = None
 ) -> ArchivedFile:
-    """Write the rows of the subject, which come in the order of their offsets. It is not part of the archive yet."""
+    """Write rows, in the order of their offsets, to a staged file. It is not part of the archive yet."""
     rules = rules or FileOptions()
     name = file_name(contents.partition, contents.first, contents.last)
     staged = staged_name(name, SystemEntropy().uuid().hex)
-    extent = _RowCheck(contents)
-    with place.writing(f"{contents.topic}/{staged}") as file:
+    checked = _RowCheck(contents)
+    with storage.writing(f"{contents.topic}/{staged}") as file:
         hashed = _HashingFile(file)
         with pq.ParquetWriter(
             hashed,
@@ -66,18 +66,18 @@ def write_file(
             column_encoding=_DELTA,
             write_statistics=_SEARCHED,
         ) as writer:
-            for group in _row_groups(extent.seen(batches), rules.row_group_bytes):
+            for group in _row_groups(checked.rows(batches), rules.row_group_bytes):
                 writer.write_table(group, row_group_size=max(1, group.num_rows))
     return ArchivedFile(
         name=name,
         partition=contents.partition,
         first=contents.first,
         last=contents.last,
-        records=extent.records,
+        records=checked.records,
         bytes=hashed.size_bytes,
         sha256=hashed.digest.hexdigest(),
-        timestamp_min=extent.timestamp_min,
-        timestamp_max=extent.timestamp_max,
+        timestamp_min=checked.timestamp_min,
+        timestamp_max=checked.timestamp_max,
         staged=staged,
     )
 
@@ -102,7 +102,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch], bytes_min: int) -> Iterator[p
 
 
 class _RowCheck:
-    """What has gone by. Rows in disorder or outside the range are a bug of whoever brings them."""
+    """Counts the rows and checks their offsets. Rows out of order or out of range are a bug of the caller."""
 
     def __init__(self, contents: FileContents) -> None:
         self.records = 0
@@ -111,26 +111,26 @@ class _RowCheck:
         self._next = contents.first
         self._last = contents.last
 
-    def seen(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                self._see(batch)
+                self._check(batch)
                 yield batch.select(ARROW_SCHEMA.names).cast(ARROW_SCHEMA)
 
-    def _see(self, batch: pa.RecordBatch) -> None:
+    def _check(self, batch: pa.RecordBatch) -> None:
         offsets = batch.column("offset")
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         assert self._next <= first <= last <= self._last, (self._next, first, last, self._last)
         self._next = last + 1
         self.records += batch.num_rows
-        span = pc.min_max(batch.column("timestamp").cast(pa.int64()))
-        low, high = span["min"].as_py() // 1000, span["max"].as_py() // 1000
+        bounds = pc.min_max(batch.column("timestamp").cast(pa.int64()))
+        low, high = bounds["min"].as_py() // 1000, bounds["max"].as_py() // 1000
         self.timestamp_min = low if self.timestamp_min is None else min(self.timestamp_min, low)
         self.timestamp_max = high if self.timestamp_max is None else max(self.timestamp_max, high)
 
 
 class _HashingFile:
-    """A file that is only appended to, with the digest of what went into it."""
+    """An append-only file that computes the digest of its content."""
 
     closed = False
 
@@ -149,10 +149,10 @@ class _HashingFile:
         return self.size_bytes
 
     def flush(self) -> None:
-        """The place sees to it."""
+        """The storage flushes and closes the file."""
 
     def close(self) -> None:
-        """The place sees to it."""
+        """The storage flushes and closes the file."""
 
 
 ROWS_PER_BATCH = 65536
@@ -160,12 +160,12 @@ _HASHED_BYTES = 1 << 20
 
 
 def read_file(
-    place: ArchiveStorage, topic: str, file: ArchivedFile, start: int, end: int, columns: Sequence[str] = COLUMNS
+    storage: ArchiveStorage, topic: str, file: ArchivedFile, start: int, end: int, columns: Sequence[str] = COLUMNS
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The rows of [start, end), and with each batch the offset behind it. Raises FileNotFoundError if it is gone."""
+    """The rows of [start, end); with each batch, the offset after it. Raises FileNotFoundError if there is no file."""
     schema = schema_of(columns)
     wanted = list(dict.fromkeys((*columns, "offset")))
-    with open_file(place, topic, file) as source:
+    with open_file(storage, topic, file) as source:
         try:
             parquet = pq.ParquetFile(source)
             groups = _groups_within(parquet, start, end)
@@ -177,33 +177,33 @@ def read_file(
                     yield rows.select(schema.names).cast(schema), offsets[high - 1].as_py() + 1
         except FileNotFoundError:
             raise
-        except (pa.ArrowException, OSError) as error:  # pyarrow has no class of its own for pages that make no sense
+        except (pa.ArrowException, OSError) as error:  # pyarrow has no error class for malformed pages
             raise ArchiveDamaged(f"{topic}/{file.name} cannot be read: {error}") from error
 
 
-def open_file(place: ArchiveStorage, topic: str, file: ArchivedFile) -> Any:
-    # It may be put in place between the first look and the second.
+def open_file(storage: ArchiveStorage, topic: str, file: ArchivedFile) -> Any:
+    # The file may be moved to its final name between the first two attempts.
     for name in (file.name, file.staged):
         try:
-            return place.open(f"{topic}/{name}")
+            return storage.open(f"{topic}/{name}")
         except FileNotFoundError:
             pass
-    return place.open(f"{topic}/{file.name}")
+    return storage.open(f"{topic}/{file.name}")
 
 
-def digest_of(place: ArchiveStorage, topic: str, file: ArchivedFile) -> tuple[str, int]:
-    """The SHA-256 of the bytes as they are now, and how many there are."""
+def digest_of(storage: ArchiveStorage, topic: str, file: ArchivedFile) -> tuple[str, int]:
+    """The SHA-256 and the size of the stored file."""
     digest, size = hashlib.sha256(), 0
-    with open_file(place, topic, file) as source:
+    with open_file(storage, topic, file) as source:
         while data := source.read(_HASHED_BYTES):
             digest.update(data)
             size += len(data)
     return digest.hexdigest(), size
 
 
-def check_digest(place: ArchiveStorage, topic: str, file: ArchivedFile) -> None:
-    """Raises ArchiveDamaged if the bytes are not those that were written."""
-    found, size = digest_of(place, topic, file)
+def check_digest(storage: ArchiveStorage, topic: str, file: ArchivedFile) -> None:
+    """Raise ArchiveDamaged if the stored file differs from the manifest."""
+    found, size = digest_of(storage, topic, file)
     if (found, size) != (file.sha256, file.bytes):
         raise ArchiveDamaged(
             f"{topic}/{file.name} has {size} bytes with the checksum {found[:12]}..., "
@@ -216,7 +216,7 @@ def _groups_within(parquet: pq.ParquetFile, start: int, end: int) -> list[int]:
     column = parquet.schema_arrow.get_field_index("offset")
     found = []
     for number in range(about.num_row_groups):
-        # The columns before `offset` are flat, so its number among the leaves is the same.
+        # The columns before `offset` are not nested, so its index among the leaf columns is the same.
         statistics = about.row_group(number).column(column).statistics
         if statistics is None or not statistics.has_min_max or (statistics.min < end and statistics.max >= start):
             found.append(number)
@@ -224,7 +224,7 @@ def _groups_within(parquet: pq.ParquetFile, start: int, end: int) -> list[int]:
 
 
 def _first_at(offsets: pa.Array, wanted: int) -> int:
-    """The index of the first offset that is not before `wanted`; offsets ascend."""
+    """The index of the first offset at or above `wanted`, in ascending offsets."""
     low, high = 0, len(offsets)
     while low < high:
         middle = (low + high) // 2

@@ -1,8 +1,9 @@
-"""Where an archive lies: a folder of this machine, or a bucket. All names are relative to it, with slashes.
+"""The storage of an archive: a local folder or an object store. All names are relative to it, with slashes.
 
-`create` is what two archivers meet at: of all who create one name, one succeeds, and what it wrote is there as a whole
-or not at all. A folder gives that by a hard link, which also outlives a power cut. Object stores by way of pyarrow do
-not: there `create` looks first and writes then, so `exclusive` is false, and there may be one archiver per topic only.
+- `create` synchronizes concurrent archivers: of all calls with one name, one succeeds, and its data is there as a whole
+  or not at all. A local folder provides this with a hard link, which also survives a power failure.
+- Object stores accessed through pyarrow do not: `create` checks first and then writes, so `exclusive` is false, and
+  only one archiver per topic may run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headrace.runtime.entropy import SystemEntropy
 
 
 class StoredFile(NamedTuple):
-    """A file in a folder of the place."""
+    """A file in a folder of the storage."""
 
     name: str
     size_bytes: int
@@ -31,32 +32,32 @@ class ArchiveStorage(Protocol):
     exclusive: bool
 
     def read(self, name: str) -> bytes:
-        """All of a file; raises FileNotFoundError, as do the others that need one."""
+        """The content of a file. Like the other methods that need a file, raises FileNotFoundError."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file if there is none of this name; whether it was written."""
+        """Create a file unless the name exists. False if it does."""
 
     def writing(self, name: str) -> Any:
-        """A context manager with a new file to be written; it is on disk at the end, and gone after an error."""
+        """A context manager for a new file. At the end the file is durable; after an error it is removed."""
 
     def open(self, name: str) -> Any:
-        """An open file for reading anywhere in it."""
+        """Open a file for random access reads."""
 
     def files(self, folder: str) -> Sequence[StoredFile]:
-        """The files in a folder by name; none if there is no such folder."""
+        """The files in a folder, sorted by name; none if the folder does not exist."""
 
     def folders(self) -> Sequence[str]:
-        """The folders at the top."""
+        """The top-level folders."""
 
     def move(self, source: str, target: str) -> None:
-        """Give a file another name; what had that name before is gone."""
+        """Rename a file; a file at `target` is replaced."""
 
     def delete(self, name: str) -> None:
-        """Remove a file; it may be gone already."""
+        """Remove a file if it exists."""
 
 
 def open_storage(location: str) -> ArchiveStorage:
-    """The place that a path or a URI names (s3://bucket/prefix, gs://..., file:///...)."""
+    """The storage at a path or a URI (s3://bucket/prefix, gs://..., file:///...)."""
     scheme, colon, _ = location.partition("://")
     if not colon:
         return LocalArchiveStorage(Path(location))
@@ -89,8 +90,9 @@ class LocalArchiveStorage:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
                 raise
-            why = f"the file system of {self.root} has no hard links, without which archivers cannot be kept apart"
-            raise ArchiveStorageUnusable(why) from error
+            raise ArchiveStorageUnusable(
+                f"the file system of {self.root} has no hard links, which concurrent archivers need; use another path"
+            ) from error
         finally:
             draft.unlink(missing_ok=True)
         return True
@@ -117,7 +119,7 @@ class LocalArchiveStorage:
         found = []
         with suppress(FileNotFoundError), os.scandir(self.root / folder) as entries:
             for entry in entries:
-                # Between the listing and the look a file may go.
+                # A file may be removed after it was listed.
                 with suppress(FileNotFoundError):
                     if entry.is_file():
                         about = entry.stat()
@@ -140,7 +142,7 @@ class LocalArchiveStorage:
 
 
 class RemoteArchiveStorage:
-    """By pyarrow.fs: S3, GCS, Azure, HDFS."""
+    """An object store, through pyarrow.fs: S3, GCS, Azure, HDFS."""
 
     exclusive = False
 
@@ -213,7 +215,7 @@ class RemoteArchiveStorage:
 
 
 def _make_folder(path: Path) -> None:
-    """With the folders above it, each of them on disk before it is used."""
+    """Create a folder with its parents, each durable before it is used."""
     if not path.is_dir():
         _make_folder(path.parent)
         path.mkdir(exist_ok=True)

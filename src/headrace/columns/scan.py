@@ -34,7 +34,7 @@ _WAIT_SECONDS: Final = 0.5
 
 
 class RangeOutOfLog(OffsetOutOfRange):
-    """The log does not hold the range that was to be read: it has been trimmed, or it ends before."""
+    """The log does not hold the whole range: retention has removed its start, or the log ends before its end."""
 
     def __init__(self, message: str = "", log_start: int = -1, log_end: int = -1) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class RangeOutOfLog(OffsetOutOfRange):
 
 
 class RangeFetcher(msgspec.Struct, frozen=True):
-    """What is asked for, and how."""
+    """Fetches an offset range of one partition from its leader, across leader changes."""
 
     target: TopicPartition
     start: int
@@ -54,9 +54,9 @@ class RangeFetcher(msgspec.Struct, frozen=True):
     connection_key: str
 
     async def fetch(self, offset: int, cluster: Cluster) -> PartitionData | None:
-        """Batches from this offset on; None when there are none before the end of the range."""
+        """Batches from this offset; None if there are no more before the end of the range."""
         if offset == self.start:
-            # Whether there is such a partition: from then on, a broker that does not know it is one that restarts.
+            # Check that the partition exists. Later, a broker that does not know it is restarting, so retry.
             await cluster.call_with_retries(
                 lambda: cluster.partition(*self.target), deadline_seconds=self.deadline_seconds
             )
@@ -64,7 +64,7 @@ class RangeFetcher(msgspec.Struct, frozen=True):
         backoff = cluster.backoff()
         while True:
             try:
-                told = await cluster.call_with_retries(
+                fetched = await cluster.call_with_retries(
                     lambda: self._fetch(offset, cluster),
                     deadline_seconds=self.deadline_seconds,
                     topics_may_appear=True,
@@ -73,17 +73,17 @@ class RangeFetcher(msgspec.Struct, frozen=True):
                 log = await self._bounds(cluster)
                 if offset < log.earliest or cluster.clock.monotonic() >= deadline:
                     raise self._out_of_log(log) from None
-                await asyncio.sleep(backoff.next_seconds())  # a new leader may have to catch up
+                await asyncio.sleep(backoff.next_seconds())  # a new leader may be catching up
                 continue
-            if told.records:
-                return told
-            if (told.last_stable_offset if self.read_committed else told.high_watermark) >= self.end:
+            if fetched.records:
+                return fetched
+            if (fetched.last_stable_offset if self.read_committed else fetched.high_watermark) >= self.end:
                 return None
             if cluster.clock.monotonic() >= deadline:
                 raise self._out_of_log(await self._bounds(cluster))
 
     async def _fetch(self, offset: int, cluster: Cluster) -> PartitionData:
-        """One attempt, at whoever leads now."""
+        """One attempt, at the current leader."""
         topic, partition = self.target
         leader = (await cluster.partition(topic, partition)).leader
         requested = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=self.fetch_bytes)
@@ -94,13 +94,13 @@ class RangeFetcher(msgspec.Struct, frozen=True):
             isolation_level=1 if self.read_committed else 0,
             topics=[FetchTopic(topic=topic, partitions=[requested])],
         )
-        answer: FetchResponse = await cluster.call(
+        response: FetchResponse = await cluster.call(
             request, node_id=leader, version_max=_NAMES_UNTIL, connection_key=self.connection_key
         )
-        raise_for_code(answer.error_code)
-        told = only_result(only_result(answer.responses).partitions)
-        raise_for_code(told.error_code)
-        return told
+        raise_for_code(response.error_code)
+        fetched = only_result(only_result(response.responses).partitions)
+        raise_for_code(fetched.error_code)
+        return fetched
 
     async def _bounds(self, cluster: Cluster) -> OffsetBounds:
         return (await find_bounds(cluster, [self.target], read_committed=self.read_committed))[self.target]
@@ -143,33 +143,33 @@ def scan(
     fetch_bytes: int = FETCH_BYTES,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> Iterator[pa.RecordBatch]:
-    """The records from `start` to before `end`, in their order.
+    """The records of [start, end), in order.
 
     A `RecordBatch` ends with the record batch that makes it reach `rows_max` or `bytes_max`. Raises `RangeOutOfLog`,
-    and the last failure of those that lasted longer than the deadline.
+    and the last error if the scan makes no progress within the deadline.
     """
     reader = ColumnReader(topic, partition, columns, start, end, read_committed=read_committed)
     if start >= end:
         return
-    way = sync_cluster(bootstrap)
-    with way.connection_key() as connection_key:
+    cluster = sync_cluster(bootstrap)
+    with cluster.connection_key() as connection_key:
         target = TopicPartition(topic, partition)
-        reading = RangeFetcher(target, start, end, read_committed, fetch_bytes, deadline_seconds, connection_key)
-        coming: Future[PartitionData | None] | None = way.start(partial(reading.fetch, start))
+        fetcher = RangeFetcher(target, start, end, read_committed, fetch_bytes, deadline_seconds, connection_key)
+        pending: Future[PartitionData | None] | None = cluster.start(partial(fetcher.fetch, start))
         try:
-            while coming is not None and (told := coming.result()) is not None:
+            while pending is not None and (fetched := pending.result()) is not None:
                 requested = reader.next_offset
-                assert isinstance(told.records, memoryview)
-                reader.add(told.records, told.aborted_transactions)
+                assert isinstance(fetched.records, memoryview)
+                reader.add(fetched.records, fetched.aborted_transactions)
                 if reader.next_offset <= requested:
-                    raise CorruptMessage(f"{target} was asked for offset {requested} and gave only earlier ones")
-                coming = None
+                    raise CorruptMessage(f"a fetch of {target} at offset {requested} returned only earlier offsets")
+                pending = None
                 if reader.next_offset < end:
-                    coming = way.start(partial(reading.fetch, reader.next_offset))
+                    pending = cluster.start(partial(fetcher.fetch, reader.next_offset))
                 while (rows := reader.take(rows_max, bytes_max)) is not None:
                     yield rows
             if (rows := reader.rest()) is not None:
                 yield rows
         finally:
-            if coming is not None:
-                coming.cancel()
+            if pending is not None:
+                pending.cancel()

@@ -1,6 +1,6 @@
-"""One way to the brokers per process and bootstrap list, for code that is not async: a loop in a thread of its own.
+"""A cluster client for synchronous code: one event loop thread per process and bootstrap list.
 
-A forked child has its own: threads do not survive a fork, and the parent's connections are not the child's to use.
+A forked child gets a new one: threads do not survive a fork, and the child must not use the parent's connections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Work = Callable[[Cluster], Coroutine[Any, Any, T]]
 
 
 class SyncCluster:
-    """A cluster on its loop; safe to be used by many threads at once."""
+    """A cluster on its event loop thread; safe for concurrent use by many threads."""
 
     def __init__(self, bootstrap: str) -> None:
         self._cluster = connect(bootstrap)
@@ -32,16 +32,16 @@ class SyncCluster:
         self._connection_keys_lock = threading.Lock()
 
     def call(self, work: Work[T]) -> T:
-        """What `work(cluster)` returns or raises."""
+        """Run `work(cluster)` and return its result."""
         return self._thread.call(work(self._cluster))
 
     def start(self, work: Work[T]) -> Future[T]:
-        """The same without waiting for it; a cancelled future cancels the work."""
+        """Start `work(cluster)` without waiting. Cancelling the future cancels the work."""
         return asyncio.run_coroutine_threadsafe(work(self._cluster), self._loop)
 
     @contextmanager
     def connection_key(self) -> Iterator[str]:
-        """Connections that nobody else uses meanwhile; they are kept for the next who asks."""
+        """A key of connections for exclusive use inside the context. They stay open and are reused later."""
         with self._connection_keys_lock:
             if not self._free_connection_keys:
                 self._free_connection_keys.append(self._connection_keys)
@@ -59,7 +59,7 @@ _clusters_lock = threading.Lock()
 
 
 def sync_cluster(bootstrap: str) -> SyncCluster:
-    """The link of this process to these brokers ("host:port,host:port"); made at the first call, and kept."""
+    """The cluster of this process for a bootstrap list ("host:port,host:port"); created by the first call."""
     key = (os.getpid(), bootstrap)
     with _clusters_lock:
         if key not in _clusters:
@@ -68,8 +68,10 @@ def sync_cluster(bootstrap: str) -> SyncCluster:
 
 
 def _after_fork() -> None:
-    """A thread that is not in the child may have held the lock. The parent's links are kept, unused: to collect them
-    would close what the parent still uses."""
+    """Replace the lock in a forked child, because a thread that does not exist there may hold it.
+
+    The parent's clusters stay referenced but unused: collecting them would close connections that the parent uses.
+    """
     global _clusters_lock  # noqa: PLW0603
     _clusters_lock = threading.Lock()
 

@@ -52,7 +52,7 @@ def staged(
 ) -> ArchivedFile:
     subject = FileContents(catalogue.topic, TOPIC_ID, partition, first, last)
     batch = rows_of(partition, range(first, last + 1) if offsets is None else offsets)
-    return write_file(catalogue.place, subject, [batch], rules)
+    return write_file(catalogue.storage, subject, [batch], rules)
 
 
 def add(catalogue: ArchiveCatalogue, partition: int, *bounds: int) -> Sequence[ArchivedFile]:

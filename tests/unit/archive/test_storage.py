@@ -12,7 +12,7 @@ from headrace.archive.storage import ArchiveStorage, LocalArchiveStorage, Remote
 
 
 @pytest.fixture(params=["folder", "pyarrow"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveStorage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveStorage:
     return LocalArchiveStorage(tmp_path) if request.param == "folder" else RemoteArchiveStorage(tmp_path.as_uri())
 
 
@@ -35,45 +35,45 @@ def test_of_those_who_create_a_name_one_succeeds(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a/b").iterdir()] == ["entry.json"]
 
 
-def test_what_is_there_is_not_created_again(place: ArchiveStorage) -> None:
-    assert place.create("topic/entry", b"one")
-    assert not place.create("topic/entry", b"two")
-    assert place.read("topic/entry") == b"one"
+def test_what_is_there_is_not_created_again(storage: ArchiveStorage) -> None:
+    assert storage.create("topic/entry", b"one")
+    assert not storage.create("topic/entry", b"two")
+    assert storage.read("topic/entry") == b"one"
 
 
-def test_files_are_written_moved_listed_and_deleted(place: ArchiveStorage) -> None:
-    with place.writing("topic/tmp/a.token") as file:
+def test_files_are_written_moved_listed_and_deleted(storage: ArchiveStorage) -> None:
+    with storage.writing("topic/tmp/a.token") as file:
         file.write(b"rows")
-    place.move("topic/tmp/a.token", "topic/a")
-    place.move("topic/a", "topic/aside/deep/a")
-    place.move("topic/aside/deep/a", "topic/a")
-    (found,) = place.files("topic")
+    storage.move("topic/tmp/a.token", "topic/a")
+    storage.move("topic/a", "topic/aside/deep/a")
+    storage.move("topic/aside/deep/a", "topic/a")
+    (found,) = storage.files("topic")
     assert (found.name, found.size_bytes) == ("a", 4)
     assert found.modified_ms > 1_700_000_000_000
-    assert place.folders() == ["topic"]
-    with place.open("topic/a") as file:
+    assert storage.folders() == ["topic"]
+    with storage.open("topic/a") as file:
         assert file.read() == b"rows"
-    place.delete("topic/a")
-    place.delete("topic/a")
-    assert place.files("topic") == []
-    assert place.files("nowhere") == []
+    storage.delete("topic/a")
+    storage.delete("topic/a")
+    assert storage.files("topic") == []
+    assert storage.files("nowhere") == []
     with pytest.raises(FileNotFoundError):
-        place.read("topic/a")
+        storage.read("topic/a")
     with pytest.raises(FileNotFoundError):
-        place.open("topic/a")
+        storage.open("topic/a")
     with pytest.raises(FileNotFoundError):
-        place.move("topic/a", "topic/b")
+        storage.move("topic/a", "topic/b")
 
 
-def test_a_file_whose_writer_fails_is_gone(place: ArchiveStorage) -> None:
+def test_a_file_whose_writer_fails_is_gone(storage: ArchiveStorage) -> None:
     def write() -> None:
-        with place.writing("topic/a") as file:
+        with storage.writing("topic/a") as file:
             file.write(b"half of it")
             raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError):
         write()
-    assert place.files("topic") == []
+    assert storage.files("topic") == []
 
 
 def test_a_place_is_named_by_a_path_or_a_uri(tmp_path: Path) -> None:
