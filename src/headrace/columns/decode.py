@@ -70,7 +70,7 @@ class ColumnReader:
         return self._rows.data_bytes
 
     def add(self, batches: memoryview, aborted: Sequence[AbortedTransaction] | None = None) -> None:
-        """Add one response, whose last batch may be incomplete. Afterwards `next_offset` is the offset to fetch next."""
+        """Add one response, whose last batch may be incomplete. Then `next_offset` is the offset to fetch next."""
         size, next_offset = (self._native and self._native.whole(batches)) or _whole_batches(batches)
         if size == 0 and len(batches) > 0:
             raise MessageTooLarge(f"the next batch of {self._target} did not fit into the response")

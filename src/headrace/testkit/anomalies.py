@@ -57,16 +57,17 @@ Rule = Callable[[History], Iterator[Anomaly]]
 
 
 def find_anomalies(history: History) -> list[Anomaly]:
-    """Everything that is wrong with it."""
+    """All anomalies of a single broker."""
     return [anomaly for rule in RULES for anomaly in rule(history)]
 
 
 def inconsistent_offsets(history: History) -> Iterator[Anomaly]:
     held: dict[RecordPosition, bytes] = {}
-    for place, value in _reported_positions(history):
-        if held.setdefault(place, value) != value:
+    for position, value in _reported_positions(history):
+        if held.setdefault(position, value) != value:
             yield Anomaly(
-                "inconsistent offset", place[0], f"offset {place[1]} held {_show(held[place])} and {_show(value)}"
+                "inconsistent offset", position[0], f"offset {position[1]} held {_show(held[position])} and
+                {_show(value)}"
             )
 
 
@@ -88,7 +89,7 @@ def lost_writes(history: History) -> Iterator[Anomaly]:
 def find_unseen(history: History) -> Iterator[Anomaly]:
     final = {partition: {value for _, value in log} for partition, log in history.final.items()}
     for send in history.sends:
-        # A send that was acknowledged without an offset may lie below the deleted offset.
+        # A send that was acknowledged without an offset may be below the deleted offset.
         is_deleted = send.offset < history.deleted.get(send.partition, -1)
         if send.is_ok and send.value not in final.get(send.partition, ()) and not is_deleted:
             yield Anomaly(
@@ -98,28 +99,28 @@ def find_unseen(history: History) -> Iterator[Anomaly]:
 
 def find_vanished(history: History) -> Iterator[Anomaly]:
     final = {(partition, offset) for partition, log in history.final.items() for offset, _ in log}
-    for place in dict.fromkeys(place for place, _ in _polled(history)):
-        if place not in final and place[1] >= history.deleted.get(place[0], 0):
-            yield Anomaly("vanished", place[0], f"offset {place[1]} was read once and is not in the log any more")
+    for position in dict.fromkeys(position for position, _ in _polled(history)):
+        if position not in final and position[1] >= history.deleted.get(position[0], 0):
+            yield Anomaly("vanished", position[0], f"offset {position[1]} was read once and is no longer in the log")
 
 
 def duplicates(history: History) -> Iterator[Anomaly]:
-    places: dict[bytes, RecordPosition] = {}
-    for place, value in _reported_positions(history):
-        if places.setdefault(value, place) != place:
-            yield Anomaly("duplicate", place[0], f"{_show(value)} lies at {places[value]} and at {place}")
+    positions: dict[bytes, RecordPosition] = {}
+    for position, value in _reported_positions(history):
+        if positions.setdefault(value, position) != position:
+            yield Anomaly("duplicate", position[0], f"{_show(value)} lies at {positions[value]} and at {position}")
 
 
 def unexpected(history: History) -> Iterator[Anomaly]:
     sent = {(send.partition, send.value) for send in history.sends}
-    for place, value in dict.fromkeys(_read(history)):
-        if (place[0], value) not in sent:
-            yield Anomaly("unexpected", place[0], f"offset {place[1]} holds {_show(value)}, which nobody sent there")
+    for position, value in dict.fromkeys(_read(history)):
+        if (position[0], value) not in sent:
+            yield Anomaly("unexpected", position[0], f"offset {position[1]} holds {_show(value)}, which was not sent there")
 
 
 def nonmonotonic_polls(history: History) -> Iterator[Anomaly]:
-    """A plain reader gets every offset once, in order; a member of a group does so within each poll. Where the history
-    has gaps, some offsets are never given to anybody."""
+    """A plain reader receives every offset once, in order; a member of a group does so within each poll. With gaps,
+    some offsets are never delivered."""
     stands: dict[tuple[str, int], int] = {}
     for poll in history.polls:
         offsets = [offset for offset, _ in poll.records]
@@ -130,7 +131,7 @@ def nonmonotonic_polls(history: History) -> Iterator[Anomaly]:
         for before, after in pairwise(offsets):
             may_skip = history.has_gaps or after <= history.deleted.get(poll.partition, 0)
             if after <= before or (after > before + 1 and not may_skip):
-                yield Anomaly("nonmonotonic poll", poll.partition, f"{poll.client} was given {before} and then {after}")
+                yield Anomaly("nonmonotonic poll", poll.partition, f"{poll.client} received {before} and then {after}")
 
 
 def nonmonotonic_sends(history: History) -> Iterator[Anomaly]:
@@ -198,7 +199,7 @@ def group_skips(history: History) -> Iterator[Anomaly]:
         first = history.deleted.get(partition, 0)
         skipped = [offset for offset in range(first, end) if offset not in given[group, partition]]
         if skipped:
-            yield Anomaly("group skip", partition, f"{group} committed {end}, but nobody in it was given {skipped}")
+            yield Anomaly("group skip", partition, f"{group} committed {end}, but no member received {skipped}")
 
 
 RULES: tuple[Rule, ...] = (
@@ -225,7 +226,7 @@ def _commit_detail(found: OffsetFetchOperation, possible: set[int]) -> str:
 
 
 def _acknowledged(history: History) -> Iterator[SendOperation]:
-    """The sends whose places are known."""
+    """The acknowledged sends with a known offset."""
     return (send for send in history.sends if send.is_ok and send.offset >= 0)
 
 
@@ -236,7 +237,7 @@ def _polled(history: History) -> Iterator[tuple[RecordPosition, bytes]]:
 
 
 def _read(history: History) -> Iterator[tuple[RecordPosition, bytes]]:
-    """Everything that anybody was given, also in the end."""
+    """All records that a client received, including the final read."""
     yield from _polled(history)
     for partition, log in history.final.items():
         for offset, value in log:
@@ -244,20 +245,20 @@ def _read(history: History) -> Iterator[tuple[RecordPosition, bytes]]:
 
 
 def _reported_positions(history: History) -> Iterator[tuple[RecordPosition, bytes]]:
-    """Everything that the broker said about what lies where."""
+    """All positions of records that the broker reported."""
     yield from _read(history)
     for send in _acknowledged(history):
         yield (send.partition, send.offset), send.value
 
 
 def find_replicated_anomalies(history: History) -> list[Anomaly]:
-    """Everything that is wrong with a topic that plain producers write to."""
+    """All anomalies of a replicated topic without transactions."""
     return [anomaly for rule in (*RULES, *REPLICATED) for anomaly in rule(history)]
 
 
 def find_copy_anomalies(source: History, copy: History, original: Callable[[bytes], bytes]) -> list[Anomaly]:
-    """Everything that is wrong with the copy of a topic, made by transactions. `original` tells of what a copied value
-    is the copy: each attempt to copy writes another value."""
+    """All anomalies of an exactly-once copy of a topic by transactions. `original` maps a copied value to its original:
+    each attempt to copy writes a different value."""
     found = [anomaly for rule in (*COPIED, *REPLICATED) for anomaly in rule(copy)]
     for partition, log in source.final.items():
         wanted = [value for _, value in log]
@@ -279,7 +280,7 @@ def diverged(history: History) -> Iterator[Anomaly]:
 
 
 def nonmonotonic_watermarks(history: History) -> Iterator[Anomaly]:
-    """Whoever asks after another was answered is told no less."""
+    """A lookup that begins after another has ended returns no smaller offset."""
     marks = defaultdict[tuple[str, int], list[WatermarkOperation]](list)
     for mark in history.marks:  # in the order in which they ended
         marks[mark.what, mark.partition].append(mark)
@@ -295,7 +296,7 @@ def aborted_reads(history: History) -> Iterator[Anomaly]:
     given += [(partition, record) for partition, log in history.final.items() for record in log]
     for partition, (offset, value) in dict.fromkeys(given):
         if value in history.aborted:
-            yield Anomaly("aborted read", partition, f"{value!r} at {offset} was aborted, and given to a reader")
+            yield Anomaly("aborted read", partition, f"{value!r} at {offset} was aborted, but a reader received it")
 
 
 def _miscopied(partition: int, wanted: Sequence[bytes], found: Sequence[bytes]) -> Iterator[Anomaly]:

@@ -1,15 +1,15 @@
-"""A whole broker on a host of a simulated world, composed as `headrace.server` does it, but for its doors to the world.
+"""A whole broker on a host of a simulated world, composed as in `headrace.server`, but with simulated system interfaces.
 
     broker = SimBroker(world, world.host("broker"))
     await broker.start()
     broker.host.disk.crash_after(40)        # or broker.kill(), broker.cut_power(), await broker.stop()
     await broker.down()
-    await broker.start()                    # on what the disk shows now
+    await broker.start()                    # on what survived on the disk
 
-What the broker does wrong by itself (a background task that dies, a handler that raises, a log that is quarantined
-although nothing has rotted, a flipped bit that it hands out) ends the run with `BrokerFailed`: in a simulation
-that is a finding. A broker of a cluster may give up when it cannot reach the registry, has no room to start, or starts
-on a disk that fails: then it is just down.
+- A failure without an injected cause ends the run with `BrokerFailed`: a background task that dies, a handler that
+  raises, a quarantined log without a flipped bit, a flipped bit that is served.
+- A broker of a cluster may end when it cannot reach the registry, has no space to start, or starts on a failing disk. It
+  is down then, which is not a failure.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MAY_FAIL_TO_START = (*MAY_GIVE_UP_ON, DiskFull)
 
 
 class BrokerFailed(Exception):
-    """The broker did what no fault of its world excuses."""
+    """The broker failed although no injected fault explains it."""
 
 
 class SimBroker:
-    """Alone, or one of those that share a registry. `on_open` is called with each start's `Broker` before it joins."""
+    """One broker, alone or in a cluster. `on_open` is called with the `Broker` of each start before it joins."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class SimBroker:
         self.starts = 0
         self.times_given_up = 0
         self.damaged: set[str] = set()
-        """The folders of logs that may be quarantined: bits have flipped in them, or they are gone."""
+        """The folders of logs that may be quarantined, because bits were flipped in them or they were removed."""
         self._world = world
         self._settings = dict(settings or {})
-        # As durable as SQLite is: a commit happens as a whole, or not at all.
+        # As durable as SQLite: a commit is applied as a whole or not at all.
         self._registry = registry or SimRegistryEnsemble()
         self._may_give_up = registry is not None
         self._on_open = on_open
@@ -85,21 +85,21 @@ class SimBroker:
 
     @property
     def registry(self) -> SimRegistry | None:
-        """The client of the process that runs, also while it starts or stops."""
+        """The registry client of the running process, also while it starts or stops."""
         return None if self._process is None else self._process.registry
 
     @property
     def running(self) -> Broker | None:
-        """The broker of the process that runs, also while it starts or stops."""
+        """The broker of the running process, also while it starts or stops."""
         return None if self._process is None else self._process.broker
 
     @property
     def may_fail(self) -> bool:
-        """One of its logs has failed, or is about to: then it is out of service until the broker is started again."""
+        """Whether a log has failed or is about to; it is out of service until the broker restarts."""
         return self._process is not None and self._process.may_fail
 
     async def start(self) -> bool:
-        """Start it on what the disk shows. False when the power went before it could serve."""
+        """Start the broker on the present disk. False if the power was cut before it could serve."""
         assert self._process is None, "it runs already"
         self.starts += 1
         process = self._process = _Process(
@@ -113,34 +113,34 @@ class SimBroker:
         return self.is_up
 
     async def down(self) -> None:
-        """Return when it does not run any more, for whatever reason."""
+        """Return when the process has ended, for whatever reason."""
         if self._process is not None:
             await asyncio.shield(self._process.ended)
 
     async def stop(self) -> None:
-        """Shut it down in order, as SIGTERM does. The power may go meanwhile."""
+        """Shut down cleanly, as SIGTERM does. The power may be cut meanwhile."""
         process = self._process
         if process is not None:
             process.stop.set()
             await asyncio.shield(process.ended)
 
     def kill(self) -> None:
-        """As kill -9: what it wrote stays in the page cache."""
+        """Kill the process, as kill -9 does: what it wrote stays in the page cache."""
         self._end(keep_page_cache=True)
 
     def cut_power(self, *, silently: bool = False) -> None:
-        """The host goes, or goes again: also when the broker is not running, its page cache is lost."""
+        """Cut the power of the host. If the broker is not running, its page cache is still lost."""
         self._end(keep_page_cache=False, silently=silently)
 
     def check(self) -> None:
-        """Raise `BrokerFailed` if the process that runs did something wrong that was only counted or marked. Its end
-        checks that as well."""
+        """Raise `BrokerFailed` if the running process had a failure that was only counted. The end of a run checks this
+        too."""
         if self._process is not None:
             self._process.check()
 
     def fail_next_sync(self, pattern: str = "*", operation: DiskOperation = "sync") -> None:
-        """Let a sync, of this run or of the next start, fail once: a log may then fail, which ends with this run of the
-        broker; a start may fail as a whole."""
+        """Let one sync of this run or of the next start fail. A log may then fail until the next start, or a start may
+        fail as a whole."""
         if self._process is None:
             self._next_may_fail = True
         else:
@@ -148,14 +148,14 @@ class SimBroker:
         self.host.disk.fail_next(operation, pattern)
 
     def flip_bit(self, path: str, position: int, bit: int) -> None:
-        """Let a bit of a log rot: the log may be quarantined from now on. The broker must not run: it trusts the bytes
+        """Flip a bit of a log, which may be quarantined from now on. The broker must not run, because it trusts bytes
         that it has written or checked itself."""
         assert self.is_down
         self.damaged.add(posixpath.dirname(path))
         self.host.disk.flip_bit(path, position, bit)
 
     def lose_log(self, folder: str) -> None:
-        """Let the folder of a log vanish. The broker must not run."""
+        """Remove the folder of a log. The broker must not run."""
         assert self.is_down
         self.damaged.add(folder)
         self.host.disk.lose(folder)
@@ -178,8 +178,8 @@ class SimBroker:
         self._end(keep_page_cache=True)
 
     def _on_damage_used(self, path: str, position: int) -> None:
-        if path.endswith(LOG):  # all else is checked by what it says
-            self._fail(BrokerFailed(f"it hands out byte {position} of {path}, which is damaged"))
+        if path.endswith(LOG):  # other files have their own checksums
+            self._fail(BrokerFailed(f"it serves byte {position} of {path}, which is damaged"))
 
     def _on_power_cut(self, _: SimulatedPowerCut) -> None:
         self._end(keep_page_cache=False)
@@ -198,20 +198,20 @@ class SimBroker:
                     future.set_result(None)
 
     def _fail(self, error: Exception) -> None:
-        """End the run. Raising would not do: the broker itself might catch it."""
+        """End the run. Raising is not enough, because the broker may catch the exception."""
         failure = BrokerFailed(f"{self.host.name}, start {self.starts}: {error!r}")
         failure.__cause__ = error
         self._world.loop.halt(failure)
 
 
 def _report_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A power cut is nobody's failure: whoever would have heard of it is gone."""
+    """Report exceptions of callbacks, except power cuts, which are not a failure."""
     if not isinstance(context.get("exception"), SimulatedPowerCut):
         loop.default_exception_handler(context)
 
 
 class _Process:
-    """One run of the broker, from its start to its end."""
+    """One run of the broker process."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class _Process:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.registry = registry
-        self.settled: asyncio.Future[None] = loop.create_future()  # it serves, or never will
+        self.settled: asyncio.Future[None] = loop.create_future()  # done when it serves or never will
         self.ended: asyncio.Future[None] = loop.create_future()
         self.stop = asyncio.Event()
         self.may_fail = False
@@ -235,7 +235,7 @@ class _Process:
         self._damaged = damaged
         self._supervisor = Supervisor()
         self.broker: Broker | None = None
-        self._door: KafkaServer | None = None
+        self._server: KafkaServer | None = None
 
     @property
     def expected_start_errors(self) -> tuple[type[Exception], ...]:
@@ -258,16 +258,16 @@ class _Process:
         self.check()
         if self._on_open is not None:
             self._on_open(broker)
-        self._door = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
-        address = await self._door.listen(host.name, PORT)
-        supervisor.spawn(self._door.run_sweeps(), "door")
+        self._server = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
+        address = await self._server.listen(host.name, PORT)
+        supervisor.spawn(self._server.run_sweeps(), "door")
         await broker.join(*address)
-        self._door.start_accepting()
+        self._server.start_accepting()
         await broker.wait_for_leaders()
         return broker
 
     async def serve(self) -> None:
-        """Return when it is told to stop; raise when one of its tasks dies."""
+        """Return when the broker is told to stop; raise if one of its tasks dies."""
         stop = asyncio.create_task(self.stop.wait())
         failure = asyncio.create_task(self._supervisor.failure())
         await asyncio.wait((stop, failure), return_when=asyncio.FIRST_COMPLETED)
@@ -276,20 +276,20 @@ class _Process:
         failure.cancel()
 
     async def close(self, broker: Broker) -> None:
-        assert self._door is not None
+        assert self._server is not None
         await broker.cluster.transfer_leadership()
-        self._door.stop_listening()
+        self._server.stop_listening()
         broker.complete_waiting_requests()
-        await self._door.drain(DRAIN_SECONDS)
+        await self._server.drain(DRAIN_SECONDS)
         await self._supervisor.stop()
         await broker.stop()
 
     def check(self) -> None:
-        """Raise if something went wrong that was only counted or marked."""
+        """Raise if there was a failure that was only counted."""
         if self.broker is not None:
             for log in self.broker.store.logs.values():
                 is_unexplained = log.quarantined is not None and log.folder not in self._damaged
                 if is_unexplained or (log.failed is not None and not self.may_fail):
                     raise BrokerFailed(f"{log.folder}: {log.quarantined or log.failed}")
-        if self._door is not None and self._door.failures:
-            raise BrokerFailed(f"{self._door.failures} requests failed by an exception; the log says how")
+        if self._server is not None and self._server.failures:
+            raise BrokerFailed(f"{self._server.failures} requests failed by an exception; see the log")

@@ -25,13 +25,13 @@ TEAR_CHANCE = 0.25
 
 
 class FileNode:
-    """One file's bytes, without a name."""
+    """The content of one file, without its name."""
 
     def __init__(self) -> None:
         self.content = bytearray()  # what a reader sees
         self.warm = True  # in the page cache
         self.moves = 0  # renames and removals
-        self.rotten: set[int] = set()  # positions of flipped bits that nobody has overwritten or cut off
+        self.rotten: set[int] = set()  # positions of flipped bits that were neither overwritten nor cut off
         self._durable = bytearray()
         self._pieces: dict[int, list[tuple[int, bytes]]] = {}  # page -> (offset in page, bytes), in order
         self._sizes: list[int] = []  # the sizes since the last sync, in order
@@ -54,16 +54,16 @@ class FileNode:
         if size < len(self.content):
             del self.content[size:]
             self._forget_rot_behind(size)
-            self._note(bytes(-size % PAGE), size)  # the rest of the last page; others just leave the file
+            self._note(bytes(-size % PAGE), size)  # zero the rest of the last page; later pages are dropped
         else:
             self._grow(size)
         self._note_size()
 
     def sync(self) -> None:
-        """All is durable now, but for the pages that an earlier failed sync has abandoned."""
+        """Make everything durable, except pages that an earlier failed sync has abandoned."""
         size = len(self.content)
         del self._durable[size:]
-        self._durable.extend(bytes(size - len(self._durable)))  # never negative: it was cut just before
+        self._durable.extend(bytes(size - len(self._durable)))  # never negative, because it was truncated above
         for page in [page for page in self._pieces if page not in self._abandoned]:
             start = page * PAGE
             self._durable[start : start + PAGE] = self.content[start : start + PAGE]
@@ -71,11 +71,11 @@ class FileNode:
         self._sizes.clear()
 
     def fail_sync(self) -> None:
-        """The kernel could not write: it says so once, and takes the pages for clean from then on."""
+        """Fail as the kernel does: report the error once and treat the pages as clean from then on."""
         self._abandoned.update(self._pieces)
 
     def lose_power(self, random: Random, keep_chance: float) -> None:
-        """Become what the platter shows after a power cut."""
+        """Replace the content by what survives a power cut."""
         survived = bytearray(self._durable).ljust(max([0, *self._sizes]), b"\0")
         for page, pieces in sorted(self._pieces.items()):
             start = page * PAGE
@@ -84,7 +84,7 @@ class FileNode:
             survived[start : start + PAGE] = after[: len(before)]
         del survived[self._size_after_power_cut(random, keep_chance) :]
         self.content = survived
-        self._forget_rot_behind(min(len(self._durable), len(survived)))  # what was not durable has rotted in memory
+        self._forget_rot_behind(min(len(self._durable), len(survived)))  # flipped bits that were not durable are lost
         self.warm = False
         self._durable = bytearray(survived)
         self._pieces.clear()
@@ -92,7 +92,7 @@ class FileNode:
         self._abandoned.clear()
 
     def flip_bit(self, position: int, bit: int) -> None:
-        """Rot: the platter's byte and the cached one alike."""
+        """Flip a bit, both on the platter and in the page cache."""
         for data in (self.content, self._durable):
             if position < len(data):
                 data[position] ^= 1 << bit
@@ -106,7 +106,7 @@ class FileNode:
         self.content.extend(bytes(size - len(self.content)))
         for page in range(old_pages, pages):
             if page in self._pieces or page * PAGE < len(self._durable):
-                self._note(bytes(PAGE), page * PAGE)  # it was cut off before: it comes back empty
+                self._note(bytes(PAGE), page * PAGE)  # it was cut off before, and returns empty
 
     def _note(self, data: bytes, position: int) -> None:
         taken = 0
@@ -114,7 +114,7 @@ class FileNode:
             page, offset = divmod(position + taken, PAGE)
             piece = data[taken : taken + PAGE - offset]
             self._pieces.setdefault(page, []).append((offset, piece))
-            self._abandoned.discard(page)  # dirty again as a whole
+            self._abandoned.discard(page)  # the whole page is dirty again
             taken += len(piece)
 
     def _note_size(self) -> None:
@@ -129,7 +129,7 @@ class FileNode:
         step = random.randrange(len(sizes))
         size = sizes[step]
         if step + 1 < len(sizes) and sizes[step + 1] > size and random.random() < 0.5:
-            return random.randint(size, sizes[step + 1])  # a long write gets its size in steps
+            return random.randint(size, sizes[step + 1])  # a long write extends the file in steps
         return size
 
 
@@ -163,7 +163,7 @@ Node: TypeAlias = FileNode | SimFolder
 
 @dataclass(eq=False, slots=True)
 class _PendingNameChange:
-    """The name in this folder now means that node, or nothing; a renamed node leaves its old name with it."""
+    """A pending change: the name in this folder refers to a node, or to nothing. A rename also removes the old name."""
 
     folder: SimFolder
     name: str
@@ -175,7 +175,7 @@ class SimFileTree:
     def __init__(self) -> None:
         self.root = SimFolder()
         self._pending: list[_PendingNameChange] = []
-        self._homes: dict[Node, tuple[SimFolder, str]] = {}  # where a node is found after a power cut
+        self._homes: dict[Node, tuple[SimFolder, str]] = {}  # the durable location of a node
 
     def find(self, path: str) -> Node | None:
         node: Node = self.root
@@ -216,7 +216,7 @@ class SimFileTree:
         return node
 
     def rename(self, source: str, target: str) -> Node | None:
-        """Returns the node that was replaced."""
+        """Rename a node. Returns the node that was replaced, if any."""
         folder, name = self._place(source)
         if name not in folder.entries:
             raise _error(errno.ENOENT, source)
@@ -238,7 +238,7 @@ class SimFileTree:
         return replaced
 
     def lose(self, path: str) -> Node:
-        """Let a name be gone, durably, although no program has removed it."""
+        """Remove a name durably, although no program has removed it."""
         folder, name = self._place(path)
         node = self.remove(path)
         self._pending = [one for one in self._pending if (one.folder, one.name) != (folder, name)]
@@ -254,7 +254,7 @@ class SimFileTree:
             file.sync()
 
     def sync(self, folder: SimFolder) -> None:
-        """Make this folder's names durable; a rename into it takes along what its old folder has pending."""
+        """Make the names of a folder durable. A rename into it also applies to the source folder."""
         folders = {id(folder)}
         folders.update(id(change.left) for change in self._pending if change.left and change.folder is folder)
         still_pending = []
@@ -266,7 +266,7 @@ class SimFileTree:
         self._pending = still_pending
 
     def lose_power(self, random: Random, keep_chance: float) -> list[str]:
-        """Become what the platter shows after a power cut; says which files there are."""
+        """Apply a power cut to all names and files. Returns the paths of the files that are left."""
         for change in self._pending:
             if random.random() < keep_chance:
                 self._apply(change)

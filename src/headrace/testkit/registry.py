@@ -88,7 +88,7 @@ class SimRegistryEnsemble:
         return session
 
     def record_ping(self, session: Session) -> bool:
-        """A sign of life. False when it comes too late."""
+        """Record a ping. False if the session has ended."""
         self.expire_silent()
         if session.id not in self._sessions:
             return False
@@ -103,24 +103,26 @@ class SimRegistryEnsemble:
             self.expire(Session(number))
 
     def has_timed_out(self, session: Session) -> bool:
-        """Whether the session is over because nothing was heard of it for its timeout."""
+        """Whether the session has ended because no ping arrived within its timeout."""
         self.expire_silent()
         return session.id in self._timed_out
 
     def expire(self, session: Session) -> None:
-        """End a session. Its keys are gone, the others are told, and its holder too if it can be reached."""
+        """End a session. Its keys are removed; other clients are notified, and its owner too if it can be reached."""
         ended = self._sessions.pop(session.id, None)
         if ended is None:
             return
         gone = [key for key, holder in self._holders.items() if holder == session.id]
-        self.entries = {key: entry for key, entry in self.entries.items() if key not in gone}  # servers keep the old
+        self.entries = {
+            key: entry for key, entry in self.entries.items() if key not in gone
+        }  # servers keep the old one
         for key in gone:
             del self._holders[key]
         self._tell(gone)
         ended.client.on_session_ended(session)
 
     def expire_holder(self, key: str) -> None:
-        """End the session that holds an ephemeral key, if one does."""
+        """End the session that owns an ephemeral key, if there is one."""
         if key in self._holders:
             self.expire(Session(self._holders[key]))
 
@@ -181,15 +183,15 @@ __all__ = ["SimRegistry", "SimRegistryEnsemble"]
 
 T = TypeVar("T")
 
-STEP_SECONDS = 1e-6  # between two that arrive one after the other
+STEP_SECONDS = 1e-6  # between two messages that arrive in order
 PINGS_PER_TIMEOUT = 3
 WAKING_SECONDS = 0.05
-LATE_SECONDS = 0.1  # only a pause makes a callback so late
-PINGS_MISSED = 2  # in a row, before a client takes its connection for dead
+LATE_SECONDS = 0.1  # only a pause delays a callback this much
+PINGS_MISSED = 2  # in a row, before a client treats its connection as broken
 
 
 class _SimConnection:
-    """`is_cut`: nothing gets through. `dropped`: the client has noticed it."""
+    """The connection of a client. `is_cut`: nothing passes. `dropped`: the client has noticed."""
 
     def __init__(self) -> None:
         self.is_cut = False
@@ -198,12 +200,12 @@ class _SimConnection:
 
 @dataclass(eq=False, slots=True)
 class _SimSession:
-    """A session as its holder sees it. What the holder is told, it is told in its own context."""
+    """A session as its owner sees it. Notifications run in the context of the owner."""
 
     session: Session
     on_state: Callable[[SessionState], None] | None
     context: Context
-    confirmed: float  # when the last ping that the ensemble has heard was sent
+    confirmed: float  # when the last ping that reached the ensemble was sent
     state: SessionState = SessionState.HELD
     pings_missed: int = 0
 
@@ -216,7 +218,7 @@ class _SimSession:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _UnappliedCommit:
-    """A commit that a client's server has not applied yet: all keys as they are after it, and those that it changed."""
+    """A commit that a client's server has not applied yet: all keys after it, and those that it changed."""
 
     entries: dict[str, RegistryEntry]
     keys: Sequence[str]
@@ -248,7 +250,7 @@ class SimRegistry:
         self._last_heard = 0.0
         self._woken_at = 0.0
         self.behind_seconds = self.state.random.uniform(0, limit) if (limit := self.state.behind_seconds) else 0.0
-        self._seen = self.state.entries  # by the server that this client is connected to
+        self._seen = self.state.entries  # the state of the server that this client is connected to
         self._unseen: deque[_UnappliedCommit] = deque()
         self.state.clients.append(self)
 
@@ -267,7 +269,7 @@ class SimRegistry:
 
     @property
     def has_missed_the_end(self) -> bool:
-        """Whether the session has timed out and the client has not noticed anything yet."""
+        """Whether the session has timed out and the client has not noticed yet."""
         held = self._held
         return held is not None and held.state is SessionState.HELD and self.state.has_timed_out(held.session)
 
@@ -322,11 +324,11 @@ class SimRegistry:
         if self._held is None or self._held.session != session:
             return
         self._held, self._is_over = None, True
-        with suppress(RegistryUnavailable):  # then it ends when its time is up
+        with suppress(RegistryUnavailable):  # the session ends by timeout then
             await self._ask(lambda: self.state.expire(session))
 
     def expire(self, session: Session) -> None:
-        """End a session from outside, as an ensemble does that hears nothing any more."""
+        """End a session from outside, as an ensemble does that receives no pings."""
         self.state.expire(session)
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> _SimWatch:
@@ -341,7 +343,7 @@ class SimRegistry:
         self.crash()
 
     def crash(self) -> None:
-        """The process is gone: it is told nothing more, and its session ends, with timeouts when its time is up."""
+        """The process has ended: it gets no more notifications, and its session ends, by timeout if they are set."""
         held, self._held, self._is_over = self._held, None, True
         self._watches.clear()
         if self in self.state.clients:
@@ -350,19 +352,19 @@ class SimRegistry:
             self.state.expire(held.session)
 
     def disconnect(self, *, silently: bool = False) -> None:
-        """Cut the client off. It notices at once or, if `silently`, when its pings are not answered."""
+        """Disconnect the client. It notices at once or, if `silently`, when its pings get no response."""
         self._is_cut_off = self._connection.is_cut = True
         if not silently:
             self._drop()
 
     def reconnect(self) -> None:
-        """The way is free again: the client comes back, and hears what has become of its session."""
+        """Let the client reconnect and learn the state of its session."""
         self._is_cut_off = False
         self._drop()
         self._tell_in_order(self._come_back, context=self._held.context if self._held else None)
 
     def hear(self, keys: Sequence[str]) -> None:
-        """What the ensemble has committed; the client's server learns of it now or, if it lags, later."""
+        """Deliver a commit of the ensemble to the client's server: at once or, if the server lags, later."""
         unseen = _UnappliedCommit(self.state.entries, keys)
         self._unseen.append(unseen)
         if self.behind_seconds:
@@ -371,7 +373,7 @@ class SimRegistry:
             self._see_all()
 
     def on_session_ended(self, session: Session) -> None:
-        """The ensemble hangs up; the client comes back at once, and is told."""
+        """Break the connection from the ensemble's side; the client notices and reconnects at once."""
         held = self._held
         if held is not None and held.session == session and not self._connection.is_cut:
             self._tell_in_order(held.turn, SessionState.DOUBTED, context=held.context)
@@ -382,7 +384,7 @@ class SimRegistry:
             self._see(self._unseen[-1])
 
     def _see(self, last: _UnappliedCommit) -> None:
-        """The server catches up to this commit, unless it has done so; watches are told while the connection holds."""
+        """Let the server apply a commit, unless it has; watches are notified while the connection is up."""
         while last in self._unseen:
             self._seen, keys = (unseen := self._unseen.popleft()).entries, unseen.keys
             for number, key in enumerate(keys):
@@ -405,7 +407,7 @@ class SimRegistry:
         raise RegistryUnavailable("The registry cannot be reached")
 
     async def _send(self, connection: _SimConnection) -> None:
-        """Return when a request arrives; whether it does, `connection` says."""
+        """Return when a request arrives; `connection` says whether it did."""
         now = asyncio.get_running_loop().time()
         self._last_sent = max(now + self.state.delay(), self._last_sent + STEP_SECONDS) if self._takes_time else now
         was_dropped = connection.dropped.is_set()
@@ -414,7 +416,7 @@ class SimRegistry:
             raise RegistryUnavailable("The registry cannot be reached")
 
     async def _hear_back(self, connection: _SimConnection) -> bool:
-        """Return when the answer is there; False when it never comes."""
+        """Return when the response is there; False if it never arrives."""
         if self._takes_time:
             arrived = asyncio.Event()
             self._tell_in_order(arrived.set, context=None)
@@ -441,7 +443,7 @@ class SimRegistry:
     def _call(
         self, when: float, context: Context | None, callback: Callable[..., object], arguments: tuple[Any, ...]
     ) -> None:
-        """Call it, or in a process that was paused meanwhile a little later, in order."""
+        """Call it, or if the process was paused meanwhile, a little later, in order."""
         now = asyncio.get_running_loop().time()
         if now - when < LATE_SECONDS:
             callback(*arguments)

@@ -16,8 +16,8 @@ def make_gaps() -> tuple[SimDisk, CopiedGaps]:
     disk = SimDisk(1)
     disk.make_directory("/data")
     gaps = CopiedGaps(disk, PATH)
-    gaps.note(PAIRS[:1])
-    gaps.note(PAIRS[1:])
+    gaps.add(PAIRS[:1])
+    gaps.add(PAIRS[1:])
     return disk, gaps
 
 
@@ -67,6 +67,6 @@ def test_a_full_disk_leaves_the_gaps_as_they_were_but_in_need_of_a_sync() -> Non
     gaps.unsynced = False
     disk.fail_next("append", PATH, error=28)
     with pytest.raises(DiskFull):
-        gaps.note([(1 << 41, 1 << 42)])
+        gaps.add([(1 << 41, 1 << 42)])
     assert gaps.unsynced
     assert ends_of(gaps) == ends_of(CopiedGaps.read(disk, PATH)) == PAIRS

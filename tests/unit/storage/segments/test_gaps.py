@@ -10,7 +10,7 @@ def make_gaps() -> CleanedGaps:
     """Batches 12-13, 14-19 and 30-30 of a segment that began at 10 and ended before 40."""
     gaps = CleanedGaps(10, 40)
     for base_offset, next_offset in ((12, 14), (14, 20), (30, 31)):
-        gaps.note(base_offset, next_offset)
+        gaps.add_batch(base_offset, next_offset)
     gaps.markers.extend((11, 25))
     return gaps
 
