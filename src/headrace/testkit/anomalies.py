@@ -66,8 +66,9 @@ def inconsistent_offsets(history: History) -> Iterator[Anomaly]:
     for position, value in _reported_positions(history):
         if held.setdefault(position, value) != value:
             yield Anomaly(
-                "inconsistent offset", position[0], f"offset {position[1]} held {_show(held[position])} and
-                {_show(value)}"
+                "inconsistent offset",
+                position[0],
+                f"offset {position[1]} held {_show(held[position])} and {_show(value)}",
             )
 
 
@@ -115,7 +116,8 @@ def unexpected(history: History) -> Iterator[Anomaly]:
     sent = {(send.partition, send.value) for send in history.sends}
     for position, value in dict.fromkeys(_read(history)):
         if (position[0], value) not in sent:
-            yield Anomaly("unexpected", position[0], f"offset {position[1]} holds {_show(value)}, which was not sent there")
+            detail = f"offset {position[1]} holds {_show(value)}, which was not sent there"
+            yield Anomaly("unexpected", position[0], detail)
 
 
 def nonmonotonic_polls(history: History) -> Iterator[Anomaly]:

@@ -1,4 +1,4 @@
-"""A whole broker on a host of a simulated world, composed as in `headrace.server`, but with simulated system interfaces.
+"""A whole broker on a host of a simulated world, composed as in `headrace.server`, with simulated interfaces.
 
     broker = SimBroker(world, world.host("broker"))
     await broker.start()
@@ -8,8 +8,8 @@
 
 - A failure without an injected cause ends the run with `BrokerFailed`: a background task that dies, a handler that
   raises, a quarantined log without a flipped bit, a flipped bit that is served.
-- A broker of a cluster may end when it cannot reach the registry, has no space to start, or starts on a failing disk. It
-  is down then, which is not a failure.
+- A broker of a cluster may end when it cannot reach the registry, has no space to start, or starts on a failing disk.
+  It is down then, which is not a failure.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class _Process:
             self._on_open(broker)
         self._server = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
         address = await self._server.listen(host.name, PORT)
-        supervisor.spawn(self._server.run_sweeps(), "door")
+        supervisor.spawn(self._server.run_sweeps(), "kafka listener")
         await broker.join(*address)
         self._server.start_accepting()
         await broker.wait_for_leaders()

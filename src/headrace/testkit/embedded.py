@@ -148,7 +148,7 @@ class _Running:
         http = HttpServer(at, broker, metrics, HttpLimits(), supervisor, disk, network, clock, entropy)
         metrics.http = http
         _, http_port = await http.listen()
-        supervisor.spawn(kafka_server.run_sweeps(), "door")
+        supervisor.spawn(kafka_server.run_sweeps(), "kafka listener")
         await broker.join(_HOST, port)
         kafka_server.start_accepting()
         await broker.wait_for_leaders()

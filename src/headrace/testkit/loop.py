@@ -240,8 +240,8 @@ def _run_of(handle: asyncio.Handle) -> HostRun | None:
 
 
 def _has_ended(handle: asyncio.Handle) -> bool:
-    life = _run_of(handle)
-    return life is not None and life.ended
+    run = _run_of(handle)
+    return run is not None and run.ended
 
 
 def _drop_task(task: asyncio.Task[Any]) -> None:

@@ -113,9 +113,8 @@ class SimRegistryEnsemble:
         if ended is None:
             return
         gone = [key for key, holder in self._holders.items() if holder == session.id]
-        self.entries = {
-            key: entry for key, entry in self.entries.items() if key not in gone
-        }  # servers keep the old one
+        # A new dict, because lagging servers keep the old one.
+        self.entries = {key: entry for key, entry in self.entries.items() if key not in gone}
         for key in gone:
             del self._holders[key]
         self._tell(gone)

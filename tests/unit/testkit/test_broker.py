@@ -207,7 +207,7 @@ def test_a_broker_that_hands_out_damage_ends_the_run(monkeypatch: pytest.MonkeyP
         ):
             await consumer.poll(timeout_seconds=5.0)
 
-    with pytest.raises(BrokerFailed, match="hands out byte 70"):
+    with pytest.raises(BrokerFailed, match="serves byte 70"):
         in_world(main)
 
 
