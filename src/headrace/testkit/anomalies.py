@@ -167,7 +167,7 @@ def real_time_order(history: History) -> Iterator[Anomaly]:
 def lost_commits(history: History) -> Iterator[Anomaly]:
     """What is found must be an offset whose commit may be the last one that took effect.
 
-    A commit has taken effect when it is acknowledged, or when somebody has found it, whichever comes first.
+    A commit has taken effect when it is acknowledged or first fetched.
     """
     commits = defaultdict[tuple[str, int], list[CommitOperation]](list)
     for commit in history.commits:
@@ -286,9 +286,9 @@ def nonmonotonic_watermarks(history: History) -> Iterator[Anomaly]:
     marks = defaultdict[tuple[str, int], list[WatermarkOperation]](list)
     for mark in history.marks:  # in the order in which they ended
         marks[mark.what, mark.partition].append(mark)
-    for (what, partition), told in marks.items():
-        for later in told:
-            before = [mark for mark in told if mark.ended < later.began and mark.offset > later.offset]
+    for (what, partition), found in marks.items():
+        for later in found:
+            before = [mark for mark in found if mark.ended < later.began and mark.offset > later.offset]
             if before:
                 yield Anomaly("mark back", partition, f"its {what} was {before[0].offset}, then {later.offset}")
 

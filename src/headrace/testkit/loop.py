@@ -32,8 +32,8 @@ class HostRun:
         self.ended = False
 
 
-_life: ContextVar[HostRun | None] = ContextVar("life", default=None)
-_NOBODY = Context()
+_current_run: ContextVar[HostRun | None] = ContextVar("host_run", default=None)
+_NO_HOST = Context()
 
 
 class Deadlock(RuntimeError):
@@ -64,7 +64,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._halted: BaseException | None = None
         self._serials = 0
         self._live_tasks: dict[asyncio.Task[Any], HostRun | None] = {}
-        self._lives_ended = 0
+        self._runs_ended = 0
         self._held: dict[HostRun, list[asyncio.Handle]] = {}  # callbacks of paused runs
 
     def __del__(self) -> None:
@@ -85,34 +85,34 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle.cancel()
             self.stop()
 
-    def begin(self, life: HostRun, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    def begin(self, host_run: HostRun, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Start a task that ends, with everything that it starts, when its run ends."""
         context = copy_context()
-        context.run(_life.set, life)
+        context.run(_current_run.set, host_run)
         return context.run(self.create_task, coroutine, name=name)
 
-    def end(self, life: HostRun) -> None:
+    def end(self, host_run: HostRun) -> None:
         """Drop the tasks and callbacks of a run: they never continue, so none of them cleans up."""
-        life.ended = True
-        self._lives_ended += 1
-        self._held.pop(life, None)
+        host_run.ended = True
+        self._runs_ended += 1
+        self._held.pop(host_run, None)
         for handle in (*self._ready, *(timer for _, _, timer in self._timers)):
             if _has_ended(handle):
                 handle.cancel()
 
-    def pause(self, life: HostRun, seconds: float) -> None:
+    def pause(self, host_run: HostRun, seconds: float) -> None:
         """Pause a run for some time, as SIGSTOP does; then everything that was due meanwhile runs at once."""
-        assert life not in self._held, "paused already"
-        self._held[life] = []
-        self.call_later(seconds, self._resume, life, context=_NOBODY)
+        assert host_run not in self._held, "paused already"
+        self._held[host_run] = []
+        self.call_later(seconds, self._resume, host_run, context=_NO_HOST)
 
     def skip(self, seconds: float) -> None:
         """Advance time at once without running anything: what a paused process sees of the world until its timers and
         callbacks run."""
         self._now += seconds
 
-    def is_paused(self, life: HostRun) -> bool:
-        return life in self._held
+    def is_paused(self, host_run: HostRun) -> bool:
+        return host_run in self._held
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         try:
@@ -128,7 +128,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def finish(self) -> None:
         """Cancel the remaining tasks, oldest first, and close the loop. After a halt none is left."""
         if self._halted is None:
-            living = [task for task, life in self._live_tasks.items() if life is None or not life.ended]
+            living = [task for task, host_run in self._live_tasks.items() if host_run is None or not host_run.ended]
             for task in living:
                 task.cancel()
             if living:
@@ -160,7 +160,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Hold a reference to the task, so that garbage collection does not affect what runs."""
-        self._live_tasks[task] = _life.get()
+        self._live_tasks[task] = _current_run.get()
         task.add_done_callback(self._live_tasks.pop)
 
     def call_at(
@@ -192,7 +192,7 @@ class SimLoop(asyncio.BaseEventLoop):
         for _ in range(len(ready)):
             handle = ready.popleft()
             # A live run may have resumed a callback of an ended one.
-            if not (handle._cancelled or (self._lives_ended and _has_ended(handle))):
+            if not (handle._cancelled or (self._runs_ended and _has_ended(handle))):
                 handle._run()
 
     def _put_aside(self) -> None:
@@ -207,8 +207,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.clear()
         self._ready.extend(ready)
 
-    def _resume(self, life: HostRun) -> None:
-        self._ready.extend(self._held.pop(life, ()))
+    def _resume(self, host_run: HostRun) -> None:
+        self._ready.extend(self._held.pop(host_run, ()))
 
     def _write_to_self(self) -> None:
         pass
@@ -236,7 +236,7 @@ class _SimTask(asyncio.Task[Any]):
 
 def _run_of(handle: asyncio.Handle) -> HostRun | None:
     context: Context = handle._context  # type: ignore[attr-defined]
-    return context.get(_life)
+    return context.get(_current_run)
 
 
 def _has_ended(handle: asyncio.Handle) -> bool:

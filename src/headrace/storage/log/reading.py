@@ -127,7 +127,7 @@ class _LoadedBatches(NamedTuple):
     data: bytes
     position: int
     next_offset: int
-    indexes: Segment | None  # made anew, because the old ones were wrong
+    indexes: Segment | None  # rebuilt, because the old ones were wrong
 
 
 def _load(file: File, segment: Segment, wanted: ReadSpec, index_interval_bytes: int) -> _LoadedBatches:
