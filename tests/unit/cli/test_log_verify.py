@@ -171,8 +171,8 @@ def test_a_compacted_segment_has_the_gaps_that_are_listed_and_no_others(
     log.flush(12)
     assert verify(log, capsys)[0] == 1
     gaps = CleanedGaps(0, 12)
-    gaps.note(1, 4)
-    gaps.note(7, 10)
+    gaps.add_batch(1, 4)
+    gaps.add_batch(7, 10)
     listed = log.first.with_suffix(".gaps")
     listed.write_bytes(gaps.encode())
     assert verify(log, capsys)[:2] == (0, [])
