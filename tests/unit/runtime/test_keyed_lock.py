@@ -7,7 +7,7 @@ import asyncio
 from headrace.runtime.tasks import KeyedLock
 
 
-async def test_who_wants_the_same_key_waits_and_who_wants_another_does_not() -> None:
+async def test_operations_on_one_key_run_one_at_a_time_and_on_others_concurrently() -> None:
     turns, seen = KeyedLock[int](), list[str]()
     go = asyncio.Event()
 
@@ -26,7 +26,7 @@ async def test_who_wants_the_same_key_waits_and_who_wants_another_does_not() -> 
     assert seen == ["first", "other", "same"]
 
 
-async def test_a_free_turn_begins_without_a_wait() -> None:
+async def test_a_free_lock_is_acquired_without_a_wait() -> None:
     turns = KeyedLock[int]()
     taken = turns.take([1, 1])
     entering = taken.__aenter__()
@@ -38,7 +38,7 @@ async def test_a_free_turn_begins_without_a_wait() -> None:
     await taken.__aexit__(None, None, None)
 
 
-async def test_a_turn_ends_also_with_an_error_or_a_cancelled_wait() -> None:
+async def test_a_lock_is_released_after_an_error_or_a_cancelled_wait() -> None:
     turns = KeyedLock[int]()
 
     async def fail() -> None:

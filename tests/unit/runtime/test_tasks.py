@@ -79,7 +79,7 @@ async def test_a_task_that_dies_while_it_is_stopped_is_told_too(caplog: pytest.L
     assert "background task stumbling died" in caplog.text
 
 
-async def test_tasks_that_nobody_else_holds_stay_alive() -> None:
+async def test_the_supervisor_keeps_its_tasks_alive() -> None:
     supervisor, ran = Supervisor(), []
 
     async def wait_alone() -> None:

@@ -45,7 +45,7 @@ class FollowerLogHarness:
         self.start_offset = 0
         self.held: list[Batch] = []
         self.durable_end = 0
-        self.cutting_at = 1 << 62  # what is flushed above is promised to nobody
+        self.cutting_at = 1 << 62  # batches flushed above it may be removed
         self.state = ReplayRecorder()
         self.store: LogStore
         self.log: Log

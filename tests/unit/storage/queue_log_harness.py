@@ -83,7 +83,7 @@ class QueueLogHarness(CompactedLogHarness):
 
     @property
     def needed(self) -> list[int]:
-        """What somebody has still to do with; all if there is nobody."""
+        """The messages that a subscription has not settled; all if there is no subscription."""
         if not self.settled:
             return list(range(self.log.end_offset))
         done = set.intersection(*self.settled.values())

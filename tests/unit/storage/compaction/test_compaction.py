@@ -69,7 +69,7 @@ def test_a_batch_keeps_its_compression_and_its_headers(compression: int) -> None
     assert [header.compression for _, header in bench.batches()] == [compression] * 2
 
 
-def test_records_without_a_key_go() -> None:
+def test_records_without_a_key_are_removed() -> None:
     bench = CompactedLogHarness()
     bench.put((None, b"1"), (b"a", b"1"), (None, b"2"))
     bench.roll()

@@ -38,7 +38,7 @@ def test_one_old_message_stays_and_the_space_of_the_others_is_free_again() -> No
     assert len(bench.log.segments) <= 3, "what is left of many segments is in few"
 
 
-def test_nothing_goes_where_there_is_no_subscription() -> None:
+def test_without_a_subscription_nothing_is_removed() -> None:
     bench = filled()
     assert not bench.enforce_retention()
     bench.create("s")
@@ -48,7 +48,7 @@ def test_nothing_goes_where_there_is_no_subscription() -> None:
     assert len(bench.offsets) == 100
 
 
-def test_what_one_subscription_has_settled_waits_for_the_others() -> None:
+def test_a_message_stays_until_all_subscriptions_have_settled_it() -> None:
     bench = filled()
     bench.create("a", "b")
     bench.settle("a", (0, 99))
@@ -60,7 +60,7 @@ def test_what_one_subscription_has_settled_waits_for_the_others() -> None:
     assert bench.log.start_offset == 5
 
 
-def test_one_that_began_later_does_not_need_what_was_before() -> None:
+def test_a_subscription_does_not_need_messages_before_its_start() -> None:
     bench = filled()
     bench.create("late", floor=60)
     assert bench.enforce_retention()
@@ -89,7 +89,7 @@ def test_a_follower_makes_room_but_does_not_move_the_start() -> None:
     assert bench.offsets[0] == 0, "whole segments below it go with the start, when the leader tells"
 
 
-def test_who_goes_back_gets_what_is_left() -> None:
+def test_a_subscription_that_seeks_back_receives_the_remaining_messages() -> None:
     bench = filled()
     bench.create("s")
     bench.settle("s", (0, 99))
@@ -117,7 +117,7 @@ def test_a_segment_is_left_alone_until_half_of_what_is_in_it_is_settled() -> Non
     assert bench.offsets == [0, 17, 18, 19]
 
 
-def test_nobody_looks_again_at_what_has_not_changed() -> None:
+def test_an_unchanged_log_is_not_surveyed_again() -> None:
     bench = filled()
     bench.create("s")
     bench.settle("s", (1, 99))
@@ -227,7 +227,7 @@ def test_an_open_transaction_is_waited_for() -> None:
     assert [*range(20, 41)] == [offset for offset in bench.offsets if offset >= 20]
 
 
-def test_what_goes_is_gone_after_any_restart() -> None:
+def test_removed_messages_stay_removed_after_a_restart() -> None:
     for end in ("kill", "cut_power"):
         bench = filled()
         bench.create("s")
@@ -330,7 +330,7 @@ def test_messages_stay_that_come_to_settled_offsets_while_a_survey_is_taken(
     assert bench.offsets == list(range(100))
 
 
-def test_half_a_snapshot_is_not_enough_and_then_nothing_goes() -> None:
+def test_with_an_incomplete_snapshot_nothing_is_removed() -> None:
     bench = filled(30)
     bench.create("a", "b")
     bench.acks.roll()
@@ -358,7 +358,7 @@ def test_half_a_snapshot_is_not_enough_and_then_nothing_goes() -> None:
 def test_whatever_subscriptions_do_what_they_need_is_there(doings: list[tuple[str, str, int, int]]) -> None:
     bench = filled(60, size_bytes=60, per_batch=3)
     bench.create("a", "b", "c")
-    never_idle = set(range(60))  # somebody needed it whenever somebody looked
+    never_idle = set(range(60))  # a subscription needed it at every survey
     for number, (doing, name, first, more) in enumerate(doings):
         if doing == "settle" and name in bench.settled:
             bench.settle(name, (first, first + more))

@@ -114,7 +114,7 @@ def test_a_failed_sync_is_final_for_its_log_and_for_no_other() -> None:
     assert not bench.world.disk.exists("/data/clean-shutdown")
 
 
-def test_a_cancelled_round_is_seen_to_its_end() -> None:
+def test_a_cancelled_round_runs_to_completion() -> None:
     bench = LogHarness(config=SMALL)
 
     async def work() -> None:
@@ -150,7 +150,7 @@ def test_a_failure_in_a_cancelled_round_is_not_missed() -> None:
     assert bench.log.flushed_offset == 0
 
 
-def test_a_flush_whose_log_was_cut_meanwhile_promises_nothing() -> None:
+def test_a_flush_of_a_log_that_was_truncated_meanwhile_does_not_advance_the_flushed_offset() -> None:
     bench = LogHarness()
     bench.world.disk.delay_seconds = (0.5, 1.0)
 

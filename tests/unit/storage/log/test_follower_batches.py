@@ -55,7 +55,7 @@ def test_a_last_batch_that_is_not_whole_is_ignored() -> None:
         assert (bytes(copied.data), copied.headers) == (whole.data, [whole.header])
 
 
-def test_an_answer_without_a_whole_batch_is_refused_and_an_empty_one_is_not() -> None:
+def test_a_response_without_a_whole_batch_is_rejected_unless_it_is_empty() -> None:
     batch = make_batch(0)
     with pytest.raises(InvalidFollowerAppend):
         check_follower_batches(memoryview(batch.data[:-1]))
@@ -74,13 +74,13 @@ def test_any_damage_is_noticed(size: int) -> None:
             check_follower_batches(memoryview(damaged))
 
 
-def test_batches_that_go_back_among_themselves_are_refused() -> None:
+def test_batches_whose_offsets_go_back_are_rejected() -> None:
     for batches in (make_row(5, 4), make_row(5, 5), [*make_row(1, epoch=3), *make_row(2, epoch=2)]):
         with pytest.raises(InvalidFollowerAppend):
             check_follower_batches(memoryview(bytes_of(*batches)))
 
 
-def test_batches_that_go_back_behind_the_log_are_refused_and_change_nothing() -> None:
+def test_batches_below_the_log_end_are_rejected_and_change_nothing() -> None:
     replica = FollowerLogHarness()
     replica.copy(*make_row(0, 1, 2, epoch=4))
     for batches in (make_row(2, 3, epoch=4), make_row(3, epoch=3)):
@@ -107,7 +107,7 @@ def test_copied_batches_are_rolled_over_segments_and_indexed() -> None:
         restart(replica, how)
 
 
-def test_markers_reach_the_state_of_a_copy() -> None:
+def test_markers_are_replayed_to_the_state_of_a_follower() -> None:
     leader, follower = CompactedLogHarness(), CompactedLogHarness()
     leader.put((b"a", b"1"), producer_id=7, in_transaction=True)
     leader.put((b"b", b"1"), producer_id=8, in_transaction=True)
@@ -118,7 +118,7 @@ def test_markers_reach_the_state_of_a_copy() -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "cut_power"])
-def test_gaps_survive_whatever_ends_the_process(how: str) -> None:
+def test_gaps_survive_a_kill_and_a_power_cut(how: str) -> None:
     replica = make_replica(3, 4, 10, 500)
     restart(replica, how)
     assert replica.log.end_offset == 501
@@ -150,7 +150,7 @@ def test_gaps_that_came_after_a_checkpoint_without_any_are_found() -> None:
     assert replica.log.end_offset == 11
 
 
-def test_a_gap_wider_than_an_index_can_say_is_taken() -> None:
+def test_a_gap_wider_than_an_index_entry_allows_is_accepted() -> None:
     wide = 3 << 31
     replica = FollowerLogHarness()
     replica.copy(*make_row(0, wide, wide + 1))
@@ -195,7 +195,7 @@ def test_gaps_that_are_missing_altogether_are_damage() -> None:
     assert replica.log.quarantined is not None
 
 
-def test_a_gap_whose_batch_was_lost_does_not_stand_in_the_way_of_another_leader() -> None:
+def test_a_gap_whose_batch_was_lost_is_removed_for_another_leader() -> None:
     for seed in range(30):
         replica = FollowerLogHarness(seed)
         replica.copy(*make_row(0, 1))
@@ -210,7 +210,7 @@ def test_a_gap_whose_batch_was_lost_does_not_stand_in_the_way_of_another_leader(
         restart(replica)
 
 
-def test_who_leads_after_copying_goes_on_in_the_same_segment() -> None:
+def test_a_new_leader_continues_the_segment_that_it_replicated() -> None:
     replica = make_replica(0, 5)
     data = memoryview(build_batch([BatchRecord(value=b"mine")]))
     assert replica.log.append(data, parse_header(data), 3) == 6
@@ -240,7 +240,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["*.log", "*.copied-gaps"])
-def test_a_disk_that_fails_ends_the_log(file: str) -> None:
+def test_a_disk_failure_fails_the_log(file: str) -> None:
     replica = make_replica(0, 5)
     replica.world.disk.fail_next("append", file)
     with pytest.raises(DiskFailed):
@@ -248,7 +248,7 @@ def test_a_disk_that_fails_ends_the_log(file: str) -> None:
     assert replica.log.failed is not None
 
 
-def test_a_gap_that_cannot_be_synced_ends_the_log() -> None:
+def test_a_failed_sync_of_gaps_fails_the_log() -> None:
     replica = make_replica(0)
     replica.copy(*make_row(5))
     replica.world.disk.fail_next("sync", "*.copied-gaps")
@@ -257,7 +257,7 @@ def test_a_gap_that_cannot_be_synced_ends_the_log() -> None:
     assert (replica.log.flushed_offset, replica.log.failed is not None) == (1, True)
 
 
-def test_a_copied_log_can_be_cut_anywhere() -> None:
+def test_a_replicated_log_can_be_truncated_anywhere() -> None:
     offsets = (2, 3, 10, 11, 12, 40, 60, 61, 90)
     for offset in range(95):
         replica = make_replica(*offsets, config=replace(SMALL, segment_bytes=500))

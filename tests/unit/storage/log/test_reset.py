@@ -22,7 +22,7 @@ def make_replica(seed: int = 0) -> FollowerLogHarness:
 
 @pytest.mark.parametrize("offset", [0, 7, 15, 30, 1000])
 @pytest.mark.parametrize("how", ["kill", "cut_power"])
-def test_a_log_begins_anew_at_any_offset(offset: int, how: str) -> None:
+def test_a_log_can_be_reset_to_any_offset(offset: int, how: str) -> None:
     replica = make_replica()
     replica.checkpoint()
     replica.reset(offset)
@@ -66,7 +66,7 @@ def test_a_crash_leaves_the_old_log_or_the_new_one() -> None:
             replica.check()
 
 
-def test_who_reads_meanwhile_reads_the_old_log_to_its_end() -> None:
+def test_a_read_during_a_reset_ends_with_the_old_log() -> None:
     replica = make_replica()
     replica.world.disk.cold_chance = 0
     found = replica.log.read(0, 800, 30)
@@ -77,7 +77,7 @@ def test_who_reads_meanwhile_reads_the_old_log_to_its_end() -> None:
     found.release()
 
 
-def test_a_flush_under_way_promises_nothing_of_the_old_log() -> None:
+def test_a_flush_during_a_reset_does_not_advance_the_flushed_offset() -> None:
     for seed in range(20):
         replica = make_replica(seed)
         replica.copy(make_batch(30, epoch=2), make_batch(50, epoch=2))
@@ -96,7 +96,7 @@ def test_a_flush_under_way_promises_nothing_of_the_old_log() -> None:
         replica.check()
 
 
-def test_a_decision_that_cannot_be_read_any_more_is_damage() -> None:
+def test_a_damaged_restart_file_quarantines_the_log() -> None:
     replica = make_replica()
     replica.kill()
     replica.world.disk.write_atomically(f"{FOLDER}/restart", b"garbage")
@@ -104,7 +104,7 @@ def test_a_decision_that_cannot_be_read_any_more_is_damage() -> None:
     assert replica.log.quarantined is not None
 
 
-def test_a_disk_that_fails_ends_the_log_once_it_is_decided() -> None:
+def test_a_disk_failure_after_the_commit_of_a_reset_fails_the_log() -> None:
     replica = make_replica()
     replica.world.disk.fail_next("append", "*/restart.tmp")
     with pytest.raises(DiskFailed):

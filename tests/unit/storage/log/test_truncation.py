@@ -86,7 +86,7 @@ def test_two_deletions_at_once_keep_the_higher_start() -> None:
     assert bench.log.start_offset == 15
 
 
-def test_a_deletion_whose_caller_is_cancelled_is_seen_through() -> None:
+def test_a_deletion_whose_caller_is_cancelled_runs_to_completion() -> None:
     bench = make_bench()
 
     async def work() -> None:
@@ -128,7 +128,7 @@ def test_truncation_inside_a_batch_removes_the_batch() -> None:
     bench.check()
 
 
-def test_truncation_forgets_epochs_and_state_of_what_is_gone() -> None:
+def test_truncation_removes_epochs_and_state_of_removed_batches() -> None:
     bench = LogHarness(config=CONFIG)
     for epoch in range(12):
         bench.append(b"x" * 100, leader_epoch=epoch)
@@ -163,7 +163,7 @@ def test_a_log_is_not_cut_below_its_start() -> None:
     bench.check()
 
 
-def test_what_was_read_before_a_cut_is_not_where_it_was() -> None:
+def test_positions_are_forgotten_at_a_truncation() -> None:
     bench = make_bench(10)
     bench.read(0, size_bytes_max=400)
     bench.truncate(1)
@@ -184,7 +184,7 @@ def test_time_lookups_forget_what_was_cut() -> None:
     assert bench.world.disk.open(FIRST_SEGMENT).size() == bench.batches[0].size_bytes
 
 
-def test_a_cut_below_the_flushed_point_is_no_damage_after_any_stop() -> None:
+def test_a_truncation_below_the_flushed_offset_is_not_damage_after_a_restart() -> None:
     for how in ("kill", "cut_power"):
         bench = make_bench()
         bench.truncate(7)
@@ -194,7 +194,7 @@ def test_a_cut_below_the_flushed_point_is_no_damage_after_any_stop() -> None:
         assert bench.log.end_offset == 7
 
 
-def test_a_flush_that_ends_during_a_cut_does_not_promise_what_is_gone() -> None:
+def test_a_flush_that_ends_during_a_truncation_does_not_cover_removed_batches() -> None:
     for seed in range(40):
         bench = LogHarness(seed, CONFIG)
         bench.append_many(10)
@@ -249,7 +249,7 @@ def test_a_slice_that_was_handed_out_never_holds_other_bytes_after_a_cut() -> No
         bench.check()
 
 
-def test_a_lowered_promise_that_cannot_be_written_stops_the_cut() -> None:
+def test_a_truncation_stops_if_the_flushed_point_cannot_be_lowered() -> None:
     bench = make_bench()
     bench.world.disk.fail_next("pwrite", "*/flushed-offsets")
     with pytest.raises(DiskFailed):

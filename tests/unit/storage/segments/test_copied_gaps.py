@@ -44,7 +44,7 @@ def test_damage_ends_the_list_where_it_is() -> None:
         assert ends_of(CopiedGaps.read(disk, PATH)) == PAIRS[:whole]
 
 
-def test_an_entry_that_goes_back_is_left_of_something_else() -> None:
+def test_a_descending_entry_ends_the_list() -> None:
     disk, _ = make_gaps()
     data = disk.read(PATH)
     disk.write_atomically(PATH, data[20:40] + data[:20])

@@ -20,7 +20,7 @@ def test_what_comes_next_is_the_next_batch_or_the_next_segment() -> None:
     assert [gaps.after(offset) for offset in (10, 14, 20, 31)] == [12, 14, 30, 40]
 
 
-def test_offsets_that_end_no_batch_have_nothing_behind_them_but_themselves() -> None:
+def test_an_offset_that_is_not_the_end_of_a_batch_is_followed_by_itself() -> None:
     gaps = make_gaps()
     assert [gaps.after(offset) for offset in (11, 12, 13, 19, 30, 35)] == [11, 12, 13, 19, 30, 35]
 

@@ -27,7 +27,7 @@ def test_a_log_is_named_by_topic_id_and_partition() -> None:
     assert bench.world.disk.list(f"{DATA}/logs") == [f"{OTHER.hex}-17", f"{TOPIC.hex}-0"]
 
 
-def test_a_log_that_exists_is_not_made_again() -> None:
+def test_an_existing_log_is_not_created_again() -> None:
     bench = LogHarness()
     bench.append_many(2)
     assert bench.run(bench.store.create(TOPIC, 0, Opening(SMALL))) is bench.log
@@ -83,7 +83,7 @@ def test_a_log_may_be_deleted_while_its_checkpoint_is_written() -> None:
         assert bench.world.disk.list(f"{DATA}/logs") == []
 
 
-def test_a_log_made_anew_under_the_same_key_starts_at_zero_even_after_a_power_cut() -> None:
+def test_a_log_recreated_with_the_same_key_starts_at_zero_even_after_a_power_cut() -> None:
     bench = LogHarness()
     bench.append_many(30)
     bench.run(bench.store.delete_all([bench.log.key]))

@@ -12,7 +12,7 @@ from headrace.testkit.disk import SimDisk
 from headrace.testkit.loop import run
 
 
-def test_produce_is_refused_below_the_reserve_and_taken_again_well_above_it() -> None:
+def test_produce_is_rejected_below_the_reserve_and_accepted_again_well_above_it() -> None:
     bench = LogHarness(store_config=StoreConfig(reserve_bytes=10_000))
     disk, guard = bench.world.disk, bench.store._space
     used = disk.capacity_bytes - disk.free_bytes("/data")

@@ -32,7 +32,7 @@ def stopped_with_records() -> LogHarness:
     return bench
 
 
-def test_a_log_that_nobody_wants_is_kept_as_stray_with_the_record_of_its_topic() -> None:
+def test_an_unwanted_log_is_kept_as_stray_with_the_record_of_its_topic() -> None:
     bench = stopped_with_records()
     store = reopened(bench)
     bench.run(store.open_all(lambda *_: None))
@@ -90,7 +90,7 @@ def test_a_power_cut_while_logs_become_stray_or_come_back_loses_nothing(operatio
     assert stray_logs(bench.world.disk, DATA) == []
 
 
-def test_a_topic_file_that_was_changed_by_the_disk_is_not_believed() -> None:
+def test_a_damaged_topic_file_is_skipped() -> None:
     data = encode_topic_file(RECORD)
     assert decode_topic_file(data) == RECORD
     for position in range(len(data) - 1):
