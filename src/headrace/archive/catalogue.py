@@ -194,7 +194,7 @@ class ArchiveCatalogue:
             end = ends.get(file.partition)
             if end is not None and file.first < end:
                 raise ArchiveConflict(
-                    f"{self.topic}[{file.partition}] is already archived up to {end} by another archiver"
+                    f"{self.topic}[{file.partition}] is archived up to {end} already, by another archiver"
                 )
             if end is not None and file.first > end and not gaps:
                 raise ArchiveGap(f"{self.topic}[{file.partition}] is archived up to {end}; {file.name} leaves a gap")
