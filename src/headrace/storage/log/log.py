@@ -194,9 +194,8 @@ class Log:
             assign_offset_and_epoch(batch, offset, leader_epoch)
             position = file.append((batch,))
         except DiskFull:
-            segment.sync_requested = (
-                NEVER_SYNCED  # a part may have been written and then cut off in the page cache only
-            )
+            # A part may have been written and then cut off in the page cache only.
+            segment.sync_requested = NEVER_SYNCED
             raise
         except DiskFailed as error:
             self.fail(error)
