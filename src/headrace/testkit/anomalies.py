@@ -165,7 +165,7 @@ def real_time_order(history: History) -> Iterator[Anomaly]:
 
 
 def lost_commits(history: History) -> Iterator[Anomaly]:
-    """What is found must be an offset whose commit may be the last one that took effect.
+    """A fetched offset must be one whose commit may be the last one that took effect.
 
     A commit has taken effect when it is acknowledged or first fetched.
     """

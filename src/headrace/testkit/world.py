@@ -33,6 +33,8 @@ REBOOT_SECONDS = 10.0
 
 
 class World:
+    """The hosts, their network and the event loop of one simulation."""
+
     def __init__(self, seed: int, *, shuffle: bool = False) -> None:
         self.seed = seed
         self.boots = 0

@@ -84,7 +84,7 @@ class CompactionRules(msgspec.Struct):
     records_kept: int = 0
 
     def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        """The batch as it is to be from now on, or None if it goes."""
+        """The cleaned batch, or None if it is removed."""
         if header.base_offset >= self.end_offset:
             self.records_kept += header.record_count
             return batch
@@ -154,7 +154,7 @@ class SettledCleaningRules(msgspec.Struct):
     records_kept: int = 0
 
     def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        """The batch as it is to be from now on, or None if it goes."""
+        """The cleaned batch, or None if it is removed."""
         if header.is_control or not self._touches(header):
             self.records_kept += header.record_count
             return batch
