@@ -150,9 +150,9 @@ class SimCluster:
     def restore_registry(self, copy: Mapping[str, RegistryEntry]) -> None:
         """Replace the registry by a backup. All brokers are down; no session survives.
 
-        Leader epochs of the lost history may be used again, because a broker that starts first cannot know them all. But
-        no broker leads in an epoch that its own log contains (`_on_lead`), and diverged replicas are found at the end
-        (`diverged`).
+        Leader epochs of the lost history may be used again, because a broker that starts first cannot know them all.
+        But no broker leads in an epoch that its own log contains (`_on_lead`), and diverged replicas are found at the
+        end (`diverged`).
         """
         assert all(broker.is_down for broker in self.brokers.values()), "a broker runs"
         for key in list(self.registry.entries):
