@@ -61,7 +61,7 @@ class Damage:
     @property
     def is_found_while_running(self) -> bool:
         """The broker then copies the log again at its next start only, because fetches are under way."""
-        return self._quarantined_by()[-1:] == ["headrace.storage.log.quarantine"]
+        return self._quarantined_by()[-1:] == ["headrace.storage.log.log"]
 
     def judge(self) -> list[str]:
         if self.is_there:

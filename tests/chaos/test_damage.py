@@ -68,7 +68,7 @@ def test_damage_that_stays_or_vanishes_without_quarantine_is_a_violation(broker:
 
 def test_a_log_that_was_quarantined_and_copied_again_is_fine(broker: BrokerNode, log: Path) -> None:
     damage = damaged(broker, log)
-    tell(broker, "headrace.storage.log.quarantine", log)
+    tell(broker, "headrace.storage.log.log", log)
     assert damage.is_found_while_running
     tell(broker, "headrace.storage.log.recovery", log)
     assert damage.is_quarantined

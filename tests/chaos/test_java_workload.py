@@ -66,7 +66,7 @@ def test_a_commit_that_one_of_the_groups_lost_is_found(lines: Lines, tmp_path: P
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_record_that_one_of_the_groups_skipped_is_found(lines: Lines, tmp_path: Path, group: str) -> None:
     lines[group][1] = ["error", 5, "nothing came"]
-    assert [f"{group} committed 2, but nobody in it was given [0]" in one for one in judged(lines, tmp_path)] == [True]
+    assert [f"{group} committed 2, but no member received [0]" in one for one in judged(lines, tmp_path)] == [True]
 
 
 def test_an_error_of_the_writer_and_a_group_that_broke_off_are_found(lines: Lines, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from headrace.client.transactions.joint_commits import committed_sequence
 from headrace.machines.transactions.joint_commits import joint_commit_owner_id
 from headrace.model.errors import HeadraceError
 from headrace.testkit.anomalies import Anomaly
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.history import History
 from headrace.testkit.world import World

@@ -35,7 +35,7 @@ def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
             if followed not in seen and ours.start_offset < high_watermark < ours.end_offset:
                 await ours.truncate(high_watermark)
             elif followed not in seen and high_watermark <= ours.start_offset < ours.end_offset:
-                await ours.restart_at(ours.start_offset)
+                await ours.reset(ours.start_offset)
             seen.add(followed)
         await copy(self, ready)
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.cluster import ROOMY, SimCluster
 from headrace.testkit.world import World
 

@@ -32,9 +32,8 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.groups.offsets import END, committed, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
-from headrace.testkit.anomalies import Anomaly
+from headrace.testkit.anomalies import Anomaly, find_copy_anomalies, find_replicated_anomalies
 from headrace.testkit.cluster import SimCluster
-from headrace.testkit.cluster_anomalies import find_copy_anomalies, find_replicated_anomalies
 from headrace.testkit.history import History
 from headrace.testkit.world import World
 

@@ -20,9 +20,8 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError, StorageFailure
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.testkit.anomalies import Anomaly, find_anomalies
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.history import History
 from headrace.testkit.world import World
 
@@ -215,6 +214,6 @@ async def _save_or_roll(broker: Broker, random: Random) -> None:
         if random.random() < 0.3 and log.active.size:
             log.roll()
         else:
-            await save_checkpoint(log, broker.store.flusher)
+            await log.save_checkpoint()
     except StorageFailure:
         return  # it is being closed

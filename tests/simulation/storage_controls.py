@@ -13,7 +13,7 @@ from tests.simulation.finding_controls import Control
 
 from headrace.broker.cluster.cluster_member import ClusterMember
 from headrace.runtime.disk import DiskFailed
-from headrace.storage.log.flush import PendingFlush
+from headrace.storage.log.flusher import PendingFlush
 from headrace.storage.log.recovery import Recovery
 from headrace.storage.segments.segment import Segment
 

@@ -19,7 +19,7 @@ from headrace.machines.transactions.joint_commits import (
 from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch, TransactionMetadata
 from headrace.machines.transactions.transactions import TransactionStates
 from headrace.model.errors import HeadraceError
-from headrace.testkit.brokers import BrokerFailed
+from headrace.testkit.broker import BrokerFailed
 from headrace.testkit.cluster import InvariantViolated
 
 SEEDS = 100

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.unit.storage.compaction.compacted_log_harness import COMPACT, CompactedLogHarness, VisibleRecord
 from tests.unit.storage.log_harness import split
 
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.storage.config import StoreConfig
 from headrace.storage.log.log import ColdRead, Log
 from headrace.testkit.disk import SimulatedPowerCut

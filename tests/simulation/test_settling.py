@@ -51,7 +51,7 @@ class History:
         bench = self.bench
         bench.flush()
         self.idle.update({*range(bench.log.end_offset)}.difference(bench.needed))
-        bench.look(leads=self.random.random() < 0.5)
+        bench.enforce_retention(leads=self.random.random() < 0.5)
         there = set(bench.offsets)
         self.dropped.update(line.offset for line in self.written if line.offset not in there)
 
@@ -116,7 +116,7 @@ def test_a_crash_at_any_disk_operation_loses_nothing_that_is_needed(seed: int) -
     for name in bench.settled:
         bench.settle(name, (1, bench.log.end_offset - 1))
     for _ in range(3):
-        bench.look()
+        bench.enforce_retention()
     history.idle.update({*range(bench.log.end_offset)}.difference(bench.needed))
     history.check()
     assert len(bench.lines()) <= 2, "at least half of what is in a segment with the one that stays"

@@ -13,9 +13,9 @@ from tests.unit.storage.log_harness import LogHarness, split
 
 from headrace.model.errors import OffsetOutOfRange
 from headrace.runtime.disk import DiskFull
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.storage.config import LogConfig, StoreConfig
-from headrace.storage.log.follower_append import check_follower_batches
+from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.storage.log.log import ColdRead
 from headrace.storage.log.retention import delete_expired_segments
 from headrace.testkit.disk import SimulatedPowerCut
@@ -123,7 +123,7 @@ class Following:
     def work(self) -> None:
         replica = self.replica
         actions = [self.copy] * 10 + [replica.flush] * 4 + [replica.checkpoint] * 2
-        actions += [self.truncate, self.restart_at, self.roll, self.copy_to_a_full_disk, self.flush_beside_a_cut]
+        actions += [self.truncate, self.reset, self.roll, self.copy_to_a_full_disk, self.flush_beside_a_cut]
         for _ in range(STEPS):
             self.random.choice(actions)()
 
@@ -157,10 +157,10 @@ class Following:
         self.truncate()
         replica.run(_finished(flush))
 
-    def restart_at(self) -> None:
+    def reset(self) -> None:
         log = self.replica.log
         self.restarting_at = self.random.choice((log.start_offset, log.flushed_offset, log.end_offset + 5))
-        self.replica.restart_at(self.restarting_at)
+        self.replica.reset(self.restarting_at)
         self.restarting_at = None
 
     def roll(self) -> None:

@@ -15,7 +15,7 @@ from headrace.broker.transactions.transaction_shard import TransactionShard
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.machines.transactions.partition_transactions import PartitionTransactions
 from headrace.machines.transactions.transaction_state import TransactionMetadata
-from headrace.testkit.brokers import BrokerFailed
+from headrace.testkit.broker import BrokerFailed
 
 SEEDS = 60
 

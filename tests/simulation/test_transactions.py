@@ -19,7 +19,7 @@ from headrace.client.connections.transport import Transport
 from headrace.client.groups.offsets import END, committed, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.history import History
 from headrace.testkit.world import World
 

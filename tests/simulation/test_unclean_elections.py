@@ -15,7 +15,7 @@ from headrace.client.produce.producer import Producer
 from headrace.machines.controller.leadership import elect_unclean
 from headrace.model.registry_records import NO_LEADER, PartitionRecord
 from headrace.registry.topics import PartitionRecords
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.cluster import SESSION_SECONDS, SimCluster
 from headrace.testkit.history import History, SendOperation
 from headrace.testkit.registry import SimRegistry

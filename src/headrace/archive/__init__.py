@@ -1,4 +1,4 @@
-"""The archive: records as Parquet files per topic, partition and offset range, and the manifest of those that count."""
+"""The archive: Parquet files by topic, partition and offset range, and a manifest that lists the valid files."""
 
 from headrace.archive.catalogue import Archive, ArchiveCatalogue
 

@@ -1,8 +1,10 @@
-"""Small files that lie side by side become one, without a moment in which the manifest does not name each row once.
+"""Merge small adjacent files into one, so that the manifest names each row exactly once at every moment.
 
-The merged file is written first. One entry adds it and removes its parts; then the parts are deleted, and it is put in
-place. Whoever is broken off before the entry leaves a file that nobody reads; after it, `Catalogue.settle` finishes the
-rest. Parts are checked against their checksums before they are read: damage is found here, not copied.
+- The merged file is written first. One manifest entry adds it and removes its parts; then the parts are deleted and the
+  merged file gets its final name.
+- An interruption before the entry leaves a file that no reader counts; after it, `ArchiveCatalogue.settle` finishes the
+  merge.
+- The checksums of the parts are verified before they are read, so that damage is detected and not copied.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from headrace.archive.catalogue import ArchiveCatalogue
 from headrace.archive.errors import ArchiveConflict, ArchiveDamaged
 from headrace.archive.manifest import ArchivedFile
 from headrace.archive.names import MANIFEST_FOLDER, STAGING_FOLDER
-from headrace.archive.writing import FileContents, FileOptions, write_file
+from headrace.archive.parquet_files import FileContents, FileOptions, write_file
 
 TARGET_BYTES = 256 * 1024 * 1024
-LEFT_BEHIND_MS = 86_400_000  # what nobody has written to for a day, nobody will
+LEFT_BEHIND_MS = 86_400_000  # a draft that was not written to for a day is abandoned
 
 
 class FileMerge(NamedTuple):
-    """One file in the place of others."""
+    """A file that replaces others."""
 
     file: ArchivedFile
     parts: Sequence[ArchivedFile]
@@ -36,14 +38,14 @@ def compact(
     *,
     files_min: int = 2,
 ) -> Iterator[FileMerge]:
-    """Merge runs of at least `files_min` files up to the target; gives each merge when it is done."""
+    """Merge runs of at least `files_min` files up to the target size. Yields each merge when it is complete."""
     catalogue.settle()
     for parts in mergeable_runs(catalogue, target_bytes, files_min):
         merged = _merged(catalogue, parts, rules)
         try:
             catalogue.merge(merged, parts)
         except ArchiveConflict:
-            # Somebody else merges here as well, and was faster.
+            # Another process has merged these files first.
             catalogue.discard(merged)
         except BaseException:
             catalogue.discard(merged)
@@ -55,7 +57,7 @@ def compact(
 def mergeable_runs(
     catalogue: ArchiveCatalogue, target_bytes: int = TARGET_BYTES, files_min: int = 2
 ) -> list[Sequence[ArchivedFile]]:
-    """What would be merged: neighbours without offsets between them, each run about as large as the target."""
+    """Runs of adjacent files to merge, each up to the target size."""
     found: list[Sequence[ArchivedFile]] = []
     run: list[ArchivedFile] = []
     size = 0
@@ -71,9 +73,9 @@ def mergeable_runs(
 
 
 def sweep(catalogue: ArchiveCatalogue, now_ms: int) -> int:
-    """Remove what writers that were broken off have left behind; the number of files."""
-    staged = catalogue.place.files(f"{catalogue.topic}/{STAGING_FOLDER}")
-    drafts = catalogue.place.files(f"{catalogue.topic}/{MANIFEST_FOLDER}")
+    """Remove the files that interrupted writers have left. Returns how many."""
+    staged = catalogue.storage.files(f"{catalogue.topic}/{STAGING_FOLDER}")
+    drafts = catalogue.storage.files(f"{catalogue.topic}/{MANIFEST_FOLDER}")
     catalogue.refresh()
     named = {file.staged for file in catalogue.all_files}
     old = [f"{STAGING_FOLDER}/{found.name}" for found in staged if found.modified_ms < now_ms - LEFT_BEHIND_MS]
@@ -84,7 +86,7 @@ def sweep(catalogue: ArchiveCatalogue, now_ms: int) -> int:
     ]
     left = [name for name in old if name not in named]
     for name in left:
-        catalogue.place.delete(f"{catalogue.topic}/{name}")
+        catalogue.storage.delete(f"{catalogue.topic}/{name}")
     return len(left)
 
 
@@ -97,7 +99,7 @@ def _merged(catalogue: ArchiveCatalogue, parts: Sequence[ArchivedFile], rules: F
     first, last = parts[0].first, parts[-1].last
     subject = FileContents(catalogue.topic, catalogue.topic_id, parts[0].partition, first, last)
     rows: Iterator[pa.RecordBatch] = catalogue.read(subject.partition, first, last + 1, checked=True)
-    merged = write_file(catalogue.place, subject, rows, rules)
+    merged = write_file(catalogue.storage, subject, rows, rules)
     due = sum(part.records for part in parts)
     if merged.records != due:
         catalogue.discard(merged)

@@ -1,4 +1,4 @@
-"""What can be wrong with an archive."""
+"""Errors of the archive."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from headrace.model.errors import HeadraceError, RetriableError
 
 
 class NotInArchive(HeadraceError):
-    """The archive holds nothing of this topic."""
+    """The archive has no data of this topic."""
 
 
 class ArchiveDamaged(HeadraceError):
-    """A file of the archive is missing or is not what the manifest says."""
+    """A file of the archive is missing or differs from the manifest."""
 
 
 class ArchiveConflict(RetriableError):
-    """Another archiver was faster: plan again from what the manifest says now."""
+    """Another archiver changed the manifest first: plan again from its current state."""
 
 
 class ArchiveOfAnotherTopic(HeadraceError):
-    """The archive was made of another topic of this name, which was deleted since."""
+    """The archive belongs to a deleted topic of the same name."""
 
 
 class ArchiveGap(HeadraceError):
@@ -26,4 +26,4 @@ class ArchiveGap(HeadraceError):
 
 
 class ArchiveStorageUnusable(HeadraceError):
-    """The archive's place cannot be used."""
+    """The storage of the archive cannot be used."""

@@ -1,9 +1,10 @@
-"""The manifest: numbered entries, which add files and remove others. Folded in order they say which files count.
+"""The manifest of a topic: numbered entries that add and remove files. Applied in order, they list the valid files.
 
-An entry is never changed. It is created only if nobody has created one of its number, so of two archivers that planned
-on the same state one is told that the other was faster. Files that no entry names do not count, wherever they lie.
-Every so many entries a snapshot holds all before it, so that opening does not read the whole history; the entries are
-kept all the same, because a number that is free again would be given to somebody who is late.
+- An entry is never changed. It is created only if its number is free, so of two archivers that planned on the same
+  state one gets a conflict.
+- Files that no entry names are not part of the archive, wherever they are.
+- A snapshot combines all entries up to a number, so that opening an archive does not read the whole history. Its
+  entries are kept, because a late archiver could otherwise create an entry with a number that has become free.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headrace.archive.names import (
     parse_snapshot_name,
     snapshot_name,
 )
-from headrace.archive.place import ArchiveStorage
+from headrace.archive.storage import ArchiveStorage
 
 FORMAT = 1
 ENTRIES_PER_SNAPSHOT = 64
@@ -34,8 +35,8 @@ _Part = TypeVar("_Part", bound="Entry | Snapshot")
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, gc=False):
-    """One Parquet file. It covers [first, last]; timestamps are milliseconds since 1970, None in a file without rows.
-    `staged` is where it lay when it was added, and may still lie if somebody was broken off."""
+    """One Parquet file, which covers the offsets [first, last]. Timestamps are milliseconds since 1970, None without
+    rows. `staged` is its name when it was added; an interrupted writer may have left it there."""
 
     name: str
     partition: int
@@ -54,7 +55,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """`writer` tells apart two entries that would otherwise be the same."""
+    """One change of the manifest. `writer` is unique, to distinguish otherwise equal entries."""
 
     format: int
     topic: str
@@ -65,7 +66,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What the entries up to `sequence` come to."""
+    """The valid files after the entries up to `sequence`."""
 
     format: int
     topic: str
@@ -75,7 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class ArchivedFiles:
-    """The files that count, by partition and offset; no two of them overlap."""
+    """The valid files, by partition and offset; they do not overlap."""
 
     def __init__(self, files: Iterable[ArchivedFile] = ()) -> None:
         self._by_partition: dict[int, list[ArchivedFile]] = {}
@@ -98,13 +99,13 @@ class ArchivedFiles:
         return found if found is not None and found.name == name else None
 
     def file_at_or_after(self, partition: int, offset: int) -> ArchivedFile | None:
-        """The file with this offset, or else the next one."""
+        """The file that covers an offset, or else the next one."""
         files = self.of(partition)
         at = bisect_left(files, offset, key=lambda file: file.last)
         return files[at] if at < len(files) else None
 
     def files_within(self, partition: int, start: int, end: int) -> Sequence[ArchivedFile]:
-        """The files that cover anything of [start, end)."""
+        """The files that overlap [start, end)."""
         if start >= end:
             return ()
         files = self.of(partition)
@@ -113,7 +114,7 @@ class ArchivedFiles:
         return files[low:high]
 
     def check(self, added: Sequence[ArchivedFile], removed: Iterable[str]) -> None:
-        """Raises ArchiveConflict if this change cannot be made."""
+        """Raise ArchiveConflict if the change is not possible."""
         gone = set(removed)
         for name in gone:
             if self.file_named(name) is None:
@@ -129,7 +130,7 @@ class ArchivedFiles:
                     raise ArchiveConflict(f"{file.name} would cover offsets that {other.name} has")
 
     def change(self, added: Iterable[ArchivedFile], removed: Iterable[str]) -> None:
-        """Make a change that was checked."""
+        """Apply a change that `check` has accepted."""
         for name in removed:
             file = self.file_named(name)
             assert file is not None
@@ -141,43 +142,43 @@ class ArchivedFiles:
 
 
 class ArchiveManifest:
-    """The manifest of one topic. `sequence` is that of the last entry read, -1 before the first."""
+    """The manifest of one topic. `sequence` is the number of the last entry read, -1 before the first."""
 
-    def __init__(self, place: ArchiveStorage, topic: str) -> None:
+    def __init__(self, storage: ArchiveStorage, topic: str) -> None:
         self.topic = topic
         self.topic_id: str | None = None
         self.sequence = -1
         self.files = ArchivedFiles()
-        self._place = place
+        self._storage = storage
         self._snapshot_sequence = -1
 
     def load(self) -> None:
-        """Read it from the last snapshot on."""
+        """Read the newest snapshot and the entries after it."""
         while (sequences := self._snapshots()) and sequences[-1] > self._snapshot_sequence:
             name = snapshot_name(sequences[-1])
-            # Who takes a newer one removes the old ones.
+            # A writer that creates a newer snapshot removes the older ones.
             with suppress(FileNotFoundError):
-                snapshot = self._decoded(name, self._place.read(f"{self.topic}/{name}"), Snapshot)
+                snapshot = self._decoded(name, self._storage.read(f"{self.topic}/{name}"), Snapshot)
                 self.topic_id, self.sequence = snapshot.topic_id, snapshot.sequence
                 self.files = ArchivedFiles(snapshot.files)
                 self._snapshot_sequence = snapshot.sequence
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what was added since."""
+        """Read the entries that were added since."""
         while True:
             name = entry_name(self.sequence + 1)
             try:
-                data = self._place.read(f"{self.topic}/{name}")
+                data = self._storage.read(f"{self.topic}/{name}")
             except FileNotFoundError:
                 return
             self._apply(name, self._decoded(name, data, Entry))
 
     def append(self, entry: Entry) -> bool:
-        """Create the next entry; False if there is one already, which `refresh` reads."""
+        """Create the next entry. False if another writer has created it; `refresh` reads it then."""
         self.files.check(entry.added, entry.removed)
         name = entry_name(self.sequence + 1)
-        if not self._place.create(f"{self.topic}/{name}", msgspec.json.encode(entry)):
+        if not self._storage.create(f"{self.topic}/{name}", msgspec.json.encode(entry)):
             return False
         self.sequence += 1
         self.topic_id = entry.topic_id
@@ -189,8 +190,8 @@ class ArchiveManifest:
     def _apply(self, name: str, entry: Entry) -> None:
         if self.topic_id not in (None, entry.topic_id):
             raise ArchiveOfAnotherTopic(
-                f"entry {name} of the archive of {self.topic!r} is of another topic of that name; "
-                "two archivers have written here for two clusters"
+                f"entry {name} of the archive of {self.topic!r} belongs to another topic of that name; "
+                "archivers of two clusters have written to the same archive"
             )
         try:
             self.files.check(entry.added, entry.removed)
@@ -203,14 +204,14 @@ class ArchiveManifest:
     def _take_snapshot(self) -> None:
         assert self.topic_id is not None
         snapshot = Snapshot(FORMAT, self.topic, self.topic_id, self.sequence, list(self.files))
-        # Whoever else makes one of this number makes the same.
-        self._place.create(f"{self.topic}/{snapshot_name(self.sequence)}", msgspec.json.encode(snapshot))
+        # A concurrent writer of the same snapshot writes the same content.
+        self._storage.create(f"{self.topic}/{snapshot_name(self.sequence)}", msgspec.json.encode(snapshot))
         self._snapshot_sequence = self.sequence
         for old in self._snapshots()[:-_SNAPSHOTS_KEPT]:
-            self._place.delete(f"{self.topic}/{snapshot_name(old)}")
+            self._storage.delete(f"{self.topic}/{snapshot_name(old)}")
 
     def _snapshots(self) -> Sequence[int]:
-        listed = self._place.files(f"{self.topic}/{MANIFEST_FOLDER}")
+        listed = self._storage.files(f"{self.topic}/{MANIFEST_FOLDER}")
         return sorted(number for found in listed if (number := parse_snapshot_name(found.name)) is not None)
 
     def _decoded(self, name: str, data: bytes, kind: type[_Part]) -> _Part:
@@ -221,4 +222,4 @@ class ArchiveManifest:
         except msgspec.DecodeError as error:
             raise ArchiveDamaged(f"{self.topic}/{name} cannot be read: {error}") from error
         found = about.get("format")
-        raise ArchiveDamaged(f"{self.topic}/{name} is of format {found}, and this version knows {FORMAT}; upgrade it")
+        raise ArchiveDamaged(f"{self.topic}/{name} has format {found}, supported is {FORMAT}; upgrade Headrace")

@@ -1,11 +1,12 @@
-"""Names in an archive: what a file holds can be told from its name, and the same range always has the same name.
+"""File names in an archive. A name says what the file holds, and the same range always has the same name.
 
     <archive>/<topic>/p00000-00000000000000000000-00000000000000099999.parquet    partition 0, offsets 0 to 99999
     <archive>/<topic>/_headrace/00000000000000000007.json                         the eighth entry of the manifest
-    <archive>/<topic>/_headrace/00000000000000000007.snapshot.json                all entries up to it, folded
-    <archive>/<topic>/_headrace/tmp/p00000-...-....parquet.<token>                written, but not in place yet
+    <archive>/<topic>/_headrace/00000000000000000007.snapshot.json                all entries up to it, combined
+    <archive>/<topic>/_headrace/tmp/p00000-...-....parquet.<token>                written, but not moved to its final
+    name yet
 
-Readers of Parquet pass over what begins with an underscore: they see the files in place, and nothing else.
+Parquet readers skip names that begin with an underscore, so they see only the files with final names.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot\.json")
 
 
 class FileRange(NamedTuple):
-    """What a file covers, both ends included; offsets that are missing in it are missing in the log."""
+    """The offsets that a file covers, both ends included. Offsets missing in the file are missing in the log."""
 
     partition: int
     first: int
@@ -35,7 +36,7 @@ def file_name(partition: int, first: int, last: int) -> str:
 
 
 def parse_file_name(name: str) -> FileRange | None:
-    """None for anything that `file_name` does not write."""
+    """None unless `file_name` has created the name."""
     match = _FILE.fullmatch(name)
     if match is None:
         return None
@@ -44,7 +45,7 @@ def parse_file_name(name: str) -> FileRange | None:
 
 
 def staged_name(name: str, token: str) -> str:
-    """Where a file lies until an entry names it: no two writers share a token, so none overwrites another's file."""
+    """The name of a file until a manifest entry names it. Tokens are unique, so no writer overwrites another's file."""
     return f"{STAGING_FOLDER}/{name}.{token}"
 
 
@@ -57,12 +58,12 @@ def snapshot_name(sequence: int) -> str:
 
 
 def parse_entry_name(name: str) -> int | None:
-    """Of an entry, without its folder."""
+    """The sequence of an entry, by its name without folder."""
     match = _ENTRY.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def parse_snapshot_name(name: str) -> int | None:
-    """Of a snapshot, without its folder."""
+    """The sequence of a snapshot, by its name without folder."""
     match = _SNAPSHOT.fullmatch(name)
     return None if match is None else int(match[1])

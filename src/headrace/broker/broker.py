@@ -74,7 +74,7 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.storage.config import StoreConfig
 from headrace.storage.store.log_store import LogStore, open_store
 from headrace.wire import apis

@@ -38,10 +38,10 @@ from headrace.model.errors import (
 from headrace.model.registry_records import PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.storage.errors import LogQuarantined
+from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.reading import ColdRead, LogSlice
 from headrace.storage.segments.scan import ReplayedBatch
-from headrace.storage.store.flusher import Flusher
 from headrace.wire.batches.batch import (
     HEADER_SIZE,
     BatchHeader,

@@ -115,7 +115,7 @@ def compact(path: str, topic: str | None, target: int, dry_run: bool, output: st
         from headrace.archive import compaction
 
         for catalogue in _catalogues(path, topic):
-            if not catalogue.place.exclusive and not dry_run:
+            if not catalogue.storage.exclusive and not dry_run:
                 print_status(
                     f"{path} has no writer lock: make sure that no other process archives {catalogue.topic} now"
                 )

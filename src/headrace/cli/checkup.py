@@ -16,7 +16,7 @@ from headrace.model.errors import HeadraceError
 from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.disk import Disk, SystemDisk
 from headrace.runtime.network import SystemNetwork
-from headrace.storage.store.stray import STRAY, measure_strays
+from headrace.storage.store.stray_logs import STRAY, measure_strays
 from headrace.wire.apis import APIS, OWN_KEYS
 
 _FREE_BYTES_MIN = 1 << 30

@@ -20,8 +20,7 @@ from headrace.cli.data_folder import LogFolder
 from headrace.cli.stored_batches import UNPACKED_BYTES_MAX, StoredBatch, UnreadableBatch, stored_batches
 from headrace.model.errors import HeadraceError
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.log.checkpoint import CHECKPOINT, Checkpoint
-from headrace.storage.log.recovery import START_OFFSET, read_start_offset
+from headrace.storage.log.checkpoint import CHECKPOINT, START_OFFSET, Checkpoint, read_start_offset
 from headrace.storage.segments.gaps import CleanedGaps, CopiedGaps, GapList
 from headrace.storage.segments.index import OffsetIndex, TimeIndex
 from headrace.storage.segments.segment import COPIED_GAPS, GAPS, INDEX, TIME_INDEX

@@ -19,7 +19,7 @@ from headrace.model.registry_records import TopicRecord
 from headrace.registry.counters import read_producer_id_floor
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.store.data_folder import LOG_FOLDER
-from headrace.storage.store.stray import STRAY, StrayLog, stray_logs
+from headrace.storage.store.stray_logs import STRAY, StrayLog, stray_logs
 from headrace.storage.store.topic_files import TOPICS, decode_topic_file
 
 

@@ -28,7 +28,7 @@ from headrace.model.names import check_topic_name
 from headrace.model.registry_records import TopicRecord
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.store.stray import STRAY, StrayLog, purge_strays, stray_logs
+from headrace.storage.store.stray_logs import STRAY, StrayLog, purge_strays, stray_logs
 from headrace.storage.store.topic_files import read_topic_files
 
 _COLUMNS = ("topic", "partition", "bytes", "id", "folder")

@@ -1,1 +1,1 @@
-"""Arrow columns out of Kafka's record batches and back, without a step of Python per record."""
+"""Convert Kafka record batches to Arrow columns and back, without executing Python per record."""

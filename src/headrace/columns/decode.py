@@ -1,9 +1,9 @@
-"""Record batches, as a Fetch answer holds them, into columns.
+"""Decode the record batches of Fetch responses to Arrow columns.
 
-What an application may not see is left out: control batches, with read_committed the batches of aborted transactions
-(as `client.fetched` has it), and records outside of the range. Nothing is unpacked before it is taken, and no more than
-one batch beyond the bounds of a take, so that a few bytes on the wire do not become more than memory can hold, nor a
-column more than the 2 GB that its offsets can count.
+- Records that an application must not see are left out: control batches, with read_committed the batches of aborted
+  transactions, and records outside of the range.
+- Batches are decompressed when they are taken, at most one beyond the bounds of a `take`. So a small response cannot
+  expand to more than memory can hold, nor a column to more than the 2 GB that its 32-bit offsets can address.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class RowBuffer(Protocol):
-    """Gathers columns, natively or not. After an error it is good for nothing."""
+    """Collects columns, in C or in Python. After an error it must not be used."""
 
     @property
     def rows(self) -> int: ...
@@ -62,7 +62,7 @@ class ColumnReader:
 
     @property
     def rows(self) -> int:
-        """How many were unpacked and not yet taken."""
+        """How many rows are decoded and not yet taken."""
         return self._rows.rows
 
     @property
@@ -70,16 +70,16 @@ class ColumnReader:
         return self._rows.data_bytes
 
     def add(self, batches: memoryview, aborted: Sequence[FetchAbortedTransaction] | None = None) -> None:
-        """The records of one answer; its last batch may be cut off. `next_offset` is then the one to fetch next."""
+        """Add one response, whose last batch may be incomplete. Then `next_offset` is the offset to fetch next."""
         size, next_offset = (self._native and self._native.whole(batches)) or _whole_batches(batches)
         if size == 0 and len(batches) > 0:
-            raise MessageTooLarge(f"the next batch of {self._target} did not fit into the answer")
+            raise MessageTooLarge(f"the next batch of {self._target} did not fit into the response")
         self.next_offset = max(self.next_offset, next_offset)
         to_abort = deque(sorted(aborted or (), key=lambda transaction: transaction.first_offset))
         self._responses.append(_FetchedBatches(batches[:size], to_abort if self._read_committed else deque()))
 
     def take(self, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> pa.RecordBatch | None:
-        """Rows of whole batches, until one of the bounds is reached; None if more must be added for that."""
+        """Rows of whole batches, until a bound is reached; None if more responses must be added first."""
         assert bytes_max <= _UNPACKED_BYTES_MAX // 2
         rows = self._rows
         while rows.rows < rows_max and rows.data_bytes < bytes_max:
@@ -97,29 +97,29 @@ class ColumnReader:
         return self.rest()
 
     def _add_next_batch(self, response: _FetchedBatches) -> None:
-        """The next batch of an answer, whatever it is."""
+        """Add the next batch of a response, whatever its kind."""
         header = parse_header(response.batches, response.at)
         _check_header(header)
         batch = response.batches[response.at : response.at + header.size_bytes]
         response.at += header.size_bytes
         if response.is_invisible(header):
-            check_crc(batch, header)  # or a damaged bit might hide records
+            check_crc(batch, header)  # otherwise a flipped bit could hide records
         elif header.last_offset >= self._start and header.base_offset < self._end:
             self._rows.add(batch, header, self._start, self._end, _UNPACKED_BYTES_MAX)
 
     def rest(self) -> pa.RecordBatch | None:
-        """The rows that were unpacked, however few; None if there are none."""
+        """All rows that are decoded; None if there are none."""
         count = self._rows.rows
         if count == 0:
             return None
-        gathered = self._rows.take()
+        columns = self._rows.take()
         arrays = [
-            self._constant(name, count) if name in self._constants else gathered[name] for name in self._schema.names
+            self._constant(name, count) if name in self._constants else columns[name] for name in self._schema.names
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _constant(self, name: str, count: int) -> pa.Array:
-        """The same values serve every batch: what was made for the longest is cut to the others."""
+        """A constant column; slices of the longest one so far are reused."""
         repeated = self._repeated.get(name)
         if repeated is None or len(repeated) < count:
             repeated = self._repeated[name] = pa.repeat(self._constants[name], count + count // 4)
@@ -127,7 +127,7 @@ class ColumnReader:
 
 
 class _FetchedBatches:
-    """The whole batches of one answer, how far they were read, and who is aborting there."""
+    """The whole batches of one response, the read position, and the producers with an aborted transaction."""
 
     __slots__ = ("_aborted_transactions", "_aborting_producers", "at", "batches")
 
@@ -138,19 +138,17 @@ class _FetchedBatches:
         self._aborting_producers: set[int] = set()
 
     def is_invisible(self, header: BatchHeader) -> bool:
-        """Whether the next batch is none that an application sees."""
+        """Whether an application must not see the next batch."""
         while self._aborted_transactions and self._aborted_transactions[0].first_offset <= header.last_offset:
             self._aborting_producers.add(self._aborted_transactions.popleft().producer_id)
         if header.is_control:
-            self._aborting_producers.discard(
-                header.producer_id
-            )  # the marker ends the transaction, aborted or committed
+            self._aborting_producers.discard(header.producer_id)  # the marker ends the transaction
             return True
         return header.is_transactional and header.producer_id in self._aborting_producers
 
 
 def _whole_batches(batches: memoryview) -> tuple[int, int]:
-    """How many of the bytes are whole batches, and the offset behind the last; -1 when there is none."""
+    """The size of the whole batches, and the offset after the last; -1 if there is none."""
     at, next_offset = 0, -1
     while len(batches) - at >= HEADER_SIZE:
         header = parse_header(batches, at)
@@ -163,7 +161,7 @@ def _whole_batches(batches: memoryview) -> tuple[int, int]:
 
 
 def _check_header(header: BatchHeader) -> None:
-    """Of what the checksum does not cover, or what would have no end."""
+    """Check the fields that the CRC does not cover, and values that would overflow."""
     if header.magic != MAGIC:
         raise CorruptMessage(f"a batch of format {header.magic} at offset {header.base_offset}; only {MAGIC} is read")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > _INT64_MAX:

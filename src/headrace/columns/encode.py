@@ -1,7 +1,7 @@
-"""Rows of Arrow's into record batches that are ready to be produced, and the partitions that their keys belong to.
+"""Encode Arrow rows to record batches that are ready to be produced, and compute the partitions of their keys.
 
-A row gives a record its key, value, headers and timestamp; null keys, values and header values stay null. Which rows go
-into one list of batches is told by their indexes, so that nobody has to sort or copy rows by partition.
+A row provides the key, value, headers and timestamp of a record; null keys, values and header values stay null. Indexes
+select the rows of a list of batches, so that rows need not be sorted or copied by partition.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headrace.wire.batches.compression import NONE, compress
 
 BATCH_BYTES_MAX: Final = 1_000_000
 _LENGTH_END: Final = 12
-_SEQUENCES: Final = 0x7FFFFFFF  # behind it they begin again
-_RECORD_BYTES: Final = 40  # at least what the numbers of a record take
+_SEQUENCES: Final = 0x7FFFFFFF  # the last sequence number before they wrap
+_RECORD_BYTES: Final = 40  # at least the size of the numbers of a record
 _HEADER_BYTES: Final = 10
 
 
@@ -34,7 +34,7 @@ class ColumnBatch(msgspec.Struct, frozen=True):
 
 
 class BatchOptions(msgspec.Struct, frozen=True):
-    """What all batches of one list have in common."""
+    """The fields that all batches of one list share."""
 
     producer_id: int = -1
     producer_epoch: int = -1
@@ -47,13 +47,13 @@ class BatchOptions(msgspec.Struct, frozen=True):
 
 
 def partitions_of(keys: pa.Array, count: int, *, keyless: int) -> pa.Array:
-    """The partition of each key, out of `count`, as every Kafka client has it; null keys go to `keyless`."""
+    """The partition of each key, out of `count`, as in all Kafka clients; null keys go to `keyless`."""
     assert 0 <= keyless < count
     native = library()
     keys = keys.cast(pa.binary())
     if native is None:
-        places = [keyless if key is None else partition_for_key(key, count) for key in keys.to_pylist()]
-        return pa.array(places, pa.int32())
+        partitions = [keyless if key is None else partition_for_key(key, count) for key in keys.to_pylist()]
+        return pa.array(partitions, pa.int32())
     out = pa.allocate_buffer(4 * len(keys))
     native.partitions(byref(_column(keys)), len(keys), count, keyless, out.address)
     return pa.Array.from_buffers(pa.int32(), len(keys), [None, out], null_count=0)
@@ -73,19 +73,19 @@ def encode_batches(
 ) -> list[ColumnBatch]:
     """The rows at these indexes (None: all), in this order, as batches of up to `batch_bytes_max` before compression.
 
-    `rows` has `value`, and may have `key`, `headers` and `timestamp`; a row without a timestamp is of `now_ms`. A
-    record that is larger than a batch may be gets one of its own. Sequence numbers count up from `base_sequence`.
+    `rows` has `value`, and may have `key`, `headers` and `timestamp`; a row without a timestamp gets `now_ms`. A record
+    larger than the limit gets a batch of its own. Sequence numbers count up from `base_sequence`.
     """
-    taken = _SelectedRows(rows, indexes, now_ms)
-    rules = BatchOptions(producer_id, producer_epoch, is_transactional, compression)
+    selected = _SelectedRows(rows, indexes, now_ms)
+    options = BatchOptions(producer_id, producer_epoch, is_transactional, compression)
     native = library()
     if native is None:
-        return list(_encode_in_python(taken, rules, base_sequence, batch_bytes_max - HEADER_SIZE))
-    return list(_encode_natively(native, taken, rules, base_sequence, batch_bytes_max - HEADER_SIZE))
+        return list(_encode_in_python(selected, options, base_sequence, batch_bytes_max - HEADER_SIZE))
+    return list(_encode_natively(native, selected, options, base_sequence, batch_bytes_max - HEADER_SIZE))
 
 
 class _SelectedRows:
-    """The columns of the rows in the types of records, and which of them to take."""
+    """The columns of the rows, cast to the types of records, and the indexes of the selected rows."""
 
     def __init__(self, rows: pa.RecordBatch, indexes: pa.Array | None, now_ms: int) -> None:
         self.value = rows.column("value").cast(pa.binary())
@@ -133,34 +133,34 @@ class _SelectedRows:
 
 
 def _encode_natively(
-    native: CLibrary, taken: _SelectedRows, rules: BatchOptions, sequence: int, payload_bytes_max: int
+    native: CLibrary, selected: _SelectedRows, options: BatchOptions, sequence: int, payload_bytes_max: int
 ) -> Iterator[ColumnBatch]:
-    source, done, first = taken.source(), EncodedStruct(), 0
+    source, done, first = selected.source(), EncodedStruct(), 0
     room = pa.allocate_buffer(payload_bytes_max)
-    while first < taken.count:
-        native.encode(byref(source), first, taken.count, room.address, room.size, byref(done))
+    while first < selected.count:
+        native.encode(byref(source), first, selected.count, room.address, room.size, byref(done))
         if done.records == 0:
             room = pa.allocate_buffer(done.size_needed)
             continue
         payload = memoryview(room)[: done.size]
-        yield ColumnBatch(_finish_batch(native, payload, rules, sequence, done), done.records)
-        sequence = _sequence_behind(sequence, done.records)
+        yield ColumnBatch(_finish_batch(native, payload, options, sequence, done), done.records)
+        sequence = _sequence_after(sequence, done.records)
         first += done.records
 
 
 def _finish_batch(
-    native: CLibrary, payload: memoryview, rules: BatchOptions, sequence: int, done: EncodedStruct
+    native: CLibrary, payload: memoryview, options: BatchOptions, sequence: int, done: EncodedStruct
 ) -> bytearray:
-    """The batch of these records, as `wire.batch` makes one."""
+    """The batch with these encoded records; the same result as `wire.batches.batch.build_batch`."""
     batch = bytearray(HEADER_SIZE)
-    batch += compress(rules.compression, bytes(payload)) if rules.compression else payload
+    batch += compress(options.compression, bytes(payload)) if options.compression else payload
     fields = (
-        rules.attributes,
+        options.attributes,
         done.records - 1,
         done.base_timestamp,
         done.max_timestamp,
-        rules.producer_id,
-        rules.producer_epoch,
+        options.producer_id,
+        options.producer_epoch,
         sequence,
         done.records,
     )
@@ -171,41 +171,41 @@ def _finish_batch(
 
 
 def _encode_in_python(
-    taken: _SelectedRows, rules: BatchOptions, sequence: int, payload_bytes_max: int
+    selected: _SelectedRows, options: BatchOptions, sequence: int, payload_bytes_max: int
 ) -> Iterator[ColumnBatch]:
     records: list[BatchRecord] = []
     size_bytes = 0
-    for record in taken.records():
+    for record in selected.records():
         size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
         size += sum(len(name.encode()) + len(content or b"") + _HEADER_BYTES for name, content in record.headers)
         if records and size_bytes + size > payload_bytes_max:
-            yield _build_in_python(records, rules, sequence)
-            sequence = _sequence_behind(sequence, len(records))
+            yield _build_in_python(records, options, sequence)
+            sequence = _sequence_after(sequence, len(records))
             records, size_bytes = [], 0
         records.append(record)
         size_bytes += size
     if records:
-        yield _build_in_python(records, rules, sequence)
+        yield _build_in_python(records, options, sequence)
 
 
-def _build_in_python(records: list[BatchRecord], rules: BatchOptions, sequence: int) -> ColumnBatch:
+def _build_in_python(records: list[BatchRecord], options: BatchOptions, sequence: int) -> ColumnBatch:
     batch = build_batch(
         records,
-        compression=rules.compression,
-        producer_id=rules.producer_id,
-        producer_epoch=rules.producer_epoch,
+        compression=options.compression,
+        producer_id=options.producer_id,
+        producer_epoch=options.producer_epoch,
         base_sequence=sequence,
-        attributes=rules.attributes,
+        attributes=options.attributes,
     )
     return ColumnBatch(batch, len(records))
 
 
-def _sequence_behind(sequence: int, records: int) -> int:
+def _sequence_after(sequence: int, records: int) -> int:
     return sequence if sequence < 0 else (sequence + records) & _SEQUENCES
 
 
 def _column(array: pa.Array | None) -> ColumnStruct:
-    """Where its bytes are; valid for as long as the array is kept."""
+    """The addresses of a column's buffers; valid while the array is referenced."""
     if array is None:
         return ColumnStruct()
     validity, ends = array.buffers()[:2]

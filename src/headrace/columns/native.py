@@ -1,7 +1,7 @@
-"""The functions of the compiled library that make columns and take them, and the rows that it gathers.
+"""Bindings of the C library's functions that decode record batches to columns and encode columns to records.
 
-They let other threads run while they work. Where there is no library (see `native.library`), `pure` does the same in
-Python. The structs here are those of columns.h, field by field.
+They release the interpreter lock. Without the library (see `native.library`), `pure` does the same in Python. The
+structs match those of columns.h, field by field.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.native.library import library as loaded_library
 from headrace.wire.batches.batch import CRC_START, HEADER_SIZE, BatchHeader, crc32c
 from headrace.wire.batches.compression import NONE, decompress
 
-# As in the C files.
+# The same values as in the C files.
 _WANTED: Final = {"key": 1, "value": 2, "offset": 4, "timestamp": 8, "timestampType": 16, "headers": 32}
 _NO_MEMORY: Final = 1
 _FAULTS: Final = {
@@ -133,11 +133,11 @@ class CLibrary:
         self._whole: Callable[..., int] = typed("headrace_whole", c_int64, c_void_p, c_int64, POINTER(c_int64))
 
     def crc32c(self, data: memoryview, address: int) -> int:
-        """Of these bytes, which are at this address."""
+        """The CRC-32C of these bytes, which are at this address."""
         return self._crc32c(address, len(data)) if self.has_crc32c else crc32c(data)
 
     def whole(self, batches: memoryview) -> tuple[int, int] | None:
-        """How many bytes are whole batches, and the offset behind the last (-1: none is). None: it cannot tell."""
+        """The size of the whole batches, and the offset after the last (-1 if there is none); None if unknown."""
         next_offset = c_int64(-1)
         size = self._whole(address_of(batches), len(batches), byref(next_offset))
         return None if size < 0 else (size, next_offset.value)
@@ -145,25 +145,25 @@ class CLibrary:
 
 @cache
 def library() -> CLibrary | None:
-    """The library; None when there is none whose structs are these."""
+    """The library; None if there is none with matching structs."""
     loaded = loaded_library()
     if loaded is None:
         return None
     found = CLibrary(loaded)
     if found.layout != _LAYOUT:
-        loaded.warn_of_its_age()
+        loaded.warn_of_version()
         return None
     return found
 
 
 def address_of(data: memoryview | bytes | bytearray) -> int:
-    """Valid for as long as the bytes are kept."""
+    """The address of the bytes; valid while they are referenced."""
     address: int = pa.py_buffer(data).address
     return address
 
 
 class NativeRows:
-    """Gathers the wanted columns of batch after batch in memory of the library's, which the arrays take over."""
+    """Collects the wanted columns of batches in memory of the C library, which the Arrow arrays take over."""
 
     def __init__(self, native: CLibrary, columns: Collection[str]) -> None:
         self._native = native
@@ -173,7 +173,7 @@ class NativeRows:
         self._reset()
 
     def __del__(self) -> None:
-        """What no array has taken over. It may be the last thing that the interpreter does, so nothing is looked up."""
+        """Free what no array has taken over. Uses no globals, because the interpreter may be shutting down."""
         rows, free = self._rows, self._native.free
         for held in (rows.header_ends, rows.offsets, rows.timestamps, rows.timestamp_types):
             free(held.data)
@@ -190,7 +190,7 @@ class NativeRows:
         return int(self._rows.data_bytes)
 
     def add(self, batch: memoryview, header: BatchHeader, first: int, end: int, size_bytes_max: int) -> None:
-        """Take the records of [first, end) out of a batch; raises what is wrong with it."""
+        """Add the records of a batch within [first, end). Raises if the batch is damaged or malformed."""
         address = address_of(batch)
         crc = self._native.crc32c(batch[CRC_START:], address + CRC_START)
         if crc != header.crc:
@@ -201,7 +201,7 @@ class NativeRows:
         else:
             unpacked = decompress(header.compression, batch[HEADER_SIZE:], size_bytes_max)
             payload, size = address_of(unpacked), len(unpacked)
-        self._batch.__init__(  # type: ignore[misc]  # to fill a struct anew is cheaper than to make one
+        self._batch.__init__(  # type: ignore[misc]  # refilling a struct is cheaper than creating one
             payload,
             size,
             header.base_offset,
@@ -218,19 +218,19 @@ class NativeRows:
     def add_uncompressed(
         self, batches: memoryview, at: int, first: int, end: int, rows_max: int, bytes_max: int
     ) -> int:
-        """Take whole batches for as long as they are sound, have no compression and are in no transaction, and until a
-        bound is reached; returns where the next one begins."""
+        """Add batches until a bound is reached or a batch is damaged, compressed or transactional. Returns the position
+        of the next batch."""
         if not self._native.has_crc32c:
             return at
-        behind = c_int64(at)
+        next_position = c_int64(at)
         fault = self._native.decode_plain(
-            byref(self._rows), address_of(batches), len(batches), first, end, rows_max, bytes_max, byref(behind)
+            byref(self._rows), address_of(batches), len(batches), first, end, rows_max, bytes_max, byref(next_position)
         )
         self._raise_for(fault)
-        return behind.value
+        return next_position.value
 
     def take(self) -> Mapping[str, pa.Array]:
-        """The columns gathered; then there are none."""
+        """Return the collected columns and start over."""
         arrays = self._arrays()
         self._reset()
         return arrays
@@ -280,7 +280,7 @@ class NativeRows:
         return pa.Array.from_buffers(kind, count, buffers, null_count=nulls)
 
     def _buffer(self, held: Any) -> pa.Buffer | None:
-        """The bytes, which from now on belong to the buffer."""
+        """Transfer the bytes to an Arrow buffer, which now owns them."""
         address, size = held.data, held.size
         if address is None:
             return pa.py_buffer(b"")
@@ -289,7 +289,7 @@ class NativeRows:
 
 
 class _Memory:
-    """Allocated by the library, and freed when nobody looks at it any more."""
+    """Memory allocated by the library, freed when it is no longer referenced."""
 
     __slots__ = ("_address", "_free")
 
@@ -302,7 +302,7 @@ class _Memory:
 
 
 def _as_text(names: pa.Array) -> pa.Array:
-    """What is not UTF-8 may be in a log all the same, but not in a column of text."""
+    """Replace invalid UTF-8, which a log may contain but a string column may not."""
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Questions that a driver asks before it reads: which topics, from where to where."""
+"""Lookups of a Spark driver before a read: topics by pattern, offset bounds, offsets by time, topic ids."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.columns.link import sync_cluster
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.ids import ZERO_ID, id_to_text
 from headrace.model.names import compiled
 from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
 class OffsetBounds(NamedTuple):
-    """What can be read of a partition: from `earliest` to before `latest`."""
+    """The readable offsets of a partition: [earliest, latest)."""
 
     earliest: int
     latest: int
 
 
 def bounds(bootstrap: str, topics: Iterable[str], *, read_committed: bool = True) -> dict[TopicPartition, OffsetBounds]:
-    """Of every partition of these topics; with `read_committed`, up to the first transaction that is open."""
+    """The bounds of every partition of these topics; with `read_committed`, up to the first open transaction."""
 
     names = list(topics)
 
-    async def ask(cluster: Cluster) -> dict[TopicPartition, OffsetBounds]:
-        await cluster.call_with_retries(lambda: cluster.refresh(names))  # there may be more partitions than were known
+    async def fetch(cluster: Cluster) -> dict[TopicPartition, OffsetBounds]:
+        await cluster.call_with_retries(lambda: cluster.refresh(names))  # partitions may have been added
         targets = []
         for name in names:
             count = len((await cluster.topic(name)).partitions)
             targets += [TopicPartition(name, number) for number in range(count)]
         return await find_bounds(cluster, targets, read_committed=read_committed)
 
-    return sync_cluster(bootstrap).call(ask)
+    return sync_cluster(bootstrap).call(fetch)
 
 
 async def find_bounds(
@@ -50,39 +50,41 @@ async def find_bounds(
 
 
 def offsets_at(bootstrap: str, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-    """The first offset of each partition at or after its time; None where there is none yet."""
+    """The first offset of each partition at or after a time; None if there is none."""
 
-    async def ask(cluster: Cluster) -> dict[TopicPartition, int | None]:
+    async def fetch(cluster: Cluster) -> dict[TopicPartition, int | None]:
         found = await find_offsets(cluster, times_ms)
-        return {target: there.offset if there.offset >= 0 else None for target, there in found.items()}
+        return {target: result.offset if result.offset >= 0 else None for target, result in found.items()}
 
-    return sync_cluster(bootstrap).call(ask)
+    return sync_cluster(bootstrap).call(fetch)
 
 
 def topic_id_of(bootstrap: str, target: TopicPartition) -> str | None:
-    """The id of the topic as the leader of this partition knows it, whose metadata is never behind the log it serves.
-    None if there is no such topic or partition, empty if the brokers give topics no ids."""
+    """The id of a topic, from the partition's leader, whose metadata is never older than the log that it serves.
+
+    None if the topic or partition does not exist; empty if the brokers have no topic ids.
+    """
     topic, number = target
 
-    async def ask(cluster: Cluster) -> str | None:
+    async def fetch(cluster: Cluster) -> str | None:
         view = (await cluster.refresh([topic])).topics.get(topic)
         if view is None or number >= len(view.partitions):
             return None
         request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-        answer: MetadataResponse = await cluster.call(request, node_id=view.partitions[number].leader)
-        found = [told for told in answer.topics if told.name == topic and not told.error_code]
+        response: MetadataResponse = await cluster.call(request, node_id=view.partitions[number].leader)
+        found = [entry for entry in response.topics if entry.name == topic and not entry.error_code]
         if not found:
             return None
         return "" if found[0].topic_id == ZERO_ID else id_to_text(found[0].topic_id)
 
-    return sync_cluster(bootstrap).call(lambda cluster: cluster.call_with_retries(lambda: ask(cluster)))
+    return sync_cluster(bootstrap).call(lambda cluster: cluster.call_with_retries(lambda: fetch(cluster)))
 
 
 def topics_matching(bootstrap: str, pattern: str) -> list[str]:
-    """The names that match as a whole, sorted, without internal topics; the syntax is RE2's."""
+    """The sorted names of the topics that match a whole RE2 pattern, without internal topics."""
     matcher = compiled(pattern)
 
-    async def ask(cluster: Cluster) -> list[str]:
+    async def fetch(cluster: Cluster) -> list[str]:
         return [topic.name for topic in await TopicAdmin(cluster).list() if not topic.internal]
 
-    return sorted(name for name in sync_cluster(bootstrap).call(ask) if matcher.fullmatch(name))
+    return sorted(name for name in sync_cluster(bootstrap).call(fetch) if matcher.fullmatch(name))

@@ -1,4 +1,4 @@
-"""What `native` does, in Python alone: some fifty times slower, and where no library was built, all there is."""
+"""The Python implementation of `native`, used without the C library; about fifty times slower."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from headrace.model.errors import InvalidRecord
 from headrace.wire.batches.batch import BatchHeader, BatchRecord, check_crc, read_records
 
 _MILLISECONDS_MAX: Final = (2**63 - 1) // 1000
-_HEADER_BYTES: Final = 8  # that each header counts for beside its name and value: empty ones take memory, too
+_HEADER_BYTES: Final = 8  # overhead of each header beside its name and value; empty headers take memory too
 
 
 class PureRows:
-    """Gathers the wanted columns of batch after batch in lists."""
+    """Collects the wanted columns of batches in lists."""
 
     def __init__(self, columns: Collection[str]) -> None:
         self._columns = columns
         self._reset()
 
     def add(self, batch: memoryview, header: BatchHeader, first: int, end: int, size_bytes_max: int) -> None:
-        """Take the records of [first, end) out of a batch; raises what is wrong with it."""
+        """Add the records of a batch within [first, end). Raises if the batch is damaged or malformed."""
         check_crc(batch, header)
         for record in read_records(batch, header, size_bytes_max):
             if not header.base_offset <= record.offset <= header.last_offset:
@@ -32,7 +32,7 @@ class PureRows:
                 self._add(record, int(header.is_log_append_time))
 
     def take(self) -> Mapping[str, pa.Array]:
-        """The columns gathered; then there are none."""
+        """Return the collected columns and start over."""
         arrays = {
             name: self._headers() if name == "headers" else pa.array(values, ARROW_SCHEMA.field(name).type)
             for name, values in self._values.items()
@@ -52,7 +52,7 @@ class PureRows:
     def _add(self, record: BatchRecord, timestamp_type: int) -> None:
         self.rows += 1
         timestamp_ms = min(max(record.timestamp_ms, -_MILLISECONDS_MAX), _MILLISECONDS_MAX)
-        told: dict[str, bytes | int | None] = {
+        fields: dict[str, bytes | int | None] = {
             "key": record.key,
             "value": record.value,
             "offset": record.offset,
@@ -63,7 +63,7 @@ class PureRows:
             if name == "headers":
                 self._add_headers(record.headers)
             else:
-                value = told[name]
+                value = fields[name]
                 values.append(value)
                 self.data_bytes += len(value) if isinstance(value, bytes) else 0
 

@@ -1,28 +1,118 @@
-"""All records of an offset range of one partition, as columns, without async: what a task of Spark's runs.
+"""Read an offset range of one partition as Arrow columns, synchronously: what a Spark task runs.
 
-The next Fetch is under way while the last answer is unpacked and used, so memory is bounded by two answers and what is
-made of one. A scan outlives restarts and changes of the leader, as long as it gets on within its deadline. It ends when
-nothing can come any more before the end of the range, also where the last offsets were compacted away or belong to
-control records: it never waits for a record that will not come.
+- The next Fetch is in flight while the previous response is decoded, so memory is bounded by two responses and the
+  columns of one.
+- A scan survives restarts and leader changes, as long as it makes progress within its deadline.
+- A response without records means either that nothing can follow before the end of the range (the last offsets were
+  compacted away or belong to control records), and the scan ends; or that the end cannot be read yet (a transaction is
+  open, or a new leader is catching up), and the scan waits until its deadline.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
+from headrace.client.cluster import Cluster
+from headrace.client.errors import only_result, raise_for_code
 from headrace.client.metadata import TopicPartition
 from headrace.columns.decode import BYTES_MAX, ROWS_MAX, ColumnReader
-from headrace.columns.link import SyncCluster, sync_cluster
-from headrace.columns.offsets import OffsetBounds, bounds, offsets_at, topics_matching
-from headrace.columns.reading import RangeFetcher, RangeOutOfLog
+from headrace.columns.offsets import OffsetBounds, bounds, find_bounds, offsets_at, topics_matching
 from headrace.columns.schema import COLUMNS
-from headrace.model.errors import CorruptMessage
-from headrace.wire.messages.fetch import PartitionData
+from headrace.columns.sync_cluster import SyncCluster, sync_cluster
+from headrace.model.errors import CorruptMessage, OffsetOutOfRange
+from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+
+_NAMES_UNTIL: Final = 12  # Fetch names topics by id from version 13 on
+_WAIT_SECONDS: Final = 0.5
+
+
+class RangeOutOfLog(OffsetOutOfRange):
+    """The log does not hold the whole range: retention has removed its start, or the log ends before its end."""
+
+    def __init__(self, message: str = "", log_start: int = -1, log_end: int = -1) -> None:
+        super().__init__(message)
+        self.log_start = log_start
+        self.log_end = log_end
+
+
+class RangeFetcher(msgspec.Struct, frozen=True):
+    """Fetches an offset range of one partition from its leader, across leader changes."""
+
+    target: TopicPartition
+    start: int
+    end: int
+    read_committed: bool
+    fetch_bytes: int
+    deadline_seconds: float
+    connection_key: str
+
+    async def fetch(self, offset: int, cluster: Cluster) -> PartitionData | None:
+        """Batches from this offset; None if there are no more before the end of the range."""
+        if offset == self.start:
+            # Check that the partition exists. Later, a broker that does not know it is restarting, so retry.
+            await cluster.call_with_retries(
+                lambda: cluster.partition(*self.target), deadline_seconds=self.deadline_seconds
+            )
+        deadline = cluster.clock.monotonic() + self.deadline_seconds
+        backoff = cluster.backoff()
+        while True:
+            try:
+                fetched = await cluster.call_with_retries(
+                    lambda: self._fetch(offset, cluster),
+                    deadline_seconds=self.deadline_seconds,
+                    topics_may_appear=True,
+                )
+            except OffsetOutOfRange:
+                log = await self._bounds(cluster)
+                if offset < log.earliest or cluster.clock.monotonic() >= deadline:
+                    raise self._out_of_log(log) from None
+                await asyncio.sleep(backoff.next_seconds())  # a new leader may be catching up
+                continue
+            if fetched.records:
+                return fetched
+            if (fetched.last_stable_offset if self.read_committed else fetched.high_watermark) >= self.end:
+                return None
+            if cluster.clock.monotonic() >= deadline:
+                raise self._out_of_log(await self._bounds(cluster))
+
+    async def _fetch(self, offset: int, cluster: Cluster) -> PartitionData:
+        """One attempt, at the current leader."""
+        topic, partition = self.target
+        leader = (await cluster.partition(topic, partition)).leader
+        requested = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=self.fetch_bytes)
+        request = FetchRequest(
+            max_wait_ms=int(_WAIT_SECONDS * 1000),
+            min_bytes=1,
+            max_bytes=self.fetch_bytes,
+            isolation_level=1 if self.read_committed else 0,
+            topics=[FetchTopic(topic=topic, partitions=[requested])],
+        )
+        response: FetchResponse = await cluster.call(
+            request, node_id=leader, version_max=_NAMES_UNTIL, connection_key=self.connection_key
+        )
+        raise_for_code(response.error_code)
+        fetched = only_result(only_result(response.responses).partitions)
+        raise_for_code(fetched.error_code)
+        return fetched
+
+    async def _bounds(self, cluster: Cluster) -> OffsetBounds:
+        return (await find_bounds(cluster, [self.target], read_committed=self.read_committed))[self.target]
+
+    def _out_of_log(self, log: OffsetBounds) -> RangeOutOfLog:
+        return RangeOutOfLog(
+            f"offsets {self.start} to {self.end - 1} of {self.target} are not all there: "
+            f"the log starts at {log.earliest} and can be read to before {log.latest}",
+            log.earliest,
+            log.latest,
+        )
+
 
 __all__ = [
     "OffsetBounds",
@@ -53,33 +143,33 @@ def scan(
     fetch_bytes: int = FETCH_BYTES,
     deadline_seconds: float = DEADLINE_SECONDS,
 ) -> Iterator[pa.RecordBatch]:
-    """The records from `start` to before `end`, in their order.
+    """The records of [start, end), in order.
 
     A `RecordBatch` ends with the record batch that makes it reach `rows_max` or `bytes_max`. Raises `RangeOutOfLog`,
-    and the last failure of those that lasted longer than the deadline.
+    and the last error if the scan makes no progress within the deadline.
     """
     reader = ColumnReader(topic, partition, columns, start, end, read_committed=read_committed)
     if start >= end:
         return
-    way = sync_cluster(bootstrap)
-    with way.connection_key() as connection_key:
+    cluster = sync_cluster(bootstrap)
+    with cluster.connection_key() as connection_key:
         target = TopicPartition(topic, partition)
-        reading = RangeFetcher(target, start, end, read_committed, fetch_bytes, deadline_seconds, connection_key)
-        coming: Future[PartitionData | None] | None = way.start(partial(reading.fetch, start))
+        fetcher = RangeFetcher(target, start, end, read_committed, fetch_bytes, deadline_seconds, connection_key)
+        pending: Future[PartitionData | None] | None = cluster.start(partial(fetcher.fetch, start))
         try:
-            while coming is not None and (told := coming.result()) is not None:
+            while pending is not None and (fetched := pending.result()) is not None:
                 requested = reader.next_offset
-                assert isinstance(told.records, memoryview)
-                reader.add(told.records, told.aborted_transactions)
+                assert isinstance(fetched.records, memoryview)
+                reader.add(fetched.records, fetched.aborted_transactions)
                 if reader.next_offset <= requested:
-                    raise CorruptMessage(f"{target} was asked for offset {requested} and gave only earlier ones")
-                coming = None
+                    raise CorruptMessage(f"a fetch of {target} at offset {requested} returned only earlier offsets")
+                pending = None
                 if reader.next_offset < end:
-                    coming = way.start(partial(reading.fetch, reader.next_offset))
+                    pending = cluster.start(partial(fetcher.fetch, reader.next_offset))
                 while (rows := reader.take(rows_max, bytes_max)) is not None:
                     yield rows
             if (rows := reader.rest()) is not None:
                 yield rows
         finally:
-            if coming is not None:
-                coming.cancel()
+            if pending is not None:
+                pending.cancel()

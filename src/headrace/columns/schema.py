@@ -1,7 +1,7 @@
-"""The columns of a record, as Kafka's connector for Spark has them: same names, order and types.
+"""The columns of a record, with the names, order and types of Kafka's connector for Spark.
 
-The names are also those of the archive's files and of what the sink takes. The inner field of `headers` is called
-`element`, as Spark and Parquet call it.
+The files of the archive and the input of the sink use the same names. The inner field of `headers` is called `element`,
+as in Spark and Parquet.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ARROW_SCHEMA: Final = pa.schema(
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
         pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),  # 0 the producer's, 1 the broker's when it appended the record
+        pa.field("timestampType", pa.int32()),  # 0: set by the producer, 1: set by the broker on append
         pa.field("headers", HEADERS_TYPE),
     ]
 )

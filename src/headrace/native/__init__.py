@@ -1,1 +1,1 @@
-"""What is compiled: a plain C library, loaded where it was built; everything it does is also done in Python."""
+"""The optional C library. Everything that it does is also implemented in Python."""

@@ -1,4 +1,4 @@
-/* The header of a record batch, as wire/batch.py draws it. */
+/* The header of a record batch, as in wire/batches/batch.py. */
 
 #ifndef HEADRACE_BATCH_H
 #define HEADRACE_BATCH_H
@@ -14,7 +14,7 @@ static inline uint32_t big32(const uint8_t *at) {
 
 static inline int64_t big64(const uint8_t *at) { return (int64_t)((uint64_t)big32(at) << 32 | big32(at + 4)); }
 
-/* The size of the batch at `data`; 0 if it is not all there, -1 if its header makes no sense. */
+/* The size of the batch at `data`; 0 if it is incomplete, -1 if its header is invalid. */
 static int64_t batch_size(const uint8_t *data, int64_t left) {
     if (left < BATCH_HEADER_BYTES) return 0;
     int64_t size = (int64_t)(int32_t)big32(data + 8) + LENGTH_END, base_offset = big64(data);

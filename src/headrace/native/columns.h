@@ -5,7 +5,7 @@
 
 #include "library.h"
 
-/* --- out of batches --- */
+/* --- decoding --- */
 
 typedef struct {
     uint8_t *data;
@@ -51,7 +51,7 @@ typedef struct {
     int32_t is_append_time;
 } Batch;
 
-/* --- into batches --- */
+/* --- encoding --- */
 
 /* A column of Arrow's, read only: row n is at `offset` + n. `ends` is NULL where there is no such column. */
 typedef struct {
@@ -79,7 +79,7 @@ typedef struct {
     int64_t size;
     int64_t base_timestamp;
     int64_t max_timestamp;
-    int64_t size_needed; /* of the next record, which had no room */
+    int64_t size_needed; /* of the next record, which did not fit */
 } Encoded;
 
 #endif

@@ -1,5 +1,5 @@
-/* CRC-32C by the processor's own instruction, which takes three cycles for a sum and can begin one with each: so three
- * lanes of bytes are summed at once and then put together.
+/* CRC-32C with the processor's instruction. It has a latency of three cycles and can start in every cycle, so three lanes
+ * of bytes are computed in parallel and then combined.
  */
 
 #include "crc32c.h"
@@ -7,12 +7,12 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <nmmintrin.h>
 
-#define POLYNOMIAL 0x82f63b78 /* bits are mirrored here: the highest is 1, the next x */
-#define LANE_POWER 11 /* of two: the bytes of a lane */
+#define POLYNOMIAL 0x82f63b78 /* bit-reflected: the highest bit is 1, the next x */
+#define LANE_POWER 11 /* log2 of the bytes of a lane */
 #define LANE (1 << LANE_POWER)
 #define CACHE_LINE 64
 
-static uint32_t after_lanes[2][4][256]; /* what a sum becomes, byte by byte, when one or two lanes of zeros follow */
+static uint32_t after_lanes[2][4][256]; /* by byte: the CRC after one or two more lanes of zeros */
 
 static uint32_t times(uint32_t first, uint32_t second) {
     uint32_t product = 0;
@@ -23,8 +23,8 @@ static uint32_t times(uint32_t first, uint32_t second) {
     return product;
 }
 
-/* A bit of zero behind a sum multiplies it by x, so a lane of them by x to the power of its bits. Run as the library is
- * loaded, so that no two threads do it. */
+/* A zero bit multiplies the CRC by x, so a lane of zeros multiplies it by x to the power of its bits. Runs when the
+ * library is loaded, so in one thread only. */
 __attribute__((constructor)) static void make_tables(void) {
     uint32_t factor = (uint32_t)1 << 30;
     for (int squared = 0; squared < LANE_POWER + 3; squared++) factor = times(factor, factor);
@@ -46,7 +46,7 @@ __attribute__((target("sse4.2"))) EXPORT uint32_t headrace_crc32c(const uint8_t 
     for (; size >= 3 * LANE; size -= 3 * LANE, at += 3 * LANE) {
         uint64_t second = 0, third = 0;
         for (int64_t place = 0; place < LANE; place += 8) {
-            if (place % CACHE_LINE == 0) /* the processor foresees no three lanes */
+            if (place % CACHE_LINE == 0) /* the hardware prefetcher does not follow three lanes */
                 for (int lane = 3; lane < 6; lane++) __builtin_prefetch(at + place + lane * LANE);
             memcpy(&word, at + place, 8);
             crc = _mm_crc32_u64(crc, word);

@@ -1,4 +1,4 @@
-/* CRC-32C, where the processor has it: ask `headrace_has_crc32c` first. */
+/* CRC-32C, if the processor supports it: check `headrace_has_crc32c` first. */
 
 #ifndef HEADRACE_CRC32C_H
 #define HEADRACE_CRC32C_H

@@ -1,4 +1,4 @@
-/* Records to Arrow's buffers. Memory grows with what was decoded, never with what a header claims. */
+/* Decode records to Arrow buffers. Memory grows with the decoded records, never with what a header claims. */
 
 #include "batch.h"
 #include "columns.h"
@@ -8,7 +8,7 @@
 enum { KEY = 1, VALUE = 2, OFFSET = 4, TIMESTAMP = 8, TIMESTAMP_TYPE = 16, HEADERS = 32 };
 
 #define CAPACITY_MIN 4096
-#define HEADER_BYTES 8 /* that each header counts for beside its name and value: empty ones take memory, too */
+#define HEADER_BYTES 8 /* overhead of a header beside its name and value; empty headers take memory too */
 #define MILLISECONDS_MAX (INT64_MAX / 1000)
 
 /* --- columns that grow --- */
@@ -25,7 +25,7 @@ static int reserve(Bytes *bytes, int64_t size) {
     return OK;
 }
 
-/* Room for so many more rows with so many more bytes; the new bits are 0: null. */
+/* Reserve room for more rows and bytes; the new validity bits are 0 (null). */
 static int reserve_parts(Parts *parts, int64_t rows, int64_t size) {
     int64_t total = parts->rows + rows, bits = (total + 7) / 8;
     if (reserve(&parts->ends, (total + 1) * 4) || reserve(&parts->data, parts->data.size + size) ||
@@ -42,7 +42,7 @@ static int reserve_parts(Parts *parts, int64_t rows, int64_t size) {
     return OK;
 }
 
-/* Into room that was reserved. A size of -1 is null. */
+/* Append to reserved room. A size of -1 is null. */
 static inline void add_part(Parts *parts, const uint8_t *from, int64_t size) {
     int64_t row = parts->rows++;
     if (size < 0) {
@@ -108,7 +108,7 @@ static int add_record(Rows *rows, const Batch *batch, const uint8_t *at, const u
     int64_t delta, key_size, value_size;
     wide timestamp_delta;
     int status;
-    at++; /* attributes, which mean nothing */
+    at++; /* attributes, unused */
     if ((at = wide_varint(at, end, &timestamp_delta)) == NULL) return TOO_SHORT;
     if ((at = read_varint(at, end, &delta)) == NULL) return TOO_SHORT;
     if (delta < 0 || delta > batch->last_delta) return BAD_OFFSET;
@@ -151,7 +151,7 @@ static int reserve_rows(Rows *rows, int64_t count, int64_t size) {
     return OK;
 }
 
-/* Add the records of one batch. After a status other than OK the rows are good for nothing but to be freed. */
+/* Add the records of one batch. After a status other than OK the rows may only be freed. */
 EXPORT int headrace_decode(Rows *rows, const Batch *batch) {
     const uint8_t *at = batch->payload, *end = batch->payload + batch->size;
     int64_t count = batch->count > 0 ? batch->count : 0;
@@ -172,9 +172,9 @@ EXPORT int headrace_decode(Rows *rows, const Batch *batch) {
 
 EXPORT void headrace_free(void *data) { free(data); }
 
-/* --- whole answers --- */
+/* --- whole responses --- */
 
-/* How many of the bytes are whole batches, and the offset behind the last; -1 if somebody else must look at them. */
+/* The size of the whole batches, and the offset after the last; -1 if the caller must parse them itself. */
 EXPORT int64_t headrace_whole(const uint8_t *data, int64_t size, int64_t *next_offset) {
     int64_t at = 0, length;
     while ((length = batch_size(data + at, size - at)) > 0) {
@@ -184,8 +184,8 @@ EXPORT int64_t headrace_whole(const uint8_t *data, int64_t size, int64_t *next_o
     return length < 0 ? -1 : at;
 }
 
-/* Add batch after batch, from `at` on, until a bound is reached or one comes that is not plain and sound: that one is
- * left to the caller, and `at` stands before it. */
+/* Add batches from `at` until a bound is reached, or up to a batch that is not plain and sound, which is left to the
+ * caller. `at` is then its position. */
 EXPORT int headrace_decode_plain(Rows *rows, const uint8_t *data, int64_t size, int64_t first, int64_t end,
                                  int64_t rows_max, int64_t bytes_max, int64_t *at) {
     int64_t length;
@@ -214,7 +214,7 @@ EXPORT int headrace_decode_plain(Rows *rows, const uint8_t *data, int64_t size, 
     return OK;
 }
 
-/* --- is it of one piece with its caller? --- */
+/* --- does the layout match the caller? --- */
 
 EXPORT int64_t headrace_layout(void) {
     return (int64_t)sizeof(Rows) << 32 | (int64_t)sizeof(Batch) << 16 | (int64_t)sizeof(Source);

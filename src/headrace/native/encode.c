@@ -1,4 +1,4 @@
-/* Arrow's columns to records, and the partitions that their keys belong to. */
+/* Encode Arrow columns to records, and compute the partitions of their keys. */
 
 #include "columns.h"
 
@@ -6,7 +6,7 @@ static inline int is_valid(const uint8_t *validity, int64_t row) {
     return validity == NULL || validity[row >> 3] >> (row & 7) & 1;
 }
 
-/* The bytes of a row; -1 for null and where there is no column. */
+/* The bytes of a row; size -1 for null and for a missing column. */
 static inline int64_t part_of(const Column *column, int64_t row, const uint8_t **data) {
     row += column->offset;
     if (column->ends == NULL || !is_valid(column->validity, row)) return -1;
@@ -97,7 +97,7 @@ EXPORT void headrace_encode(const Source *source, int64_t first, int64_t count, 
     done->size = at - out;
 }
 
-/* --- where keys go --- */
+/* --- partitions of keys --- */
 
 static uint32_t murmur2(const uint8_t *data, int64_t size) {
     const uint32_t mix = 0x5bd1e995;

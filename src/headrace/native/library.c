@@ -1,4 +1,4 @@
-/* Is it of one piece with its caller? */
+/* The version of the library, which must match that of its caller. */
 
 #include "library.h"
 

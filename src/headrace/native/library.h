@@ -1,7 +1,7 @@
-/* What every file here begins with. Plain C without Python's headers, called through ctypes.
+/* Included by every file here. Plain C without Python's headers, called through ctypes.
  *
- * Nothing here trusts its input: every length is held against the end of the bytes given before anything behind it is
- * read. Raise the version when a function or a struct changes: `library.py` takes no other than its own.
+ * Input is never trusted: every length is checked against the end of the given bytes before anything after it is read.
+ * Raise the version when a function or a struct changes: `library.py` accepts only its own.
  */
 
 #ifndef HEADRACE_LIBRARY_H

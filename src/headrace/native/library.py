@@ -1,8 +1,8 @@
-"""Finds and loads the compiled library of this folder's C files.
+"""Find and load the compiled library of this folder's C files.
 
-Where it was not built, or HEADRACE_PURE=1 is set, there is none, and Python does the same. One that was built from
-another version of the C files is never called. To import ctypes takes 3 ms, so this module is imported by whoever first
-has something to do for the library, not at the start.
+- If it was not built, or HEADRACE_PURE=1 is set, the Python implementations are used.
+- A library that was built from another version of the C files is never called.
+- Importing ctypes takes 3 ms, so this module is imported at first use, not at the start of a broker.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ VERSION: Final = 4  # as in library.h
 
 
 class Library:
-    """The loaded file. Its functions let other threads run while they work, or keep the interpreter's lock, which is
-    cheaper for what takes microseconds."""
+    """The loaded library. Its functions release the interpreter lock, or keep it, which is cheaper for calls that take
+    microseconds."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class Library:
 
     @property
     def has_crc32c(self) -> bool:
-        """Whether this processor has the instruction; without it nothing that sums may be called."""
+        """Whether the processor has the CRC-32C instruction; without it no function that checks CRCs may be called."""
         return bool(self.function("headrace_has_crc32c", c_int)())
 
     def function(
@@ -44,20 +44,21 @@ class Library:
         found.restype, found.argtypes = result, arguments
         return found  # type: ignore[no-any-return]
 
-    def warn_of_its_age(self) -> None:
+    def warn_of_version(self) -> None:
         log.warning(
-            "%s was built from another version of its source and is not used; install headrace again", self._path
+            "library not used, it was built from another version of its source; install headrace again path=%s",
+            self._path,
         )
 
 
 @cache
 def library() -> Library | None:
-    """The library; None when it was not built, or is not wanted."""
+    """The library; None if it was not built or is disabled."""
     if os.environ.get("HEADRACE_PURE") == "1":
         return None
     for path in sorted(Path(__file__).parent.glob(f"_library*{EXTENSION_SUFFIXES[-1]}")):
         found = Library(path)
         if found.is_of(VERSION):
             return found
-        found.warn_of_its_age()
+        found.warn_of_version()
     return None

@@ -1,4 +1,4 @@
-/* Kafka's hash of a key, which decides its partition: MurmurHash2, 32 bits. `headrace.client.partitioner` has it in
+/* Kafka's hash of a key, which decides its partition: MurmurHash2, 32 bits. `headrace.client.produce.partitioner` has it in
  * Python, too. */
 
 #include "library.h"

@@ -1,5 +1,5 @@
-/* Is a produced batch surely what wire/batch.py and wire/records.py accept? A yes is certain. A no is none: whatever is
- * unusual gets it too, and Python looks and says what is wrong.
+/* Whether the Python code accepts a produced batch. True is certain; false is not: anything unusual gives false too, and
+ * Python then checks the batch and reports what is wrong.
  */
 
 #include "batch.h"
@@ -20,7 +20,7 @@ static const uint8_t *skip_headers(const uint8_t *at, const uint8_t *end) {
     return at;
 }
 
-/* The position behind a varint of up to ten bytes, whatever it says; NULL when it has no end before `end`. */
+/* The position after a varint of up to ten bytes, whatever its value; NULL if it does not end before `end`. */
 static inline const uint8_t *skip_varint(const uint8_t *at, const uint8_t *end) {
     if (end - at > 10) end = at + 10;
     while (at < end)
@@ -28,7 +28,7 @@ static inline const uint8_t *skip_varint(const uint8_t *at, const uint8_t *end) 
     return NULL;
 }
 
-/* The position behind the record at `at`; NULL if it is not sound. */
+/* The position after the record at `at`; NULL if it is not sound. */
 static inline const uint8_t *skip_record(const uint8_t *at, const uint8_t *end, int64_t index, _Bool keys_required) {
     const uint8_t *start = at;
     int64_t size, delta;
@@ -44,7 +44,7 @@ static inline const uint8_t *skip_record(const uint8_t *at, const uint8_t *end, 
 
 EXPORT int headrace_is_sound(const uint8_t *batch, int64_t size, _Bool keys_required) {
     if (size <= 0 || batch_size(batch, size) != size || batch[22] & COMPRESSION) return 0;
-    /* First, since it takes the bytes in their order, and so brings them into the cache for the walk. */
+    /* First, because the sequential pass brings the bytes into the cache for the scan of the records. */
     if (headrace_crc32c(batch + CRC_START, size - CRC_START) != big32(batch + 17)) return 0;
     const uint8_t *at = batch + BATCH_HEADER_BYTES, *end = batch + size;
     int64_t count = (int32_t)big32(batch + 57);

@@ -1,8 +1,7 @@
-"""Whether a produced batch is sound, asked of the compiled library: it takes the bytes where they lie.
+"""Check with the compiled library whether a produced batch is sound, without copying its bytes.
 
-A yes means that `wire.batch.check_crc` and `wire.records.check_records` would let the batch pass. A no means nothing:
-it is also the answer where there is no library, and to whatever is unusual. So the rules, and what is said of a batch
-that breaks one, are in Python, once.
+True means that `check_crc` and `check_records` would accept the batch. False means nothing: it is also the result
+without the library and for anything unusual. So the rules and their error messages exist once, in Python.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-# A batch of this size takes 8 us. Longer ones let other threads run meanwhile.
+# A batch of this size takes 8 us. For larger ones the call releases the interpreter lock.
 _LOCK_KEPT_BYTES_MAX: Final = 1 << 16
 
 
 class _Calls(NamedTuple):
-    hold: Callable[[memoryview], Any]  # keeps the bytes in their place for as long as the result lives
+    hold: Callable[[memoryview], Any]  # pins the buffer for as long as the result exists
     address_of: Callable[[Any], int]
     quick: Callable[[int, int, bool], int]
     long: Callable[[int, int, bool], int]
@@ -35,7 +34,7 @@ def is_surely_sound(batch: memoryview, *, keys_required: bool) -> bool:
 
 @cache
 def _calls() -> _Calls | None:
-    # By the first batch, since the start of a broker must not wait for ctypes.
+    # Imported with the first batch, because ctypes would slow down the start of a broker.
     from ctypes import addressof, c_bool, c_char, c_int, c_int64, c_void_p
 
     from headrace.native.library import library

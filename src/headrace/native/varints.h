@@ -5,7 +5,7 @@
 
 #include "library.h"
 
-/* The timestamp of a hostile record may need more than 64 bits; compilers without such a type build no library. */
+/* The timestamp of a malicious record may need more than 64 bits; compilers without such a type build no library. */
 __extension__ typedef __int128 wide;
 __extension__ typedef unsigned __int128 unsigned_wide;
 
@@ -13,7 +13,7 @@ enum { OK = 0, NO_MEMORY = 1, TOO_SHORT = 2, BAD_SIZE = 3, BAD_PART = 4, BAD_HEA
 
 #define RECORD_BYTES_MIN 7
 
-/* Up to ten bytes, zigzag. Returns the position behind it, NULL when it has no end before `end`. */
+/* Up to ten bytes, zigzag. Returns the position after it, NULL if it does not end before `end`. */
 static const uint8_t *long_varint(const uint8_t *at, const uint8_t *end, wide *value) {
     unsigned_wide number = 0;
     for (int shift = 0; shift <= 63; shift += 7) {
@@ -36,7 +36,7 @@ static inline const uint8_t *wide_varint(const uint8_t *at, const uint8_t *end, 
     return long_varint(at, end, value);
 }
 
-/* What does not fit comes as INT64_MAX, which no length, count or delta may be. */
+/* A value that does not fit is returned as INT64_MAX, which no length, count or delta may have. */
 static inline const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, int64_t *value) {
     if (end - at >= 3) {
         uint32_t number = at[0];
@@ -61,7 +61,7 @@ static inline const uint8_t *read_varint(const uint8_t *at, const uint8_t *end, 
     return at;
 }
 
-/* The length of a part and where it begins; -1 is null. */
+/* The length of a field and its start; -1 is null. */
 static inline int read_size(const uint8_t **at, const uint8_t *end, int64_t *size) {
     const uint8_t *from = read_varint(*at, end, size);
     if (from == NULL) return TOO_SHORT;

@@ -22,8 +22,8 @@ from headrace.archive.catalogue import Archive, ArchiveCatalogue
 from headrace.archive.compaction import compact, sweep
 from headrace.archive.errors import ArchiveConflict, ArchiveGap, ArchiveOfAnotherTopic
 from headrace.archive.manifest import ArchivedFile
-from headrace.archive.place import open_storage
-from headrace.archive.writing import FileContents, FileOptions, write_file
+from headrace.archive.parquet_files import FileContents, FileOptions, write_file
+from headrace.archive.storage import open_storage
 from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import Commit, commit, committed
 from headrace.client.metadata import TopicPartition

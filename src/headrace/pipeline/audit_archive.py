@@ -16,7 +16,7 @@ import msgspec
 from headrace.archive.catalogue import ArchiveCatalogue
 from headrace.archive.errors import ArchiveDamaged
 from headrace.archive.manifest import ArchivedFile
-from headrace.archive.reading import check_digest
+from headrace.archive.parquet_files import check_digest
 from headrace.model.durations import parse_time
 from headrace.model.errors import InvalidRequest
 from headrace.pipeline.audit_digest import DigestOptions, MatchBy, identities_of
@@ -85,7 +85,7 @@ def check_archive(run: JobRun, check: ArchiveCheck, location: str, inspector: So
 
 def _check_file(read: ReadSource, task: _FileCheckTask) -> _FileCheckResult:
     """One file against its checksum, and by itself."""
-    from headrace.archive.place import open_storage
+    from headrace.archive.storage import open_storage
 
     file, name = task.file, task.side.name
     damage = ""

@@ -20,7 +20,7 @@ from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, 
 from headrace.client.queues.settling import ACK, EXTEND, GAP, NACK, RELEASE, FailedSettlement, settle
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.model.ids import MessageId
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, LeaseTopic, SettleItem
 
 _UNSET = -1

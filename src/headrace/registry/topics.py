@@ -170,7 +170,7 @@ class TopicRecords:
         """Delete the topic and, in the same commit, the dead-letter topic that was created for it. Returns both.
 
         Each leaves a tombstone with its id, so that a broker that was down deletes the topic's logs. Logs with neither
-        a topic nor a tombstone are kept (see storage/store/stray.py)."""
+        a topic nor a tombstone are kept (see storage/store/stray_logs.py)."""
         while True:
             deleted = [await self._find(name, topic_id)]
             # It cannot be created concurrently, because that changes the version of the topic's key.

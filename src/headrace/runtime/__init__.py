@@ -1,1 +1,1 @@
-"""The four doors to the world: Clock, Disk, Network, Entropy; supervision of tasks."""
+"""The system interfaces Clock, Disk, Network and Entropy; tasks, worker processes, files and permissions."""

@@ -1,7 +1,6 @@
-"""The clock door: how time comes in.
+"""The system interface `Clock`.
 
-`monotonic` never goes back and measures durations; `now_ms` is the wall clock, may jump, and only stamps
-records.
+`monotonic` never goes back and measures durations. `now_ms` is the wall clock: it may jump, and only stamps records.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import Protocol
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds since an unknown start."""
+        """Seconds since an arbitrary start."""
         ...
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, as the host believes."""
+        """Milliseconds since 1970, by the wall clock of the host."""
         ...
 
 
@@ -31,8 +30,11 @@ class SystemClock:
 
 
 class AnchoredClock:
-    """Wall time as of its construction, advanced by the monotonic clock. A jump of the wall clock does not move it, so
-    it cannot end leases, sessions, transactions or dedup windows early, nor keep them for ever."""
+    """The wall time at construction, advanced by the monotonic clock.
+
+    A jump of the wall clock therefore neither expires leases, sessions, transactions and dedup windows early nor keeps
+    them forever.
+    """
 
     __slots__ = ("_clock", "_started", "_started_ms")
 

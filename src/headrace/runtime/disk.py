@@ -1,9 +1,9 @@
-"""The disk door: files with positioned reads and writes, folders, and the threads that may block on them.
+"""The system interface `Disk`: files with positioned reads and writes, folders, and the threads that may block on them.
 
-A `File` is for one writer. Its calls go to the page cache and never wait, except `sync` and cold reads,
-which belong inside `Disk.run`. Nothing is durable before `sync`; a new, renamed or removed name is not
-before `sync_directory` of its folder. A file follows its path: after a rename or removal only a pinned file
-may be used.
+- A `File` has one writer. Its calls go to the page cache and never wait, except `sync` and cold reads, which belong
+  inside `Disk.run`.
+- Data is durable only after `sync`; a new, renamed or removed name only after `sync_directory` of its folder.
+- A file is bound to its path: after a rename or removal it may be used only while it is pinned.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ LOCK_NAME = ".lock"
 
 
 class File(Protocol):
-    """One file, opened lazily; see the module for what is durable and who may wait."""
+    """One file, opened lazily. The module docstring says what is durable and which calls may wait."""
 
     @property
     def path(self) -> str: ...
 
     def size(self) -> int:
-        """Bytes in the file, as this object knows; no system call once known."""
+        """The size of the file as known to this object; no system call after the first."""
         ...
 
     def append(self, chunks: Sequence[Buffer]) -> int:
-        """Write all chunks at the end, or nothing; return the position where they begin.
+        """Write all chunks at the end, or nothing. Returns the position where they begin.
 
-        Raises `DiskFull` or `DiskFailed`, with the file cut back to where it was.
+        Raises `DiskFull` or `DiskFailed`; the file is then cut back to its previous size.
         """
         ...
 
@@ -54,7 +54,7 @@ class File(Protocol):
         ...
 
     def pread_hot(self, size: int, position: int) -> bytes | None:
-        """As `pread`, but None instead of waiting when a part is not in the page cache."""
+        """As `pread`, but None if a part is not in the page cache."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> None:
@@ -64,21 +64,21 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Make durable what was written before this call. Blocks. After a failure, never trust the file."""
+        """Make everything written before this call durable. Blocks. After a failure, never trust the file."""
         ...
 
     def descriptor(self) -> int:
-        """The descriptor, for sendfile; valid until control returns to the loop, or while pinned."""
+        """The descriptor, for sendfile; valid until control returns to the event loop, or while pinned."""
         ...
 
     def pin(self) -> None:
-        """Hold the descriptor open until `unpin`, even over `close`; pins count. On the loop's thread."""
+        """Keep the descriptor open until `unpin`, even after `close`. Pins are counted. Call on the loop's thread."""
         ...
 
     def unpin(self) -> None: ...
 
     def close(self) -> None:
-        """Give the descriptor back as soon as nothing holds it; the file may not be used again."""
+        """Close the descriptor as soon as nothing holds it. The file may not be used again."""
         ...
 
 
@@ -94,15 +94,15 @@ class Disk(Protocol):
         ...
 
     def make_directory(self, path: str) -> None:
-        """Create the folder and its missing parents, durably; nothing happens if it exists."""
+        """Create the folder and its missing parents, durably, if it does not exist."""
         ...
 
     def make_directories(self, parent: str, names: Sequence[str]) -> None:
-        """Create many folders in one that exists, made durable by a single sync; those that exist stay."""
+        """Create folders in an existing one, made durable by a single sync, unless they exist."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or folder another name in one step; a file at `target` is replaced."""
+        """Rename a file or folder atomically; a file at `target` is replaced."""
         ...
 
     def remove(self, path: str) -> None:
@@ -110,7 +110,7 @@ class Disk(Protocol):
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all in it."""
+        """Remove a folder and its content."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -120,7 +120,7 @@ class Disk(Protocol):
     def read(self, path: str) -> bytes: ...
 
     def write_atomically(self, path: str, data: Buffer) -> None:
-        """Replace the file durably: after a crash it holds the old bytes or the new ones. Blocks."""
+        """Replace the file durably: after a crash it holds either the old or the new bytes. Blocks."""
         ...
 
     def free_bytes(self, path: str) -> int: ...
@@ -128,18 +128,18 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int: ...
 
     def lock(self, path: str) -> None:
-        """Own this data folder until the process ends; raises `DataFolderLocked` if another one does."""
+        """Lock this data folder until the process ends. Raises `DataFolderLocked` if another process holds it."""
         ...
 
     def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
-        """Do blocking work in the disk threads; it has begun on return. Cancelling the wait does not stop it."""
+        """Call `work` in the disk threads; it is queued on return. Cancelling the future does not stop the call."""
         ...
 
     async def run_in_worker_process(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
-        """Do long work in a process of its own: `work(disk, pace, *args)`, with a disk and a `IoPace` of that process.
+        """Call `work(disk, pace, *args)` in a worker process, with a `Disk` and an `IoPace` of that process.
 
-        `work` is a function of a module; it, its arguments, its result and its errors are pickled. Cancelling the wait
-        kills it. Raises `WorkerDied` if the process ended before the work did.
+        `work` must be a module-level function; it, its arguments, its result and its errors are pickled. Cancelling the
+        call kills the process. Raises `WorkerDied` if the process ended before the call did.
         """
         ...
 
@@ -182,7 +182,7 @@ class SystemDisk:
 
     def make_directories(self, parent: str, names: Sequence[str]) -> None:
         for name in names:
-            # Inside the translation of errors: that a folder is there already is no error.
+            # `suppress` is innermost, because an existing folder is not an error.
             with typed_errors("make directory", name), suppress(FileExistsError):
                 os.mkdir(os.path.join(parent, name), FOLDER_MODE)
         self.sync_directory(parent)
@@ -196,7 +196,7 @@ class SystemDisk:
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        import shutil  # with it come compressors that the start should not wait for
+        import shutil  # it imports compression modules, which would slow down the start
 
         with typed_errors("remove tree", path):
             shutil.rmtree(path)
@@ -251,15 +251,13 @@ class SystemDisk:
 
     async def run_in_worker_process(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
         if self._worker_process is None:
-            from headrace.runtime.worker_process import (
-                WorkerProcess,  # the start should not wait for what only this work needs
-            )
+            from headrace.runtime.worker_process import WorkerProcess  # not needed at the start
 
             self._worker_process = WorkerProcess()
         return await self._worker_process.run(_with_own_disk, (work, *args), bytes_per_second)
 
     def close(self) -> None:
-        """Wait for the work in the threads, end what runs apart, and give up the locks."""
+        """Finish the calls in the disk threads, end the worker process, and release the locks."""
         if self._worker_process is not None:
             self._worker_process.close()
         self._threads.close()
@@ -269,5 +267,4 @@ class SystemDisk:
 
 
 def _with_own_disk(pace: IoPace, work: Callable[..., T], *args: object) -> T:
-    """In the worker."""
     return work(SystemDisk(), pace, *args)

@@ -1,7 +1,7 @@
-"""What can go wrong with a disk, as types.
+"""Typed errors of the disk.
 
-A full disk is a state that passes; everything else is a failure after which the file must not be trusted. A
-missing file is neither: it stays Python's own `FileNotFoundError`.
+- A full disk is temporary. After any other failure the file must not be trusted.
+- A missing file is reported as Python's own `FileNotFoundError`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class DiskFull(StorageFailure):
-    """There is no room left; nothing was written, and the same write may succeed later."""
+    """The disk is full. Nothing was written, and the same write may succeed later."""
 
 
 class DiskFailed(StorageFailure):
-    """The disk refused; what it holds of this file since the last good sync is unknown. Never retry."""
+    """A read, write or sync failed. The content of the file since its last successful sync is unknown. Never retry."""
 
 
 class DataFolderLocked(HeadraceError):
@@ -28,14 +28,14 @@ class DataFolderLocked(HeadraceError):
 
 
 def typed_error(error: OSError, action: str, path: str) -> StorageFailure:
-    """The typed form of what the kernel said."""
+    """Convert an error of the kernel to a typed error."""
     kind = DiskFull if error.errno in FULL else DiskFailed
     return kind(f"{action} {path}: {error.strerror or error}")
 
 
 @contextmanager
 def typed_errors(action: str, path: str) -> Iterator[None]:
-    """For the calls that are not on the hot path: raise their `OSError` typed."""
+    """Convert `OSError` to typed errors, for calls that are not on the hot path."""
     try:
         yield
     except FileNotFoundError:

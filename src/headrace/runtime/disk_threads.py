@@ -1,6 +1,6 @@
 """The threads that may block on the disk.
 
-Leaner than the loop's executor: a queue, a future of the loop, and one wake-up per finished work.
+They are cheaper than the event loop's executor: one queue, one future, and one wake-up per finished call.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ DiskWork: TypeAlias = tuple[Callable[..., Any], tuple[object, ...], "asyncio.Fut
 
 
 class DiskThreads:
-    """A fixed number of threads, started with the first work."""
+    """A fixed number of threads, started by the first call."""
 
     def __init__(self, count: int, when_done: Callable[[], None]) -> None:
-        """`when_done` is called on the loop after each piece of work."""
+        """`when_done` is called on the event loop after each call."""
         assert count > 0
         self._count = count
         self._when_done = when_done
@@ -35,7 +35,7 @@ class DiskThreads:
         return future
 
     def close(self) -> None:
-        """Finish what is queued, then end the threads; the next work would start new ones."""
+        """Finish the queued calls, then end the threads. A later call starts new ones."""
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -54,15 +54,15 @@ class DiskThreads:
             result, failure = None, None
             try:
                 result = work(*args)
-            except BaseException as error:  # whatever it is, it belongs to the one who waits
+            except BaseException as error:  # the caller handles it, whatever it is
                 failure = error
             try:
                 future.get_loop().call_soon_threadsafe(self._deliver, future, result, failure)
             except RuntimeError:
-                # The loop was closed with work still under way: nobody waits any more.
+                # The event loop was closed during the call, so no caller waits for the result.
                 continue
             finally:
-                del item, work, args, future, result, failure  # the queue may stay empty for long
+                del item, work, args, future, result, failure  # keep no references while the queue is empty
 
     def _deliver(self, future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
         deliver(future, result, failure)
@@ -70,9 +70,9 @@ class DiskThreads:
 
 
 def deliver(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
-    """Answer the one who waits for work, on its loop."""
+    """Complete the future of a call, on its event loop."""
     if future.done():
-        return  # the waiter was cancelled
+        return  # the caller was cancelled
     if failure is None:
         future.set_result(result)
     else:

@@ -1,6 +1,6 @@
-"""The entropy door: how chance comes in. A broker draws everything random here, so a seed can replace it.
+"""The system interface `Entropy`: the only source of randomness of a broker, so that a simulation can replace it.
 
-What a broker does not draw while it starts is imported when it is first drawn: the start does not wait for it.
+Modules that a broker does not need while it starts are imported at first use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Entropy(Protocol):
         ...
 
     def token(self, size: int) -> str:
-        """A secret of `size` random bytes, spelled with URL-safe characters."""
+        """A secret of `size` random bytes, in URL-safe characters."""
         ...
 
     def uniform(self, low: float, high: float) -> float: ...

@@ -1,12 +1,11 @@
 """Files of the real disk, and the pool that bounds how many descriptors they hold.
 
-Ten thousand partitions have more files than a process may open. A file that is clean (synced since its last
-write), not pinned and not in use by a disk thread can lose its descriptor and be opened again when it is
-needed. A dirty file keeps its own: the kernel reports a failed write-back only to descriptors that were open
-at the time.
-
-Descriptors are evicted on the owner's thread only (the loop's), so code on the loop may use a descriptor
-until it yields; calls in other threads hold the file by themselves.
+- Ten thousand partitions have more files than a process may open. A file that is clean (synced since its last write),
+  not pinned and not in use by a disk thread can lose its descriptor, and is reopened when needed.
+- A dirty file keeps its descriptor: the kernel reports a failed write-back only to descriptors that were open at the
+  time.
+- Descriptors are evicted only on the owner's thread (the event loop's). So code on the loop may use a descriptor until
+  it yields; calls in other threads hold the file while they run.
 """
 
 from __future__ import annotations
@@ -33,7 +32,9 @@ NOT_OPEN = -1
 
 
 class FilePool:
-    """All open files in the order of a clock hand, which spares those used since its last visit if it can."""
+    """All open files, evicted by the clock algorithm: files used since the last pass of the hand are spared if
+    possible.
+    """
 
     def __init__(self, open_files_max: int) -> None:
         assert open_files_max > 0
@@ -46,7 +47,7 @@ class FilePool:
         return len(self._open)
 
     def open(self, file: SystemFile, flags: int) -> int:
-        """The file's descriptor, opened. A disk thread may exceed the limit until its work is done."""
+        """Open the descriptor of a file. A disk thread may exceed the limit until its call is done."""
         owner = get_ident() == self.owner
         if owner and len(self._open) >= self.open_files_max:
             with self.lock:
@@ -60,7 +61,7 @@ class FilePool:
                 self._evict(len(self._open) // 4 + 1, len(self._open))
             descriptor = os.open(file.path, flags, FILE_MODE)
         with self.lock:
-            if file.opened != NOT_OPEN:  # another thread was faster
+            if file.opened != NOT_OPEN:  # another thread has opened it meanwhile
                 os.close(descriptor)
             else:
                 file.opened = descriptor
@@ -68,7 +69,7 @@ class FilePool:
             return file.opened
 
     def trim(self) -> None:
-        """Close what exceeds the limit. On the owner's thread."""
+        """Close descriptors above the limit. Call on the owner's thread."""
         if len(self._open) > self.open_files_max:
             with self.lock:
                 self._evict(len(self._open) - self.open_files_max, EVICTION_TRIES)
@@ -108,7 +109,7 @@ class FilePool:
             self._drop(file)
             count -= 1
         for file in recently_used[: max(count, 0)]:
-            if file.opened != NOT_OPEN:  # the hand may have come round to it
+            if file.opened != NOT_OPEN:  # the hand may have visited it twice
                 del self._open[file]
                 self._drop(file)
 
@@ -118,7 +119,7 @@ class FilePool:
 
 
 class SystemFile:
-    """See `headrace.runtime.disk.File`."""
+    """A file of the real disk; implements `headrace.runtime.disk.File`."""
 
     __slots__ = (
         "_nowait",
@@ -142,13 +143,13 @@ class SystemFile:
         self.working = 0  # held by disk threads
         self.used = True
         self._pool = pool
-        self._size = -1  # unknown until the file is seen
+        self._size = -1  # unknown until the file is opened or measured
         self._writes = 0
-        self._synced = 0  # how many of the writes are durable for sure
+        self._synced = 0  # how many of the writes are known to be durable
         self._nowait = os.RWF_NOWAIT
 
     def create(self) -> None:
-        """Open the file, which is created if it is missing."""
+        """Open the file; create it if it is missing."""
         self._open(os.O_CREAT)
 
     def dirty(self) -> bool:
@@ -182,7 +183,7 @@ class SystemFile:
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP or not self._nowait:
                 raise typed_error(error, "read", self.path) from error
-            self._nowait = 0  # a file system that lives in memory: always hot
+            self._nowait = 0  # a file system in memory: always hot
             return self.pread_hot(size, position)
         if count < size:
             if position + count < self._size:
@@ -227,7 +228,7 @@ class SystemFile:
         if descriptor < 0:
             descriptor = self._open()
         position = self._size
-        self._writes += 1  # first: a failed write leaves the file dirty, too
+        self._writes += 1  # before the write, because a failed write leaves the file dirty too
         try:
             if len(chunks) == 1:
                 data = chunks[0]
@@ -246,7 +247,7 @@ class SystemFile:
         return position
 
     def _take_back(self, descriptor: int, position: int, cause: OSError) -> NoReturn:
-        """Undo a failed append, so that no torn batch is left in the middle of the file."""
+        """Undo a failed append, so that no torn batch stays in the file."""
         try:
             os.ftruncate(descriptor, position)
         except OSError as error:
@@ -259,7 +260,7 @@ class SystemFile:
             while len(data) < size and position + len(data) < self._size:
                 piece = os.pread(self.descriptor(), size - len(data), position + len(data))
                 if not piece:
-                    break  # cut meanwhile by its writer
+                    break  # truncated meanwhile by its writer
                 data += piece
         except FileNotFoundError:
             raise
@@ -290,16 +291,16 @@ class SystemFile:
 
     def _sync(self) -> None:
         descriptor = self.descriptor()
-        writes = self._writes  # what is written meanwhile on the loop may be missed
+        writes = self._writes  # writes during the sync may not be covered
         try:
             os.fdatasync(descriptor)
         except OSError as error:
-            # Even a full disk is final here: the kernel has dropped the pages that it could not write.
+            # Even a full disk is final here: the kernel has dropped the pages that it could not write back.
             raise DiskFailed(f"sync {self.path}: {error.strerror or error}") from error
         self._synced = writes
 
     def _held(self, work: Callable[..., T], *args: object) -> T:
-        """Work that the owner's thread cannot interrupt by evicting or closing the file."""
+        """Call `work` while the file can be neither evicted nor closed."""
         self._pool.begin_work(self)
         try:
             return work(*args)

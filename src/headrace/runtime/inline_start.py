@@ -1,12 +1,11 @@
-"""Run a coroutine at once, and make a task of it only if it has to wait.
+"""Start a coroutine at once, and create a task for it only if it has to wait.
 
-Most requests are answered without waiting, and then a task would cost more than the request. `start` drives
-the coroutine to its first real wait; what is left, if anything, goes on in an ordinary task. `start_inline_coroutine`
-spares the task, too, for as long as the coroutine waits for nothing but futures: each calls it back when it is done.
-
-Call them from plain callbacks of the loop (a readable link), not from inside a task. Up to its first wait the
-coroutine has no current task, and an errand has none at all, so it must not enter `asyncio.timeout` or a `TaskGroup`
-before `await switch_to_task()`.
+- Most requests complete without waiting, and a task would cost more than the request. `start_inline` runs the coroutine
+  up to its first wait and continues it in a task. `start_inline_coroutine` needs no task as long as the coroutine
+  awaits only futures: each future resumes it when it is done.
+- Call both from callbacks of the event loop (a readable stream), not from inside a task.
+- Up to its first wait the coroutine has no current task, and an `InlineCoroutine` never has one. So the coroutine must
+  `await switch_to_task()` before it uses `asyncio.timeout` or a `TaskGroup`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ T = TypeVar("T")
 
 
 def start_inline(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> tuple[T] | asyncio.Task[T]:
-    """Return `(result,)` if the coroutine ended at once, else the task that goes on with it.
+    """Return `(result,)` if the coroutine completed at once, else the task that continues it.
 
-    What it raises before its first wait is raised here. Keep the task: asyncio holds tasks weakly.
+    Raises what the coroutine raises before its first wait. Keep a reference to the task: asyncio holds only a weak one.
     """
     try:
         waiting = coroutine.send(None)
@@ -34,24 +33,24 @@ def start_inline(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventL
 def start_inline_coroutine(
     coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop
 ) -> InlineCoroutine | None:
-    """None if the coroutine ended at once, else what goes on with it.
+    """Return None if the coroutine completed at once, else the object that continues it.
 
-    What it raises before its first wait is raised here, and later to the loop's exception handler.
+    Raises what the coroutine raises before its first wait. Later exceptions go to the loop's exception handler.
     """
-    errand = InlineCoroutine(coroutine, loop)
-    return errand if errand.go_on() else None
+    inline = InlineCoroutine(coroutine, loop)
+    return inline if inline.resume() else None
 
 
 async def switch_to_task() -> None:
-    """Return inside a task: the caller may use `asyncio.timeout` and task groups from here on."""
+    """Continue inside a task, so that the caller may use `asyncio.timeout` and task groups."""
     if asyncio.current_task() is None:
         await asyncio.sleep(0)
 
 
 class InlineCoroutine:
-    """A coroutine that nobody cancels and nobody waits for the result of, driven by the futures that it waits for.
+    """A coroutine that is never cancelled and has no result, resumed by the futures that it awaits.
 
-    Half of a task's cost. When it waits for anything else, such as to be `switch_to_task`, a task goes on with it.
+    It costs half as much as a task. When it awaits anything else, such as `switch_to_task`, a task continues it.
     """
 
     __slots__ = ("_callbacks", "_coroutine", "_loop", "_task")
@@ -63,17 +62,17 @@ class InlineCoroutine:
         self._task: asyncio.Task[None] | None = None
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call this with the errand when it is over."""
+        """Call `callback` with this object when the coroutine has ended."""
         self._callbacks.append(callback)
 
-    def go_on(self) -> bool:
-        """To its next wait; False if there is none."""
+    def resume(self) -> bool:
+        """Run to the next wait. False if the coroutine has ended."""
         try:
             waiting = self._coroutine.send(None)
         except StopIteration:
             return False
         if getattr(waiting, "_asyncio_future_blocking", None):
-            waiting._asyncio_future_blocking = False  # noqa: SLF001 - by which a task says that it has understood
+            waiting._asyncio_future_blocking = False  # noqa: SLF001 - as a task does to accept the future
             waiting.add_done_callback(self._wake)
         else:
             self._task = self._loop.create_task(_ResumedCoroutine(self._coroutine, waiting))
@@ -83,7 +82,7 @@ class InlineCoroutine:
     def _wake(self, _: asyncio.Future[Any]) -> None:
         is_waiting = False
         try:
-            is_waiting = self.go_on()
+            is_waiting = self.resume()
         finally:
             if not is_waiting:
                 self._end()
@@ -94,23 +93,23 @@ class InlineCoroutine:
 
 
 class _ResumedCoroutine(Coroutine[Any, Any, T]):
-    """A coroutine that was driven to its first wait: says that wait again to its task, then goes on.
+    """A coroutine that was run to its first wait: yields that wait again to its task, then continues.
 
-    A coroutine-like object and not an `async def` around it: a task that is cancelled before its first step
-    throws into the coroutine that it was given, and the one that waits must hear of it.
+    It is a coroutine-like object and not a wrapping `async def`: a task that is cancelled before its first step throws
+    into the object that it was given, and the original coroutine must receive the exception.
     """
 
-    __slots__ = ("_coroutine", "_said", "_waiting")
+    __slots__ = ("_coroutine", "_waiting", "_yielded")
 
     def __init__(self, coroutine: Coroutine[Any, Any, T], waiting: Any) -> None:
         self._coroutine = coroutine
         self._waiting = waiting
-        self._said = False
+        self._yielded = False
 
     def send(self, value: Any) -> Any:
-        if self._said:
+        if self._yielded:
             return self._coroutine.send(value)
-        self._said = True
+        self._yielded = True
         waiting, self._waiting = self._waiting, None
         return waiting
 
@@ -120,7 +119,7 @@ class _ResumedCoroutine(Coroutine[Any, Any, T]):
         value: BaseException | object = None,
         traceback: TracebackType | None = None,
     ) -> Any:
-        self._said = True
+        self._yielded = True
         if value is None and traceback is None:
             return self._coroutine.throw(kind)
         return self._coroutine.throw(kind, value, traceback)

@@ -1,9 +1,8 @@
-"""The network door: byte streams that never block, and who may open them.
+"""The system interface `Network`: listeners, connections, and byte streams that never block.
 
-A `ByteStream` is one connection. Its calls do what can be done at once and raise `BlockingIOError` otherwise; the
-caller asks to be called back (`when_readable`, `when_writable`) for as long as it can go on. A broken link
-raises from the `OSError` family. Links own their sockets: measured, that halves the cost of asyncio's
-transports.
+- A `ByteStream` is one connection. Its calls do what is possible at once and raise `BlockingIOError` otherwise. The
+  caller registers callbacks with `when_readable` and `when_writable`. A broken connection raises an `OSError`.
+- Streams own their sockets. By measurement this halves the cost of asyncio's transports.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from headrace.runtime.disk import Buffer, File
 
 log = logging.getLogger(__name__)
 
-ACCEPTS_PER_WAKE_UP = 64  # a storm of connections must not starve those that are there
+ACCEPTS_PER_WAKE_UP = 64  # a burst of new connections must not starve existing ones
 ACCEPT_PAUSE_SECONDS = 0.1
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 CHUNKS_MAX = os.sysconf("SC_IOV_MAX")
@@ -33,33 +32,35 @@ Callback = Callable[[], None]
 class ByteStream(Protocol):
     @property
     def peer(self) -> str:
-        """`host:port` of the other end, for logs and quotas."""
+        """`host:port` of the peer, for logs and quotas."""
         ...
 
     def receive_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Bytes received; 0 when the peer has closed."""
+        """Receive bytes. Returns how many; 0 if the peer has closed."""
         ...
 
     def send(self, chunks: Sequence[Buffer], more: bool) -> int:
-        """Bytes taken, perhaps not all; `more` says that the rest of a message follows at once."""
+        """Send bytes. Returns how many were accepted, possibly not all. With `more`, the rest of a message follows at
+        once.
+        """
         ...
 
     def send_file(self, file: File, position: int, count: int) -> int:
-        """Bytes taken straight from the file's page cache."""
+        """Send bytes directly from the file's page cache. Returns how many were accepted."""
         ...
 
     def when_readable(self, callback: Callback | None) -> None:
-        """Call back again and again while there is something to receive, until None is given."""
+        """Call `callback` repeatedly while there is something to receive; None unregisters it."""
         ...
 
     def when_writable(self, callback: Callback | None) -> None: ...
 
     def close(self) -> None:
-        """Close in order: what was sent still arrives. Further calls do nothing."""
+        """Close gracefully: everything sent still arrives. Further calls do nothing."""
         ...
 
     def abort(self) -> None:
-        """Close at once; the peer sees a reset."""
+        """Close at once; the peer receives a reset."""
         ...
 
 
@@ -82,7 +83,7 @@ class Network(Protocol):
     ) -> Listener: ...
 
     async def connect(self, host: str, port: int, deadline_seconds: float) -> ByteStream:
-        """Raises `TimeoutError` at the deadline, `OSError` when refused."""
+        """Raises `TimeoutError` at the deadline and `OSError` if the connection fails."""
         ...
 
 
@@ -94,13 +95,13 @@ class SystemNetwork:
     ) -> SystemListener:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # One address per listener; of a name that has both kinds, the one that every client can reach.
+        # One address per listener. If a name has IPv4 and IPv6 addresses, use IPv4, which every client can reach.
         family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Accepted sockets inherit both: a system call less for each.
+            # Accepted sockets inherit these options, which saves a system call for each.
             _set_socket_options(sock)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -114,7 +115,7 @@ class SystemNetwork:
     async def connect(self, host: str, port: int, deadline_seconds: float) -> SocketStream:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(deadline_seconds):
-            refusal: OSError | None = None
+            failure: OSError | None = None
             for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
                 sock = socket.socket(family, kind, protocol)
                 try:
@@ -124,15 +125,15 @@ class SystemNetwork:
                     return SocketStream(sock, loop, _format_address(address))
                 except OSError as error:
                     sock.close()
-                    refusal = error
+                    failure = error
                 except BaseException:
                     sock.close()
                     raise
-            raise refusal or OSError(f"{host} has no address")
+            raise failure or OSError(f"{host} has no address")
 
 
 class SocketStream:
-    """One TCP socket; the hot calls are the socket's own where they can be."""
+    """One TCP socket. Hot calls are the socket's own methods where possible."""
 
     __slots__ = ("_descriptor", "_loop", "_send", "_sendmsg", "_socket", "peer", "receive_into")
 
@@ -171,7 +172,7 @@ class SocketStream:
             return
         self._loop.remove_reader(self._descriptor)
         self._loop.remove_writer(self._descriptor)
-        self._descriptor = -1  # the number may soon belong to another socket
+        self._descriptor = -1  # the descriptor number may soon belong to another socket
         self._socket.close()
 
     def abort(self) -> None:
@@ -181,7 +182,7 @@ class SocketStream:
 
 
 class SystemListener:
-    """Hands out links as they come; goes on when the process runs out of descriptors."""
+    """Accepts connections. It pauses and continues when the process has run out of descriptors."""
 
     def __init__(
         self, sock: socket.socket, loop: asyncio.AbstractEventLoop, accept: Callable[[ByteStream], None]
@@ -194,7 +195,7 @@ class SystemListener:
         self._closed = False
         self._paused = False
         self._exhausted = False
-        self._told = False  # that there are no descriptors
+        self._exhaustion_logged = False
         self.resume()
 
     def pause(self) -> None:
@@ -226,21 +227,21 @@ class SystemListener:
             except BlockingIOError:
                 return
             except ConnectionAbortedError:
-                continue  # gone before we came to it
+                continue  # the peer closed before the accept
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise
                 self._wait_for_descriptors(error)
                 return
             sock.setblocking(False)
-            self._told = False
+            self._exhaustion_logged = False
             self._accept(SocketStream(sock, self._loop, _format_address(address)))
 
     def _wait_for_descriptors(self, error: OSError) -> None:
-        # The backlog stays readable, so without a pause the loop would spin.
-        if not self._told:
-            log.error("cannot accept connections on %s: %s; trying again", self.address, error)
-        self._told = True
+        # The backlog stays readable, so without a pause the event loop would spin.
+        if not self._exhaustion_logged:
+            log.error("cannot accept connections, retrying address=%s error=%s", self.address, error)
+        self._exhaustion_logged = True
         self._exhausted = True
         self._watch()
         self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._try_again)
@@ -252,7 +253,7 @@ class SystemListener:
 
 
 def _set_socket_options(sock: socket.socket) -> None:
-    # Answers are written whole, so Nagle's delay only costs; keep-alive finds the peers that vanished.
+    # Responses are written as a whole, so Nagle's algorithm only adds delay. Keep-alive detects peers that vanished.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 

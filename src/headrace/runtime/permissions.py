@@ -1,8 +1,10 @@
-"""Who may read what Headrace writes: the user that it runs as, and nobody else.
+"""Permissions of files and folders: only the user that runs Headrace may access them.
 
-Folders are created with 0700 and files with 0600, whatever the umask: logs hold messages, the registry holds the
-secrets of webhooks. The modes are given where things are created; a umask would also change what the rest of a process
-that embeds a broker creates. What exists keeps its mode, and `exposure_warning` says how to change it.
+- Folders are created with mode 0700 and files with 0600, whatever the umask: logs hold messages, and the registry holds
+  the secrets of webhooks.
+- The mode is passed to each call that creates a file. Changing the umask would also affect other files of a process
+  that embeds a broker.
+- Existing files keep their mode; `exposure_warning` says how to change it.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def create_file(path: str) -> None:
-    """Make an empty file where there is none."""
+    """Create an empty file if there is none."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open`."""
+    """The `opener` argument of the built-in `open`."""
     return os.open(path, flags, FILE_MODE)
 
 

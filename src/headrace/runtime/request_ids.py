@@ -1,7 +1,6 @@
-"""The id of the request that is being worked on, for the log: it is what the client was told in `x-request-id`.
+"""The id of the current request, which the server writes to its log and returns in the header `x-request-id`.
 
-A door sets it where a request begins; whatever is logged from there on, in the same task or one that it starts, bears
-it.
+A protocol sets it where a request begins. Log lines of that task and of tasks that it starts carry it.
 """
 
 from __future__ import annotations
@@ -9,4 +8,4 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Empty where no request is the cause."""
+"""Empty outside of a request."""

@@ -1,8 +1,9 @@
-"""Long work in a process of its own, so that neither the loop nor the interpreter's lock feels it.
+"""Run long computations in a worker process, so that they delay neither the event loop nor other threads.
 
-The worker is a fresh interpreter of the lowest priority. It is started with the first work, does one piece of work at
-a time, and is ended when there was none for a while. It reads its work from a pipe that only its parent holds: when the
-parent ends, however that happens, the pipe does too, and with it the worker, even in the middle of its work.
+- The worker is a new interpreter with the lowest priority. The first call starts it; it runs one call at a time and is
+  stopped after it was idle for a while.
+- It reads its calls from a pipe that only its parent holds. When the parent ends, in whatever way, the pipe is closed
+  and the worker exits, even in the middle of a call.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ T = TypeVar("T")
 
 IDLE_SECONDS = 30.0
 LOWEST_PRIORITY = 19
-COLLECT_EVERY = 1_000_000  # objects: work of this kind makes many, and no cycles of them
-# Modules are looked for where the parent does, which may have added folders since it was started.
+COLLECT_EVERY = 1_000_000  # objects: these calls create many, but no reference cycles
+# The worker uses the parent's module search path, which may have changed since the parent was started.
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from headrace.runtime import worker_process; worker_process.serve()"
@@ -40,41 +41,43 @@ _LENGTH = Struct(">Q")
 
 
 class WorkerDied(RetriableError):
-    """The process that did this work ended before its work did; it may be done again."""
+    """The worker process ended before the call did. The call may be repeated."""
 
 
 class IoPace(Protocol):
-    """Keeps work within its share of the disk."""
+    """Limits the disk rate of a call."""
 
     def __call__(self, size_bytes: int) -> None:
-        """So much was read or written: wait as long as that ought to have taken."""
+        """Wait as long as reading or writing this many bytes may take."""
 
 
 class WorkerProcess:
-    """The parent's side: one worker at most, and a thread that waits for it."""
+    """The parent's side: at most one worker, and a thread that waits for it."""
 
     def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
         self._idle_seconds = idle_seconds
         self._thread = DiskThreads(1, when_done=lambda: None)
-        self._turn: asyncio.Lock | None = None
+        self._call_lock: asyncio.Lock | None = None
         self._worker: subprocess.Popen[bytes] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @property
     def process_id(self) -> int | None:
-        """Of the worker, if there is one now."""
+        """The id of the worker process, if there is one."""
         return self._worker.pid if self._worker is not None else None
 
     async def run(self, work: Callable[..., T], args: tuple[object, ...], bytes_per_second: float) -> T:
-        """Call `work(pace, *args)` there; raises WorkerDied, or what that raised. Cancelling it kills the worker."""
-        if self._turn is None:
-            self._turn = asyncio.Lock()
-        async with self._turn:
+        """Call `work(pace, *args)` in the worker. Raises WorkerDied, or what the call raised. Cancelling kills the
+        worker.
+        """
+        if self._call_lock is None:
+            self._call_lock = asyncio.Lock()
+        async with self._call_lock:
             if self._idle is not None:
                 self._idle.cancel()
             task = _WorkerTask(pickle.dumps((work, args, bytes_per_second)))
             try:
-                is_done, answer = await self._thread.run(self._do, (task,))
+                is_done, outcome = await self._thread.run(self._do, (task,))
             except asyncio.CancelledError:
                 task.is_abandoned = True
                 self._kill()
@@ -82,12 +85,12 @@ class WorkerProcess:
             finally:
                 self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self._end_idle)
             if not is_done:
-                raise answer
-            result: T = answer
+                raise outcome
+            result: T = outcome
             return result
 
     def close(self) -> None:
-        """End the worker, whatever it does. The next work would start another."""
+        """Kill the worker. A later call starts a new one."""
         if self._idle is not None:
             self._idle.cancel()
         self._kill()
@@ -108,16 +111,16 @@ class WorkerProcess:
         worker = self._worker
         if worker is None:
             worker = self._worker = _start_worker()
-        if task.is_abandoned:  # while there was no worker yet that could have been killed
+        if task.is_abandoned:  # cancelled before there was a worker to kill
             worker.kill()
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:
             _send(worker.stdin, task.job)
-            answer = _receive(worker.stdout)
-            if answer is None:
+            response = _receive(worker.stdout)
+            if response is None:
                 raise EOFError
-            is_done, value = pickle.loads(answer)
+            is_done, value = pickle.loads(response)
         except (OSError, EOFError, pickle.PickleError) as error:
             worker.kill()
             self._end()
@@ -129,7 +132,7 @@ class WorkerProcess:
         if worker is not None:
             for pipe in (worker.stdin, worker.stdout):
                 assert pipe is not None
-                with suppress(BrokenPipeError):  # it was killed before it had read its work
+                with suppress(BrokenPipeError):  # it was killed before it read the call
                     pipe.close()
             worker.wait()
 
@@ -147,7 +150,7 @@ def _start_worker() -> subprocess.Popen[bytes]:
         [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C at the terminal is for the parent
+        start_new_session=True,  # Ctrl-C at the terminal is only for the parent
     )
 
 
@@ -157,7 +160,7 @@ def _send(pipe: IO[bytes], data: bytes) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> bytes | None:
-    """None at the end."""
+    """None at the end of the pipe."""
     head = pipe.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -170,16 +173,16 @@ def _receive(pipe: IO[bytes]) -> bytes | None:
 
 
 def serve() -> None:
-    """Do what comes in by standard input, until that ends."""
+    """Run the calls from standard input until it is closed."""
     os.nice(LOWEST_PRIORITY)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.set_threshold(COLLECT_EVERY)
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the work may print must not look like an answer
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a call must not be taken for a response
     jobs: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     while True:
-        _send(answers, _answer(jobs.get()))
+        _send(responses, _run(jobs.get()))
 
 
 def _listen(jobs: SimpleQueue[bytes]) -> None:
@@ -188,14 +191,14 @@ def _listen(jobs: SimpleQueue[bytes]) -> None:
     os._exit(0)
 
 
-def _answer(job: bytes) -> bytes:
+def _run(job: bytes) -> bytes:
     work, args, bytes_per_second = pickle.loads(job)
     try:
         return pickle.dumps((True, work(_IoPace(bytes_per_second), *args)))
-    except Exception as error:  # whatever it is, it belongs to the one who waits
-        answer = pickle.dumps((False, error))
-        pickle.loads(answer)  # one that cannot be read back ends the worker, and its traceback says why
-        return answer
+    except Exception as error:  # the caller handles it, whatever it is
+        response = pickle.dumps((False, error))
+        pickle.loads(response)  # an error that cannot be unpickled ends the worker, whose traceback says why
+        return response
 
 
 class _IoPace:
@@ -206,5 +209,5 @@ class _IoPace:
     def __call__(self, size_bytes: int) -> None:
         now = time.monotonic()
         self._due = max(self._due, now) + size_bytes / self._bytes_per_second
-        if self._due > now + 0.01:  # shorter waits are gathered
+        if self._due > now + 0.01:  # shorter waits accumulate
             time.sleep(self._due - now)

@@ -27,7 +27,7 @@ from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import EXTEND, RELEASE, FailedSettlement, settle
 from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.errors import HeadraceError
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.sdk.errors import LeaseLost, Reject, Retry
 from headrace.sdk.incoming import Received
 from headrace.sdk.stopping import ClientStopped, StopSignal

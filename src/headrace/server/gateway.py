@@ -28,9 +28,9 @@ from headrace.protocols.health.pages import HEALTH_PATHS, HealthPages
 from headrace.protocols.rest.application import ALL_ROLES
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.entropy import SystemEntropy
-from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
-from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.runtime.process_resources import raise_open_files_limit
+from headrace.runtime.tasks import BackgroundTaskDied, Supervisor
 from headrace.server.broker_health import BrokerHealth
 from headrace.server.browser_guard import BrowserGuard
 from headrace.server.gateway_application import GatewayApplication

@@ -18,7 +18,7 @@ from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.server.browser_guard import BrowserGuard
 from headrace.server.listening import listen_error
 from headrace.server.pushing import PushService

@@ -26,10 +26,10 @@ from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.entropy import SystemEntropy
-from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
 from headrace.runtime.permissions import exposure_warning
-from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
+from headrace.runtime.process_resources import raise_open_files_limit
+from headrace.runtime.tasks import BackgroundTaskDied, Supervisor
 from headrace.server.data_layout import reject_multi_broker_folder
 from headrace.server.http_server import HttpServer
 from headrace.server.listening import listen_error

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster

@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.runtime.permissions import FOLDER_MODE, exposure_warning
-from headrace.runtime.resource_lock import check_address_free, lock_folder
+from headrace.runtime.process_resources import check_address_free, lock_folder
 from headrace.server.settings import Address, is_loopback
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"

@@ -9,8 +9,8 @@ import msgspec
 from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import committed
 from headrace.client.metadata import TopicPartition
-from headrace.columns.link import sync_cluster
 from headrace.columns.offsets import OffsetBounds, find_bounds, offsets_at, topics_matching
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.model.ids import ZERO_ID, id_to_text
 from headrace.spark.offsets import OffsetMap

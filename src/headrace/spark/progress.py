@@ -10,7 +10,7 @@ import logging
 
 from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import Commit, commit
-from headrace.columns.link import sync_cluster
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import HeadraceError, InconsistentGroupProtocol, InvalidGroupId
 from headrace.spark.offsets import OffsetMap
 

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headrace.client.transactions.joint_commits import JointCommitMember, abort_joint_commit, commit_jointly
-from headrace.columns.link import sync_cluster
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.runtime.entropy import SystemEntropy
 from headrace.spark.checkpoint import PlannedBatch, planned_batch

@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from headrace.model.errors import HeadraceError, InvalidConfig
-from headrace.runtime.resource_lock import check_address_free, lock_folder
+from headrace.runtime.process_resources import check_address_free, lock_folder
 from headrace.spark.session import LOOPBACK, environment
 
 MASTER_CLASS: Final = "org.apache.spark.deploy.master.Master"

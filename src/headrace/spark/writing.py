@@ -33,7 +33,7 @@ from headrace.client.transactions.joint_commits import (
     describe_joint_commit,
 )
 from headrace.columns.encode import encode_batches
-from headrace.columns.link import SyncCluster, sync_cluster
+from headrace.columns.sync_cluster import SyncCluster, sync_cluster
 from headrace.model.errors import (
     HeadraceError,
     InvalidConfig,

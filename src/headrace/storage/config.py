@@ -1,4 +1,4 @@
-"""Settings of a log (per topic, replaceable at run time) and of a data folder."""
+"""Configuration of a log (per topic, replaceable at run time) and of a data folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG_MAX = 2**63 - 1
 
 
 class LogConfig(msgspec.Struct, frozen=True):
-    """Named like Kafka's topic configs; -1 means without limit."""
+    """The fields are named like Kafka's topic configs; -1 means no limit."""
 
     segment_bytes: int = GIB
     segment_ms: int = 7 * DAY_MS
@@ -31,13 +31,13 @@ class LogConfig(msgspec.Struct, frozen=True):
 
 
 class StoreConfig(msgspec.Struct, frozen=True):
-    """How a data folder is looked after.
+    """Maintenance of a data folder.
 
-    A checkpoint bounds what recovery must scan: it is written after `checkpoint_bytes` at once, after
-    `checkpoint_seconds` if that saves scanning a megabyte, and after `checkpoint_idle_seconds` in any case.
+    A checkpoint bounds what recovery must scan. It is written after `checkpoint_bytes`, after `checkpoint_seconds` if
+    at least a megabyte was appended, and after `checkpoint_idle_seconds` in any case.
     """
 
-    reserve_bytes: int | None = None  # None: a twentieth of the disk, at most 1 GiB
+    reserve_bytes: int | None = None  # None: 5% of the disk, at most 1 GiB
     space_check_seconds: float = 1.0
     checkpoint_bytes: int = 64 * MIB
     checkpoint_seconds: float = 5.0

@@ -1,4 +1,4 @@
-"""What storage refuses, and how it reports damage."""
+"""Errors of the storage layer, and the report of damage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.model.errors import CorruptMessage, StorageFailure, UnknownTopicOr
 
 
 class CorruptionReport(msgspec.Struct, frozen=True):
-    """Where damage was found. The file is kept as it is, for whoever wants to look at it."""
+    """Where damage was found. The file is kept unchanged for inspection."""
 
     path: str
     position: int
@@ -20,15 +20,15 @@ class CorruptionReport(msgspec.Struct, frozen=True):
 
 
 class CorruptBatch(CorruptMessage):
-    """A stored batch is damaged; it is not served and its log is quarantined."""
+    """A stored batch is damaged. It is not served, and its log is quarantined."""
 
 
 class InvalidFollowerAppend(CorruptMessage):
-    """What a leader has sent is damaged, or does not follow what this replica holds; nothing of it was taken."""
+    """The batches from a leader are damaged, or do not follow this replica's log. None of them was appended."""
 
 
 class LogQuarantined(StorageFailure):
-    """Damage was found below the flushed point of this log; it neither takes nor serves batches."""
+    """Damage was found below the flushed offset of this log. It neither accepts nor serves batches."""
 
 
 class LogDeleted(UnknownTopicOrPartition):

@@ -1,4 +1,4 @@
-"""Simulated clock, disk and network; shipped so that users can test too.
+"""Simulated clock, disk, network and registry, and an embedded broker for tests of applications.
 
 from headrace.testkit import EmbeddedBroker         a real broker in your process, for your tests
 """
@@ -12,7 +12,7 @@ __all__ = ["EmbeddedBroker"]
 
 
 def __getattr__(name: str) -> object:
-    # The simulations do without a broker's doors, and whoever imports one of them need not wait for these.
+    # Simulations do not need the protocols of a broker, so import them only for the embedded broker.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from headrace.testkit.embedded import EmbeddedBroker

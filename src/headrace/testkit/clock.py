@@ -1,4 +1,4 @@
-"""A clock in virtual time. `monotonic` is the loop's; the wall clock can be set wrong and made to jump."""
+"""A `Clock` in virtual time. `monotonic` is the time of the event loop; the wall clock can be wrong and can jump."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class SimClock:
         return self._offset_ms + int(self._loop.time() * 1000)
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Go on with another loop, after a reboot."""
+        """Use another event loop, after a reboot."""
         self._loop = loop
 
     def jump(self, by_ms: int) -> None:
-        """Move the wall clock, forward or back, as an operator or a time server does."""
+        """Move the wall clock forward or back, as an operator or a time server does."""
         self._offset_ms += by_ms
 
     def correct_wall_clock(self) -> None:
-        """Undo all jumps, as a time server does in the end."""
+        """Undo all jumps, as a time server eventually does."""
         self._offset_ms = self._start_ms

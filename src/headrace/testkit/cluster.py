@@ -1,15 +1,15 @@
-"""Several simulated brokers with one registry, each on a host of its own, and what must hold among them at any moment.
+"""Several simulated brokers with one registry, each on its own host, and the invariants that must hold at any moment.
 
     cluster = SimCluster(world, 3, settings)
     await cluster.start_all()
     cluster.brokers[1].kill()
-    cluster.isolate(2)                      # and many more ways to be unwell
-    await cluster.heal()                    # all is well again, all are up
+    cluster.isolate(2)                      # and many other faults
+    await cluster.heal()                    # end all faults, start all brokers
 
-Watched all the time, at the moment when it would go wrong: one broker at most leads a partition in one epoch, one
-process at most acts as the controller of one epoch (I11), and none does while its session is in doubt (I13). A broker
-whose session has timed out while it was paused answers no heartbeat, OffsetFetch or ListOffsets (I13).
-A violation ends the run with `InvariantViolated`.
+The cluster checks continuously: at most one broker leads a partition in one epoch; at most one process acts as the
+controller of one epoch (I11), and none does while its session is in doubt (I13); a broker whose session timed out while
+it was paused does not respond to heartbeats, OffsetFetch or ListOffsets (I13). A violation ends the run with
+`InvariantViolated`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.registry.topics import (
     parse_partition_key,
     partition_key,
 )
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.history import ReplicaContents
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
@@ -50,7 +50,7 @@ RESTART_SECONDS = 0.2
 
 
 class InvariantViolated(Exception):
-    """What may never be, was."""
+    """An invariant of the cluster was violated."""
 
 
 class SimCluster:
@@ -85,13 +85,13 @@ class SimCluster:
         return [broker for broker in self.brokers.values() if broker.is_up]
 
     async def start_all(self) -> None:
-        """Start whatever is down, again and again until all are up."""
+        """Start all brokers that are down, repeatedly until all are up."""
         async with asyncio.TaskGroup() as group:
             for broker in self.brokers.values():
                 group.create_task(_start(broker))
 
     async def heal(self) -> None:
-        """End every fault, and have everybody up. Whoever is paused goes on when its time is up."""
+        """End every fault and start all brokers. A paused broker resumes when its time is up."""
         self._world.network.heal()
         self._world.network.speed_up()
         self._world.network.fabric.delay_seconds = (0.00005, 0.001)
@@ -101,18 +101,18 @@ class SimCluster:
             broker.host.disk.clear_failures()
             self.reconnect(broker)
             if broker.may_fail:
-                broker.kill()  # as its alarm asks an operator to do
+                broker.kill()  # as its alert asks an operator to do
         await self.start_all()
 
     def check(self) -> None:
-        """Raise if a broker that is up has failed at something that nobody noticed."""
+        """Raise if a running broker has an unnoticed failure."""
         for broker in self.brokers.values():
             broker.check()
 
     # Faults that concern more than one host
 
     def disconnect(self, broker: SimBroker, *, silently: bool) -> None:
-        """Cut a broker off from the registry; the process that runs now, not one that is started later."""
+        """Disconnect a broker from the registry; only the process that runs now, not one that is started later."""
         if broker.registry is not None:
             self._cut_off.add(broker.registry)
             broker.registry.disconnect(silently=silently)
@@ -123,7 +123,7 @@ class SimCluster:
             broker.registry.reconnect()
 
     def expire(self, broker: SimBroker) -> None:
-        """Let the registry end a broker's session, without any fault of the broker's."""
+        """Let the registry end a broker's session without a fault of the broker."""
         if broker.broker is not None and broker.broker.cluster.membership.session_valid:
             self.registry.expire(broker.broker.cluster.membership.session)
 
@@ -136,7 +136,7 @@ class SimCluster:
                 self._world.network.cut(broker.host.name, other.host.name, one_way=True)
 
     def cut_ring(self) -> None:
-        """Each broker reaches its two neighbours only: everybody sees a majority, and no two the same."""
+        """Let each broker reach only its two neighbours: each sees a different majority."""
         names = [broker.host.name for broker in self.brokers.values()]
         for a, b in permutations(range(len(names)), 2):
             if (a - b) % len(names) not in (1, len(names) - 1) or (len(names) == 3 and {a, b} == {0, 2}):
@@ -145,7 +145,7 @@ class SimCluster:
     # The registry's backup
 
     def back_up_registry(self) -> dict[str, RegistryEntry]:
-        """All keys but those that belong to a session."""
+        """All keys except ephemeral ones."""
         return {
             key: entry
             for key, entry in self.registry.entries.items()
@@ -153,21 +153,24 @@ class SimCluster:
         }
 
     def restore_registry(self, copy: Mapping[str, RegistryEntry]) -> None:
-        """Replace the registry by a backup. All brokers are down; no session survives. Leader epochs of the lost
-        history may be used again: a broker that starts first cannot know them all. But none leads in an epoch that its
-        own log has (`_on_lead`), and replicas with two histories show at the end (`diverged`)."""
+        """Replace the registry by a backup. All brokers are down; no session survives.
+
+        Leader epochs of the lost history may be used again, because a broker that starts first cannot know them all.
+        But no broker leads in an epoch that its own log contains (`_on_lead`), and diverged replicas are found at the
+        end (`diverged`).
+        """
         assert all(broker.is_down for broker in self.brokers.values()), "a broker runs"
         for key in list(self.registry.entries):
             self.registry.expire_holder(key)
         self.registry.entries = dict(copy)
         self._leads.clear()
         self._was_set_back = True
-        self._controllers.clear()  # they count in the registry alone, and no process of an earlier epoch is left
+        self._controllers.clear()  # epochs are counted in the registry, and no process of an earlier epoch is left
 
-    # How they are
+    # State of the cluster
 
     def unhealthy_partitions(self) -> list[str]:
-        """The partitions that are not led by a broker that is up, not in sync with all their replicas, or missing."""
+        """The partitions without a running leader, with a replica out of sync, or without a record."""
         live = {broker.node_id: broker.broker.identity.epoch for broker in self.brokers.values() if broker.broker}
         found = [f"{topic}-{index} has no record" for topic, index in self._missing()]
         for topic, index, record in self.places():
@@ -177,7 +180,7 @@ class SimCluster:
         return found
 
     def unknown_brokers(self) -> list[str]:
-        """Which brokers that are up another one does not know of yet."""
+        """The running brokers that another one does not know yet."""
         return [
             f"broker {one.node_id} does not know broker {other.node_id}"
             for one, other in permutations(self.up, 2)
@@ -185,7 +188,7 @@ class SimCluster:
         ]
 
     def unknown_topics(self, names: Iterable[str]) -> list[str]:
-        """Which of these topics a broker that is up does not know of yet."""
+        """The topics that a running broker does not know yet."""
         return [
             f"broker {one.node_id} does not know topic {name}"
             for name in names
@@ -194,11 +197,11 @@ class SimCluster:
         ]
 
     def leaders(self) -> list[int]:
-        """Who leads, once for each partition."""
+        """The leader of each partition."""
         return [record.leader for _, _, record in self.places() if record.leader in self.brokers]
 
     def diverged_partitions(self) -> list[str]:
-        """The partitions whose replicas do not all have the same end, or do not all know that it is committed."""
+        """The partitions whose replicas have different ends, or do not all know that the end is committed."""
         found = []
         for topic, index, record in self.places():
             held = [self.replica(node_id, topic, index) for node_id in record.replicas]
@@ -208,7 +211,7 @@ class SimCluster:
         return found
 
     def replicas(self, topic: str, index: int) -> dict[int, ReplicaContents]:
-        """What each broker that holds the partition has of it, read from its disk."""
+        """The content of each replica of a partition, read from its disk."""
         found = {}
         for node_id in self.brokers:
             partition = self.replica(node_id, topic, index)
@@ -217,7 +220,7 @@ class SimCluster:
         return found
 
     def _missing(self) -> Iterator[tuple[str, int]]:
-        """Partitions of topics that the registry knows, but of which it has no record."""
+        """Partitions without a record, of topics in the registry."""
         entries = self.registry.entries
         for topic in [decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY)]:
             for index in range(topic.partitions):
@@ -241,7 +244,7 @@ class SimCluster:
         found = None if broker is None else broker.catalogue.find(topic)
         return None if found is None else found.local(index)
 
-    # What may never be
+    # Invariants
 
     def _on_open(self, node_id: int, broker: Broker) -> None:
         start = node_id, broker.identity.epoch
@@ -256,13 +259,13 @@ class SimCluster:
     ) -> Any:
         response = await handle(request, context)
         if registry.has_missed_the_end and 0 in _error_codes(response):
-            self._break(f"a broker answers {type(request).__name__} although its session has timed out (I13)")
+            self._break(f"a broker responds to {type(request).__name__} although its session has timed out (I13)")
         return response
 
     def _on_lead(self, start: tuple[int, int], partition: Partition) -> None:
         lead = partition.topic_id, partition.index, partition.leader_epoch
         first = self._leads.setdefault(lead, start)
-        # The log's own table of epochs has forgotten by now what contradicts the epoch that begins.
+        # The log's epoch cache has already dropped the entries that contradict the new epoch.
         if self._was_set_back and (written := _last_epoch(partition)) >= partition.leader_epoch:
             self._break(f"{start} leads {partition.topic}-{partition.index} in epoch {lead[2]}, has {written} (I11)")
         if first != start:
@@ -275,7 +278,7 @@ class SimCluster:
             acts = isinstance(operation, Check) and operation.key == CONTROLLER_EPOCH_KEY
             stands = isinstance(operation, Create) and operation.key == CONTROLLER_KEY
             if (acts or stands) and session_state is not SessionState.HELD:
-                self._break(f"a controller, or one that would be, commits while its session is {session_state} (I13)")
+                self._break(f"a controller, or a candidate, commits while its session is {session_state} (I13)")
             if isinstance(operation, Check) and acts:
                 first = self._controllers.setdefault(operation.version, client)
                 if first is not client:
@@ -286,7 +289,7 @@ class SimCluster:
 
 
 def _error_codes(response: Any) -> list[int]:
-    """Those of the parts for which each answer stands by itself."""
+    """The error codes in a response, of each part that has its own."""
     if isinstance(response, ListOffsetsResponse):
         return [partition.error_code for topic in response.topics for partition in topic.partitions]
     return [part.error_code for part in getattr(response, "groups", None) or [response]]

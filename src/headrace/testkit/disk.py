@@ -1,12 +1,11 @@
-"""A disk in memory that forgets what was not synced, as real ones do.
+"""A disk in memory that loses what was not synced, as real disks do.
 
-`crash` is a power cut, or with `keep_page_cache` a kill -9; then `reopen_registry_file` gives the disk that the next
-process finds. What was synced survives: bytes by `File.sync`, names by `sync_directory`. All else is kept,
-lost, torn or mixed, page by page and name by name (see `pages` and `folders`); `crash_after` makes any
-change of the disk the last.
-
-Stricter than a real disk in one thing: a file whose path was renamed or removed can be used only while
-pinned, because a real one can lose its descriptor at any time. `digest` covers every operation.
+- `crash` is a power cut, or a kill -9 with `keep_page_cache`; `reopen` then gives the disk that the next process finds.
+- What was synced survives: bytes by `File.sync`, names by `sync_directory`. Everything else is kept, lost, torn or
+  mixed, page by page and name by name (see `file_tree`). `crash_after` makes any change of the disk the last one.
+- A file whose path was renamed or removed can be used only while it is pinned. This is stricter than a real disk, which
+  may close its descriptor at any time.
+- `digest` covers every operation.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from headrace.runtime.disk import LOCK_NAME, Buffer, DataFolderLocked, DiskFailed
 from headrace.runtime.disk_errors import typed_error, typed_errors
 from headrace.runtime.disk_threads import deliver
-from headrace.testkit.folders import SimFileTree, SimFolder
+from headrace.testkit.file_tree import FileNode, SimFileTree, SimFolder
 from headrace.testkit.loop import SimLoop
-from headrace.testkit.pages import FileNode
 
 T = TypeVar("T")
 
@@ -35,11 +33,11 @@ DiskOperation: TypeAlias = Literal[
     "create", "append", "pwrite", "pread", "truncate", "sync", "make", "rename", "remove", "sync_directory"
 ]
 
-KEEP_CHANCES = (0.0, 0.2, 0.5, 0.8, 1.0)  # one is drawn per power cut, so that extremes are met often
+KEEP_CHANCES = (0.0, 0.2, 0.5, 0.8, 1.0)  # one is drawn per power cut, so that extremes are frequent
 
 
 class SimulatedPowerCut(BaseException):
-    """The host is gone. No code of the host may handle this, so it is no `Exception`."""
+    """The power of the host was cut. No code of the host may handle this, so it is not an `Exception`."""
 
 
 @dataclass(slots=True)
@@ -54,9 +52,9 @@ class SimDisk:
 
     def __init__(self, seed: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.capacity_bytes = 1 << 40
-        self.cold_chance = 0.05  # that `pread_hot` finds nothing
-        self.delay_seconds = (0.00005, 0.002)  # of work in the disk threads
-        self.operations = 0  # changes so far: what `crash_after` counts
+        self.cold_chance = 0.05  # probability that `pread_hot` returns None
+        self.delay_seconds = (0.00005, 0.002)  # of calls in the disk threads
+        self.operations = 0  # changes so far, which `crash_after` counts
         self.on_power_cut: Callable[[SimulatedPowerCut], None] | None = None
         self.on_damage_used: Callable[[str, int], None] | None = None  # with the path and the position of a flipped bit
         if isinstance(loop, SimLoop):
@@ -83,11 +81,11 @@ class SimDisk:
     # Faults
 
     def crash_after(self, operations: int) -> None:
-        """Let this many more changes happen; the one after them finds the power gone."""
+        """Cut the power at the change after this many more."""
         self._power_cut_at = self.operations + operations
 
     def crash(self, *, keep_page_cache: bool = False) -> None:
-        """Cut the power now, or kill the process only. Whatever uses this disk object again is told so."""
+        """Cut the power now, or only kill the process. Every later use of this object raises SimulatedPowerCut."""
         assert not self._dead, "crashed already"
         self._dead = True
         self._note("crash", "", keep_page_cache)
@@ -97,7 +95,7 @@ class SimDisk:
                 self._note("survived", path, hashlib.blake2b(self._tree.file(path).content).hexdigest())
 
     def reopen(self, loop: asyncio.AbstractEventLoop | None = None) -> SimDisk:
-        """What the next process finds after `crash`."""
+        """The disk that the next process finds after `crash`."""
         assert self._dead, "crash first"
         disk = SimDisk(self._seed, loop)
         disk.capacity_bytes, disk.cold_chance = self.capacity_bytes, self.cold_chance
@@ -107,40 +105,40 @@ class SimDisk:
         return disk
 
     def fail_next(self, operation: DiskOperation, pattern: str = "*", error: int = errno.EIO) -> None:
-        """Let the next such operation on a path like `pattern` fail once."""
+        """Let the next such operation on a path that matches `pattern` fail once."""
         self._faults.append(_InjectedFault(operation, pattern, error))
 
     def clear_failures(self) -> None:
-        """Let nothing fail that `fail_next` has named and that is still to come."""
+        """Drop the injected failures that have not happened yet."""
         self._faults.clear()
 
     @property
     def pending_failures(self) -> int:
-        """How many of the operations that `fail_next` has named are still to come."""
+        """How many injected failures have not happened yet."""
         return len(self._faults)
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Let one bit rot, where it is stored as well as in the page cache."""
+        """Flip one bit, on the platter and in the page cache."""
         self._note("flip", path, position)
         self._tree.file(path).flip_bit(position, bit)
 
     def rotten(self) -> list[tuple[str, int]]:
-        """The flipped bits that are still there: path and position of each."""
+        """The path and position of each flipped bit that is still there."""
         files = self._tree.files().items()
         return [(path, position) for path, node in files for position in sorted(node.rotten)]
 
     def lose(self, path: str) -> None:
-        """Let a file or folder vanish durably. Nothing that has it open may run."""
+        """Remove a file or folder durably. No process that has it open may run."""
         self._note("lose", path)
         self._tree.lose(path)
         self._used_bytes = sum(len(node.content) for node in self._tree.files().values())
 
     def write_back(self) -> None:
-        """Let the kernel write all of its page cache to the platter, as it does in time after a process has ended."""
+        """Write the whole page cache to the platter, as the kernel does some time after a process has ended."""
         self._note("write back", "/")
         self._tree.sync_all()
 
-    # The door
+    # The interface `Disk`
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         self.check_alive()
@@ -239,7 +237,7 @@ class SimDisk:
         self._locked.add(path)
 
     def run(self, work: Callable[..., T], *args: object) -> asyncio.Future[T]:
-        """As in the threads of a real disk, the work happens at some moment while the caller waits."""
+        """As with real disk threads, the call happens at some moment while the caller waits."""
         self.check_alive()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -248,7 +246,7 @@ class SimDisk:
         return future
 
     async def run_in_worker_process(self, work: Callable[..., T], *args: object, bytes_per_second: float) -> T:
-        """As in a process of its own, but in no time: each of its changes can be the last one before a power cut."""
+        """Call `work` in one step of virtual time; each of its changes can be the last one before a power cut."""
         assert bytes_per_second > 0
         return await self.run(work, self, _no_pace, *args)
 
@@ -259,7 +257,7 @@ class SimDisk:
             raise SimulatedPowerCut
 
     def change(self, operation: DiskOperation, path: str, *details: object) -> None:
-        """Say what is about to change. It may be the end, or fail."""
+        """Announce a change. The power may be cut, or an injected failure raised."""
         self.check_alive()
         if self.operations == self._power_cut_at:
             self.crash()
@@ -284,8 +282,8 @@ class SimDisk:
         return not node.warm or self._random.random() < self.cold_chance
 
     def report_damage(self, path: str, node: FileNode, position: int, size: int) -> None:
-        """Report flipped bits that are read on the loop: a broker checks what it has found on its disk in disk threads,
-        and reads on the loop what it is about to hand out."""
+        """Report flipped bits that are read on the event loop: a broker checks the bytes of its disk in disk threads,
+        and reads on the loop the bytes that it is about to serve."""
         if self.on_damage_used is not None and not self._is_in_thread:
             for flipped in node.rotten.intersection(range(position, position + size)):
                 self.on_damage_used(path, flipped)
@@ -294,7 +292,7 @@ class SimDisk:
         return max(0, min(wanted, self.capacity_bytes - self._used_bytes))
 
     def part(self, size: int) -> int:
-        """How much of a failing write was done."""
+        """How much of a failing write was carried out."""
         return self._random.randint(0, size)
 
     def _work(
@@ -311,7 +309,7 @@ class SimDisk:
             result = work(*args)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # whatever it is, it belongs to the one who waits
+        except BaseException as error:  # the caller handles it, whatever it is
             failure = error
         finally:
             self._is_in_thread = False
@@ -322,7 +320,7 @@ class SimDisk:
 
 
 def _no_pace(size_bytes: int) -> None:
-    """Virtual time does not pass while work is done."""
+    """Virtual time does not pass during a call."""
 
 
 class SimFile:
@@ -348,7 +346,7 @@ class SimFile:
             self._disk.change("append", self.path, len(data))
             self._write(data, position)
         except OSError as error:
-            # A part was written and then cut off again, and both may reach the platter.
+            # A part was written and then cut off, and both changes may reach the platter.
             self._node.write(data[: self._disk.part(len(data))], position)
             self._node.truncate(position)
             raise typed_error(error, "append", self.path) from error
@@ -392,7 +390,7 @@ class SimFile:
         self._node.sync()
 
     def descriptor(self) -> int:
-        raise RuntimeError("a descriptor in a simulation: use Link.send_file")
+        raise RuntimeError("there are no descriptors in a simulation: use ByteStream.send_file")
 
     def pin(self) -> None:
         self._check_usable()
@@ -417,4 +415,4 @@ class SimFile:
         if self._pins:
             return
         assert not self._closed, f"{self.path} was closed"
-        assert self._moves == self._node.moves, f"{self.path} moved or is gone: pin it before, or open it anew"
+        assert self._moves == self._node.moves, f"{self.path} was renamed or removed: pin it before, or open it again"

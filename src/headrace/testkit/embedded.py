@@ -1,13 +1,13 @@
-"""A real broker inside your test: it listens on loopback, keeps its data in a folder, and is there in a moment.
+"""A real broker inside your test process: it listens on loopback, stores its data in a folder, and starts quickly.
 
     def test_an_order_is_billed():
         with EmbeddedBroker() as broker, Client(broker.address) as client:
             client.publish("orders", {"id": 1})
             ...
 
-Nothing is simulated: the same code as `headrace serve`, with real files and sockets, in a thread of this process. Any
-Kafka client can use its `address`, and any HTTP client its `url`. The data is deleted in the end, unless you name a
-folder; `stop` and `start` restart it on its data and its ports.
+Nothing is simulated: it runs the code of `headrace serve`, with real files and sockets, in a thread of this process.
+Any Kafka client can use its `address`, and any HTTP client its `url`. The data is deleted at the end, unless you name a
+folder. `stop` and `start` restart the broker with the same data and ports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.network import SystemNetwork
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.sdk.loop_thread import LoopThread
 from headrace.server.http_server import HttpServer
 from headrace.server.metrics import BrokerMetrics
@@ -51,18 +51,18 @@ class EmbeddedBroker:
 
     @property
     def address(self) -> str:
-        """For clients: "127.0.0.1:PORT"; known once it was started."""
+        """The address for Kafka clients, "127.0.0.1:PORT"; known after the first start."""
         assert self._ports[0], "start the broker first"
         return f"{_HOST}:{self._ports[0]}"
 
     @property
     def url(self) -> str:
-        """For REST: "http://127.0.0.1:PORT"; known once it was started."""
+        """The URL of the REST API, "http://127.0.0.1:PORT"; known after the first start."""
         assert self._ports[1], "start the broker first"
         return f"http://{_HOST}:{self._ports[1]}"
 
     def start(self) -> None:
-        """Return when it serves."""
+        """Start the broker; returns when it accepts connections."""
         assert self._thread is None, "it runs already"
         if self._folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="headrace-")
@@ -77,7 +77,7 @@ class EmbeddedBroker:
         self._ports = self._running.ports
 
     def stop(self) -> None:
-        """Shut it down in order, as SIGTERM does. Raises what has gone wrong in it meanwhile."""
+        """Shut down cleanly, as SIGTERM does. Raises the error of a background task that has failed."""
         running, self._running = self._running, None
         if self._thread is not None and running is not None:
             try:
@@ -114,7 +114,7 @@ class EmbeddedBroker:
 
 
 class _Running:
-    """The broker between its start and its end; on the loop of its thread."""
+    """The running broker, on the event loop of its thread."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _Running:
     ) -> None:
         self.ports = ports
         self._broker = broker
-        self._door = kafka_server
+        self._kafka_server = kafka_server
         self._http = http
         self._disk = disk
         self._supervisor = supervisor
@@ -148,7 +148,7 @@ class _Running:
         http = HttpServer(at, broker, metrics, HttpLimits(), supervisor, disk, network, clock, entropy)
         metrics.http = http
         _, http_port = await http.listen()
-        supervisor.spawn(kafka_server.run_sweeps(), "door")
+        supervisor.spawn(kafka_server.run_sweeps(), "kafka listener")
         await broker.join(_HOST, port)
         kafka_server.start_accepting()
         await broker.wait_for_leaders()
@@ -158,10 +158,10 @@ class _Running:
     async def close(self) -> None:
         await self._http.begin_shutdown()
         await self._broker.cluster.transfer_leadership()
-        self._door.stop_listening()
+        self._kafka_server.stop_listening()
         self._http.listener.stop_listening()
         self._broker.complete_waiting_requests()
-        await self._door.drain(_DRAIN_SECONDS)
+        await self._kafka_server.drain(_DRAIN_SECONDS)
         await self._http.listener.drain(_DRAIN_SECONDS)
         await self._http.close()
         await self._supervisor.stop()

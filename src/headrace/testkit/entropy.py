@@ -1,4 +1,4 @@
-"""Chance from a seed."""
+"""An `Entropy` that draws everything from a seed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What the clients of a simulated broker did and saw: the evidence that `anomalies` judges.
+"""The history of the clients of a simulated broker: the input of `anomalies`.
 
-An operation is noted when it begins and again when it succeeds. One that never does stays unknown for ever: a request
-whose answer was lost may still take effect. Moments are counted, not timed: one thread, one order. Values are unique.
+- An operation is recorded when it begins and when it succeeds. Otherwise its outcome is unknown forever: a request
+  whose response was lost may still take effect.
+- Moments are numbers of a counter, not times: there is one thread and one order. Values are unique.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NEVER = 1 << 62
 
 @dataclass(slots=True)
 class ClientOperation:
-    """`ended` is the moment of success; an operation that never ended may take effect at any time."""
+    """`ended` is the moment of success. An operation that never ended may take effect at any time."""
 
     client: str
     partition: int
@@ -29,7 +30,7 @@ class ClientOperation:
 
 @dataclass(slots=True)
 class SendOperation(ClientOperation):
-    """A value on its way into the log; `offset` is known once the broker has told it, and may be -1 even then."""
+    """A produced value. `offset` is the one that the broker returned, and may be -1."""
 
     value: bytes = b""
     offset: int = -1
@@ -37,7 +38,7 @@ class SendOperation(ClientOperation):
 
 @dataclass(slots=True)
 class CommitOperation(ClientOperation):
-    """A group's wish to remember that it has read up to `offset`."""
+    """An offset commit of a group."""
 
     group: str = ""
     offset: int = -1
@@ -45,7 +46,7 @@ class CommitOperation(ClientOperation):
 
 @dataclass(slots=True)
 class OffsetFetchOperation(ClientOperation):
-    """What the broker said that a group had committed; -1: nothing."""
+    """The committed offset of a group that the broker returned; -1 if there is none."""
 
     group: str = ""
     offset: int = -1
@@ -53,7 +54,7 @@ class OffsetFetchOperation(ClientOperation):
 
 @dataclass(slots=True)
 class WatermarkOperation(ClientOperation):
-    """Where a broker said that the log of a partition starts, or up to where it can be read."""
+    """The start offset or the readable end of a partition that a broker returned."""
 
     what: str = ""
     offset: int = -1
@@ -61,7 +62,7 @@ class WatermarkOperation(ClientOperation):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContents:
-    """One broker's copy of a partition at the end: every batch by its first offset, byte for byte."""
+    """One replica of a partition at the end: the bytes of every batch, by base offset."""
 
     high_watermark: int
     batches: tuple[tuple[int, bytes], ...]
@@ -69,7 +70,7 @@ class ReplicaContents:
 
 @dataclass(frozen=True, slots=True)
 class PolledRecords:
-    """Records of one partition that a client got in one go, as (offset, value). `group`: it reads for a group."""
+    """Records of one partition that a client received in one poll, as (offset, value). `group`: the reader's group."""
 
     client: str
     partition: int
@@ -80,8 +81,8 @@ class PolledRecords:
 
 @dataclass(slots=True)
 class History:
-    """Of one topic. `has_gaps`: its readers see committed transactions only, and pass by what else is in the log.
-    `aborted`: what was written in transactions that were told to be aborted."""
+    """The history of one topic. `has_gaps`: readers receive only committed transactions, so offsets have gaps.
+    `aborted`: the values written in aborted transactions."""
 
     sends: list[SendOperation] = field(default_factory=list)
     polls: list[PolledRecords] = field(default_factory=list)
@@ -89,12 +90,10 @@ class History:
     found: list[OffsetFetchOperation] = field(default_factory=list)
     final: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)  # the log of each partition, at the end
     marks: list[WatermarkOperation] = field(default_factory=list)
-    replicas: dict[int, dict[int, ReplicaContents]] = field(
-        default_factory=dict
-    )  # by partition and node id, at the end
+    replicas: dict[int, dict[int, ReplicaContents]] = field(default_factory=dict)  # by partition and node id
     aborted: set[bytes] = field(default_factory=set)
     deleted: dict[int, int] = field(default_factory=dict)
-    """by partition: records below this offset may have been deleted on purpose (DeleteRecords)"""
+    """By partition: records below this offset may have been deleted on purpose (DeleteRecords)."""
     has_gaps: bool = False
     now: int = 0
 
@@ -109,7 +108,7 @@ class History:
         return commit
 
     def begin_offset_fetch(self, client: str, group: str, partition: int) -> OffsetFetchOperation:
-        """A client asks what the group has committed; note only what was answered."""
+        """Begin a lookup of a committed offset. Only a successful one becomes part of the history."""
         return OffsetFetchOperation(client, partition, self._tick(), group=group)
 
     def end_send(self, send: SendOperation, offset: int) -> None:
@@ -118,12 +117,12 @@ class History:
     def end_commit(self, commit: CommitOperation) -> None:
         commit.ended = self._tick()
 
-    def end_offset_fetch(self, look: OffsetFetchOperation, offset: int) -> None:
-        look.offset, look.ended = offset, self._tick()
-        self.found.append(look)
+    def end_offset_fetch(self, fetch: OffsetFetchOperation, offset: int) -> None:
+        fetch.offset, fetch.ended = offset, self._tick()
+        self.found.append(fetch)
 
     def begin_mark(self, client: str, what: str, partition: int) -> WatermarkOperation:
-        """A client asks for a log's start or end; note only what was answered."""
+        """Begin a lookup of a log's start or end. Only a successful one becomes part of the history."""
         return WatermarkOperation(client, partition, self._tick(), what=what)
 
     def end_mark(self, mark: WatermarkOperation, offset: int) -> None:
@@ -131,7 +130,7 @@ class History:
         self.marks.append(mark)
 
     def record_poll(self, client: str, records: Iterable[tuple[int, int, bytes]], group: str = "") -> None:
-        """One answer to one client, as (partition, offset, value)."""
+        """Record one response to one client, as (partition, offset, value)."""
         moment, by_partition = self._tick(), dict[int, list[tuple[int, bytes]]]()
         for partition, offset, value in records:
             by_partition.setdefault(partition, []).append((offset, value))

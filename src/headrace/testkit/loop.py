@@ -22,26 +22,26 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-TURN_SECONDS = 1e-6  # a turn of the loop takes a little time, else one that polls would stop the clock
+TURN_SECONDS = 1e-6  # each iteration takes some time; otherwise a task that polls would stop the clock
 
 
 class HostRun:
-    """What belongs to one run of one host: all tasks and callbacks that begin inside it."""
+    """One run of one host: owns all tasks and callbacks that begin inside it."""
 
     def __init__(self) -> None:
         self.ended = False
 
 
-_life: ContextVar[HostRun | None] = ContextVar("life", default=None)
-_NOBODY = Context()
+_current_run: ContextVar[HostRun | None] = ContextVar("host_run", default=None)
+_NO_HOST = Context()
 
 
 class Deadlock(RuntimeError):
-    """Every task waits, and no timer is set that could wake one."""
+    """Every task is waiting, and no timer is set that could resume one."""
 
 
 def run(seed: int, main: Callable[[SimLoop], Coroutine[Any, Any, T]], *, shuffle: bool = False) -> T:
-    """Run `main(loop)` on a fresh simulated loop to its end; what it left running is cancelled."""
+    """Run `main(loop)` on a new simulated loop to its end; tasks that are left are cancelled."""
     loop = SimLoop(seed, shuffle=shuffle)
     try:
         return loop.run_until_complete(main(loop))
@@ -55,7 +55,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def __init__(self, seed: int, *, shuffle: bool = False, start: float = 0.0) -> None:
         super().__init__()
-        self.set_debug(False)  # its slow-callback watch reads the real clock
+        self.set_debug(False)  # debug mode reads the real clock to find slow callbacks
         self.set_task_factory(_make_task)
         self._random = Random(seed) if shuffle else None
         self._now = start
@@ -64,11 +64,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self._halted: BaseException | None = None
         self._serials = 0
         self._live_tasks: dict[asyncio.Task[Any], HostRun | None] = {}
-        self._lives_ended = 0
-        self._held: dict[HostRun, list[asyncio.Handle]] = {}  # what lives that are paused would have run
+        self._runs_ended = 0
+        self._held: dict[HostRun, list[asyncio.Handle]] = {}  # callbacks of paused runs
 
     def __del__(self) -> None:
-        pass  # it holds nothing real, so one that was not closed is no leak
+        pass  # it holds no real resources, so a loop that was not closed is no leak
 
     @property
     def halted(self) -> bool:
@@ -78,41 +78,41 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._now
 
     def halt(self, reason: BaseException) -> None:
-        """Stop everything at once, as a power cut does: `run_until_complete` raises, no task cleans up."""
+        """Stop everything at once, as a power cut does: `run_until_complete` raises, and no task cleans up."""
         if self._halted is None:
             self._halted = reason
             for handle in self._ready:
                 handle.cancel()
             self.stop()
 
-    def begin(self, life: HostRun, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Start a task that, with all that it begins, ends when this life does."""
+    def begin(self, host_run: HostRun, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Start a task that ends, with everything that it starts, when its run ends."""
         context = copy_context()
-        context.run(_life.set, life)
+        context.run(_current_run.set, host_run)
         return context.run(self.create_task, coroutine, name=name)
 
-    def end(self, life: HostRun) -> None:
-        """Drop the tasks and callbacks of a life: they just never go on, so nobody of them cleans up."""
-        life.ended = True
-        self._lives_ended += 1
-        self._held.pop(life, None)
+    def end(self, host_run: HostRun) -> None:
+        """Drop the tasks and callbacks of a run: they never continue, so none of them cleans up."""
+        host_run.ended = True
+        self._runs_ended += 1
+        self._held.pop(host_run, None)
         for handle in (*self._ready, *(timer for _, _, timer in self._timers)):
             if _has_ended(handle):
                 handle.cancel()
 
-    def pause(self, life: HostRun, seconds: float) -> None:
-        """Let nothing of a life run for so long, as SIGSTOP does; then all that was due meanwhile, at once."""
-        assert life not in self._held, "paused already"
-        self._held[life] = []
-        self.call_later(seconds, self._resume, life, context=_NOBODY)
+    def pause(self, host_run: HostRun, seconds: float) -> None:
+        """Pause a run for some time, as SIGSTOP does; then everything that was due meanwhile runs at once."""
+        assert host_run not in self._held, "paused already"
+        self._held[host_run] = []
+        self.call_later(seconds, self._resume, host_run, context=_NO_HOST)
 
     def skip(self, seconds: float) -> None:
-        """Let time pass at once without running anything: so the whole world looks to a process that was paused, until
-        its timers and callbacks run."""
+        """Advance time at once without running anything: what a paused process sees of the world until its timers and
+        callbacks run."""
         self._now += seconds
 
-    def is_paused(self, life: HostRun) -> bool:
-        return life in self._held
+    def is_paused(self, host_run: HostRun) -> bool:
+        return host_run in self._held
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         try:
@@ -126,9 +126,9 @@ class SimLoop(asyncio.BaseEventLoop):
         return result
 
     def finish(self) -> None:
-        """Cancel what still runs, oldest first, and close the loop. After a halt nothing runs any more."""
+        """Cancel the remaining tasks, oldest first, and close the loop. After a halt none is left."""
         if self._halted is None:
-            living = [task for task, life in self._live_tasks.items() if life is None or not life.ended]
+            living = [task for task, host_run in self._live_tasks.items() if host_run is None or not host_run.ended]
             for task in living:
                 task.cancel()
             if living:
@@ -150,7 +150,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if "handle" in context and _has_ended(context["handle"]):
             return
         if "handle" in context and failure is not None:
-            self.halt(failure)  # a callback raised: in a simulation that is a finding, not a log line
+            self.halt(failure)  # in a simulation an exception in a callback is a finding, not a log line
         elif self._halted is None:
             super().call_exception_handler(context)
 
@@ -159,8 +159,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._serials
 
     def keep(self, task: asyncio.Task[Any]) -> None:
-        """Hold the task while it lives, so that the garbage collector has no say in what runs."""
-        self._live_tasks[task] = _life.get()
+        """Hold a reference to the task, so that garbage collection does not affect what runs."""
+        self._live_tasks[task] = _current_run.get()
         task.add_done_callback(self._live_tasks.pop)
 
     def call_at(
@@ -172,8 +172,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return timer
 
     def _run_once(self) -> None:
-        """As the base class does it, but that nothing is waited for: time just moves on. Timers of one moment fire in
-        the order in which they were set."""
+        """As in the base class, but time advances instead of waiting. Timers of one moment fire in the order in which
+        they were set."""
         ready, timers = self._ready, self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -191,15 +191,15 @@ class SimLoop(asyncio.BaseEventLoop):
             self._shuffle(self._random)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            # One that lives may have woken one that does not.
-            if not (handle._cancelled or (self._lives_ended and _has_ended(handle))):
+            # A live run may have resumed a callback of an ended one.
+            if not (handle._cancelled or (self._runs_ended and _has_ended(handle))):
                 handle._run()
 
     def _put_aside(self) -> None:
-        """What belongs to a paused life waits until that goes on."""
+        """Callbacks of a paused run wait until it resumes."""
         for _ in range(len(self._ready)):
             handle = self._ready.popleft()
-            self._held.get(_life_of(handle), self._ready).append(handle)  # type: ignore[arg-type]
+            self._held.get(_run_of(handle), self._ready).append(handle)  # type: ignore[arg-type]
 
     def _shuffle(self, random: Random) -> None:
         ready = list(self._ready)
@@ -207,15 +207,15 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.clear()
         self._ready.extend(ready)
 
-    def _resume(self, life: HostRun) -> None:
-        self._ready.extend(self._held.pop(life, ()))
+    def _resume(self, host_run: HostRun) -> None:
+        self._ready.extend(self._held.pop(host_run, ()))
 
     def _write_to_self(self) -> None:
         pass
 
 
 class _SimFuture(asyncio.Future[Any]):
-    """Hashed by its order of birth: asyncio keeps futures in sets, whose order would follow addresses."""
+    """Hashed by its order of creation: asyncio keeps futures in sets, whose order would depend on addresses."""
 
     def __init__(self, *, loop: SimLoop) -> None:
         super().__init__(loop=loop)
@@ -227,29 +227,29 @@ class _SimFuture(asyncio.Future[Any]):
 
 class _SimTask(asyncio.Task[Any]):
     def __init__(self, coroutine: Coroutine[Any, Any, Any], *, loop: SimLoop, **options: Any) -> None:
-        self._serial = loop.next_serial()  # first: the base class puts the new task into a set
+        self._serial = loop.next_serial()  # before the base class, which puts the new task into a set
         super().__init__(coroutine, loop=loop, **options)
 
     def __hash__(self) -> int:
         return self._serial
 
 
-def _life_of(handle: asyncio.Handle) -> HostRun | None:
+def _run_of(handle: asyncio.Handle) -> HostRun | None:
     context: Context = handle._context  # type: ignore[attr-defined]
-    return context.get(_life)
+    return context.get(_current_run)
 
 
 def _has_ended(handle: asyncio.Handle) -> bool:
-    life = _life_of(handle)
-    return life is not None and life.ended
+    run = _run_of(handle)
+    return run is not None and run.ended
 
 
 def _drop_task(task: asyncio.Task[Any]) -> None:
-    """Drop a task that a halt left waiting, here and not whenever the garbage collector finds it."""
+    """Drop a task that a halt left waiting now, not when the garbage collector finds it."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()
     assert coroutine is not None
-    with suppress(BaseException):  # its world is gone, so its cleaning up fails in every way
+    with suppress(BaseException):  # its world is gone, so its cleanup may fail in any way
         coroutine.close()
 
 

@@ -1,20 +1,23 @@
-"""A registry in memory that keeps the contract of headrace.registry.interface, and can be made to fail as one does.
+"""A registry in memory that keeps the contract of headrace.registry.interface, with injected faults.
 
-Several `SimRegistry` objects may share one `SimRegistryState`, the ensemble: they belong to several brokers, or to one
-broker before and after a crash. Every call lets other tasks run first, so that races show.
+Several `SimRegistry` objects may share one `SimRegistryEnsemble`: they belong to several brokers, or to one broker
+before and after a crash. Every call lets other tasks run first, so that races show.
 
-As it is made, nothing takes time and nothing fails. A scenario sets on the ensemble, before it is used:
-- `delay_seconds`: how long anything is under way, by seed. Per client, requests, answers and watches stay in order.
-- `session_timeout_seconds`: sessions end when they are not heard of for so long. Pings are timers of the host that
-  opened the session, so a host that has crashed stops pinging by itself.
-- `break_chance`: how often a connection breaks under a commit, and is made again at once.
-- `behind_seconds`: up to how long after a commit the server of another client still answers reads without it, by
-  seed. A client sees what it has committed itself, and what it has seen once, as ZooKeeper promises.
-- `split_seconds`: up to how much time lies between the watch events of two keys of one commit. A client whose process
-  was paused notices that, and hears what waited for it, up to `WAKING_SECONDS` later than the rest
-of the process goes on: a real client has a thread of its own, or a timer that comes after requests that were buffered.
-A client is cut off by `disconnect` until `reconnect`. Its session is in doubt when it notices, and lost only when it
-has come back and is told so, however long the ensemble has known.
+By default nothing takes time and nothing fails. A scenario sets these attributes of the ensemble before it is used:
+
+- `delay_seconds`: how long a message is in flight, by seed. Requests, responses and watch events of one client stay in
+  order.
+- `session_timeout_seconds`: a session ends when nothing was heard from its client for this long. Pings are timers of
+  the host that opened the session, so a crashed host stops pinging.
+- `break_chance`: how often a connection breaks during a commit and reconnects at once.
+- `behind_seconds`: for up to this long after a commit, the server of another client still returns reads without it, by
+  seed. A client sees its own commits, and everything that it has seen once, as ZooKeeper promises.
+- `split_seconds`: up to this much time passes between the watch events of two keys of one commit. A client whose
+  process was paused gets its pending events up to `WAKING_SECONDS` later than the rest of the process resumes: a real
+  client has a separate thread, or a timer that runs after buffered requests.
+
+`disconnect` cuts off a client until `reconnect`. Its session is in doubt when the client notices, and lost only when it
+is back and learns so, however long ago the ensemble ended the session.
 """
 
 from __future__ import annotations
@@ -25,10 +28,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from random import Random
 from typing import Any, TypeVar
 
 from headrace.registry.interface import (
     VALID_SHARE,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    KeyExists,
+    KeyNotEmpty,
+    NoKey,
     OutcomeUnknown,
     RegistryConflict,
     RegistryEntry,
@@ -37,24 +48,149 @@ from headrace.registry.interface import (
     Session,
     SessionLost,
     SessionState,
+    Set,
     check_key,
     is_beneath,
 )
-from headrace.testkit.ensemble import SimRegistryEnsemble
+
+OnCommit = Callable[["SimRegistry", Sequence[RegistryOperation], SessionState | None], None]
+
+
+class SimRegistryEnsemble:
+    """The ensemble. `on_commit` sees every attempt to commit, with the state of its client's session (None: it never
+    had one) at the moment when it was decided."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.delay_seconds = (0.0, 0.0)
+        self.session_timeout_seconds: float | None = None
+        self.break_chance = 0.0
+        self.behind_seconds = 0.0
+        self.split_seconds = 0.0
+        self.on_commit: OnCommit | None = None
+        self.random = Random(f"registry {seed}")
+        self.entries: dict[str, RegistryEntry] = {}
+        self.clients: list[SimRegistry] = []
+        self._holders: dict[str, int] = {}
+        self._sessions: dict[int, _EnsembleSession] = {}
+        self._sessions_opened = 0
+        self._timed_out: set[int] = set()
+
+    def delay(self) -> float:
+        return self.random.uniform(*self.delay_seconds) if self.delay_seconds[1] else 0.0
+
+    def open_session(self, client: SimRegistry) -> Session:
+        self._sessions_opened += 1
+        session = Session(self._sessions_opened)
+        self._sessions[session.id] = _EnsembleSession(client, float("inf"))
+        self.record_ping(session)
+        if self.session_timeout_seconds is not None:
+            self._wait_for_silence(session)
+        return session
+
+    def record_ping(self, session: Session) -> bool:
+        """Record a ping. False if the session has ended."""
+        self.expire_silent()
+        if session.id not in self._sessions:
+            return False
+        if self.session_timeout_seconds is not None:
+            self._sessions[session.id].ends_at = asyncio.get_running_loop().time() + self.session_timeout_seconds
+        return True
+
+    def expire_silent(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for number in [number for number, session in self._sessions.items() if session.ends_at <= now]:
+            self._timed_out.add(number)
+            self.expire(Session(number))
+
+    def has_timed_out(self, session: Session) -> bool:
+        """Whether the session has ended because no ping arrived within its timeout."""
+        self.expire_silent()
+        return session.id in self._timed_out
+
+    def expire(self, session: Session) -> None:
+        """End a session. Its keys are removed; other clients are notified, and its owner too if it can be reached."""
+        ended = self._sessions.pop(session.id, None)
+        if ended is None:
+            return
+        gone = [key for key, holder in self._holders.items() if holder == session.id]
+        # A new dict, because lagging servers keep the old one.
+        self.entries = {key: entry for key, entry in self.entries.items() if key not in gone}
+        for key in gone:
+            del self._holders[key]
+        self._tell(gone)
+        ended.client.on_session_ended(session)
+
+    def expire_holder(self, key: str) -> None:
+        """End the session that owns an ephemeral key, if there is one."""
+        if key in self._holders:
+            self.expire(Session(self._holders[key]))
+
+    def commit(self, operations: Sequence[RegistryOperation], session: Session | None) -> None:
+        if session is not None and not self.record_ping(session):
+            raise SessionLost(f"Session {session.id} is over; open a new one")
+        entries, holders = dict(self.entries), dict(self._holders)
+        for operation in operations:
+            _apply(entries, holders, operation, session)
+        self.entries, self._holders = entries, holders
+        self._tell([operation.key for operation in operations if not isinstance(operation, Check)])
+
+    def _wait_for_silence(self, session: Session) -> None:
+        self.expire_silent()
+        if session.id in self._sessions:
+            ends_at = self._sessions[session.id].ends_at
+            asyncio.get_running_loop().call_at(ends_at, self._wait_for_silence, session, context=Context())
+
+    def _tell(self, keys: Sequence[str]) -> None:
+        for client in self.clients:
+            client.hear(keys)
+
+
+@dataclass(slots=True)
+class _EnsembleSession:
+    client: SimRegistry
+    ends_at: float
+
+
+def _apply(
+    entries: dict[str, RegistryEntry], holders: dict[str, int], operation: RegistryOperation, session: Session | None
+) -> None:
+    key, found = operation.key, entries.get(operation.key)
+    if isinstance(operation, Create):
+        if operation.session is not None and operation.session != session:
+            raise SessionLost(f"{key}: session {operation.session.id} is over")
+        if found:
+            raise KeyExists(f"{key} exists already")
+        if operation.session is not None:
+            holders[key] = operation.session.id
+        entries[key] = RegistryEntry(key, operation.value, 0)
+        return
+    if not found:
+        raise NoKey(f"{key} does not exist")
+    if found.version != operation.version:
+        raise BadVersion(f"{key} has version {found.version}, not {operation.version}")
+    match operation:
+        case Set(_, value, version):
+            entries[key] = RegistryEntry(key, value, version + 1)
+        case Delete():
+            if any(is_beneath(other, key) for other in entries):
+                raise KeyNotEmpty(f"{key} has keys beneath it")
+            del entries[key]
+            holders.pop(key, None)
+
 
 __all__ = ["SimRegistry", "SimRegistryEnsemble"]
 
 T = TypeVar("T")
 
-STEP_SECONDS = 1e-6  # between two that arrive one after the other
+STEP_SECONDS = 1e-6  # between two messages that arrive in order
 PINGS_PER_TIMEOUT = 3
 WAKING_SECONDS = 0.05
-LATE_SECONDS = 0.1  # only a pause makes a callback so late
-PINGS_MISSED = 2  # in a row, before a client takes its connection for dead
+LATE_SECONDS = 0.1  # only a pause delays a callback this much
+PINGS_MISSED = 2  # in a row, before a client treats its connection as broken
 
 
 class _SimConnection:
-    """`is_cut`: nothing gets through. `dropped`: the client has noticed it."""
+    """The connection of a client. `is_cut`: nothing passes. `dropped`: the client has noticed."""
 
     def __init__(self) -> None:
         self.is_cut = False
@@ -63,12 +199,12 @@ class _SimConnection:
 
 @dataclass(eq=False, slots=True)
 class _SimSession:
-    """A session as its holder sees it. What the holder is told, it is told in its own context."""
+    """A session as its owner sees it. Notifications run in the context of the owner."""
 
     session: Session
     on_state: Callable[[SessionState], None] | None
     context: Context
-    confirmed: float  # when the last ping that the ensemble has heard was sent
+    confirmed: float  # when the last ping that reached the ensemble was sent
     state: SessionState = SessionState.HELD
     pings_missed: int = 0
 
@@ -81,7 +217,7 @@ class _SimSession:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _UnappliedCommit:
-    """A commit that a client's server has not applied yet: all keys as they are after it, and those that it changed."""
+    """A commit that a client's server has not applied yet: all keys after it, and those that it changed."""
 
     entries: dict[str, RegistryEntry]
     keys: Sequence[str]
@@ -113,7 +249,7 @@ class SimRegistry:
         self._last_heard = 0.0
         self._woken_at = 0.0
         self.behind_seconds = self.state.random.uniform(0, limit) if (limit := self.state.behind_seconds) else 0.0
-        self._seen = self.state.entries  # by the server that this client is connected to
+        self._seen = self.state.entries  # the state of the server that this client is connected to
         self._unseen: deque[_UnappliedCommit] = deque()
         self.state.clients.append(self)
 
@@ -132,7 +268,7 @@ class SimRegistry:
 
     @property
     def has_missed_the_end(self) -> bool:
-        """Whether the session has timed out and the client has not noticed anything yet."""
+        """Whether the session has timed out and the client has not noticed yet."""
         held = self._held
         return held is not None and held.state is SessionState.HELD and self.state.has_timed_out(held.session)
 
@@ -187,11 +323,11 @@ class SimRegistry:
         if self._held is None or self._held.session != session:
             return
         self._held, self._is_over = None, True
-        with suppress(RegistryUnavailable):  # then it ends when its time is up
+        with suppress(RegistryUnavailable):  # the session ends by timeout then
             await self._ask(lambda: self.state.expire(session))
 
     def expire(self, session: Session) -> None:
-        """End a session from outside, as an ensemble does that hears nothing any more."""
+        """End a session from outside, as an ensemble does that receives no pings."""
         self.state.expire(session)
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> _SimWatch:
@@ -206,7 +342,7 @@ class SimRegistry:
         self.crash()
 
     def crash(self) -> None:
-        """The process is gone: it is told nothing more, and its session ends, with timeouts when its time is up."""
+        """The process has ended: it gets no more notifications, and its session ends, by timeout if they are set."""
         held, self._held, self._is_over = self._held, None, True
         self._watches.clear()
         if self in self.state.clients:
@@ -215,19 +351,19 @@ class SimRegistry:
             self.state.expire(held.session)
 
     def disconnect(self, *, silently: bool = False) -> None:
-        """Cut the client off. It notices at once or, if `silently`, when its pings are not answered."""
+        """Disconnect the client. It notices at once or, if `silently`, when its pings get no response."""
         self._is_cut_off = self._connection.is_cut = True
         if not silently:
             self._drop()
 
     def reconnect(self) -> None:
-        """The way is free again: the client comes back, and hears what has become of its session."""
+        """Let the client reconnect and learn the state of its session."""
         self._is_cut_off = False
         self._drop()
         self._tell_in_order(self._come_back, context=self._held.context if self._held else None)
 
     def hear(self, keys: Sequence[str]) -> None:
-        """What the ensemble has committed; the client's server learns of it now or, if it lags, later."""
+        """Deliver a commit of the ensemble to the client's server: at once or, if the server lags, later."""
         unseen = _UnappliedCommit(self.state.entries, keys)
         self._unseen.append(unseen)
         if self.behind_seconds:
@@ -236,7 +372,7 @@ class SimRegistry:
             self._see_all()
 
     def on_session_ended(self, session: Session) -> None:
-        """The ensemble hangs up; the client comes back at once, and is told."""
+        """Break the connection from the ensemble's side; the client notices and reconnects at once."""
         held = self._held
         if held is not None and held.session == session and not self._connection.is_cut:
             self._tell_in_order(held.turn, SessionState.DOUBTED, context=held.context)
@@ -247,7 +383,7 @@ class SimRegistry:
             self._see(self._unseen[-1])
 
     def _see(self, last: _UnappliedCommit) -> None:
-        """The server catches up to this commit, unless it has done so; watches are told while the connection holds."""
+        """Let the server apply a commit, unless it has; watches are notified while the connection is up."""
         while last in self._unseen:
             self._seen, keys = (unseen := self._unseen.popleft()).entries, unseen.keys
             for number, key in enumerate(keys):
@@ -270,7 +406,7 @@ class SimRegistry:
         raise RegistryUnavailable("The registry cannot be reached")
 
     async def _send(self, connection: _SimConnection) -> None:
-        """Return when a request arrives; whether it does, `connection` says."""
+        """Return when a request arrives; `connection` says whether it did."""
         now = asyncio.get_running_loop().time()
         self._last_sent = max(now + self.state.delay(), self._last_sent + STEP_SECONDS) if self._takes_time else now
         was_dropped = connection.dropped.is_set()
@@ -279,7 +415,7 @@ class SimRegistry:
             raise RegistryUnavailable("The registry cannot be reached")
 
     async def _hear_back(self, connection: _SimConnection) -> bool:
-        """Return when the answer is there; False when it never comes."""
+        """Return when the response is there; False if it never arrives."""
         if self._takes_time:
             arrived = asyncio.Event()
             self._tell_in_order(arrived.set, context=None)
@@ -306,7 +442,7 @@ class SimRegistry:
     def _call(
         self, when: float, context: Context | None, callback: Callable[..., object], arguments: tuple[Any, ...]
     ) -> None:
-        """Call it, or in a process that was paused meanwhile a little later, in order."""
+        """Call it, or if the process was paused meanwhile, a little later, in order."""
         now = asyncio.get_running_loop().time()
         if now - when < LATE_SECONDS:
             callback(*arguments)

@@ -1,4 +1,4 @@
-"""One seed, one world: loop, hosts, network, and a digest of all that happened in them.
+"""A simulated world from one seed: event loop, hosts, network, and a digest of everything that happened.
 
     world = World(seed=7)
     world.disk.crash_after(100)
@@ -33,6 +33,8 @@ REBOOT_SECONDS = 10.0
 
 
 class World:
+    """The hosts, their network and the event loop of one simulation."""
+
     def __init__(self, seed: int, *, shuffle: bool = False) -> None:
         self.seed = seed
         self.boots = 0
@@ -56,17 +58,19 @@ class World:
         return self.local.entropy
 
     def host(self, name: str) -> SimHost:
-        """The host of this name; a new one the first time."""
+        """The host with this name; created by the first call."""
         if name not in self.hosts:
             self.hosts[name] = SimHost(self, name)
         return self.hosts[name]
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run this to its end, in virtual time; other tasks stay as they are until the next run."""
+        """Run a coroutine to its end, in virtual time. Other tasks are suspended until the next run."""
         return self.loop.run_until_complete(main)
 
     def reboot(self, *, keep_page_cache: bool = False) -> None:
-        """Cut the power of everything, or kill -9: tasks and connections are gone, disks are as that leaves them."""
+        """Cut the power of all hosts, or kill -9 all processes: tasks and connections are gone, disks keep what
+        survives.
+        """
         self.note("reboot", self.network.digest)
         for host in self.hosts.values():
             host.lose_disk(keep_page_cache=keep_page_cache)
@@ -80,11 +84,11 @@ class World:
             host.boot()
 
     def close(self) -> None:
-        """End what still runs, in order."""
+        """Cancel the remaining tasks, in order."""
         self.loop.finish()
 
     def note(self, *event: object) -> None:
-        """Let the digest cover what a scenario saw."""
+        """Add observations of a scenario to the digest."""
         self._past.update(f"{self.loop.time():.9f} {event}\n".encode())
 
     @property
@@ -96,7 +100,7 @@ class World:
 
 
 class SimHost:
-    """One machine: its own disk, wall clock, chance and address."""
+    """One machine, with its own disk, wall clock, entropy and address."""
 
     def __init__(self, world: World, name: str) -> None:
         seed = int.from_bytes(hashlib.blake2b(f"{world.seed} {name}".encode(), digest_size=8).digest())
@@ -108,11 +112,11 @@ class SimHost:
         self._connect()
 
     def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """Run this on the host, until it ends or the host crashes."""
+        """Run a coroutine on the host, until it ends or the host crashes."""
         return self._world.loop.begin(self._life, coroutine, f"{self.name} {name}")
 
     def crash(self, *, keep_page_cache: bool = False, silently: bool = False) -> None:
-        """Cut this host's power, or kill its process; what runs elsewhere goes on. It can be started again at once.
+        """Cut this host's power, or kill its process; other hosts continue. It can be started again at once.
 
         Peers see their connections reset or, if `silently`, nothing at all.
         """
@@ -123,12 +127,12 @@ class SimHost:
         self.boot()
 
     def pause(self, seconds: float) -> None:
-        """Let nothing run here for so long, as SIGSTOP does. Time goes on meanwhile, and what was sent here waits."""
+        """Pause the host for some time, as SIGSTOP does. Time continues, and bytes that were sent to it wait."""
         self._world.note("pause", self.name, seconds)
         self._world.loop.pause(self._life, seconds)
 
     def replace_disk(self) -> None:
-        """Have an empty disk from now on. Nothing may run here."""
+        """Replace the disk by an empty one. Nothing may run on the host."""
         old = self.disk
         self._world.note("replace disk", self.name, old.digest)
         self.disk = SimDisk(self.entropy.integer(0, 1 << 60), self._world.loop)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from tests.simulation.features.feature import Fault
 from tests.simulation.features.storage_faults import WEIGHT, DamagingFeature, Victim
 
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.disk import SimDisk
 from headrace.wire.batches.batch import parse_header
 

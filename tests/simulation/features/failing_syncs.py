@@ -17,7 +17,7 @@ from tests.simulation.features.storage_faults import PARTITIONS, WEIGHT, Storage
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
-from headrace.testkit.brokers import DATA, SimBroker
+from headrace.testkit.broker import DATA, SimBroker
 from headrace.testkit.disk import DiskOperation
 
 FILES = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tests.simulation.features.feature import Fault
 from tests.simulation.features.storage_faults import WEIGHT, DamagingFeature
 
-from headrace.testkit.brokers import DATA, SimBroker
+from headrace.testkit.broker import DATA, SimBroker
 
 LOGS = f"{DATA}/logs"
 

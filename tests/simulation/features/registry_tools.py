@@ -19,9 +19,9 @@ from headrace.model.registry_records import TopicRecord
 from headrace.registry.interface import RegistryEntry
 from headrace.runtime.disk import Disk, SystemDisk
 from headrace.storage.segments.segment import LOG
-from headrace.storage.store.stray import STRAY, STRAY_FOLDER, stray_logs
+from headrace.storage.store.stray_logs import STRAY, STRAY_FOLDER, stray_logs
 from headrace.storage.store.topic_files import TOPIC_FILE, TOPICS
-from headrace.testkit.brokers import DATA
+from headrace.testkit.broker import DATA
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 

@@ -66,10 +66,9 @@ from headrace.registry.topics import (
     partition_key,
 )
 from headrace.storage.store.data_folder import folder_name
-from headrace.storage.store.stray import stray_logs
-from headrace.testkit.anomalies import Anomaly, find_unseen
-from headrace.testkit.brokers import DATA, SimBroker
-from headrace.testkit.cluster_anomalies import diverged
+from headrace.storage.store.stray_logs import stray_logs
+from headrace.testkit.anomalies import Anomaly, diverged, find_unseen
+from headrace.testkit.broker import DATA, SimBroker
 from headrace.testkit.history import History, SendOperation
 from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 

@@ -36,10 +36,9 @@ from headrace.model.errors import HeadraceError
 from headrace.model.registry_records import PartitionRecord
 from headrace.storage.log.log import Log
 from headrace.storage.store.scrub import scrub_step
-from headrace.testkit.anomalies import Anomaly
-from headrace.testkit.brokers import DATA, SimBroker
+from headrace.testkit.anomalies import Anomaly, find_replicated_anomalies
+from headrace.testkit.broker import DATA, SimBroker
 from headrace.testkit.cluster import SimCluster
-from headrace.testkit.cluster_anomalies import find_replicated_anomalies
 from headrace.testkit.history import History
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from headrace.model.registry_records import NO_LEADER, PartitionRecord
 from headrace.registry.interface import RegistryEntry, RegistryOperation, SessionState, Set, is_beneath
 from headrace.registry.topics import PARTITIONS_KEY, decode_partition, partition_key
 from headrace.testkit.anomalies import Anomaly
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.history import History, SendOperation
 from headrace.testkit.registry import SimRegistry

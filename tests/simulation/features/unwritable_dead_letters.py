@@ -37,7 +37,7 @@ from headrace.model.errors import HeadraceError
 from headrace.model.names import dead_letter_topic
 from headrace.model.registry_records import PartitionRecord
 from headrace.testkit.anomalies import Anomaly
-from headrace.testkit.brokers import SimBroker
+from headrace.testkit.broker import SimBroker
 from headrace.testkit.history import History
 from headrace.wire.batches.batch import BatchRecord
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from headrace.archive.catalogue import Archive, ArchiveCatalogue
 from headrace.archive.manifest import ArchivedFile
-from headrace.archive.place import LocalArchiveStorage, StoredFile
-from headrace.archive.writing import FileContents, FileOptions, write_file
+from headrace.archive.parquet_files import FileContents, FileOptions, write_file
+from headrace.archive.storage import LocalArchiveStorage, StoredFile
 from headrace.columns.schema import ARROW_SCHEMA
 
 TOPIC = "orders"
@@ -52,7 +52,7 @@ def staged(
 ) -> ArchivedFile:
     subject = FileContents(catalogue.topic, TOPIC_ID, partition, first, last)
     batch = rows_of(partition, range(first, last + 1) if offsets is None else offsets)
-    return write_file(catalogue.place, subject, [batch], rules)
+    return write_file(catalogue.storage, subject, [batch], rules)
 
 
 def add(catalogue: ArchiveCatalogue, partition: int, *bounds: int) -> Sequence[ArchivedFile]:

@@ -32,7 +32,7 @@ from headrace.archive.errors import (
     ArchiveOfAnotherTopic,
     NotInArchive,
 )
-from headrace.archive.place import LocalArchiveStorage
+from headrace.archive.storage import LocalArchiveStorage
 from headrace.model.errors import InvalidTopic
 
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_lost_is_named(tmp_path: Path) -> None:
     catalogue = archive_in(tmp_path).open(TOPIC)
     (file,) = add(catalogue, 0, 0, 10)
     (tmp_path / TOPIC / file.name).unlink()
-    with pytest.raises(ArchiveDamaged, match=f"{TOPIC}/{file.name} is in the manifest, but is not there"):
+    with pytest.raises(ArchiveDamaged, match=f"{TOPIC}/{file.name} is in the manifest but missing"):
         list(catalogue.read(0, 0, 10))
 
 
@@ -144,9 +144,9 @@ def test_a_reader_goes_on_when_files_are_merged_under_its_hands(tmp_path: Path) 
 # --- broken off at every step ---
 
 
-def live(place: CrashingStorage) -> None:
+def live(storage: CrashingStorage) -> None:
     """An archiver's life: two files, a merge, one more; it goes on from wherever it finds the archive."""
-    catalogue = Archive("there", place).open(TOPIC)
+    catalogue = Archive("there", storage).open(TOPIC)
     catalogue.settle()
     for first in (0, 10):
         if (end := catalogue.end_offset(0)) is not None and end > first:
@@ -161,9 +161,9 @@ def live(place: CrashingStorage) -> None:
 
 
 def steps_in_all(folder: Path) -> int:
-    place = CrashingStorage(LocalArchiveStorage(folder))
-    live(place)
-    return place.steps
+    storage = CrashingStorage(LocalArchiveStorage(folder))
+    live(storage)
+    return storage.steps
 
 
 def plain_offsets(folder: Path) -> Sequence[int]:

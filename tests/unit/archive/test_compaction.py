@@ -79,7 +79,7 @@ def test_what_the_dead_left_behind_is_swept_when_it_is_old(tmp_path: Path) -> No
     add(catalogue, 0, 0, 10)
     left = staged(catalogue, 0, 10, 19)
     (tmp_path / TOPIC / "_headrace/.draft").write_bytes(b"")
-    now_ms = catalogue.place.files(f"{TOPIC}/_headrace/tmp")[0].modified_ms
+    now_ms = catalogue.storage.files(f"{TOPIC}/_headrace/tmp")[0].modified_ms
     assert sweep(catalogue, now_ms) == 0
     assert (tmp_path / TOPIC / left.staged).exists()
     assert sweep(catalogue, now_ms + LEFT_BEHIND_MS + 60_000) == 2

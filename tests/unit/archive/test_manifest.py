@@ -14,7 +14,7 @@ from headrace.archive import manifest as manifest_module
 from headrace.archive.errors import ArchiveConflict, ArchiveDamaged, ArchiveOfAnotherTopic
 from headrace.archive.manifest import FORMAT, ArchivedFile, ArchivedFiles, ArchiveManifest, Entry
 from headrace.archive.names import file_name
-from headrace.archive.place import LocalArchiveStorage
+from headrace.archive.storage import LocalArchiveStorage
 
 
 def file_of(partition: int, first: int, last: int) -> ArchivedFile:
@@ -109,10 +109,10 @@ def test_a_snapshot_that_goes_while_it_is_looked_for_is_no_harm(
 
 
 def test_entries_of_two_topics_of_one_name_are_not_folded(tmp_path: Path) -> None:
-    place = LocalArchiveStorage(tmp_path)
+    storage = LocalArchiveStorage(tmp_path)
     for number, topic_id in enumerate((TOPIC_ID, "another")):
         entry = entry_of(file_of(0, number, number), topic_id=topic_id)
-        place.create(f"{TOPIC}/_headrace/{number:020d}.json", msgspec.json.encode(entry))
+        storage.create(f"{TOPIC}/_headrace/{number:020d}.json", msgspec.json.encode(entry))
     with pytest.raises(ArchiveOfAnotherTopic):
         opened(tmp_path)
 
@@ -125,9 +125,9 @@ def test_an_entry_that_cannot_be_read_is_named(tmp_path: Path, data: bytes) -> N
 
 
 def test_an_entry_that_contradicts_those_before_is_named(tmp_path: Path) -> None:
-    place = LocalArchiveStorage(tmp_path)
+    storage = LocalArchiveStorage(tmp_path)
     for number in range(2):
-        place.create(f"{TOPIC}/_headrace/{number:020d}.json", msgspec.json.encode(entry_of(file_of(0, 0, 9))))
+        storage.create(f"{TOPIC}/_headrace/{number:020d}.json", msgspec.json.encode(entry_of(file_of(0, 0, 9))))
     with pytest.raises(ArchiveDamaged, match="contradicts"):
         opened(tmp_path)
 

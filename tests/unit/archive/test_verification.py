@@ -19,7 +19,7 @@ from tests.unit.archive.archive_support import (
 )
 
 from headrace.archive.catalogue import Archive
-from headrace.archive.place import LocalArchiveStorage
+from headrace.archive.storage import LocalArchiveStorage
 from headrace.archive.verification import UnarchivedRange, gaps, repair, verify
 
 NOW_MS = 1_800_000_000_000

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.broker.broker import Broker, open_broker
 from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.storage.log.reading import LogSlice
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World

@@ -12,7 +12,7 @@ from tests.unit.cli.stored_log import StoredLog, batch_of
 
 from headrace.cli.main import main
 from headrace.runtime.disk import SystemDisk
-from headrace.storage.log.recovery import write_start_offset
+from headrace.storage.log.checkpoint import write_start_offset
 from headrace.storage.segments.gaps import CleanedGaps
 from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, Marker, build_batch, build_marker, set_crc
 
@@ -170,8 +170,8 @@ def test_a_compacted_segment_has_the_gaps_that_are_listed_and_no_others(
     log.flush(12)
     assert verify(log, capsys)[0] == 1
     gaps = CleanedGaps(0, 12)
-    gaps.note(1, 4)
-    gaps.note(7, 10)
+    gaps.add_batch(1, 4)
+    gaps.add_batch(7, 10)
     listed = log.first.with_suffix(".gaps")
     listed.write_bytes(gaps.encode())
     assert verify(log, capsys)[:2] == (0, [])

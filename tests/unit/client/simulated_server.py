@@ -7,7 +7,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.connections.address import Address
 from headrace.client.connections.tcp import TcpDialer
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.testkit.registry import SimRegistry
 from headrace.testkit.world import LOCAL, World
 

@@ -216,7 +216,7 @@ def test_work_in_the_disk_threads_answers_with_its_result_or_its_error(place: Co
     place.run(main())
 
 
-def test_work_goes_on_when_nobody_waits_for_it_any_more(place: ContractFolder) -> None:
+def test_a_call_continues_when_its_caller_was_cancelled(place: ContractFolder) -> None:
     file = place.disk.open(place / "log", create=True)
 
     async def main() -> None:

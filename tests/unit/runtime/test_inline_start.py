@@ -38,7 +38,7 @@ async def started(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return await outcome
 
 
-def test_a_coroutine_that_ends_at_once_makes_no_task(run: Run) -> None:
+def test_a_coroutine_that_completes_at_once_creates_no_task(run: Run) -> None:
     async def answer() -> str:
         return "at once"
 
@@ -50,7 +50,7 @@ def test_a_coroutine_that_ends_at_once_makes_no_task(run: Run) -> None:
     run(main())
 
 
-def test_one_that_waits_goes_on_in_a_task(run: Run) -> None:
+def test_a_coroutine_that_waits_continues_in_a_task(run: Run) -> None:
     async def main() -> None:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         steps = []
@@ -115,7 +115,7 @@ def test_an_error_before_the_first_wait_is_raised_to_the_caller(run: Run) -> Non
     run(main())
 
 
-def test_an_error_after_the_first_wait_is_the_tasks(run: Run) -> None:
+def test_an_error_after_the_first_wait_is_raised_by_the_task(run: Run) -> None:
     async def fail() -> None:
         await asyncio.sleep(0)
         raise ValueError("late")
@@ -183,7 +183,7 @@ def test_a_cancelled_task_lets_the_coroutine_clean_up(run: Run, turns: int) -> N
     run(main())
 
 
-def test_timeouts_work_inside_a_task_and_refuse_loudly_before(run: Run) -> None:
+def test_timeouts_work_inside_a_task_and_raise_before(run: Run) -> None:
     async def careless() -> None:
         async with asyncio.timeout(1):
             pass
@@ -207,7 +207,7 @@ def test_timeouts_work_inside_a_task_and_refuse_loudly_before(run: Run) -> None:
 
 
 async def sent(make: Callable[[], Coroutine[Any, Any, None]]) -> eager.InlineCoroutine | None:
-    """The outcome of `eager.start_errand`, called as it must be: from a plain callback of the loop."""
+    """The outcome of `start_inline_coroutine`, called as it must be: from a plain callback of the loop."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[eager.InlineCoroutine | None] = loop.create_future()
 
@@ -221,14 +221,14 @@ async def sent(make: Callable[[], Coroutine[Any, Any, None]]) -> eager.InlineCor
     return await outcome
 
 
-async def end_of(errand: eager.InlineCoroutine | None) -> None:
-    assert errand is not None
+async def end_of(inline: eager.InlineCoroutine | None) -> None:
+    assert inline is not None
     ended = asyncio.Event()
-    errand.add_done_callback(lambda _: ended.set())
+    inline.add_done_callback(lambda _: ended.set())
     await ended.wait()
 
 
-def test_an_errand_that_ends_at_once_is_none(run: Run) -> None:
+def test_an_inline_coroutine_that_completes_at_once_is_none(run: Run) -> None:
     async def answer() -> None:
         return
 
@@ -238,7 +238,7 @@ def test_an_errand_that_ends_at_once_is_none(run: Run) -> None:
     run(main())
 
 
-def test_an_errand_waits_for_futures_without_a_task(run: Run) -> None:
+def test_an_inline_coroutine_waits_for_futures_without_a_task(run: Run) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         first: asyncio.Future[int] = loop.create_future()
@@ -254,17 +254,17 @@ def test_an_errand_waits_for_futures_without_a_task(run: Run) -> None:
             told.append(asyncio.current_task())
 
         before = len(asyncio.all_tasks())
-        errand = await sent(answer)
+        inline = await sent(answer)
         assert len(asyncio.all_tasks()) == before
         first.set_result(1)
         second.set_exception(ValueError("refused"))
-        await end_of(errand)
+        await end_of(inline)
         assert told == [1, "refused", None]
 
     run(main())
 
 
-def test_an_errand_that_asks_for_a_task_after_a_wait_is_given_one(run: Run) -> None:
+def test_an_inline_coroutine_can_switch_to_a_task_after_a_wait(run: Run) -> None:
     async def main() -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         told: list[str] = []
@@ -278,15 +278,15 @@ def test_an_errand_that_asks_for_a_task_after_a_wait_is_given_one(run: Run) -> N
             except TimeoutError:
                 told.append("timed out")
 
-        errand = await sent(answer)
+        inline = await sent(answer)
         future.set_result(None)
-        await end_of(errand)
+        await end_of(inline)
         assert told == ["timed out"]
 
     run(main())
 
 
-def test_an_error_of_an_errand_before_its_first_wait_is_raised_to_the_caller(run: Run) -> None:
+def test_an_error_of_an_inline_coroutine_before_its_first_wait_is_raised_to_the_caller(run: Run) -> None:
     async def fail() -> None:
         raise ValueError("early")
 
@@ -298,7 +298,7 @@ def test_an_error_of_an_errand_before_its_first_wait_is_raised_to_the_caller(run
 
 
 @pytest.mark.parametrize("run_really", [asyncio.run, uvloop.run])  # the simulated loop ends with such an error
-def test_a_later_error_of_an_errand_is_told_to_the_loop_and_ends_it(run_really: Run) -> None:
+def test_a_later_error_of_an_inline_coroutine_goes_to_the_exception_handler(run_really: Run) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -309,9 +309,9 @@ def test_a_later_error_of_an_errand_is_told_to_the_loop_and_ends_it(run_really: 
             await future
             raise ValueError("late")
 
-        errand = await sent(fail)
+        inline = await sent(fail)
         future.set_result(None)
-        await end_of(errand)
+        await end_of(inline)
         await asyncio.sleep(0)
         assert heard == ["late"]
 

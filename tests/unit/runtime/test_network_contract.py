@@ -96,7 +96,7 @@ async def send(link: ByteStream, data: bytes) -> None:
             await ready(link.when_writable)
 
 
-async def send_until_refused(link: ByteStream) -> None:
+async def send_until_blocked(link: ByteStream) -> None:
     while True:
         await send(link, b"anybody there?")
         await ready(link.when_readable)
@@ -242,7 +242,7 @@ def test_sending_to_a_peer_that_is_gone_fails_in_the_end(run: Run) -> None:
         caller, called, listener = await pair(network)
         called.close()
         with pytest.raises(ConnectionError):
-            await send_until_refused(caller)
+            await send_until_blocked(caller)
         close(caller, listener)
 
     run(main)
@@ -288,7 +288,7 @@ def test_a_callback_can_be_replaced_and_the_other_direction_is_not_disturbed(run
     run(main)
 
 
-def test_nobody_is_called_back_after_close(run: Run) -> None:
+def test_no_callback_runs_after_close(run: Run) -> None:
     async def main(network: Network) -> None:
         caller, called, listener = await pair(network)
 
@@ -299,13 +299,13 @@ def test_nobody_is_called_back_after_close(run: Run) -> None:
         called.when_writable(unwanted)
         called.close()
         with pytest.raises(ConnectionError):
-            await send_until_refused(caller)
+            await send_until_blocked(caller)
         close(caller, listener)
 
     run(main)
 
 
-def test_a_port_without_a_listener_refuses(run: Run) -> None:
+def test_a_port_without_a_listener_refuses_connections(run: Run) -> None:
     async def main(network: Network) -> None:
         listener = await network.listen(HOST, 0, lambda link: link.close())
         port = listener.address[1]

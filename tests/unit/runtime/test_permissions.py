@@ -14,7 +14,7 @@ from headrace.registry.sqlite import open_registry_file
 from headrace.registry.sqlite_shared import SessionLockFile
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.permissions import exposure_warning
-from headrace.runtime.resource_lock import lock_folder
+from headrace.runtime.process_resources import lock_folder
 
 
 @pytest.fixture(autouse=True)

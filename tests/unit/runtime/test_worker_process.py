@@ -72,7 +72,7 @@ async def test_work_that_is_cancelled_is_killed(tmp_path: Path) -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert await asyncio.to_thread(end.read) == ""  # returns when nobody holds the other end
+        assert await asyncio.to_thread(end.read) == ""  # returns when no process holds the other end
         end.close()
         assert await apart.run(double, (1,), math.inf) == 2
 
@@ -110,7 +110,7 @@ def test_a_worker_ends_with_its_parent_in_the_middle_of_its_work(tmp_path: Path)
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent, open(pipe) as end:
         parent.kill()
-        assert end.read() == ""  # returns when nobody holds the other end
+        assert end.read() == ""  # returns when no process holds the other end
 
 
 def test_the_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from headrace.http.message import Request, Response
 from headrace.http.problems import Problem
 from headrace.protocols.rest.application import RestApplication
 from headrace.protocols.rest.authorization import AllowAllAuthorizer
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.server.broker_health import BrokerHealth
 from headrace.server.gateway_application import GatewayApplication
 from headrace.server.gateway_metrics import GatewayMetrics

@@ -14,7 +14,7 @@ from headrace.client.admin.subscription_admin import START, Position, Subscripti
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.admin.webhooks import WebhookSettings, set_webhook
 from headrace.client.cluster import Cluster
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.server.pushing import PushService
 from headrace.testkit.world import World
 

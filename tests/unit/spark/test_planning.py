@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThanOrEqual
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from headrace.client import Cluster, Commit, NewTopic, Producer, TopicAdmin, TopicPartition, commit, committed
-from headrace.columns.link import sync_cluster
 from headrace.columns.offsets import OffsetBounds
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.spark.options import SourceOptions, parse
 from headrace.spark.planning import describe_log, resolve_offsets

@@ -12,9 +12,9 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
-from headrace.columns.link import sync_cluster
 from headrace.columns.scan import RangeOutOfLog
 from headrace.columns.schema import schema_of
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.spark import loss, reading
 from headrace.spark.errors import BadValue, DataLost
 from headrace.spark.offsets import OffsetRange

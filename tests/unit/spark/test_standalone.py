@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.model.errors import InvalidConfig
-from headrace.runtime.resource_lock import lock_folder
+from headrace.runtime.process_resources import lock_folder
 from headrace.spark import standalone
 from headrace.spark.standalone import StandaloneSettings, daemon_environment, daemons, run_standalone
 

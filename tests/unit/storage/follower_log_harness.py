@@ -9,9 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 from tests.unit.storage.log_harness import DATA, FOLDER, QUIET, SMALL, TOPIC, ReplayRecorder, split
 
 from headrace.storage.config import LogConfig
-from headrace.storage.log.follower_append import check_follower_batches
+from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.storage.log.log import ColdRead, Log
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.store.log_store import LogStore, Opening, open_store
 from headrace.storage.store.scrub import scrub_step
 from headrace.testkit.world import World
@@ -46,7 +45,7 @@ class FollowerLogHarness:
         self.start_offset = 0
         self.held: list[Batch] = []
         self.durable_end = 0
-        self.cutting_at = 1 << 62  # what is flushed above is promised to nobody
+        self.cutting_at = 1 << 62  # batches flushed above it may be removed
         self.state = ReplayRecorder()
         self.store: LogStore
         self.log: Log
@@ -92,7 +91,7 @@ class FollowerLogHarness:
         self.run(self.store.flusher.flush(self.log))
 
     def checkpoint(self) -> None:
-        self.run(save_checkpoint(self.log, self.store.flusher))
+        self.run(self.log.save_checkpoint())
 
     def truncate(self, offset: int) -> None:
         kept = [batch for batch in self.held if batch.header.next_offset <= offset]
@@ -102,8 +101,8 @@ class FollowerLogHarness:
         self.held, self.cutting_at = kept, 1 << 62
         assert self.log.end_offset == end_offset
 
-    def restart_at(self, offset: int) -> None:
-        self.run(self.log.restart_at(offset))
+    def reset(self, offset: int) -> None:
+        self.run(self.log.reset(offset))
         self.start_offset = self.durable_end = offset
         self.held = []
 

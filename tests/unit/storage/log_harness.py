@@ -10,7 +10,6 @@ from headrace.machines.transactions.partition_transactions import AbortedTransac
 from headrace.model.errors import OffsetOutOfRange
 from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.log.log import ColdRead, Log
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.store.log_store import LogStore, Opening, open_store
 from headrace.storage.store.scrub import scrub_step
@@ -29,7 +28,7 @@ SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
 def lead_alone(log: Log) -> None:
     """As the partition of a leader without followers does: what is flushed is committed."""
-    log.deletes_old = True
+    log.enforces_retention = True
     log.committed_offset = log.compactable_offset = lambda: log.flushed_offset
 
 
@@ -113,7 +112,7 @@ class LogHarness:
         self.flush()
 
     def checkpoint(self) -> None:
-        self.run(save_checkpoint(self.log, self.store.flusher))
+        self.run(self.log.save_checkpoint())
 
     def scrub(self) -> None:
         while self.run(scrub_step(self.log)):

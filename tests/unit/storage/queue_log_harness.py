@@ -77,13 +77,13 @@ class QueueLogHarness(CompactedLogHarness):
 
     # Looking
 
-    def look(self, *, leads: bool = True, committed_offset: int | None = None) -> bool:
+    def enforce_retention(self, *, leads: bool = True, committed_offset: int | None = None) -> bool:
         committed = self.acks.flushed_offset if committed_offset is None else committed_offset
-        return self.run(self.sweep.look(self.store.cleaner, committed, leads=lambda: leads, rewrites=True))
+        return self.run(self.sweep.run(self.store.cleaner, committed, leads=lambda: leads, rewrites=True))
 
     @property
     def needed(self) -> list[int]:
-        """What somebody has still to do with; all if there is nobody."""
+        """The messages that a subscription has not settled; all if there is no subscription."""
         if not self.settled:
             return list(range(self.log.end_offset))
         done = set.intersection(*self.settled.values())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.testkit.cluster_anomalies import find_copy_anomalies, find_replicated_anomalies
+from headrace.testkit.anomalies import find_copy_anomalies, find_replicated_anomalies
 from headrace.testkit.history import History, ReplicaContents
 
 END, START = "high watermark", "log start"

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.testkit.folders import SimFileTree, SimFolder
-from headrace.testkit.pages import FileNode
+from headrace.testkit.file_tree import FileNode, SimFileTree, SimFolder
 
 SEEDS = range(100)
 names = st.sampled_from(["a", "b", "c"])

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from headrace.testkit.links import SimByteStream
 from headrace.testkit.loop import run
-from headrace.testkit.network import SimListener, SimNetwork
+from headrace.testkit.network import SimByteStream, SimListener, SimNetwork
 
 T = TypeVar("T")
 

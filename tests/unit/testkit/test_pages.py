@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.testkit.pages import PAGE, SECTOR, FileNode
+from headrace.testkit.file_tree import PAGE, SECTOR, FileNode
 
 SEEDS = range(200)
 sizes = st.integers(0, 3 * PAGE)

@@ -31,7 +31,7 @@ from headrace.registry.topics import PartitionRecords, TopicRecords
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.storage.store.log_store import LogStore
 from headrace.wire.messages.fetch import (
     ListOffsetsPartition,

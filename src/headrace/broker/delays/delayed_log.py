@@ -151,7 +151,7 @@ class DelayedLogSweep(RetentionSweep):
             return plan is None or plan.is_outdated or delayed.generation != generation
 
         if plan is not None and await cleaner.carry_out(delayed, lambda _: None if is_outdated() else plan):
-            self._note(plan, job, survey)
+            self._record_left(plan, job, survey)
         self._size_bytes = delayed.size_bytes
 
 

@@ -67,7 +67,7 @@ class AckedRetention:
         sweep = self._sweeps.get(partition)
         if sweep is None or sweep.acks is not acks.log:
             sweep = self._sweeps[partition] = RetentionSweep(partition.log, acks.log)
-        has_moved = await sweep.look(
+        has_moved = await sweep.run(
             self._store.cleaner,
             acks.high_watermark,
             leads=lambda: partition.is_leader,

@@ -58,7 +58,7 @@ class AcksLog:
         self.partition = partition
         self.epoch = partition.leader_epoch
         self.is_over = False
-        partition.log.deletes_old = False
+        partition.log.enforces_retention = False
         self._clock = clock
         self._snapshot = snapshot
         self._on_lost = on_lost

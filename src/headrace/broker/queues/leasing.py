@@ -221,10 +221,10 @@ def read_range(
 
 def _remember_position(partition: Partition, offset: int, batch: LogSlice) -> None:
     """Cache the position of a batch that is leased in parts, so that the next read need not search for it."""
-    places = partition.log.places
-    behind = places.get(batch.next_offset)
+    positions = partition.log.positions
+    behind = positions.get(batch.next_offset)
     if behind is not None:
-        places.note(offset, behind[0], batch.position)
+        positions.remember(offset, behind[0], batch.position)
 
 
 def cut_to_ranges(data: bytes, ranges: Sequence[Range]) -> bytes:

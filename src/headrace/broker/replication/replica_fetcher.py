@@ -30,8 +30,8 @@ from headrace.model.errors import (
 )
 from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.runtime.clock import Clock
-from headrace.storage.log.follower_append import check_follower_batches
-from headrace.storage.store.flusher import Flusher
+from headrace.storage.log.flusher import Flusher
+from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.wire.batches.batch import BatchHeader
 from headrace.wire.messages.fetch import (
     EpochEndOffset,
@@ -316,7 +316,7 @@ class ReplicaFetcher:
                 offset,
             )
             if offset <= own_log.start_offset:
-                await own_log.restart_at(own_log.start_offset)
+                await own_log.reset(own_log.start_offset)
             else:
                 await own_log.truncate(offset)
             partition.on_truncated()
@@ -337,7 +337,7 @@ class ReplicaFetcher:
             log.info(
                 "log reset to the leader's log start partition=%s-%d offset=%d", partition.topic, partition.index, start
             )
-            await own_log.restart_at(start)
+            await own_log.reset(start)
             partition.on_truncated()
 
     async def _restart_at_batch(self, followed: FollowedPartition, first: BatchHeader) -> None:
@@ -353,7 +353,7 @@ class ReplicaFetcher:
             return
         async with partition.changing:
             if followed.is_current:
-                await own_log.restart_at(first.base_offset)
+                await own_log.reset(first.base_offset)
                 partition.on_truncated()
 
     async def _leader_start(self, followed: FollowedPartition) -> int:

@@ -352,7 +352,7 @@ class Replicas:
             return
         self._follower_fetchers.drop(partition)
         partition.lead(self._node_id, record, self._clock.monotonic())
-        partition.log.deletes_old = True
+        partition.log.enforces_retention = True
         topic.led[partition.index] = partition
         for notify in self._catalogue.on_leadership_gained:
             notify(partition)
@@ -360,7 +360,7 @@ class Replicas:
     def _follow(self, partition: Partition, record: PartitionRecord) -> None:
         assert not partition.is_leader
         partition.follow(record.leader_epoch)
-        partition.log.deletes_old = False
+        partition.log.enforces_retention = False
         leader = self._catalogue.nodes.get(record.leader)
         if leader is None or leader.epoch != record.leader_broker_epoch or leader.node_id == self._node_id:
             self._follower_fetchers.drop(partition)

@@ -38,7 +38,7 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 
 _COMMIT_SECONDS = 2.0
 _CLOSE_SECONDS = 5.0

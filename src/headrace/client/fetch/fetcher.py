@@ -18,7 +18,7 @@ from headrace.client.errors import error_of_code
 from headrace.client.fetch.fetched_records import FetchedRecords
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError, OffsetOutOfRange
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,

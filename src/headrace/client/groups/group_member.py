@@ -29,7 +29,7 @@ from headrace.model.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,

@@ -29,7 +29,7 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.message_headers import DEDUP_ID_REUSED
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.batches.batch import BatchRecord
 from headrace.wire.messages.produce import (
     PartitionProduceData,

@@ -16,7 +16,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import ACK, FailedSettlement, settle
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.queues import SettleItem
 
 

@@ -27,7 +27,7 @@ from headrace.client.metadata import TopicView
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, UnpackedBatches, read_leased
 from headrace.client.queues.settling import GAP, RELEASE, settle
 from headrace.model.errors import GroupIdNotFound, HeadraceError, LeaderNotAvailable, UnknownTopicOrPartition
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, LeaseTopic, SettleItem
 
 _LANE = "pull"  # for what is answered at once; settles wait for the disk, and must not be waited for

@@ -36,7 +36,7 @@ from headrace.model.message_headers import (
     header_value,
     with_headers,
 )
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 
 REPLY_PREFIX = "__reply."
 _NOT_OF_NAMES = re.compile(r"[^a-zA-Z0-9._-]")

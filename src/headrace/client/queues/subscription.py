@@ -30,7 +30,7 @@ from headrace.client.queues.gathered_acks import AckBatcher
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, read_leased
 from headrace.client.queues.settling import EXTEND, GAP, NACK, REJECT, RELEASE, FailedSettlement, settle
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, LeaseTopic, SettleItem
 
 _UNSET = -1

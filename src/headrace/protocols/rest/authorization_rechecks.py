@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from headrace.http.message import HttpResponse, Request, Response, StreamedResponse, WebSocket, WebSocketResponse
 from headrace.http.problems import Problem
 from headrace.runtime.inline_start import switch_to_task
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 
 RECHECK_SECONDS = 1.0
 _POLICY_VIOLATION = 1008

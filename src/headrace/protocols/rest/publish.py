@@ -53,8 +53,8 @@ from headrace.protocols.rest.outgoing_messages import (
     values_only,
 )
 from headrace.protocols.rest.topics import ensure_writable
-from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.runtime.inline_start import switch_to_task
+from headrace.runtime.tasks import CooperativeYield
 from headrace.wire.batches.batch import BatchRecord
 
 BATCH = "application/vnd.headrace.messages+json"

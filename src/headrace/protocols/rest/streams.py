@@ -42,7 +42,7 @@ from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
 from headrace.push.feed import Feed
 from headrace.push.settlements_elsewhere import FeedRegistry, forget_foreign_settlements
 from headrace.runtime.inline_start import switch_to_task
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.queues import SettleItem
 
 _UNSET = -1

@@ -16,7 +16,7 @@ from headrace.client.errors import SubscriptionNotFound
 from headrace.http.problems import Problem
 from headrace.http.routes import Parameter
 from headrace.runtime.inline_start import switch_to_task
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 
 _KEPT_SECONDS = 10.0
 _KEPT_MAX = 10_000

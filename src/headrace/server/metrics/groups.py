@@ -17,8 +17,8 @@ from typing import NamedTuple
 from headrace.broker.broker import Broker
 from headrace.broker.groups.group_shard import GroupShard
 from headrace.model.errors import HeadraceError
-from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.runtime.inline_start import switch_to_task
+from headrace.runtime.tasks import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.queues import QueueStats
 from headrace.server.metrics.topics import ALL, SERIES_MAX

@@ -17,7 +17,7 @@ from headrace.machines.queues.subscription_stats import SubscriptionStats
 from headrace.machines.queues.subscription_values import SubscriptionCounts
 from headrace.model.errors import HeadraceError
 from headrace.model.names import ACKS_PREFIX
-from headrace.runtime.cooperative_yield import CooperativeYield
+from headrace.runtime.tasks import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.topics import ALL
 from headrace.storage.log.reading import LogSlice

@@ -56,7 +56,7 @@ class BrokerMetrics:
 
     async def _scrape(self) -> bytes:
         # Imported on the first scrape: keeps startup fast.
-        from headrace.runtime.cooperative_yield import CooperativeYield
+        from headrace.runtime.tasks import CooperativeYield
         from headrace.server.metrics.delays import add_delays
         from headrace.server.metrics.exposition import Exposition
         from headrace.server.metrics.groups import add_groups

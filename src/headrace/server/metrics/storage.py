@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.broker.broker import Broker
-from headrace.runtime.cooperative_yield import CooperativeYield
+from headrace.runtime.tasks import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, format_labels
 
 

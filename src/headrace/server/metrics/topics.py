@@ -16,7 +16,7 @@ from headrace.broker.topic import Topic, TopicCounts
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.names import DEAD_LETTER_SUFFIX
 from headrace.model.registry_records import NO_LEADER
-from headrace.runtime.cooperative_yield import CooperativeYield
+from headrace.runtime.tasks import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, format_labels
 
 SERIES_MAX = 2000

@@ -1,1 +1,1 @@
-"""Compaction by key: choose logs, clean their segments, swap the result in."""
+"""Compaction: choose logs, clean their segments, swap the result in."""

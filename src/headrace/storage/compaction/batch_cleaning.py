@@ -1,19 +1,17 @@
-"""What is left of a batch, one batch at a time. The decisions of compaction are those of Kafka's log cleaner:
+"""Clean one batch: decide which of its records stay. The rules of compaction are those of Kafka's log cleaner:
 
-    record          stays if it is the newest of its key; without a key it goes
-    tombstone       a newest record without a value: stays until the delete horizon of its batch has passed
+    record          kept if it is the newest of its key; removed if it has no key
+    tombstone       a newest record without a value: kept until the delete horizon of its batch has passed
     aborted batch   loses all its records
-    marker          stays as long as any batch of its transaction does, and then until its delete horizon has passed
-    empty batch     goes, unless it is the last one of its producer: then its header stays, for the sequence in it; or
-                    the last one of the log: else a follower, who gets nothing but batches, would never reach the end
+    marker          kept as long as a batch of its transaction is, and then until its delete horizon has passed
+    empty batch     removed, unless it is the last one of its producer, whose sequence is in its header; or the last one
+                    of the log, because a follower receives only batches and could not reach the end of the log
 
-With retention.mode=acked other records go, those that are settled, and markers stay (see SettledCleaningRules).
-
-The delete horizon is set by the first pass that meets a tombstone, or a marker whose transaction is gone. It stands in
-the batch itself: attribute bit 6, and the base timestamp, to which the records' timestamps are then relative.
-
-A batch keeps its offsets, producer and sequence, whatever it loses; one that loses nothing stays byte for byte. One
-whose records cannot be read stays as it is, and what it may hold counts for nobody.
+- With retention.mode=acked, records that are settled are removed instead, and markers stay (`SettledCleaningRules`).
+- The first pass that finds a tombstone, or a marker whose transaction is gone, sets the delete horizon. It is stored in
+  the batch: attribute bit 6, and the base timestamp, to which the timestamps of records are relative.
+- A batch keeps its offsets, producer and sequence. A batch that loses no records stays byte for byte.
+- A batch whose records cannot be decoded stays as it is; its records do not supersede others.
 """
 
 from __future__ import annotations
@@ -47,16 +45,16 @@ if TYPE_CHECKING:
 DELETE_HORIZON = 1 << 6  # of the attributes
 UNPACKED_BYTES_MAX = 256 << 20
 NO_TIMESTAMP = -1
-_LENGTH_END = 12  # batch_length does not count the bytes before its own end
+_LENGTH_END = 12  # the length field does not count the bytes up to its own end
 
 
-# One record by its place in the unpacked records of its batch: start, end, offset delta, key, whether it has a value.
-# A plain tuple, because to name the fields costs more than to read them.
+# One record in the uncompressed records of its batch: start, end, offset delta, key, whether it has a value. A plain
+# tuple, because building named fields costs more than parsing the record.
 RecordLocation: TypeAlias = tuple[int, int, int, bytes | None, bool]
 
 
 class AbortedTransactions:
-    """The aborted transactions of a log, by producer; those of one producer follow each other."""
+    """The aborted transactions of a log, by producer; those of one producer do not overlap."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
         self._ranges: dict[int, list[tuple[int, int]]] = {}
@@ -72,21 +70,21 @@ class AbortedTransactions:
 
 
 class CompactionRules(msgspec.Struct):
-    """One pass: what it knows, and which transactions it has met on its way."""
+    """The rules of compaction for one pass, with the transactions that the pass has seen so far."""
 
     newest: OffsetMap
-    end_offset: int  # the map knows of the records below; what lies above stays as it is
+    end_offset: int  # the map covers the records below; batches above stay unchanged
     aborted: AbortedTransactions
     last_batches: dict[int, int]  # producer id -> base offset of its last batch
     now_ms: int
     delete_retention_ms: int
-    last_offset: int = -1  # of a log that ends with these segments
-    unfinished: set[int] = msgspec.field(default_factory=set)  # producers with a batch, but no marker behind it yet
-    dropped_aborts: list[int] = msgspec.field(default_factory=list)  # offsets of abort markers that went
+    last_offset: int = -1  # of the log, if it ends with these segments
+    unfinished: set[int] = msgspec.field(default_factory=set)  # producers with a batch that no marker has followed yet
+    dropped_aborts: list[int] = msgspec.field(default_factory=list)  # offsets of removed abort markers
     records_kept: int = 0
 
     def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        """The batch as it is to be from now on, or None if it goes."""
+        """The cleaned batch, or None if it is removed."""
         if header.base_offset >= self.end_offset:
             self.records_kept += header.record_count
             return batch
@@ -128,7 +126,7 @@ class CompactionRules(msgspec.Struct):
         self.unfinished.discard(header.producer_id)
         if not is_needed and not _has_delete_horizon(header):
             unpacked = unpack_records(batch, header)
-            assert unpacked is not None, "it was parsed just now"
+            assert unpacked is not None, "its marker has been parsed"
             return rebuild_batch(*unpacked, header, self.now_ms + self.delete_retention_ms)
         if is_needed or self.now_ms < header.base_timestamp or self._is_last(header):
             return batch
@@ -144,18 +142,19 @@ class CompactionRules(msgspec.Struct):
 
 
 class SettledCleaningRules(msgspec.Struct):
-    """A pass over a log whose subscriptions have settled all of these offsets: what they have settled goes.
+    """The rules of acked retention for one pass: records at offsets that all subscriptions have settled are removed.
 
-    Markers stay, because the batches of their transactions may lie before what this pass has seen."""
+    Markers stay, because batches of their transactions may lie before the segments of this pass.
+    """
 
     settled: SettledOffsets
     last_batches: dict[int, int]  # producer id -> base offset of its last batch
-    last_offset: int = -1  # of a log that ends with these segments
-    dropped_aborts: list[int] = msgspec.field(default_factory=list)  # there are none
+    last_offset: int = -1  # of the log, if it ends with these segments
+    dropped_aborts: list[int] = msgspec.field(default_factory=list)  # always empty
     records_kept: int = 0
 
     def clean(self, batch: bytes, header: BatchHeader) -> bytes | bytearray | None:
-        """The batch as it is to be from now on, or None if it goes."""
+        """The cleaned batch, or None if it is removed."""
         if header.is_control or not self._touches(header):
             self.records_kept += header.record_count
             return batch
@@ -177,7 +176,7 @@ class SettledCleaningRules(msgspec.Struct):
 
 
 def unpack_records(batch: bytes, header: BatchHeader) -> tuple[bytes, list[RecordLocation]] | None:
-    """The records' bytes and where each of them lies; None if they are not what the header says."""
+    """The uncompressed records and the location of each; None if they contradict the header."""
     try:
         data = decompress(header.compression, memoryview(batch)[HEADER_SIZE:], UNPACKED_BYTES_MAX)
         return data, _walk(data, header.record_count)
@@ -186,9 +185,9 @@ def unpack_records(batch: bytes, header: BatchHeader) -> tuple[bytes, list[Recor
 
 
 def _walk(data: bytes, count: int) -> list[RecordLocation]:
-    """The inner loop of compaction: numbers of one or two bytes, which nearly all are, are read in place.
+    """The inner loop of compaction: numbers of one or two bytes, which nearly all are, are decoded inline.
 
-    They are zigzag varints: the lowest bit of the first byte is the sign, and a part of negative size is null.
+    They are zigzag varints: the lowest bit of the first byte is the sign, and a field of negative size is null.
     """
     records: list[RecordLocation] = []
     position = 0
@@ -231,13 +230,13 @@ def _walk(data: bytes, count: int) -> list[RecordLocation]:
 
 
 def _read_large(data: bytes, position: int) -> tuple[int, int]:
-    """A number of any size, as it stands there: with its sign in the lowest bit."""
+    """A number of any size in zigzag form: with its sign in the lowest bit."""
     value, at = read_varint(data, position)
     return (value << 1) ^ (value >> 63), at
 
 
 def rebuild_batch(data: bytes, kept: list[RecordLocation], header: BatchHeader, horizon_ms: int | None) -> bytearray:
-    """The batch with these records only and, if given, with a delete horizon."""
+    """The batch with only these records and, if given, with a delete horizon."""
     base_timestamp = header.base_timestamp if horizon_ms is None else horizon_ms
     attributes = header.attributes if horizon_ms is None else header.attributes | DELETE_HORIZON
     frames: list[bytes] = []
@@ -259,12 +258,12 @@ def rebuild_batch(data: bytes, kept: list[RecordLocation], header: BatchHeader, 
 
 
 def strip_records(batch: bytes, header: BatchHeader) -> bytes | bytearray:
-    """The batch without its records, which it may not have any more already."""
+    """The batch without records; the same object if it has none."""
     return make_empty_batch(header) if header.record_count else batch
 
 
 def make_empty_batch(header: BatchHeader) -> bytearray:
-    """What is left for the sake of the producer: offsets, epoch and sequence."""
+    """A batch without records that keeps the offsets, epoch and sequence of its producer."""
     attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
     return _build_batch(header, b"", attributes, NO_TIMESTAMP, header.max_timestamp, 0)
 
@@ -300,7 +299,7 @@ def _first_offset(span: tuple[int, int]) -> int:
 
 
 def _is_last(rules: CompactionRules | SettledCleaningRules, header: BatchHeader) -> bool:
-    """Of its producer, or of the log."""
+    """Whether the batch is the last one of its producer, or of the log."""
     is_last_of_log = header.last_offset == rules.last_offset
     return is_last_of_log or rules.last_batches.get(header.producer_id) == header.base_offset
 

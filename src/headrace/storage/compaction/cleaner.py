@@ -1,10 +1,10 @@
-"""The cleaner of a data folder: chooses logs that compaction is due for, has them cleaned, and swaps the result in.
+"""The log cleaner of a data folder: choose logs that are due for compaction, clean them, swap in the result.
 
-One pass at a time, the dirtiest log first. The pass itself runs in another process (see compaction) while the log is
-written, read, trimmed and deleted as ever: so before the swap, on the loop and under the lock of the log's upkeep, it
-is looked at again, and if the segments are not those that were cleaned the result is thrown away. A pass that failed
-is tried again in the next round. Cleaned files count as unchecked: they come from another process, and so their
-CRCs are checked here before anybody gets them.
+- One pass runs at a time, the dirtiest log first. A pass that failed is repeated in the next round.
+- The pass runs in a worker process (see `compaction`) while the log is written, read, truncated and deleted as usual.
+  So before the swap, under the log's maintenance lock, the cleaner checks that the segments are still those that were
+  cleaned, and discards the result otherwise.
+- Cleaned files count as unchecked, because another process wrote them: their CRCs are checked before they are served.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 from headrace.model.errors import HeadraceError, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
-from headrace.runtime.run_to_completion import run_to_completion
+from headrace.runtime.tasks import run_to_completion
 from headrace.storage.compaction.compaction import (
     CompactionJob,
     CompactionResult,
@@ -40,14 +40,11 @@ from headrace.storage.compaction.swap import (
 )
 from headrace.storage.config import StoreConfig
 from headrace.storage.log.checkpoint import SegmentCheckpoint
-from headrace.storage.log.derived_state import forget_dropped_transactions
 from headrace.storage.log.log import Log
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.segments.gaps import read_gaps
 from headrace.storage.segments.scan import BadBatch
 from headrace.storage.segments.segment import GAPS, NO_TIMESTAMP, Segment, file_name
-from headrace.storage.store.flusher import Flusher
-from headrace.storage.store.space import SpaceGuard
+from headrace.storage.store.space_guard import SpaceGuard
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +52,7 @@ T = TypeVar("T")
 
 
 class SegmentToClean(NamedTuple):
-    """A segment that a pass is to clean: where the next one begins, and about how much will be left of it."""
+    """A segment for a pass to clean, the base offset of the next one, and about how many bytes will be kept."""
 
     segment: Segment
     end_offset: int
@@ -63,8 +60,8 @@ class SegmentToClean(NamedTuple):
 
 
 class CleaningPlan(NamedTuple):
-    """What a pass would do: read all of these segments, of which so large a share is dirty. If it is given what is
-    settled, that goes, and else it compacts."""
+    """The input of a pass: the segments to read, and the share of them that is dirty. With `settled`, the pass removes
+    settled records; otherwise it compacts by key."""
 
     chosen: list[SegmentToClean]
     dirty_share: float = 1.0
@@ -81,11 +78,11 @@ class CleaningPlan(NamedTuple):
 
 
 class NoRoomToClean(StorageFailure):
-    """A pass writes anew what it keeps, before it can remove anything: there is not enough room for that."""
+    """There is not enough free space for a pass, which writes what it keeps before it removes anything."""
 
 
 class CleaningFailed(StorageFailure):
-    """A pass ended in a way that nobody expected. Only drafts have suffered."""
+    """A pass ended with an unexpected error. Only its drafts are affected."""
 
 
 class LogCleaner:
@@ -93,18 +90,16 @@ class LogCleaner:
         self,
         disk: Disk,
         clock: Clock,
-        flusher: Flusher,
         config: StoreConfig,
         space: SpaceGuard,
         logs: Callable[[], Iterable[Log]],
     ) -> None:
         self._disk = disk
         self._clock = clock
-        self._flusher = flusher
         self._config = config
         self._space = space
         self._logs = logs
-        self._turn = asyncio.Lock()
+        self._pass_lock = asyncio.Lock()
         self.passes = 0
         self.passes_discarded = 0
         self.passes_failed = 0
@@ -114,13 +109,13 @@ class LogCleaner:
         self.bytes_written = 0
 
     async def run(self) -> None:
-        """Clean what is due, for ever."""
+        """Clean due logs until cancelled."""
         while True:
             await asyncio.sleep(self._config.cleaner_backoff_seconds)
             await self.clean_due()
 
     async def clean_due(self) -> None:
-        """One round: until no log is due but those that failed in it."""
+        """Run one round: clean until the only due logs are those that failed in this round."""
         for log in self._logs():
             _roll_overdue(log, self._clock.now_ms())
         failed: set[Log] = set()
@@ -129,19 +124,19 @@ class LogCleaner:
                 failed.add(dirtiest)
 
     async def clean(self, log: Log) -> bool:
-        """One pass over this log; says whether it came to anything."""
+        """Run one compaction pass over a log. True if its result was swapped in."""
         return await self.carry_out(log, partial(plan_cleaning, log))
 
     async def carry_out(self, log: Log, planned: Callable[[int], CleaningPlan | None]) -> bool:
-        """One pass, as is planned at that time of the clock; says whether it came to anything."""
-        async with self._turn:
+        """Run one pass; `planned` returns the plan for the current time. True if the result was swapped in."""
+        async with self._pass_lock:
             swapped = False
             try:
                 swapped = await self._clean(log, planned)
             except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
-                # A segment may have been deleted under the pass, or the whole log; all else is worth a word, too.
+                # A segment or the whole log may have been deleted during the pass.
                 self.passes_failed += 1
-                logger.warning("compaction of %s: %s", log.folder, error)
+                logger.warning("compaction failed log=%s error=%s", log.folder, error)
             await self._disk.run(_discard_drafts, self._disk, log.folder)
             return swapped
 
@@ -155,15 +150,18 @@ class LogCleaner:
         return dirtiest
 
     async def _clean(self, log: Log, planned: Callable[[int], CleaningPlan | None]) -> bool:
-        # The swap needs a checkpoint that knows all segments whole, and has forgotten what former passes dropped.
-        await save_checkpoint(log, self._flusher)
+        # The swap needs a checkpoint that holds all segments as a whole, and no transactions that earlier passes
+        # removed.
+        await log.save_checkpoint()
         plan = planned(self._clock.now_ms())
         if plan is None:
             return False
         await self._space.measure()
         needed = sum(segment.size for segment in plan.segments)
         if self._space.free_bytes - needed < self._space.reserve_bytes:
-            raise NoRoomToClean(f"{self._space.free_bytes} bytes are free, {needed} and the reserve may be needed")
+            raise NoRoomToClean(
+                f"{self._space.free_bytes} bytes are free; the pass may need {needed} in addition to the reserve"
+            )
         plan = planned(self._clock.now_ms())
         if plan is None:
             return False
@@ -171,7 +169,7 @@ class LogCleaner:
         try:
             outcome = await self.run_in_worker_process(compact, self._job(log, plan))
         except DamagedSegment as damage:
-            if log.generation == generation:  # else it may be the cut that the pass has met
+            if log.generation == generation:  # otherwise the pass may have read a truncated segment
                 _report_damage(log, plan, damage)
             raise
         if not await run_to_completion(_swap_segments(log, plan, generation, outcome.manifest)):
@@ -181,14 +179,14 @@ class LogCleaner:
         return True
 
     async def run_in_worker_process(self, work: Callable[..., T], job: object) -> T:
-        """Within the cleaner's share of the disk."""
+        """Call `work(disk, pace, job)` in the worker process, at the cleaner's disk rate."""
         try:
             return await self._disk.run_in_worker_process(
                 work, job, bytes_per_second=self._config.cleaner_bytes_per_second
             )
         except (HeadraceError, FileNotFoundError, DamagedSegment):
             raise
-        except Exception as error:  # of another process: it must not take this one with it
+        except Exception as error:  # an unexpected error of the worker must not stop the broker
             raise CleaningFailed(f"{type(error).__name__}: {error}") from error
 
     def _job(self, log: Log, plan: CleaningPlan) -> CompactionJob:
@@ -215,11 +213,16 @@ class LogCleaner:
         self.records_kept += outcome.records_kept
         self.bytes_read += outcome.bytes_read
         self.bytes_written += outcome.bytes_written
-        logger.info("compacted %s: %d of %d records are left", log.folder, outcome.records_kept, outcome.records_read)
+        logger.info(
+            "log compacted log=%s records_kept=%d records_read=%d",
+            log.folder,
+            outcome.records_kept,
+            outcome.records_read,
+        )
 
 
 def plan_cleaning(log: Log, now_ms: int) -> CleaningPlan | None:
-    """What a pass over this log would do now; None if there is nothing dirty that it may touch."""
+    """The compaction pass that this log needs now; None if it has no dirty segment that may be compacted."""
     if not log.usable:
         return None
     config = log.config
@@ -255,7 +258,7 @@ def _newest_ms(segment: Segment) -> int:
 
 
 def _roll_overdue(log: Log, now_ms: int) -> None:
-    """The active segment is never cleaned: so it must not stay active for longer than its records may stay dirty."""
+    """Roll an active segment older than max.compaction.lag.ms, because an active segment is never cleaned."""
     if (
         log.config.compacts
         and log.usable
@@ -266,7 +269,7 @@ def _roll_overdue(log: Log, now_ms: int) -> None:
 
 
 async def _swap_segments(log: Log, plan: CleaningPlan, generation: int, manifest: CompactionManifest) -> bool:
-    """False if the log is not any more what was cleaned."""
+    """False if the log is no longer the one that was cleaned."""
     async with log.maintenance_lock():
         log.ensure_usable()
         by_base = {segment.base_offset: segment for segment in plan.segments}
@@ -285,39 +288,38 @@ async def _replace_segments(log: Log, removed_segments: list[list[Segment]], man
         merged = await disk.run(_commit_manifest, disk, folder, manifest)
     except StorageFailure as error:
         if disk.exists(f"{folder}/{MANIFEST}"):
-            log.fail(error)  # nobody knows whether the decision is durable: the next start will find out
+            log.fail(error)  # whether the manifest is durable is unknown: the next start finds out
         raise
-    log.ensure_usable()  # else the decision stands, and the next start carries it out
+    log.ensure_usable()  # if not usable, the next start carries the swap out
     try:
         for group, old, new in zip(manifest.groups, removed_segments, merged, strict=True):
-            log.drop_segments(old, new)
-            forget_dropped_transactions(log.state, [new])
+            log.replace_segments(old, new)
             exchange_names(disk, folder, group)
             await asyncio.sleep(0)
         log.checkpoint_offset = await disk.run(complete_swap, disk, folder, manifest)
     except (StorageFailure, FileNotFoundError) as error:
-        log.fail(StorageFailure(f"the swap of cleaned segments: {error}"))
+        log.fail(StorageFailure(f"swapping in cleaned segments failed: {error}"))
         raise
     if log.checkpoint_offset < 0:
         log.unsaved_bytes = max(log.unsaved_bytes, log.size_bytes)
 
 
 def _commit_manifest(disk: Disk, folder: str, manifest: CompactionManifest) -> list[Segment]:
-    """Make the decision durable; returns the new segments as they will be."""
+    """Commit the swap; returns the new segments."""
     merged = []
     for group in manifest.groups:
         segment = group.mark.segment(disk, folder)
         name = file_name(segment.base_offset, GAPS)
         segment.gaps = read_gaps(disk, f"{folder}/{DRAFTS}/{name}", segment.base_offset)
         if segment.gaps is None:
-            raise StorageFailure(f"a draft of {folder}/{name} was damaged before it could be used")
+            raise StorageFailure(f"the draft of {folder}/{name} is damaged")
         merged.append(segment)
     write_manifest(disk, folder, manifest)
     return merged
 
 
 def _discard_drafts(disk: Disk, folder: str) -> None:
-    """Drafts that nobody will use; those of a decision that stands are for the next start."""
-    with suppress(FileNotFoundError):  # the log may be being deleted
+    """Remove drafts, unless a manifest commits their use at the next start."""
+    with suppress(FileNotFoundError):  # the log may have been deleted
         if not disk.exists(f"{folder}/{MANIFEST}"):
             remove_drafts(disk, folder)

@@ -1,12 +1,11 @@
-"""One pass over a log: read what is dirty, keep of every key the newest record, write the rest anew. Or, with what its
-subscriptions have settled given, keep what is not.
+"""One compaction pass over a log: keep the newest record of each key, or the records that are not settled.
 
-Runs in a process of its own (see runtime/apart), on closed segments that nobody changes, and leaves only drafts (see
-swap): whether they are used is decided by the broker's process. Every batch has its CRC checked before it is looked
-at, and every draft is read back and checked before it is reported, so that damage is neither copied nor hidden.
-
-Memory: the offset map, one batch with its records, a number for each producer of the last day, and the gaps of one
-segment. When the map is full the pass ends there, and the next one goes on.
+- A pass runs in a worker process, on closed segments that do not change. It writes only drafts (see `swap`); the
+  process of the broker decides whether they are used.
+- Every batch has its CRC checked before it is decoded, and every draft is read back and checked, so that damage is
+  neither copied nor hidden.
+- Memory is bounded: the offset map, one batch with its records, one number for each recent producer, the gaps of one
+  segment. When the map is full, the pass ends there, and the next pass continues.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ if TYPE_CHECKING:
     from headrace.runtime.worker_process import IoPace
 
 CHUNK_BYTES = MIB
-SIZE_BYTES_MAX = (1 << 31) - 1  # positions that an index entry can say
-SYNC_BYTES = MIB  # a large sync at once would hold up those of the broker
+SIZE_BYTES_MAX = (1 << 31) - 1  # the largest position that fits into an index entry
+SYNC_BYTES = MIB  # one large sync would delay those of the broker
 
 
 class DamagedSegment(Exception):
-    """The segment that begins at `base_offset` holds something else than was written."""
+    """The segment that begins at `base_offset` is damaged."""
 
     def __init__(self, base_offset: int, position: int, reason: str) -> None:
         super().__init__(base_offset, position, reason)
@@ -58,17 +57,17 @@ class SourceSegment(NamedTuple):
 
     mark: SegmentCheckpoint
     end_offset: int  # the base offset of the next one
-    expected_bytes: int  # about how many will be left of it
+    expected_bytes: int  # about how many the pass will keep
 
 
 class SettledBitmap(msgspec.Struct, frozen=True):
-    """Offsets that nobody needs any more: all below the floor, and those in a portable 64-bit roaring bitmap."""
+    """Settled offsets: all below the ack floor, and those in a portable 64-bit roaring bitmap."""
 
     floor: int
     above: bytes = b""
 
     def offsets(self) -> SettledOffsets:
-        from headrace.machines.queues.settled_offsets import SettledOffsets  # not before there is a subscription
+        from headrace.machines.queues.settled_offsets import SettledOffsets  # loaded with the first subscription
 
         offsets = SettledOffsets(self.floor)
         if self.above:
@@ -77,15 +76,15 @@ class SettledBitmap(msgspec.Struct, frozen=True):
 
 
 class CompactionJob(msgspec.Struct, frozen=True):
-    """All that a pass must know; plain data, because it goes to another process."""
+    """The input of a pass; plain data, because it is sent to another process."""
 
     folder: str
     sources: tuple[SourceSegment, ...]
-    dirty_offset: int  # below it nothing is newer than what a former pass has seen
+    dirty_offset: int  # an earlier pass has cleaned everything below
     aborted: tuple[AbortedTransaction, ...]
     config: LogConfig
     now_ms: int
-    keeps_last: bool  # nothing follows these segments
+    keeps_last: bool  # the log ends with these segments
     map_bytes: int
     producer_ids: frozenset[int]  # of the producers that the broker remembers
     settled: SettledBitmap | None = None
@@ -100,7 +99,7 @@ class CompactionResult(NamedTuple):
 
 
 def compact(disk: Disk, pace: IoPace, job: CompactionJob) -> CompactionResult:
-    """Write drafts of what the log is to be, durably, and say what they replace."""
+    """Write drafts of the cleaned segments, durably. The result says which segments they replace."""
     remove_drafts(disk, job.folder)
     disk.make_directory(f"{job.folder}/{DRAFTS}")
     outcome = _CompactionPass(disk, pace, job).run()
@@ -133,7 +132,7 @@ class _CompactionPass:
         return CompactionResult(manifest, self._records_read, rules.records_kept, self._bytes_read, self._bytes_written)
 
     def _rules(self, last_batches: dict[int, int]) -> tuple[CompactionRules | SettledCleaningRules, int, int]:
-        """With them, up to which offset they hold, and below which all is clean then."""
+        """The rules, the offset up to which they apply, and the offset below which the log is clean afterwards."""
         job = self._job
         if job.settled is not None:
             return SettledCleaningRules(job.settled.offsets(), last_batches), job.sources[-1].end_offset, 0
@@ -143,7 +142,7 @@ class _CompactionPass:
         return rules, end_offset, end_offset
 
     def _last_batches(self) -> dict[int, int]:
-        """Where each producer that the broker still remembers has its last batch; its last marker if it has none."""
+        """The last batch of each producer that the broker remembers, or its last marker if it has no batch."""
         job = self._job
         batches: dict[int, int] = {}
         markers: dict[int, int] = {}
@@ -160,7 +159,7 @@ class _CompactionPass:
         return markers | batches
 
     def _newest(self) -> tuple[OffsetMap, int]:
-        """The newest record of every key in the dirty part, as far as the map takes them; and where that ends."""
+        """The newest record of every key in the dirty part, as far as the map has room, and the end of that part."""
         job = self._job
         newest = OffsetMap(job.map_bytes)
         for source in job.sources:
@@ -181,7 +180,7 @@ class _CompactionPass:
         return newest, job.sources[-1].end_offset
 
     def _grouped(self, end_offset: int) -> Iterator[list[SourceSegment]]:
-        """Neighbours that together fit into one segment, and into what an index can say even if they lose nothing."""
+        """Neighbouring segments that fit into one, and into the limits of an index even if they lose no records."""
         config = self._job.config
         group: list[SourceSegment] = []
         expected_bytes = size_bytes = index_bytes = 0
@@ -209,7 +208,7 @@ class _CompactionPass:
     def _clean(
         self, sources: list[SourceSegment], rules: CompactionRules | SettledCleaningRules
     ) -> SegmentGroup | None:
-        """None if a segment stays as it is."""
+        """Write one cleaned segment; None if a single segment would not change."""
         base_offset = sources[0].mark.base_offset
         draft = Segment(self._disk, f"{self._job.folder}/{DRAFTS}", base_offset)
         draft.created_ms = max(source.mark.created_ms for source in sources)
@@ -222,7 +221,7 @@ class _CompactionPass:
                 cleaned = rules.clean(batch, header)
                 is_changed = is_changed or cleaned is not batch
                 if cleaned is not None:
-                    gaps.note(header.base_offset, header.next_offset)
+                    gaps.add_batch(header.base_offset, header.next_offset)
                     writer.write(cleaned)
         if not is_changed:
             draft.close()
@@ -235,12 +234,12 @@ class _CompactionPass:
         return SegmentGroup([source.mark.base_offset for source in sources], SegmentCheckpoint.of(draft))
 
     def _finish(self, draft: Segment, gaps: CleanedGaps, size_bytes: int) -> None:
-        """Read back what was written, which also makes the indexes, and leave all four files durable."""
+        """Read the draft back, build its indexes on the way, and make all four files durable."""
         draft.gaps = gaps
         replayed_to = draft.base_offset
         try:
             for position, header in checked_batches(draft.open(), 0, size_bytes, draft.base_offset, gaps):
-                draft.note(header, header.last_offset, position, self._job.config.index_interval_bytes)
+                draft.add_batch(header, header.last_offset, position, self._job.config.index_interval_bytes)
                 replayed_to = header.next_offset
         except BadBatch as bad:
             raise DiskFailed(f"read back {draft.path} at byte {bad.position}: {bad.reason}") from bad
@@ -264,7 +263,7 @@ class _CompactionPass:
         return segment
 
     def _batches(self, source: SourceSegment) -> Iterator[tuple[bytes, BatchHeader]]:
-        """Every batch of the segment, its CRC checked."""
+        """Every batch of the segment, with its CRC checked."""
         segment = self._open(source)
         try:
             for batch in whole_batches(segment.open(), segment.size, segment.base_offset, segment.gaps):
@@ -278,7 +277,7 @@ class _CompactionPass:
 
 
 class _DraftWriter:
-    """Appends to a draft in large pieces, and syncs it in small ones."""
+    """Writes a draft in large chunks and syncs it after every few."""
 
     def __init__(self, file: File, pace: IoPace) -> None:
         self._file = file
@@ -310,7 +309,7 @@ class _DraftWriter:
 
 
 def whole_batches(file: File, limit: int, next_offset: int, gaps: GapList | None) -> Iterator[bytes]:
-    """The batches of a file one by one, checked; at most one chunk, or one batch, is in memory. Raises BadBatch."""
+    """The batches of a file, checked; at most one chunk or one batch is in memory. Raises BadBatch."""
     position, wanted = 0, CHUNK_BYTES
     while position < limit:
         data = file.pread(min(wanted, limit - position), position)

@@ -1,7 +1,8 @@
-"""Which record is the newest of its key: what a pass of compaction must remember, in bounded memory.
+"""Map each key to the offset of its newest record, in bounded memory, during a pass of compaction.
 
-A key is known by 16 bytes of its BLAKE2b hash. A dictionary would take 150 bytes for each; here hash and offset lie
-packed in buckets of some sixteen entries, which are searched by `bytes.find`: 30 bytes for each, and about as fast.
+A key is identified by 16 bytes of its BLAKE2b hash. A dictionary would take 150 bytes per key. Here, hash and offset
+are packed in buckets of about sixteen entries, which are searched with `bytes.find`: 30 bytes per key, and about as
+fast.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _HASH_BYTES = 16
 _OFFSET = Struct(">q")
 _ENTRY_BYTES = _HASH_BYTES + _OFFSET.size
 _ENTRIES_PER_BUCKET = 16
-# An entry with its share of what a bucket costs besides: the object, the list's pointer, room to grow.
+# An entry with its share of the overhead of a bucket: the object, its pointer in the list, spare capacity.
 _ENTRY_COST_BYTES = 36
 
 NO_OFFSET = -1
@@ -31,11 +32,11 @@ class OffsetMap:
         return self._count
 
     def has_room(self, count: int) -> bool:
-        """Whether so many new keys fit; an empty map takes any number, or a pass would never get on."""
+        """Whether this many new keys fit. An empty map accepts any number; otherwise a pass would make no progress."""
         return self._count + count <= self.capacity or not self._count
 
     def put(self, key: bytes, offset: int) -> None:
-        """This record is newer than all of the same key that were put before."""
+        """Set the newest offset of a key; records must be put in the order of their offsets."""
         digest = blake2b(key, digest_size=_HASH_BYTES).digest()
         at = hash(digest) & self._mask
         bucket = self._buckets[at]
@@ -68,7 +69,7 @@ class OffsetMap:
 
 
 def _find_behind(bucket: bytearray, digest: bytes, found: int) -> int:
-    """What was found lies across two entries, whose bytes happen to look like it."""
+    """Continue the search after a match that spans two entries."""
     while found > 0 and found % _ENTRY_BYTES:
         found = bucket.find(digest, found + 1)
     return found

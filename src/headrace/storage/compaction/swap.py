@@ -1,13 +1,14 @@
-"""Putting cleaned segments in the place of those that they were made of, whatever crash comes in between.
+"""Replace segments by cleaned ones, atomically with respect to crashes.
 
     drafts     <folder>/cleaned/ holds the new files under their final names, synced
-    manifest   <folder>/compaction, written atomically: from now on the swap happens, now or at the next start
-    exchange   old files get another name, new ones theirs
-    conclude   that is made durable; then old files are removed, and checkpoints brought up to date; last of all the
-               manifest goes, durably too: nobody may find it again once anything else has happened to the log
+    manifest   <folder>/compaction, written atomically: the commit point. From now on the swap is carried out, at once
+               or at the next start
+    exchange   old files are renamed, drafts get their final names
+    complete   the renames are made durable, old files are removed, checkpoints are updated; at last the manifest is
+               removed durably, because it must not be found again after the log has changed
 
-Every step may be repeated. `finish` does them all, for a log that is found with a manifest. Drafts without a manifest
-are nothing.
+Every step can be repeated. `resume_swap` runs them all for a log that is found with a manifest. Drafts without a
+manifest are void.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CRC = Struct(">I")
 
 
 class SegmentGroup(msgspec.Struct, frozen=True):
-    """Neighbouring segments, by their base offsets, and the one that they became; it begins where the first did."""
+    """The base offsets of neighbouring segments, and the segment that replaces them; it begins where the first did."""
 
     replaced: list[int]
     mark: SegmentCheckpoint
@@ -39,12 +40,12 @@ class SegmentGroup(msgspec.Struct, frozen=True):
 
 class CompactionManifest(msgspec.Struct, frozen=True):
     groups: list[SegmentGroup]
-    cleaned_offset: int  # below it all is clean now
-    end_offset: int  # of the last segment that is replaced: older checkpoints do not know all of them
+    cleaned_offset: int  # everything below is clean
+    end_offset: int  # of the last replaced segment: a checkpoint below it does not hold all of them
 
 
 def write_manifest(disk: Disk, folder: str, manifest: CompactionManifest) -> None:
-    """The decision. The drafts must be durable. Blocks."""
+    """Commit the swap. The drafts must be durable. Blocks."""
     body = msgspec.json.encode(manifest)
     disk.write_atomically(f"{folder}/{MANIFEST}", _CRC.pack(crc32(body)) + body)
 
@@ -60,14 +61,14 @@ def read_manifest(disk: Disk, folder: str) -> CompactionManifest | None:
 
 
 def exchange_names(disk: Disk, folder: str, group: SegmentGroup) -> None:
-    """Names only, which is fast enough for the loop: to remove a large file is not."""
+    """Rename the files of one group. Renames are fast enough for the event loop; removing a large file is not."""
     for base in group.replaced:
         for suffix in SUFFIXES:
             name = file_name(base, suffix)
             path, draft = f"{folder}/{name}", f"{folder}/{DRAFTS}/{name}"
             has_successor = base == group.mark.base_offset and suffix in CLEANED_SUFFIXES
             if has_successor and not disk.exists(draft):
-                continue  # exchanged before, by somebody whom a crash has stopped
+                continue  # exchanged before a crash
             if disk.exists(path):
                 disk.rename(path, path + DELETED)
             if has_successor:
@@ -75,8 +76,8 @@ def exchange_names(disk: Disk, folder: str, group: SegmentGroup) -> None:
 
 
 def complete_swap(disk: Disk, folder: str, manifest: CompactionManifest) -> int:
-    """Everything behind the exchange. Returns the offset of the checkpoint that is left, if any. Blocks."""
-    disk.sync_directory(folder)  # else a file could be lost with the folder of drafts that it came from
+    """Complete the swap after the exchange. Returns the offset of the checkpoint that is left, or -1. Blocks."""
+    disk.sync_directory(folder)  # otherwise removing the folder of drafts could remove a file that came from it
     for name in disk.list(folder):
         if name.endswith(DELETED):
             disk.remove(f"{folder}/{name}")
@@ -89,7 +90,7 @@ def complete_swap(disk: Disk, folder: str, manifest: CompactionManifest) -> int:
 
 
 def resume_swap(disk: Disk, folder: str) -> bool:
-    """Do what the manifest says; False if that cannot be read any more. Blocks."""
+    """Carry out a committed swap; False if its manifest is damaged. Blocks."""
     manifest = read_manifest(disk, folder)
     if manifest is None:
         return False
@@ -105,7 +106,7 @@ def remove_drafts(disk: Disk, folder: str) -> None:
 
 
 def _update_checkpoints(disk: Disk, folder: str, manifest: CompactionManifest) -> int:
-    """Only one may stay that knows every replaced segment whole; it is told of their successors."""
+    """Remove all checkpoints but one that holds every replaced segment as a whole; update that one."""
     names = disk.list(folder)
     found = checkpoints.newest_checkpoint(disk, folder, names)
     kept = NO_CHECKPOINT
@@ -114,7 +115,7 @@ def _update_checkpoints(disk: Disk, folder: str, manifest: CompactionManifest) -
             checkpoints.write_checkpoint_file(disk, folder, _updated_checkpoint(found, manifest))
             kept = found.offset
         except DiskFull:
-            pass  # without any, the next start has more to read, but is no less right
+            pass  # without a checkpoint the next start reads more, and is still correct
     for offset in checkpoints.checkpoint_offsets(disk.list(folder)):
         if offset != kept:
             disk.remove(f"{folder}/{file_name(offset, CHECKPOINT)}")

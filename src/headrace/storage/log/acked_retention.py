@@ -1,11 +1,11 @@
-"""With retention.mode=acked a log keeps what a subscription may still need: how that is found, and what of it is done.
+"""Retention for retention.mode=acked: remove messages that every subscription has settled.
 
-What is settled is read from the companion's log (the acks log), as far as that is committed, in the process apart: the
-loop never sees more of it than a number for each segment. So every replica finds out by itself, and those that found
-out earlier have less; what any subscription has not settled is on all of them.
-
-Segments are cleaned when less than half of what they held last time is left, and with them small neighbours, so that a
-few old messages end up in few files. The active segment is rolled for it when it is worth while.
+- The settled offsets come from the committed part of the co-located acks log. A worker process reads it
+  (`survey_settled`); the event loop gets only one number per segment.
+- Each replica does this on its own, so some have removed more than others. Messages that any subscription has not
+  settled are on all of them.
+- A segment is cleaned when less than half of what the previous pass left is unsettled. Small neighbouring segments are
+  cleaned with it, so that a few old messages end up in few files. The active segment is rolled first if that pays off.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from headrace.runtime.worker_process import IoPace
 
 ROLL_BYTES = MIB
-SMALL_SEGMENT_SHARE = 4  # a neighbour is small if so many of its size fit into a segment
+SMALL_SEGMENT_SHARE = 4  # a neighbour is small if this many of its size fit into one segment
 _UNPACKED_BYTES_MAX = 64 * MIB
-_WHOLE_BYTES = 1 << 40  # larger than any snapshot
+_SNAPSHOT_BYTES_MAX = 1 << 40  # larger than any snapshot
 
 
 class SettledSurveyJob(msgspec.Struct, frozen=True):
-    """The acks log, up to where it is committed, and between which offsets of the messages' log to count."""
+    """The committed part of the acks log, and the offsets of the message log between which to count."""
 
     folder: str
     segments: tuple[SegmentCheckpoint, ...]
@@ -49,11 +49,11 @@ class SettledSurveyJob(msgspec.Struct, frozen=True):
 
 
 class SettledSurvey(msgspec.Struct, frozen=True):
-    """What all subscriptions have settled, and how much they have not between each bound and the next."""
+    """The offsets that all subscriptions have settled, and the number of others between each bound and the next."""
 
     settled: SettledBitmap
     unsettled: tuple[int, ...]
-    epoch: int = -1  # the leader epoch of the messages' log for which the acks log was last reconciled
+    epoch: int = -1  # the leader epoch of the message log for which the acks log was last reconciled
 
 
 def make_survey_job(log: Log, acks: Log, committed_offset: int) -> SettledSurveyJob:
@@ -67,7 +67,10 @@ def make_survey_job(log: Log, acks: Log, committed_offset: int) -> SettledSurvey
 
 
 def survey_settled(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> SettledSurvey | None:
-    """None if there are no subscriptions, or too little is left of the log to know them all. Runs apart, and blocks."""
+    """None if there are no subscriptions, or the acks log no longer holds a snapshot of all of them.
+
+    Blocks; runs in a worker process.
+    """
     replay = _replay_from_snapshot(disk, pace, job)
     if replay is None or not replay.subscriptions:
         return None
@@ -78,7 +81,7 @@ def survey_settled(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> SettledSu
 
 
 def _replay_from_snapshot(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> AcksReplay | None:
-    """From the newest segment that has all that is needed."""
+    """Replay from the newest segment that holds a complete snapshot."""
     from headrace.machines.queues.acks_replay import AcksReplay
 
     for at in reversed(range(len(job.segments))):
@@ -130,18 +133,17 @@ def _make_subscription(_name: str) -> PartitionSubscription:
 
 
 def _settled_by(subscription: PartitionSubscription) -> SettledOffsets:
-    """What a snapshot of it tells."""
     from headrace.machines.queues.settled_offsets import SettledOffsets
 
     settled = SettledOffsets(subscription.floor)
-    for part in subscription.snapshot(0, _WHOLE_BYTES, 0):
+    for part in subscription.snapshot(0, _SNAPSHOT_BYTES_MAX, 0):
         if part.settled:
             settled.add_slice(part.settled)
     return settled
 
 
 def _settled_by_all(by_each: list[SettledOffsets], end_offset: int) -> SettledBitmap:
-    """What nobody has still to do."""
+    """The offsets below `end_offset` that every subscription has settled."""
     from headrace.machines.queues.settled_offsets import new_bitmap
 
     floor = min(end_offset, *(one.floor for one in by_each))
@@ -154,26 +156,26 @@ def _settled_by_all(by_each: list[SettledOffsets], end_offset: int) -> SettledBi
     return SettledBitmap(floor, above.serialize() if above else b"")
 
 
-# On the loop
-
-
 class RetentionSweep:
-    """One log and its acks log. `_left` tells, by base offsets of segments, how much was not settled when a pass last
-    met it; what no pass has met since the start of the broker counts as full."""
+    """Acked retention of one log, on the event loop.
+
+    `_left` maps base offsets of segments to the number of unsettled messages after the last pass over them. A segment
+    without a pass since the start of the broker counts as full.
+    """
 
     def __init__(self, log: Log, acks: Log) -> None:
         self.log = log
         self.acks = acks
         self._left: dict[int, int] = {}
-        self._seen = (-1, 0)  # how much was committed in the acks log, and how many segments there were
+        self._swept = (-1, 0)  # the committed offset of the acks log and the number of segments at the last sweep
 
-    async def look(
+    async def run(
         self, cleaner: LogCleaner, committed_offset: int, *, leads: Callable[[], bool], rewrites: bool
     ) -> bool:
-        """Do what there is to do; says whether the start of the log has moved, which is for whoever `leads`."""
+        """Remove what is settled. True if the log start offset advanced, which only the leader does."""
         log, acks = self.log, self.acks
-        seen = committed_offset, len(log.segments)
-        if seen == self._seen or not log.usable or not acks.usable:
+        swept = committed_offset, len(log.segments)
+        if swept == self._swept or not log.usable or not acks.usable:
             return False
         generations, epoch = (log.generation, acks.generation), log.epochs.latest
         job = make_survey_job(log, acks, committed_offset)
@@ -194,12 +196,12 @@ class RetentionSweep:
         if plan is not None:
             if not await cleaner.carry_out(log, lambda _: None if plan.is_outdated or is_outdated() else plan):
                 return has_moved
-            self._note(plan, job, survey)
-        self._seen = seen
+            self._record_left(plan, job, survey)
+        self._swept = swept
         return has_moved
 
     def _roll(self, job: SettledSurveyJob, survey: SettledSurvey) -> None:
-        """The active segment is never cleaned, nor does it go: if most of it is settled, it ends here."""
+        """Roll the active segment if most of it is settled: an active segment is neither cleaned nor removed."""
         base_offset, end_offset = job.bounds[-2:]
         active = self.log.active
         is_settled = survey.unsettled[-1] * 2 < end_offset - base_offset
@@ -207,7 +209,7 @@ class RetentionSweep:
             self.log.roll()
 
     def _plan(self, job: SettledSurveyJob, survey: SettledSurvey) -> CleaningPlan | None:
-        """Which closed segments are worth a pass now: small ones only if there is another. None if there are none."""
+        """The closed segments worth a pass now; small ones only together with another. None if there are none."""
         unsettled = dict(zip(job.bounds, survey.unsettled, strict=False))
         closed = self._closed(job, survey)
         held = self._held(closed)
@@ -222,7 +224,7 @@ class RetentionSweep:
         return CleaningPlan(chosen, settled=survey.settled) if is_due else None
 
     def _closed(self, job: SettledSurveyJob, survey: SettledSurvey) -> list[tuple[Segment, int]]:
-        """The segments that a pass may touch and that will not go as a whole, each with the offset of the next."""
+        """The segments that a pass may touch and that are not removed as a whole, each with the next base offset."""
         log = self.log
         bound = min(log.flushed_offset, log.compactable_offset(), job.bounds[-1])
         gone = max(log.start_offset, survey.settled.floor)
@@ -234,7 +236,7 @@ class RetentionSweep:
         ]
 
     def _held(self, closed: list[tuple[Segment, int]]) -> dict[int, int]:
-        """By base offset; a segment may have been merged from several."""
+        """How many messages each segment held after its last pass; a segment may have been merged from several."""
         held: dict[int, int] = {}
         bases = [segment.base_offset for segment, _ in closed]
         for base, left in self._left.items():
@@ -243,8 +245,8 @@ class RetentionSweep:
                 held[bases[at]] = held.get(bases[at], 0) + left
         return {base: held.get(base, end_offset - base) for base, (_, end_offset) in zip(bases, closed, strict=True)}
 
-    def _note(self, plan: CleaningPlan, job: SettledSurveyJob, survey: SettledSurvey) -> None:
-        """These segments hold so much now, and what they were merged from is not counted again."""
+    def _record_left(self, plan: CleaningPlan, job: SettledSurveyJob, survey: SettledSurvey) -> None:
+        """Record what the cleaned segments hold now, and forget those that they were merged from."""
         unsettled = dict(zip(job.bounds, survey.unsettled, strict=False))
         bases = [one.segment.base_offset for one in plan.chosen]
 
@@ -257,6 +259,9 @@ class RetentionSweep:
 
 
 def _is_reconciled(survey: SettledSurvey, epoch: int) -> bool:
-    """Whether what is settled holds for a log whose newest batch is of this leader epoch. After an unclean election
-    other messages lie at offsets that were settled: they must stay until the leader has taken that back."""
+    """Whether the settled offsets are valid for a log whose newest batch is of this leader epoch.
+
+    After an unclean election other messages may be at offsets that were settled. They must stay until the leader has
+    reconciled the acks log.
+    """
     return survey.epoch >= epoch

@@ -1,14 +1,19 @@
-"""The small files beside a log: checkpoint, start offset, known damage.
+"""The small files in a log's folder: checkpoints, `start-offset`, `damaged`.
 
-A checkpoint is written only after log, index and time index were synced up to its offset, and it carries what
-else is derived from the log up to there: segments, leader epochs and the partition's own state. The newest
-two are kept; one whose CRC is wrong does not count.
+- A checkpoint is written only after the log and its indexes were synced up to its offset. It holds what is derived from
+  the log up to there: segments, leader epochs and the state of the partition. Recovery begins at its offset. The newest
+  two are kept; a checkpoint whose CRC is wrong is ignored.
+- `start-offset`: nothing below it belongs to the log any more, whichever segments survive.
+- `damaged`: the base offset of the segment in which damage was found at run time. Recovery checks that segment as a
+  whole. Without the file recovery would trust everything below the checkpoint, so a damaged log could be served and
+  lead again after a restart. If the segment is sound after all, the disk or memory erred only once, and recovery
+  removes the file.
 
-    file   "HRCP" u16 version u32 crc (of all that follows)
-           i64 offset  i64 start offset  i64 cleaned offset  u32 segments  u32 epochs  u32 state bytes
-           segments: the fields of SegmentCheckpoint    epochs: (i32 epoch, i64 start offset)    state
+    checkpoint   "HRCP" u16 version u32 crc (of all that follows)
+                 i64 offset  i64 start offset  i64 cleaned offset  u32 segments  u32 epochs  u32 state bytes
+                 segments: the fields of SegmentCheckpoint    epochs: (i32 epoch, i64 start offset)    state
 
-Version 1, from before there was compaction, lacks the cleaned offset and the gaps of segments.
+Version 1, written before compaction existed, has no cleaned offset and no gaps of segments.
 """
 
 from __future__ import annotations
@@ -16,23 +21,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from headrace.runtime.disk import Disk
+from headrace.storage.segments.index import SparseIndex
 from headrace.storage.segments.segment import NAME_DIGITS, Segment, file_name
 
-# The file `start-offset` of a log: nothing below it counts any more, whichever files survive.
-
+if TYPE_CHECKING:
+    from headrace.storage.log.log import Log
 
 START_OFFSET = "start-offset"
+DAMAGED = "damaged"
+CHECKPOINT = ".checkpoint"
+CHECKPOINTS_KEPT = 2
+
 _START = Struct(">qI")
+_HEAD = Struct(">4sHI")
+_COUNTS = Struct(">qqqIII")
+_COUNTS_1 = Struct(">qqIII")
+_MARK = Struct(">qqqqqqqIII")
+_MARK_1 = Struct(">qqqqqqqII")
+_EPOCH = Struct(">iq")
+_MAGIC, _VERSION = b"HRCP", 2
 
 
 def write_start_offset(disk: Disk, folder: str, offset: int) -> None:
-    """Durably. Blocks."""
+    """Write the start offset durably. Blocks."""
     disk.write_atomically(f"{folder}/{START_OFFSET}", _START.pack(offset, crc32(b"%d" % offset)))
 
 
@@ -44,42 +61,19 @@ def read_start_offset(disk: Disk, folder: str) -> int:
     return int(offset) if crc == crc32(b"%d" % offset) else 0
 
 
-# The file `damaged` of a log: in which segment damage was found while the broker was running.
-#
-# - Recovery takes what lies below the checkpoint as recorded. Without this file the next start would take the log for
-#   sound, serve it again, and let it lead, until the damage is found once more; it would never be copied again.
-# - The file holds the base offset of the segment. Recovery checks that segment as a whole. If it is sound after all,
-#   the file is removed: the disk or the memory has erred only once.
-
-
-DAMAGED = "damaged"
-
-
 def write_damaged(disk: Disk, folder: str, base_offset: int) -> None:
-    """Durably. Blocks."""
+    """Record durably in which segment damage was found. Blocks."""
     disk.write_atomically(f"{folder}/{DAMAGED}", b"%d" % base_offset)
 
 
 def read_damaged(disk: Disk, folder: str) -> int | None:
-    """The base offset of the segment; None if the file cannot be read any more."""
+    """The base offset of the damaged segment; None if the file itself is damaged."""
     text = disk.read(f"{folder}/{DAMAGED}")
     return int(text) if text.isdigit() else None
 
 
-CHECKPOINT = ".checkpoint"
-CHECKPOINTS_KEPT = 2
-
-_HEAD = Struct(">4sHI")
-_COUNTS = Struct(">qqqIII")
-_COUNTS_1 = Struct(">qqIII")
-_MARK = Struct(">qqqqqqqIII")
-_MARK_1 = Struct(">qqqqqqqII")
-_EPOCH = Struct(">iq")
-_MAGIC, _VERSION = b"HRCP", 2
-
-
 class SegmentCheckpoint(NamedTuple):
-    """One segment as it was at the checkpoint."""
+    """The state of one segment at a checkpoint."""
 
     base_offset: int
     size: int
@@ -111,7 +105,7 @@ class SegmentCheckpoint(NamedTuple):
         segment = Segment(
             disk, folder, self.base_offset, index_entries=self.index_entries, time_entries=self.time_entries
         )
-        segment.size = segment.syncing = segment.written_from = self.size
+        segment.size = segment.sync_requested = segment.written_from = self.size
         segment.created_ms = self.created_ms
         segment.max_timestamp = self.max_timestamp
         segment.max_timestamp_offset = self.max_timestamp_offset
@@ -126,7 +120,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     segments: Sequence[SegmentCheckpoint]
     epochs: Sequence[tuple[int, int]]
     state: bytes
-    cleaned_offset: int = 0  # below it compaction has been; unknown costs it only work
+    cleaned_offset: int = 0  # compaction has cleaned everything below; 0 is always safe
 
     def encode(self) -> bytes:
         body = b"".join(
@@ -148,7 +142,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint | None:
-        """None if these bytes are not a whole checkpoint."""
+        """None if the bytes are damaged or incomplete."""
         try:
             magic, version, crc = _HEAD.unpack_from(data)
         except struct_error:
@@ -172,15 +166,40 @@ class Checkpoint(msgspec.Struct, frozen=True):
         )
 
 
+def take_checkpoint(log: Log) -> tuple[Checkpoint, list[SparseIndex]]:
+    """Write the indexes to their files and take a snapshot of everything else, in one step on the event loop.
+
+    Returns the indexes that must be synced before the checkpoint is written.
+    """
+    indexes: list[SparseIndex] = [index for segment in log.segments for index in segment.indexes]
+    for index in indexes:
+        index.save()
+    unsynced = [index for index in indexes if index.unsynced]
+    for index in unsynced:
+        index.unsynced = False
+    marks = [SegmentCheckpoint.of(segment) for segment in log.segments]
+    epochs, state = log.epochs.entries(), log.state.snapshot()
+    return Checkpoint(log.end_offset, log.start_offset, marks, epochs, state, log.cleaned_offset), unsynced
+
+
+def save_checkpoint(disk: Disk, folder: str, checkpoint: Checkpoint, indexes: Sequence[SparseIndex]) -> None:
+    """Sync the indexes first: recovery trusts the entries that a checkpoint counts. Blocks."""
+    for index in indexes:
+        index.file().sync()
+    if indexes:
+        disk.sync_directory(folder)
+    write_checkpoint_file(disk, folder, checkpoint)
+
+
 def write_checkpoint_file(disk: Disk, folder: str, checkpoint: Checkpoint) -> None:
-    """Make it durable, then drop the ones that are too old. Blocks."""
+    """Write a checkpoint durably, then remove the oldest ones. Blocks."""
     disk.write_atomically(f"{folder}/{file_name(checkpoint.offset, CHECKPOINT)}", checkpoint.encode())
     for offset in checkpoint_offsets(disk.list(folder))[:-CHECKPOINTS_KEPT]:
         disk.remove(f"{folder}/{file_name(offset, CHECKPOINT)}")
 
 
 def newest_checkpoint(disk: Disk, folder: str, names: Iterable[str]) -> Checkpoint | None:
-    """The newest one that is whole."""
+    """The newest checkpoint that is undamaged."""
     for offset in reversed(checkpoint_offsets(names)):
         checkpoint = Checkpoint.decode(disk.read(f"{folder}/{file_name(offset, CHECKPOINT)}"))
         if checkpoint is not None:
@@ -189,7 +208,7 @@ def newest_checkpoint(disk: Disk, folder: str, names: Iterable[str]) -> Checkpoi
 
 
 def remove_checkpoints_above(disk: Disk, folder: str, offset: int) -> None:
-    """Durably forget the checkpoints above `offset`: the log is about to be cut there. Blocks."""
+    """Remove durably the checkpoints above `offset`, before the log is truncated there. Blocks."""
     for found in checkpoint_offsets(disk.list(folder)):
         if found > offset:
             disk.remove(f"{folder}/{file_name(found, CHECKPOINT)}")

@@ -1,26 +1,30 @@
-"""What `Log.read` hands out: bytes that can go straight to the socket, or a read for the disk threads.
+"""The results of `Log.read`, and lookups by timestamp.
 
-A LogSlice is hot: trusted and in the page cache. A ColdRead is checked batch by batch before anybody sees it,
-which is also how bytes found at start become trusted.
+- `LogSlice`: bytes that are trusted and in the page cache; they can go straight to a socket.
+- `ColdRead`: a read that must wait for the disk. Disk threads check the CRC of every batch before it is returned, which
+  is also how bytes found at start become trusted.
+- A lookup by timestamp uses the time index to select a range of one segment, then reads the batches there. Disk threads
+  run it; a batch has its CRC checked before it is decoded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.model.errors import NotLeader
+from headrace.model.errors import CorruptMessage, HeadraceError, NotLeader
 from headrace.runtime.disk import File
-from headrace.storage.errors import CorruptBatch
-from headrace.storage.segments.scan import BadBatch, check_batch, check_frame
+from headrace.storage.config import MIB
+from headrace.storage.segments.scan import BadBatch, check_batch, check_frame, headers
 from headrace.storage.segments.segment import Segment, find_batch, rebuild_indexes
-from headrace.wire.batches.batch import HEADER_SIZE
+from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, check_crc, read_records
 
 if TYPE_CHECKING:
     from headrace.storage.log.log import Log
 
 
 class LogSlice:
-    """Whole batches in a segment's file. Pins the file until `release`, also if the segment is deleted.
+    """Whole batches in a segment's file, which stays pinned until `release`, even if the segment is deleted.
 
     An empty slice has no file.
     """
@@ -32,7 +36,7 @@ class LogSlice:
     def __init__(self, file: File | None, position: int, size: int, next_offset: int) -> None:
         self.position = position
         self.size = size
-        self.next_offset = next_offset  # of the batch behind this slice
+        self.next_offset = next_offset  # of the batch after this slice
         self._held = file is not None
         if file is not None:
             self.file = file
@@ -51,7 +55,7 @@ class LogSlice:
 
 
 class ReadSpec(NamedTuple):
-    """What a cold read is for. The position may be unknown."""
+    """The arguments of a read; the position is None if it is unknown."""
 
     segment: Segment
     offset: int
@@ -61,7 +65,7 @@ class ReadSpec(NamedTuple):
 
 
 class ColdRead:
-    """A read that must wait for the disk. `load` it once; then `next_offset` is that of the batch behind."""
+    """A read that must wait for the disk. Call `load` once; then `next_offset` is that of the batch after it."""
 
     __slots__ = ("_generation", "_log", "next_offset", "wanted")
 
@@ -73,16 +77,16 @@ class ColdRead:
 
     @property
     def size_bytes_max(self) -> int:
-        """What `load` returns at most, unless the first batch alone is larger."""
+        """The most that `load` returns, unless the first batch alone is larger."""
         return self.wanted.size_bytes_max
 
     async def load(self) -> bytes:
-        """Whole batches, at least the first, every CRC checked. Empty only if a gap is all that is left below the end
-        offset; `next_offset` is behind the gap then.
+        """Whole batches, at least one, every CRC checked. Empty only if there is nothing but a gap below the end
+        offset; `next_offset` is the end of the gap then.
 
-        A segment that was compacted or deleted meanwhile is looked up again. Raises CorruptBatch, OffsetOutOfRange if
-        the offset was deleted, and NotLeader if the log was truncated: only a follower truncates, and then the offset
-        may be part of another history.
+        If the segment was compacted or deleted meanwhile, the read starts over. Raises CorruptBatch, OffsetOutOfRange
+        if the offset was deleted, and NotLeader if the log was truncated: only followers truncate, and the offset may
+        now belong to a different history.
         """
         log, wanted = self._log, self.wanted
         while True:
@@ -105,25 +109,15 @@ class ColdRead:
             wanted = again.wanted
 
     async def _load(self, wanted: ReadSpec) -> _LoadedBatches | None:
-        """None if the segment was replaced, deleted or truncated meanwhile, and its files with it."""
+        """None if the segment was replaced, deleted or truncated meanwhile."""
         log, segment = self._log, wanted.segment
-        file = segment.open()
-        file.pin()
-        try:
-            found = await log.disk.run(_load, file, wanted, log.config.index_interval_bytes)
-        except (BadBatch, FileNotFoundError) as bad:
-            if log.generation != self._generation or segment.dropped:
-                return None
-            if isinstance(bad, FileNotFoundError):
-                raise
-            report = log.quarantine(segment, bad, wanted.offset)
-            raise CorruptBatch(str(report)) from bad
-        finally:
-            file.unpin()
-        if log.generation == self._generation and not segment.dropped:
+        found = await log.run_on_segment(
+            _load, segment, wanted, log.config.index_interval_bytes, damaged_from=wanted.offset
+        )
+        if found is not None and log.generation == self._generation and not segment.dropped:
             end = found.position + len(found.data)
             segment.trust(found.position, end)
-            log.places.note(found.next_offset, segment, end)
+            log.positions.remember(found.next_offset, segment, end)
             if found.indexes is not None and segment is not log.active:
                 segment.adopt_indexes(found.indexes)
         return found
@@ -133,18 +127,19 @@ class _LoadedBatches(NamedTuple):
     data: bytes
     position: int
     next_offset: int
-    indexes: Segment | None  # made anew, because the old ones were wrong
+    indexes: Segment | None  # rebuilt, because the old ones were wrong
 
 
-def _load(file: File, wanted: ReadSpec, index_interval_bytes: int) -> _LoadedBatches:
-    """In a disk thread: find the batch, read on from it, check all, and cut behind a whole batch."""
-    segment, offset, position, size_bytes_max, end_offset = wanted
+def _load(file: File, segment: Segment, wanted: ReadSpec, index_interval_bytes: int) -> _LoadedBatches:
+    """In a disk thread: find the batch, read from there, check every batch, and end after a whole one."""
+    _, offset, position, size_bytes_max, end_offset = wanted
     limit, fresh = segment.size, None
     if position is None:
         try:
             position = find_batch(segment, file, offset, limit)
         except BadBatch:
-            # Either the index is wrong or the log is: a walk from the beginning tells, and mends the index.
+            # Either the index or the log is damaged. A scan from the start of the segment raises BadBatch for the log,
+            # or rebuilds the index.
             fresh = rebuild_indexes(segment, file, limit, index_interval_bytes)
             position = find_batch(fresh, file, offset, limit)
     data = _read_first_batch(file, position, limit, max(size_bytes_max, HEADER_SIZE))
@@ -154,17 +149,17 @@ def _load(file: File, wanted: ReadSpec, index_interval_bytes: int) -> _LoadedBat
         if found is None:
             break
         if found[1] > end_offset:
-            next_offset = end_offset  # a gap reaches to where reading must end; this batch lies behind it
+            next_offset = end_offset  # a gap extends to the end of the range; this batch is beyond it
             break
         at += found[0]
         next_offset = expected = found[1]
         if next_offset <= offset:
-            raise BadBatch(position, f"the batch ends before offset {offset}, which it should hold")
+            raise BadBatch(position, f"the batch ends before offset {offset}")
     return _LoadedBatches(data[:at], position, next_offset, fresh)
 
 
 def _read_first_batch(file: File, position: int, limit: int, size_bytes: int) -> bytes:
-    """At least the whole first batch, if that is what these bytes are."""
+    """Read at least the whole first batch."""
     data = file.pread(min(size_bytes, limit - position), position)
     if len(data) < HEADER_SIZE:
         raise BadBatch(position, "the file ends inside a batch header")
@@ -174,3 +169,122 @@ def _read_first_batch(file: File, position: int, limit: int, size_bytes: int) ->
     if first_bytes > len(data):
         raise BadBatch(position, "the file ends inside a batch")
     return data
+
+
+RECORDS_BYTES_MAX = 64 * MIB  # of one uncompressed batch; for a larger one the header's timestamp is used
+
+
+class TimestampOffset(NamedTuple):
+    timestamp: int
+    offset: int
+
+
+class SearchRange(NamedTuple):
+    """The range of offsets to search, and the valid size of the segment's file."""
+
+    start_offset: int
+    end_offset: int
+    limit: int
+
+
+SearchSegment = Callable[[File, Segment, SearchRange], TimestampOffset | None]
+
+
+async def find_first_at_or_after(log: Log, timestamp_ms: int, end_offset: int | None) -> TimestampOffset | None:
+    def search(file: File, segment: Segment, search_range: SearchRange) -> TimestampOffset | None:
+        return _first_in(file, segment, search_range, timestamp_ms)
+
+    while True:
+        segments = log.segments
+        for segment in list(segments):
+            if segment.max_timestamp >= timestamp_ms:
+                found = await _search_segment(log, segment, end_offset, search)
+                if found is not None:
+                    return found
+                if log.segments is not segments:
+                    break  # segments were deleted or merged, so the record may be in one that was skipped: start over
+        else:
+            return None
+
+
+async def find_largest(log: Log, end_offset: int | None) -> TimestampOffset | None:
+    segments = log.segments
+    best: TimestampOffset | None = None
+    for segment in sorted(segments, key=lambda segment: (-segment.max_timestamp, segment.base_offset)):
+        if best is not None and best.timestamp >= segment.max_timestamp:
+            break
+        found = await _search_segment(log, segment, end_offset, _largest_in)
+        if found is not None and (best is None or found.timestamp > best.timestamp):
+            best = found
+    return best if log.segments is segments else await find_largest(log, end_offset)
+
+
+async def _search_segment(
+    log: Log, segment: Segment, end_offset: int | None, search: SearchSegment
+) -> TimestampOffset | None:
+    log.ensure_readable()
+    if segment not in log.segments or not segment.size:
+        return None
+    search_range = SearchRange(log.start_offset, log.end_offset if end_offset is None else end_offset, segment.size)
+    return await log.run_on_segment(search, segment, search_range, damaged_from=segment.base_offset)
+
+
+def _first_in(file: File, segment: Segment, search_range: SearchRange, timestamp_ms: int) -> TimestampOffset | None:
+    # All batches before the one in the index entry have smaller timestamps.
+    hint = segment.time_index.floor(timestamp_ms)
+    position = _position_of(segment, file, search_range, hint) if hint else 0
+    for at, header in headers(file, position, search_range.limit, segment.gaps):
+        if header.base_offset >= search_range.end_offset:
+            return None
+        if header.max_timestamp < timestamp_ms or header.last_offset < search_range.start_offset:
+            continue
+        for found in _record_timestamps(file, at, header):
+            if found.timestamp >= timestamp_ms and search_range.start_offset <= found.offset < search_range.end_offset:
+                return found
+    return None
+
+
+def _largest_in(file: File, segment: Segment, search_range: SearchRange) -> TimestampOffset | None:
+    whole = segment.base_offset >= search_range.start_offset and segment.max_timestamp_offset < search_range.end_offset
+    newest = segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset
+    position = _position_of(segment, file, search_range, newest) if whole else 0
+    best: tuple[int, BatchHeader] | None = None
+    for at, header in headers(file, position, search_range.limit, segment.gaps):
+        if header.base_offset >= search_range.end_offset:
+            break
+        if header.last_offset < search_range.start_offset or not header.record_count:
+            continue
+        if best is None or header.max_timestamp > best[1].max_timestamp:
+            best = at, header
+            if whole and header.max_timestamp == segment.max_timestamp:
+                break
+    if best is None:
+        return None
+    records = [found for found in _record_timestamps(file, *best) if found.offset >= search_range.start_offset]
+    return max(records, key=lambda found: (found.timestamp, -found.offset)) if records else None
+
+
+def _position_of(segment: Segment, file: File, search_range: SearchRange, entry: tuple[int, int]) -> int:
+    """The position of a time index entry's batch; if an index is wrong, 0, from which every search is correct."""
+    timestamp, last_offset = entry[0], segment.base_offset + entry[1]
+    try:
+        position = find_batch(segment, file, last_offset, search_range.limit)
+        _, header = next(headers(file, position, search_range.limit, segment.gaps))
+    except BadBatch:
+        return 0
+    return position if (header.max_timestamp, header.last_offset) == (timestamp, last_offset) else 0
+
+
+def _record_timestamps(file: File, position: int, header: BatchHeader) -> list[TimestampOffset]:
+    data = memoryview(file.pread(header.size_bytes, position))
+    try:
+        check_crc(data, header)
+    except CorruptMessage as error:
+        raise BadBatch(position, str(error), header.base_offset) from error
+    try:
+        return [
+            TimestampOffset(record.timestamp_ms, record.offset)
+            for record in read_records(data, header, RECORDS_BYTES_MAX)
+        ]
+    except HeadraceError:  # too large when uncompressed, or malformed by its producer
+        return [TimestampOffset(header.max_timestamp, header.base_offset)]

@@ -1,13 +1,15 @@
-"""What a log holds after a restart: the plan, the scan of the tail, and the cut.
+"""Recover a log after a restart: load the newest checkpoint, scan the batches after it, cut off the damaged tail.
 
-    below the newest checkpoint     durable and indexed: taken as recorded, checked when read (see trust)
-    checkpoint .. flushed point     promised: damage here is corruption, the log is quarantined
-    flushed point .. end of file    never promised: the first bad batch and all behind it are cut off
+    below the newest checkpoint     durable and indexed: accepted as recorded, checked when read (see `Segment.trusts`)
+    checkpoint .. flushed offset    acknowledged: damage here is corruption, and the log is quarantined
+    flushed offset .. end of file   never acknowledged: the first bad batch and everything after it are cut off
 
-A segment in which damage was found at run time is checked as a whole (see damage_note). Without a checkpoint the scan
-begins at the first segment. What was decided is finished first: a restart of the log elsewhere, or a swap of cleaned
-segments; such segments are durable as a whole, so damage in one of them is always corruption. Everything here blocks
-and runs in disk threads, in steps of bounded size; it touches only what it owns, and the loop takes over the result.
+- Without a checkpoint the scan begins at the first segment.
+- A segment in which damage was found at run time is checked as a whole (see the file `damaged` in `checkpoint`).
+- A committed reset or swap of cleaned segments is finished first. Cleaned segments are durable as a whole, so damage in
+  one of them is always corruption.
+- Everything here blocks and runs in disk threads, in steps of bounded size. It touches only objects that it owns; the
+  event loop takes over the result.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from headrace.storage.compaction import swap
 from headrace.storage.config import MIB
 from headrace.storage.errors import CorruptionReport
 from headrace.storage.log import checkpoint as checkpoints
-from headrace.storage.log import truncate as restart
+from headrace.storage.log import truncation
 from headrace.storage.log.checkpoint import (
     DAMAGED,
     START_OFFSET,
@@ -29,9 +31,8 @@ from headrace.storage.log.checkpoint import (
     SegmentCheckpoint,
     read_damaged,
     read_start_offset,
-    write_start_offset,
 )
-from headrace.storage.log.leader_epochs import LeaderEpochCache
+from headrace.storage.log.derived_state import LeaderEpochCache
 from headrace.storage.segments.scan import BadBatch, ReplayedBatch, checked_batches, read_replayed_batch
 from headrace.storage.segments.segment import (
     COPIED_GAPS,
@@ -47,8 +48,6 @@ from headrace.storage.segments.segment import (
 from headrace.storage.store.flushed_offsets import FlushedPoint
 from headrace.wire.batches.batch import BatchHeader
 
-__all__ = ["START_OFFSET", "Recovery", "read_start_offset", "write_start_offset"]
-
 logger = logging.getLogger(__name__)
 
 DRAFT = ".tmp"
@@ -56,7 +55,7 @@ STEP_BYTES = MIB
 
 
 class Recovery:
-    """One log's way back. Call `step` until it returns True; between steps take `replayed` and empty it."""
+    """The recovery of one log. Call `step` until it returns True; between steps, apply `replayed` and clear it."""
 
     def __init__(self, disk: Disk, folder: str, flushed: FlushedPoint | None, index_interval_bytes: int) -> None:
         self._disk = disk
@@ -64,8 +63,8 @@ class Recovery:
         self._index_interval_bytes = index_interval_bytes
         self._steps: Iterator[None] | None = None
         self._names: list[str] = []
-        self.replayed: list[ReplayedBatch] = []  # to be replayed on top of `snapshot`
-        self.snapshot: bytes | None = None  # known after the first step
+        self.replayed: list[ReplayedBatch] = []  # to be applied to `snapshot`
+        self.snapshot: bytes | None = None  # set by the first step
         self.segments: list[Segment] = []
         self.epochs = LeaderEpochCache()
         self.start_offset = 0
@@ -78,7 +77,7 @@ class Recovery:
         self.scanned_bytes = 0
 
     def step(self) -> bool:
-        """Do a bounded part of the work; True when all is done."""
+        """Do a bounded part of the work. True if recovery is complete."""
         if self._steps is None:
             self._steps = self._recover()
         return next(self._steps, self) is self
@@ -93,7 +92,7 @@ class Recovery:
         bases, marks = self._drop_below_start(bases, marks)
         if checkpoint is not None:
             if marks and marks[-1].base_offset not in bases and self.start_offset >= checkpoint.offset:
-                marks.clear()  # all that it speaks of was deleted
+                marks.clear()  # everything in the checkpoint was deleted
             self._take_over(checkpoint, marks, bases)
         if not self.segments:
             self.end_offset = min([self.start_offset, *bases[:1]])
@@ -102,19 +101,21 @@ class Recovery:
             yield from self._look_for_damage()
         if self.quarantined is None:
             yield from self._scan(bases)
-        if not self.segments or self.segments[-1].cleaned is not None:  # nothing is appended to a cleaned segment
+        if not self.segments or self.segments[-1].cleaned is not None:  # a cleaned segment is never appended to
             self.segments.append(Segment(self._disk, self.folder, self.end_offset))
         if self.quarantined is not None:
             logger.error("log %s is quarantined: %s", self.folder, self.quarantined)
 
     def _tidy(self) -> list[str]:
-        """Finish or remove what a crash left half done: a restart, a swap, drafts, files that were being deleted."""
+        """Finish or remove what a crash interrupted: a reset, a swap, drafts, removals. Returns the names that are
+        left.
+        """
         names = self._disk.list(self.folder)
-        for decision, finish in ((restart.RESTART, restart.resume_reset), (swap.MANIFEST, swap.resume_swap)):
-            if decision in names:
-                if not finish(self._disk, self.folder):
-                    path = f"{self.folder}/{decision}"
-                    self.quarantined = CorruptionReport(path, 0, 0, "it does not say any more what was decided")
+        for name, resume in ((truncation.RESTART, truncation.resume_reset), (swap.MANIFEST, swap.resume_swap)):
+            if name in names:
+                if not resume(self._disk, self.folder):
+                    path = f"{self.folder}/{name}"
+                    self.quarantined = CorruptionReport(path, 0, 0, "the file is damaged")
                     return []
                 names = self._disk.list(self.folder)
         if swap.DRAFTS in names:
@@ -138,7 +139,7 @@ class Recovery:
     def _drop_below_start(
         self, bases: list[int], marks: list[SegmentCheckpoint]
     ) -> tuple[list[int], list[SegmentCheckpoint]]:
-        """Remove segments that end at or below the start offset: their deletion was promised."""
+        """Remove segments that end at or below the start offset: their deletion was acknowledged."""
         known = sorted({*bases, *(mark.base_offset for mark in marks)})
         first = known[max(bisect_right(known, self.start_offset) - 1, 0)] if known else 0
         for base in bases:
@@ -156,7 +157,7 @@ class Recovery:
             self._read_gaps(segment, must_have=mark.has_gaps)
             found = segment.open().size() if mark.base_offset in bases else 0
             if found > mark.size and mark is not marks[-1]:
-                # It was rolled at that size: what is behind it is left of an append that failed.
+                # The segment was rolled at that size: the rest was left by an append that failed.
                 segment.open().truncate(mark.size)
                 segment.open().sync()
             if found < mark.size:
@@ -168,7 +169,7 @@ class Recovery:
             self.end_offset = checkpoint.offset
 
     def _read_gaps(self, segment: Segment, *, must_have: bool) -> None:
-        """One that has no gaps at a checkpoint may have got some since, from its leader."""
+        """Read the gaps of a segment. It may have received some from a leader since the checkpoint."""
         must_have = must_have or file_name(segment.base_offset, GAPS) in self._names
         if not must_have and file_name(segment.base_offset, COPIED_GAPS) not in self._names:
             return
@@ -178,8 +179,8 @@ class Recovery:
             self.quarantined = CorruptionReport(segment.path_of(GAPS), 0, segment.base_offset, reason)
 
     def _restore_indexes(self, segment: Segment) -> None:
-        """Cut the entries that were written since the checkpoint; if that does not mend it, index anew."""
-        for index in (segment.index, segment.time_index):
+        """Cut off the index entries written since the checkpoint. If the files still do not fit, rebuild them."""
+        for index in segment.indexes:
             if self._disk.exists(index.path) and index.file().size() > index.saved * index.ENTRY.size:
                 index.reset(index.saved)
         if segment.index.file_fits() and segment.time_index.file_fits():
@@ -190,8 +191,8 @@ class Recovery:
             self.quarantined = CorruptionReport(segment.path, bad.position, segment.base_offset, bad.reason)
 
     def _look_for_damage(self) -> Iterator[None]:
-        """Check what lies below the checkpoint of a segment in which damage was found, or of all if the note does not
-        say which; the scan checks what lies behind."""
+        """Check the part below the checkpoint of the segment in which damage was found, or of all segments if the file
+        `damaged` is unreadable. The scan checks the rest."""
         base = read_damaged(self._disk, self.folder)
         for segment in self.segments:
             if base not in (segment.base_offset, None):
@@ -210,7 +211,7 @@ class Recovery:
         self._disk.remove(f"{self.folder}/{DAMAGED}")
 
     def _scan(self, bases: list[int]) -> Iterator[None]:
-        """Check every batch behind the checkpoint, segment by segment."""
+        """Check every batch after the checkpoint, segment by segment."""
         for base, following in zip(bases, [*bases[1:], None], strict=False):
             if self.segments and base < self.segments[-1].base_offset:
                 continue
@@ -228,20 +229,20 @@ class Recovery:
             try:
                 for position, header in checked_batches(file, segment.size, file.size(), self.end_offset, segment.gaps):
                     if self.end_offset == following or segment.ends_before(header.base_offset):
-                        raise BadBatch(position, f"offset {header.base_offset} lies behind this segment")
-                    self._take(segment, position, header)
+                        raise BadBatch(position, f"offset {header.base_offset} lies beyond this segment")
+                    self._replay(segment, position, header)
                     budget -= header.size_bytes
                     if budget <= 0:
                         budget = STEP_BYTES
                         yield
                 if cleaned is not None and self.end_offset != cleaned.following:
-                    raise BadBatch(file.size(), f"the cleaned segment goes on to offset {cleaned.end_offset}")
+                    raise BadBatch(file.size(), f"the cleaned segment continues to offset {cleaned.end_offset}")
             except BadBatch as bad:
                 if self.end_offset != following:
                     self._end_at(segment, bad.position, bad.reason)
                     return
-                # Nothing is missing before the next segment: it is what an append that failed has left behind.
-                logger.warning("%s: cut at byte %d: %s", segment.path, bad.position, bad.reason)
+                # No batch is missing before the next segment: an append that failed has left these bytes.
+                logger.warning("segment cut path=%s position=%d reason=%s", segment.path, bad.position, bad.reason)
                 file.truncate(bad.position)
                 file.sync()
         self._finish()
@@ -250,7 +251,7 @@ class Recovery:
         if self.segments and self.segments[-1].base_offset == base:
             return self.segments[-1]
         if self.segments:
-            self.segments[-1].index_time()  # as rolling does
+            self.segments[-1].index_time()  # as `Log.roll` does
         segment = Segment(self._disk, self.folder, base)
         segment.index.reset(0)
         segment.time_index.reset(0)
@@ -258,22 +259,24 @@ class Recovery:
         self.segments.append(segment)
         return segment
 
-    def _take(self, segment: Segment, position: int, header: BatchHeader) -> None:
+    def _replay(self, segment: Segment, position: int, header: BatchHeader) -> None:
         self.replayed.append(read_replayed_batch(segment.open(), position, header))
         self.scanned_bytes += header.size_bytes
-        segment.note(header, header.last_offset, position, self._index_interval_bytes)
+        segment.add_batch(header, header.last_offset, position, self._index_interval_bytes)
         self.epochs.assign(header.leader_epoch, header.base_offset)
         self.end_offset = header.next_offset if segment.cleaned is None else segment.cleaned.after(header.next_offset)
 
     def _end_at(self, segment: Segment, position: int, reason: str) -> None:
-        """The log ends here: an unpromised tail is cut off, damage to what was promised is reported."""
+        """End the log here: cut off a tail that was never acknowledged, or report damage to acknowledged data."""
         if self._is_all_deleted():
             self._reset_log()
             return
         if self.end_offset < self.flushed_offset:
             self.quarantined = CorruptionReport(segment.path, position, self.end_offset, reason)
             return
-        logger.warning("%s: cut at byte %d, offset %d: %s", segment.path, position, self.end_offset, reason)
+        logger.warning(
+            "log cut path=%s position=%d offset=%d reason=%s", segment.path, position, self.end_offset, reason
+        )
         if segment.base_offset == self.end_offset or position > 0:
             segment.open().truncate(position)
             segment.open().sync()
@@ -287,7 +290,7 @@ class Recovery:
         self._finish()
 
     def _is_all_deleted(self) -> bool:
-        """Whether what is left lies below the start offset, and nothing was promised above it."""
+        """Whether everything left is below the start offset, and nothing above it was acknowledged."""
         return self.end_offset < self.start_offset == self.flushed_offset
 
     def _reset_log(self) -> None:
@@ -307,9 +310,9 @@ class Recovery:
             position = self.segments[-1].size if self.segments else 0
             self.quarantined = CorruptionReport(path, position, self.end_offset, reason)
         elif self.end_offset > self.flushed_offset:
-            # Batches that nobody waits for any more; from here on they count as flushed, so they must be.
+            # The batches above the flushed offset count as flushed from now on, so make them durable.
             for segment in self.segments:
-                if segment.syncing < segment.size:
+                if segment.sync_requested < segment.size:
                     self._write_again(segment)
                     segment.open().sync()
                     if segment.copied is not None:
@@ -317,22 +320,22 @@ class Recovery:
             self._disk.sync_directory(self.folder)
             self.flushed_offset = self.end_offset
         if self.segments and (copied := self.segments[-1].copied) is not None:
-            # Gaps whose batch was lost: another one may come to lie there.
+            # Remove gaps whose following batch was lost: another batch may be appended there.
             self.segments[-1].gaps = gaps = copied.cut(self.end_offset)
             gaps.save()
         for segment in self.segments:
-            segment.syncing = segment.size
-            for index in (segment.index, segment.time_index):
-                if index.unsynced:  # else it would keep its descriptor until the next checkpoint
+            segment.sync_requested = segment.size
+            for index in segment.indexes:
+                if index.unsynced:  # a dirty file would keep its descriptor until the next checkpoint
                     index.file().sync()
                     index.unsynced = False
 
     def _write_again(self, segment: Segment) -> None:
-        """Make the tail dirty: if a sync of it has failed before, the kernel takes its pages for clean, and another one
-        would do nothing. They would be in the page cache, but never on the disk."""
+        """Make the tail dirty again. After a failed sync the kernel treats its pages as clean, so another sync would do
+        nothing, and the pages would stay in the page cache but never reach the disk."""
         if segment.base_offset < self._flushed.segment_base:
             return
-        position = segment.syncing
+        position = segment.sync_requested
         if segment.base_offset == self._flushed.segment_base:
             position = max(position, self._flushed.position)
         file = segment.open()

@@ -1,16 +1,15 @@
-"""Delete what exceeds a topic's retention.ms or retention.bytes, in whole segments.
+"""Delete segments that exceed a topic's retention.ms or retention.bytes.
 
-- Only segments below `deletable_offset` go: they are durable here and committed. A leader whose log started above the
-  high watermark would make a new follower start there too, and that follower could not truncate to the high watermark
-  of the next leader.
-- The active segment is never deleted. When all of its records are too old it is rolled first.
+- Only segments below `deletable_offset` are deleted: they are durable on this broker and committed. A leader
+  whose log started above the high watermark would make a new follower start there too, and that follower could not
+  truncate to the high watermark of the next leader.
+- The active segment is never deleted. If all of its records have expired, it is rolled first.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.storage.log import truncate as trimming
 from headrace.storage.segments.segment import NO_TIMESTAMP, Segment
 
 if TYPE_CHECKING:
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 async def delete_expired_segments(log: Log, now_ms: int) -> int:
     """Enforce retention.ms and retention.bytes; returns how many segments were removed."""
-    if not log.usable or not log.deletes_old:
+    if not log.usable or not log.enforces_retention:
         return 0
     if _is_expired(log, log.active, now_ms) and log.flushed_offset == log.end_offset:
         log.roll()
     start_offset = max(_start_offset_by_time(log, now_ms), _start_offset_by_size(log))
     if start_offset <= log.start_offset:
         return 0
-    return await trimming.advance_start(log, start_offset)
+    return await log.advance_start(start_offset)
 
 
 def deletable_offset(log: Log) -> int:

@@ -1,12 +1,21 @@
-"""The gaps of segments whose batches compaction has dropped, here or at the leader.
+"""The gaps in the offsets of a segment, where compaction has removed batches, on this broker or on the leader.
 
-Without this file, `<base>.gaps`, a gap could not be told from a flipped bit in a base offset, which no CRC covers. So
-a batch of a cleaned segment must begin exactly where the batch before it ends, or where the gaps say. They are
-written with the segment, and a segment without its gaps is damaged.
+No CRC covers the base offset of a batch. So a batch must begin exactly where the previous batch ends, or where a gap
+ends; otherwise a flipped bit in an offset would look like a gap.
 
-    file   "HRGP" u16 version u32 crc (of all that follows)
-           i64 base offset  i64 end offset  i64 following offset  u32 gaps  u32 markers
-           ends: (i64 offset behind a batch)    starts: (i64 base offset of the batch that comes next)    markers
+`CleanedGaps`, the file `<base>.gaps`: the gaps of a segment that compaction has cleaned. It is written with the
+segment, and a segment without it is damaged.
+
+    file    "HRGP" u16 version u32 crc (of all that follows)
+            i64 base offset  i64 end offset  i64 following offset  u32 gaps  u32 markers
+            ends: (i64 end offset of a batch)    starts: (i64 base offset of the next batch)    markers
+
+`CopiedGaps`, the file `<base>.copied-gaps`: the gaps of a segment that was replicated from a compacted log. A gap is
+appended before the batch that follows it, and both are synced before that batch counts as flushed. A gap whose batch
+was lost or truncated is removed before another batch may be appended there. The first entry that is torn or not
+ascending ends the list; a batch that needed it is then reported as damaged.
+
+    entry   i64 end offset of a batch  i64 base offset of the next batch  u32 crc
 """
 
 from __future__ import annotations
@@ -26,9 +35,9 @@ _OFFSET_BYTES = 8
 
 
 class GapList:
-    """Behind which offsets batches are missing, and with which one they go on; both grow.
+    """The ends of the batches before each gap, and the starts of the batches after it; both ascending.
 
-    One writer, on the loop; disk threads may ask meanwhile, of what they can see of the segment.
+    The event loop is the only writer. Disk threads may read concurrently, for the part of the segment that they read.
     """
 
     __slots__ = ("_ends", "_starts")
@@ -38,19 +47,19 @@ class GapList:
         self._starts: array[int] = array("q")
 
     def after(self, offset: int) -> int:
-        """What comes behind a batch that ends before `offset`: the base offset of the next one."""
-        starts, ends = self._starts, self._ends  # in this order: there are never fewer starts than ends
+        """The base offset of the batch that follows a batch with end offset `offset`."""
+        starts, ends = self._starts, self._ends  # in this order, so that there are never fewer starts than ends
         at = bisect_left(ends, offset)
         return starts[at] if at < len(ends) and ends[at] == offset else offset
 
 
 class CleanedGaps(GapList):
-    """Of a cleaned segment. The gaps before the first batch and behind the last one are in the list or beside it:
+    """The gaps of a cleaned segment.
 
-    base_offset    of the segment; a first batch that begins later leaves a gap behind it
-    end_offset     behind the last batch of the segment
+    base_offset    of the segment; if the first batch begins later, there is a gap before it
+    end_offset     of the last batch of the segment
     following      the base offset of the next segment
-    markers        offsets of the abort markers that were dropped: their transactions are forgotten
+    markers        offsets of the abort markers that compaction removed, together with their transactions
     """
 
     __slots__ = ("base_offset", "end_offset", "following", "markers")
@@ -62,19 +71,19 @@ class CleanedGaps(GapList):
         self.following = following
         self.markers: array[int] = array("q")
 
-    def note(self, base_offset: int, next_offset: int) -> None:
-        """The next batch that is left, by its offset and the one behind it."""
+    def add_batch(self, base_offset: int, next_offset: int) -> None:
+        """Add the next batch that compaction keeps."""
         if base_offset != self.end_offset:
             self._ends.append(self.end_offset)
             self._starts.append(base_offset)
         self.end_offset = next_offset
 
     def after(self, offset: int) -> int:
-        """As of any list, but behind the last batch comes the next segment."""
+        """As in `GapList`, but the last batch is followed by the next segment."""
         return self.following if offset == self.end_offset else super().after(offset)
 
     def cut(self, end_offset: int, following: int) -> CleanedGaps:
-        """These gaps if the segment's last batch ended before `end_offset`, and the log at `following`."""
+        """The gaps of the segment when it is truncated to `end_offset`, and the next segment begins at `following`."""
         shorter = CleanedGaps(self.base_offset, following)
         at = bisect_left(self._ends, end_offset)
         shorter._ends, shorter._starts = self._ends[:at], self._starts[:at]
@@ -90,7 +99,7 @@ class CleanedGaps(GapList):
 
     @classmethod
     def decode(cls, data: bytes) -> CleanedGaps | None:
-        """None if these bytes are not all that was written."""
+        """None if the bytes are damaged or incomplete."""
         try:
             magic, version, crc = _HEAD.unpack_from(data)
         except struct_error:
@@ -108,7 +117,7 @@ class CleanedGaps(GapList):
 
 
 def read_gaps(disk: Disk, path: str, base_offset: int) -> CleanedGaps | None:
-    """The gaps of the segment that begins here; None if they are missing or damaged. Blocks."""
+    """The gaps of a cleaned segment; None if they are missing or damaged. Blocks."""
     gaps = CleanedGaps.decode(disk.read(path)) if disk.exists(path) else None
     return gaps if gaps is not None and gaps.base_offset == base_offset else None
 
@@ -124,18 +133,6 @@ def _unpacked(data: bytes, at: int, count: int) -> array[int]:
     values.frombytes(data[at : at + count * _OFFSET_BYTES])
     values.byteswap()
     return values
-
-
-# The gaps of a segment that was copied from a leader whose log is compacted, written down as they come.
-#
-# The file `<base>.copied-gaps` stands for what `<base>.gaps` is to a cleaned segment (see gaps): a batch must begin
-# where the one before it ends, or where the gaps say, so that a flipped bit in an offset is found. A gap is written
-# before the batch behind it, and both are synced before that batch counts as flushed. A gap whose batch was lost, or
-# cut off, is cut off as well before anything else may follow there.
-#
-#     entry   i64 offset behind a batch  i64 base offset of the batch that comes next  u32 crc
-#
-# The first entry that is torn, or does not grow, ends the list: a batch that needed it is then found to be damaged.
 
 
 _PAIR = Struct(">qq")
@@ -154,7 +151,7 @@ class CopiedGaps(GapList):
 
     @classmethod
     def read(cls, disk: Disk, path: str) -> CopiedGaps:
-        """As far as the file is whole. Blocks."""
+        """Read the entries up to the first damaged one. Blocks."""
         gaps, data, last = cls(disk, path), disk.read(path), -1
         for pair, crc in _ENTRY.iter_unpack(data[: len(data) - len(data) % _ENTRY.size]):
             end_offset, base_offset = _PAIR.unpack(pair)
@@ -168,36 +165,36 @@ class CopiedGaps(GapList):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def note(self, pairs: list[tuple[int, int]]) -> None:
-        """After the batches that end there, those come that begin there; not yet durably.
+    def add(self, pairs: list[tuple[int, int]]) -> None:
+        """Append gaps, each as (end of the batch before, start of the batch after); not yet durably.
 
-        Raises DiskFull, and then nothing was noted, or DiskFailed.
+        Raises DiskFull, in which case nothing was added, or DiskFailed.
         """
         packed = [_PAIR.pack(*pair) for pair in pairs]
         file = self.file(create=True)
-        self.unsynced = True  # also when it fails: a part may have been written, and cut off again in memory only
+        self.unsynced = True  # even if it fails: a part may have been written and then cut off in the page cache only
         file.append([b"".join(_ENTRY.pack(pair, crc32(pair)) for pair in packed)])
-        self._starts.extend(start for _, start in pairs)  # first: see GapList
+        self._starts.extend(start for _, start in pairs)  # starts first: see `after`
         self._ends.extend(end for end, _ in pairs)
 
     def take_back(self, count: int) -> None:
-        """The batches behind the last gaps were not appended after all."""
+        """Remove the last gaps again, because the batches after them were not appended."""
         kept = len(self) - count
         self._ends, self._starts = self._ends[:kept], self._starts[:kept]
         self.unsynced = True
         self.file().truncate(kept * _ENTRY.size)
 
     def cut(self, end_offset: int) -> CopiedGaps:
-        """These gaps if the segment's last batch ended before `end_offset`; to be saved."""
+        """The gaps of the segment when it is truncated to `end_offset`, not yet saved."""
         shorter = CopiedGaps(self._disk, self.path)
         kept = bisect_left(self._ends, end_offset)
         shorter._ends, shorter._starts = self._ends[:kept], self._starts[:kept]
         return shorter
 
     def save(self) -> None:
-        """Make the file hold these gaps and nothing else, durably. Blocks.
+        """Make the file hold exactly these gaps, durably. Blocks.
 
-        All of it is written again: if a sync of it failed before a restart, the kernel takes its pages for clean.
+        The whole file is rewritten: if a sync failed before a restart, the kernel treats its pages as clean.
         """
         file, size = self.file(), len(self) * _ENTRY.size
         if file.size() != size:

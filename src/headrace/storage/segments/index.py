@@ -3,9 +3,9 @@
     .index      (i32 last offset of a batch - base, i32 position of that batch)
     .timeindex  (i64 largest timestamp so far, i32 last offset of the batch that has it - base)
 
-An index is a file of `saved` entries and a tail of newer ones in memory, which `save` moves to the file. Both
-columns grow from entry to entry, so either can be searched. Indexes are derived: a lookup is only a hint
-where to begin walking the log, and a broken one is rebuilt.
+- An index is a file of `saved` entries and a tail of newer entries in memory, which `save` moves to the file.
+- Both columns are ascending, so either can be searched.
+- Indexes are derived data: a lookup is only a hint where to begin scanning the log, and a damaged index is rebuilt.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ IndexEntry = tuple[int, int]
 
 
 class NotInPageCache(Exception):
-    """The answer lies on disk, not in memory: ask again in a disk thread."""
+    """The bytes are not in the page cache: read them in a disk thread."""
 
 
 class SparseIndex:
-    """One writer, on the loop; disk threads may search it meanwhile."""
+    """The event loop is the only writer; disk threads may search concurrently."""
 
     __slots__ = ("_disk", "_file", "_firsts", "_seconds", "path", "saved", "unsynced")
 
@@ -35,7 +35,7 @@ class SparseIndex:
     def __init__(self, disk: Disk, path: str, saved: int = 0) -> None:
         self._disk = disk
         self._file: File | None = None
-        self._firsts: array[int] | None = None  # no arrays for the many logs that nobody writes to
+        self._firsts: array[int] | None = None  # no arrays for the many logs that are not written to
         self._seconds: array[int] | None = None
         self.path = path
         self.saved = saved
@@ -51,13 +51,13 @@ class SparseIndex:
     def append(self, first: int, second: int) -> None:
         if self._firsts is None or self._seconds is None:
             self._firsts, self._seconds = array(self.FIRST_TYPE), array("i")
-        self._seconds.append(second)  # first: a searching thread takes its length from the other column
+        self._seconds.append(second)  # before `_firsts`, from which a searching thread takes the length
         self._firsts.append(first)
 
     def floor(self, value: int, *, column: int = 0, hot: bool = False) -> IndexEntry | None:
-        """The last entry whose column is not above `value`.
+        """The last entry whose column is at or below `value`.
 
-        `hot`: raise NotInPageCache instead of waiting for the disk.
+        With `hot`, raises NotInPageCache instead of waiting for the disk.
         """
         firsts, seconds = self._firsts, self._seconds
         if firsts and seconds:
@@ -68,7 +68,7 @@ class SparseIndex:
         return self._floor_saved(value, column, hot)
 
     def save(self) -> bool:
-        """Move the tail to the file, not yet durably; False if there was none."""
+        """Move the tail to the file, not yet durably. False if the tail is empty."""
         firsts, seconds = self._firsts, self._seconds
         if not firsts or not seconds:
             return False
@@ -81,7 +81,7 @@ class SparseIndex:
         return True
 
     def reset(self, count: int) -> None:
-        """Keep the first `count` entries only."""
+        """Keep only the first `count` entries."""
         if count <= self.saved:
             self._firsts = self._seconds = None
             self.saved = count
@@ -92,7 +92,7 @@ class SparseIndex:
             del self._firsts[count - self.saved :], self._seconds[count - self.saved :]
 
     def file_fits(self) -> bool:
-        """Whether the file holds the saved entries and nothing else."""
+        """Whether the file has exactly the size of the saved entries."""
         if not self._disk.exists(self.path):
             return self.saved == 0
         return self.file().size() == self.saved * self.ENTRY.size
@@ -128,7 +128,7 @@ class SparseIndex:
         if data is None:
             raise NotInPageCache
         if len(data) < size:
-            return 0, 0  # a file that was cut from outside: the hint is to begin at the beginning
+            return 0, 0  # the file was cut by someone else: begin at the start of the segment
         first, second = self.ENTRY.unpack(data)
         return first, second
 

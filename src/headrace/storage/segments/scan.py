@@ -1,8 +1,8 @@
-"""Walking the batches of a segment file. Reads may wait for the disk: call these in disk threads.
+"""Scan the batches of a segment file. Reads may wait for the disk: call these functions in disk threads.
 
-Every batch is judged by its frame first (length, magic, the offset that must come next, by the gaps where there are
-some), so that zeros and garbage never count as batches, and then by its CRC. Memory stays bounded however long a batch
-claims to be.
+- The frame of a batch is checked first (magic, length, the expected base offset, allowing for gaps), so that zeros and
+  garbage never count as batches; then its CRC.
+- Memory is bounded, whatever length a batch claims to have.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ CHUNK_BYTES = 1 << 20
 HEADER_CHUNK_BYTES = 8 << 10
 COPY_BYTES_MAX = 1 << 16
 MARKER_BYTES_MAX = 4096
-LENGTH_END = 12  # batch_length does not count the bytes before its own end
+LENGTH_END = 12  # the length field does not count the bytes up to its own end
 
-# The fields by which a batch is judged: base offset, length, magic, CRC, last offset delta. Three times
-# cheaper than the whole header, which only recovery needs.
+# The checked fields: base offset, length, magic, CRC, last offset delta. Three times cheaper than parsing the whole
+# header.
 _FRAME = Struct(">qi4xbI2xi")
 
 
 class BadBatch(Exception):
-    """The bytes at `position` are not the whole, unharmed batch that must begin there."""
+    """The bytes at `position` are not the complete, undamaged batch that must begin there."""
 
     def __init__(self, position: int, reason: str, offset: int | None = None) -> None:
         super().__init__(position, reason)
         self.position = position
         self.reason = reason
-        self.offset = offset  # that the batch must have, where that is known
+        self.offset = offset  # the expected base offset, if it is known
 
 
 class ReplayedBatch(NamedTuple):
-    """A batch of the log, by what a partition may derive from it."""
+    """The parts of a batch from which a partition derives its state."""
 
     header: BatchHeader
-    marker: Marker | None  # of a control batch that ends a transaction
+    marker: Marker | None  # set for a control batch that ends a transaction
 
 
 def check_frame(
     data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None, gaps: GapList | None = None
 ) -> tuple[int, int, int]:
-    """Size, next offset and CRC of the batch at `at`, in the file at `position`. Raises BadBatch."""
+    """Size, next offset and CRC of the batch at data[at], which is at `position` of the file. Raises BadBatch."""
     base_offset, length, magic, crc, last_offset_delta = _FRAME.unpack_from(data, at)
     size = length + LENGTH_END
     if magic != MAGIC:
@@ -77,7 +77,7 @@ def check_frame(
 def check_batch(
     data: bytes, at: int, position: int, room_bytes: int, next_offset: int | None, gaps: GapList | None = None
 ) -> tuple[int, int] | None:
-    """Size and next offset of the batch at `at`, its CRC checked; None if `data` ends inside it."""
+    """Size and next offset of the batch at data[at], whose CRC is checked; None if `data` ends inside it."""
     if len(data) - at < HEADER_SIZE:
         return None
     size, end_offset, expected = check_frame(data, at, position, room_bytes, next_offset, gaps)
@@ -113,9 +113,9 @@ def checked_batches(
 def headers(
     file: File, position: int, limit: int, gaps: GapList | None, *, hot: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Every batch header between `position` and `limit` with its position; frames are judged, CRCs are not.
+    """Every batch header between `position` and `limit` with its position; frames are checked, CRCs are not.
 
-    `hot`: stop early at bytes that are not in memory.
+    With `hot`, stops early at bytes that are not in the page cache.
     """
     read = file.pread_hot if hot else file.pread
     next_offset = None
@@ -134,7 +134,7 @@ def headers(
 
 
 def read_replayed_batch(file: File, position: int, header: BatchHeader) -> ReplayedBatch:
-    """The batch at `position` as its partition must hear of it."""
+    """The batch at `position`, as its partition replays it."""
     if not header.is_control or header.size_bytes > MARKER_BYTES_MAX:
         return ReplayedBatch(header, None)
     return to_replayed_batch(memoryview(file.pread(header.size_bytes, position)), header)
@@ -148,7 +148,7 @@ def to_replayed_batch(batch: memoryview, header: BatchHeader) -> ReplayedBatch:
 def _check_large_batch(
     file: File, data: bytes, position: int, limit: int, next_offset: int | None, gaps: GapList | None
 ) -> tuple[int, int]:
-    """The batch at `position`, longer than one chunk or cut by the file's end: its CRC is taken in pieces."""
+    """Check the batch at `position`, which is longer than one chunk or truncated, computing its CRC in pieces."""
     if len(data) < HEADER_SIZE:
         raise BadBatch(position, "the file ends inside a batch header")
     size, next_offset, expected = check_frame(data, 0, position, limit - position, next_offset, gaps)

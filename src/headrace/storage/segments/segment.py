@@ -1,4 +1,10 @@
-"""One segment: consecutive batches in one append-only file, with its indexes and what is known of its bytes."""
+"""One segment of a log: consecutive batches in one append-only file, with its indexes.
+
+- A segment that compaction has cleaned has gaps between its batches, is never appended to, and may be empty. A segment
+  that was replicated from a compacted log has gaps too, but it ends with a batch and can be appended to.
+- Trust: bytes that this process wrote (from `written_from` on) or has checked since it opened the file may be served
+  without reading them. All other bytes have the CRC of their batches checked first.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +17,9 @@ from headrace.storage.segments.index import NotInPageCache, OffsetIndex, TimeInd
 from headrace.storage.segments.scan import BadBatch, headers
 from headrace.wire.batches.batch import BatchHeader
 
-# A set of byte ranges: which bytes of a segment have been checked since it was opened.
-
 
 class ByteRanges:
-    """Disjoint half-open ranges, kept as one sorted list [start, end, start, end, ...]."""
+    """A set of disjoint half-open byte ranges, stored as one sorted list [start, end, start, end, ...]."""
 
     __slots__ = ("_bounds",)
 
@@ -25,7 +29,7 @@ class ByteRanges:
     def add(self, start: int, end: int) -> None:
         if start >= end:
             return
-        # An odd place in the list lies inside a range: that range swallows the new bound.
+        # An odd index in the list is inside a range, which then absorbs the new bound.
         left, right = bisect_left(self._bounds, start), bisect_right(self._bounds, end)
         bounds = [] if left % 2 else [start]
         if right % 2 == 0:
@@ -33,7 +37,7 @@ class ByteRanges:
         self._bounds[left:right] = bounds
 
     def cut(self, limit: int) -> None:
-        """Forget everything from `limit` on."""
+        """Remove everything from `limit` on."""
         left = bisect_left(self._bounds, limit)
         self._bounds[left:] = [limit] if left % 2 else []
 
@@ -42,7 +46,7 @@ class ByteRanges:
         return right % 2 == 1 and self._bounds[right] >= end
 
     def first_gap(self, limit: int) -> tuple[int, int] | None:
-        """The first range below `limit` that is not in the set."""
+        """The first range below `limit` that the set does not cover."""
         bounds = self._bounds
         if bounds and bounds[0] == 0:
             start, end = bounds[1], bounds[2] if len(bounds) > 2 else limit
@@ -55,23 +59,14 @@ class ByteRanges:
         return zip(self._bounds[::2], self._bounds[1::2], strict=True)
 
 
-# One segment: consecutive batches in one append-only file, with its indexes and what is known of its bytes.
-#
-# A segment that compaction has cleaned has gaps between its batches, is never appended to, and may even be empty. One
-# that was copied from a leader whose log is compacted has gaps, too, but it ends with a batch and can be appended to.
-#
-# Trust: bytes that this process wrote (from `written_from` on) or checked since it opened the file may be
-# served unread; all others have the CRC of their batches checked first.
-
-
 NO_TIMESTAMP = -1
 NEVER_SYNCED = -1
 NAME_DIGITS = 20
-RELATIVE_OFFSET_MAX = (1 << 31) - 1  # what an index entry can say
+RELATIVE_OFFSET_MAX = (1 << 31) - 1  # the largest relative offset that fits into an index entry
 LOG, INDEX, TIME_INDEX, GAPS, COPIED_GAPS = ".log", ".index", ".timeindex", ".gaps", ".copied-gaps"
 CLEANED_SUFFIXES = (LOG, INDEX, TIME_INDEX, GAPS)
 SUFFIXES = (*CLEANED_SUFFIXES, COPIED_GAPS)
-DELETED = ".deleted"  # behind the name of a file that is about to be removed
+DELETED = ".deleted"  # suffix of a file that is about to be removed
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -96,7 +91,7 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "size",
-        "syncing",
+        "sync_requested",
         "time_index",
         "written_from",
     )
@@ -109,8 +104,8 @@ class Segment:
         self.base_offset = base_offset
         self.file: File | None = None
         self.size = 0
-        self.syncing = 0  # bytes that a sync has been asked for; not above `size`
-        self.created_ms = 0  # when the first batch was written
+        self.sync_requested = 0  # bytes that are covered by a requested sync; at most `size`
+        self.created_ms = 0  # when the first batch was appended
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = NO_TIMESTAMP
         self.indexed_timestamp = NO_TIMESTAMP  # of the last entry of the time index
@@ -120,25 +115,29 @@ class Segment:
         self.written_from = 0
         self.checked: ByteRanges | None = None
         self.gaps: GapList | None = None
-        self.dropped = False  # no longer part of its log: whoever waited for its bytes must look again
+        self.dropped = False  # no longer part of its log: a read that waited for its bytes must start over
 
     @property
     def path(self) -> str:
         return self.path_of(LOG)
 
     @property
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        return self.index, self.time_index
+
+    @property
     def cleaned(self) -> CleanedGaps | None:
-        """The gaps, if it is compaction that has made them."""
+        """The gaps, if compaction has cleaned this segment."""
         return self.gaps if isinstance(self.gaps, CleanedGaps) else None
 
     @property
     def copied(self) -> CopiedGaps | None:
-        """The gaps, if they were copied with the batches."""
+        """The gaps, if they were replicated with the batches."""
         return self.gaps if isinstance(self.gaps, CopiedGaps) else None
 
     @property
     def has_gaps(self) -> bool:
-        """Whether its gaps must be found again: copied ones may have been taken back before any was durable."""
+        """Whether recovery must find gaps. Copied gaps may have been removed again before any was durable."""
         return self.cleaned is not None or bool(self.copied)
 
     def open(self, *, create: bool = False) -> File:
@@ -146,8 +145,8 @@ class Segment:
             self.file = self._disk.open(self.path, create=create)
         return self.file
 
-    def note(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> None:
-        """A batch was appended, or found, at `position`: index it sparsely, as Kafka does."""
+    def add_batch(self, header: BatchHeader, last_offset: int, position: int, index_interval_bytes: int) -> None:
+        """Add a batch that was appended or found at `position`, and index it sparsely, as Kafka does."""
         size = header.size_bytes
         self.size = position + size
         if header.max_timestamp > self.max_timestamp and header.record_count:
@@ -160,31 +159,31 @@ class Segment:
         self.bytes_since_entry += size
 
     def index_time(self) -> None:
-        """Put the largest timestamp so far into the time index, unless it is there, or lies behind too wide a gap."""
+        """Add the largest timestamp to the time index, unless it is there or its relative offset is too large."""
         relative_offset = self.max_timestamp_offset - self.base_offset
         if self.max_timestamp > self.indexed_timestamp and relative_offset <= RELATIVE_OFFSET_MAX:
             self.indexed_timestamp = self.max_timestamp
             self.time_index.append(self.max_timestamp, relative_offset)
 
     def twin(self) -> Segment:
-        """The same segment as if nothing were known of it yet."""
+        """A segment with the same file, but without size, indexes and gaps."""
         return Segment(self._disk, self.folder, self.base_offset)
 
     def read_gaps(self) -> None:
-        """Find the gaps of a segment that has some; there are none if they are missing or damaged. Blocks."""
+        """Read the gaps of a segment that has some; they stay None if they are missing or damaged. Blocks."""
         if self._disk.exists(self.path_of(GAPS)):
             self.gaps = read_gaps(self._disk, self.path_of(GAPS), self.base_offset)
         elif self._disk.exists(self.path_of(COPIED_GAPS)):
             self.gaps = CopiedGaps.read(self._disk, self.path_of(COPIED_GAPS))
 
     def copy_gaps(self, pairs: list[tuple[int, int]]) -> None:
-        """Write down the gaps before batches that are about to be appended. Raises DiskFull or DiskFailed."""
+        """Record the gaps before batches that are about to be appended. Raises DiskFull or DiskFailed."""
         gaps = self.copied or CopiedGaps(self._disk, self.path_of(COPIED_GAPS))
-        gaps.note(pairs)
+        gaps.add(pairs)
         self.gaps = gaps
 
     def adopt_indexes(self, fresh: Segment) -> None:
-        """Take over the indexes of a twin that has walked the file; they are in memory yet."""
+        """Replace the indexes by those of a twin that has scanned the file; they are still in memory only."""
         self.index.reset(0)
         self.time_index.reset(0)
         self.index.close()
@@ -194,12 +193,12 @@ class Segment:
         self.bytes_since_entry = fresh.bytes_since_entry
 
     def cut(self, twin: Segment) -> None:
-        """The file was cut; the twin is what is left of it."""
+        """Adopt the state of the twin, to which the file was cut."""
         self.size = twin.size
         if self.copied is not None:
             self.copied.close()
         self.gaps = twin.gaps
-        self.syncing = 0
+        self.sync_requested = 0
         self.max_timestamp, self.max_timestamp_offset = twin.max_timestamp, twin.max_timestamp_offset
         self.adopt_indexes(twin)
         self.written_from = min(self.written_from, self.size)
@@ -207,7 +206,7 @@ class Segment:
             self.checked.cut(self.size)
 
     def ends_before(self, offset: int) -> bool:
-        """Whether there is no batch in this segment that holds or follows `offset`."""
+        """Whether no batch of this segment holds or follows `offset`."""
         gaps = self.cleaned
         return gaps is not None and max(offset, self.base_offset) >= gaps.end_offset
 
@@ -217,7 +216,7 @@ class Segment:
         return self.checked is not None and self.checked.covers(start, min(end, self.written_from))
 
     def trust(self, start: int, end: int) -> None:
-        """The batches between these positions were checked."""
+        """Record that the batches between these positions were checked."""
         if self.checked is None:
             self.checked = ByteRanges()
         self.checked.add(start, min(end, self.written_from))
@@ -251,24 +250,24 @@ POSITIONS_MAX = 64
 
 
 class PositionIndex(dict[int, tuple[Segment, int]]):
-    """Where the batches of some offsets begin: whoever reads on from a slice needs no lookup."""
+    """The positions of recently read batches, so that a reader that continues after a slice needs no index lookup."""
 
     __slots__ = ()
 
-    def note(self, offset: int, segment: Segment, position: int) -> None:
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
         if offset not in self and len(self) >= POSITIONS_MAX:
             del self[next(iter(self))]
         self[offset] = (segment, position)
 
-    def forget(self, removed_segments: list[Segment]) -> None:
-        for offset in [offset for offset, (segment, _) in self.items() if segment in removed_segments]:
+    def forget(self, removed: list[Segment]) -> None:
+        for offset in [offset for offset, (segment, _) in self.items() if segment in removed]:
             del self[offset]
 
 
 def find_batch(segment: Segment, file: File, offset: int, limit: int, *, hot: bool = False) -> int:
-    """The position of the batch that holds `offset` or, where that lies in a gap, of the next one.
+    """The position of the batch that holds `offset` or, if that is in a gap, of the next batch.
 
-    `hot`: raise NotInPageCache instead of waiting for the disk. Raises BadBatch if index and log do not agree.
+    Raises BadBatch if index and log disagree; with `hot`, raises NotInPageCache instead of waiting for the disk.
     """
     hint = segment.index.floor(offset - segment.base_offset, hot=hot)
     position = hint[1] if hint else 0
@@ -283,9 +282,9 @@ def find_batch(segment: Segment, file: File, offset: int, limit: int, *, hot: bo
 
 
 def find_slice_end(segment: Segment, file: File, position: int, wanted: int, limit: int) -> tuple[int, int]:
-    """Where to end a slice that begins at `position`, and the offset of the batch there.
+    """The end of a slice that begins at `position`, and the offset of the batch there.
 
-    That is behind the last whole batch that ends by `wanted`, or else behind the first. Raises NotInPageCache.
+    The slice ends after the last batch that ends at or below `wanted`, or after the first. Raises NotInPageCache.
     """
     hint = segment.index.floor(wanted, column=1, hot=True)
     start = hint[1] if hint and hint[1] > position else position
@@ -300,16 +299,16 @@ def find_slice_end(segment: Segment, file: File, position: int, wanted: int, lim
 
 
 def is_in_page_cache(file: File, position: int, limit: int) -> bool:
-    """Whether the slice is, by its first and last byte, in the page cache."""
+    """Whether the first and the last byte of the slice are in the page cache."""
     if file.pread_hot(1, limit - 1) is None:
         return False
     return limit - position <= PAGE_BYTES or file.pread_hot(1, position) is not None
 
 
 def rebuild_indexes(segment: Segment, file: File, limit: int, index_interval_bytes: int) -> Segment:
-    """A twin of the segment with indexes made anew, in memory. May wait for the disk; raises BadBatch."""
+    """A twin of the segment with rebuilt indexes, in memory. Blocks; raises BadBatch."""
     twin = segment.twin()
     for position, header in headers(file, 0, limit, segment.gaps):
-        twin.note(header, header.last_offset, position, index_interval_bytes)
+        twin.add_batch(header, header.last_offset, position, index_interval_bytes)
     twin.index_time()
     return twin

@@ -1,1 +1,1 @@
-"""A data folder: its logs, group commit, free space, and logs that the registry does not know."""
+"""A data folder: its logs, flushed offsets, free space, stray logs and topic files."""

@@ -1,10 +1,10 @@
-"""A data folder as it lies on disk: the marks in it, and the folders of its logs. All of this blocks.
+"""The layout of a data folder: its marker files and the folders of its logs. All functions block.
 
 <data>/clean-shutdown       holds the broker epoch; written last at a clean stop, removed first at start
-<data>/flushed-offsets      see flushed
-<data>/logs/<topic id, hex>-<partition>/               see log
+<data>/flushed-offsets      see `flushed_offsets`
+<data>/logs/<topic id, hex>-<partition>/               a log
 <data>/logs/<topic id, hex>-<partition>.deleted/       about to be removed
-<data>/logs/<topic id, hex>-<partition>.damaged-1/     set aside, for whoever wants to look at it; never removed by us
+<data>/logs/<topic id, hex>-<partition>.damaged-1/     a damaged log, kept for inspection; Headrace never removes it
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MARKER = "clean-shutdown"
 
 
 class DataFolderContents(NamedTuple):
-    """What a data folder held when it was taken."""
+    """What a data folder held when it was opened."""
 
     logs: list[LogKey]
-    broker_epoch: int | None  # of a process that has left it in order
+    broker_epoch: int | None  # set if the last process to use the folder shut down cleanly
     flushed: FlushedOffsets
 
 
@@ -47,25 +47,25 @@ def open_data_folder(disk: Disk, path: str) -> DataFolderContents:
         elif found := LOG_FOLDER.fullmatch(name):
             keys.append((UUID(hex=found[1]), int(found[2])))
         elif DAMAGED_FOLDER.fullmatch(name):
-            logger.warning("%s/logs/%s is damaged and was set aside; remove it when it is not needed", path, name)
+            logger.warning("damaged log is kept; remove it when it is not needed folder=%s/logs/%s", path, name)
         else:
-            logger.warning("%s/logs/%s is not a log of ours and is left alone", path, name)
+            logger.warning("not a log of this broker, ignored folder=%s/logs/%s", path, name)
     disk.sync_directory(f"{path}/logs")
     flushed = FlushedOffsets(disk, path)
-    # A flushed point without a log stays, also beside a damaged log that was set aside: the log that replaced that one
+    # A flushed point without a log stays, also if a damaged log of this partition was kept: the log that replaced it
     # may have been lost. If a crash came before the replacement, the log is found missing and replaced again.
-    flushed.sync()  # what a killed process has promised must not be forgotten with the next power cut
+    flushed.sync()  # the flushed points of a killed process must survive the next power failure
     disk.sync_directory(path)
     return DataFolderContents(keys, broker_epoch, flushed)
 
 
 def write_clean_shutdown_marker(disk: Disk, path: str, broker_epoch: int) -> None:
-    """All is in order."""
+    """Record a clean shutdown, durably."""
     disk.write_atomically(f"{path}/{MARKER}", b"%d" % broker_epoch)
 
 
 def remove_folders(disk: Disk, parent: str, folders: list[str], flushed: FlushedOffsets) -> None:
-    """The flushed points first, then all names at once, so that no half removed log is ever found."""
+    """Remove logs: first their flushed points, then all names at once, so that no half-removed log is ever found."""
     flushed.sync()
     for folder in folders:
         disk.rename(folder, folder + DELETED)
@@ -76,7 +76,7 @@ def remove_folders(disk: Disk, parent: str, folders: list[str], flushed: Flushed
 
 
 def rename_damaged_folder(disk: Disk, parent: str, name: str) -> str:
-    """Give the folder of a damaged log another name, durably; returns that."""
+    """Give the folder of a damaged log a new name, durably. Returns the name."""
     names, number = disk.list(parent), 1
     while f"{name}.damaged-{number}" in names:
         number += 1

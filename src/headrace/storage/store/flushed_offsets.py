@@ -1,8 +1,8 @@
-"""The file `flushed-offsets` of a data folder: how far each log was synced.
+"""The file `flushed-offsets` of a data folder: the flushed offset of each log.
 
-Written after every flush, itself never synced. After kill -9 it is exact; after a power cut each slot holds
-some earlier value, or is torn and does not count. So it is a lower bound: a log that is damaged below it has
-lost what was promised.
+It is written after every flush, but not synced. After kill -9 it is exact. After a power failure each slot holds some
+earlier value, or is torn and ignored. So it is a lower bound: a log that is damaged below it has lost acknowledged
+data.
 
     slot   16 bytes topic id  i32 partition  i64 flushed offset  i64 segment base  i64 position  u32 crc
 """
@@ -38,7 +38,7 @@ class FlushedPoint(NamedTuple):
 
 
 class FlushedOffsets:
-    """One slot per log; a slot that is given back is used again."""
+    """One slot per log; released slots are reused."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._file: File = disk.open(f"{folder}/{NAME}", create=True)
@@ -48,7 +48,7 @@ class FlushedOffsets:
         self._load(self._file.pread(self._file.size(), 0))
 
     def claim(self, key: LogKey) -> FlushedSlot:
-        """This log's slot; its point is what was found at start, None if nothing was."""
+        """The slot of a log. Its point is the one found at start, or None."""
         found = self._found.pop(key, None)
         if found is not None:
             return FlushedSlot(self._file, key, *found)
@@ -58,23 +58,24 @@ class FlushedOffsets:
         return FlushedSlot(self._file, key, self._slots - 1, None)
 
     def point(self, key: LogKey) -> FlushedPoint | None:
-        """What was found at start, of a log that was not opened."""
+        """The point found at start, for a log that was not opened."""
         found = self._found.get(key)
         return None if found is None else found[1]
 
     def restore(self, key: LogKey, point: FlushedPoint) -> None:
-        """The log is back; `claim` finds the point."""
+        """Store the point of a log that was moved back, for `claim` to return."""
         slot = self.claim(key)
         slot.record(*point)
         self._found[key] = (slot.number, point)
 
     def release(self, slot: FlushedSlot) -> None:
-        """The log is gone. `sync` before its files are: a new log of this key must not find the old point."""
+        """Free the slot of a deleted log. Call `sync` before its files are removed: a new log of this key must not find
+        the old point."""
         self._file.pwrite(bytes(SLOT_BYTES), slot.number * SLOT_BYTES)
         self._free.append(slot.number)
 
     def forget(self, key: LogKey) -> None:
-        """As `release`, for a log that was not opened."""
+        """Free the slot of a log that was not opened."""
         self.release(self.claim(key))
 
     def sync(self) -> None:
@@ -92,7 +93,7 @@ class FlushedOffsets:
             topic_id, partition = _KEY.unpack_from(body)
             key = (UUID(bytes=topic_id), partition)
             point = FlushedPoint(*_POINT.unpack_from(body, _KEY.size))
-            if key in self._found:  # a slot that was given back, but not durably
+            if key in self._found:  # a slot that was released, but not durably
                 self._free.append(number)
                 point = min(point, self._found[key][1])
                 number = self._found[key][0]
@@ -116,12 +117,13 @@ class FlushedSlot:
         try:
             self._write(offset, segment_base, position)
         except StorageFailure as error:
-            # The old value stays, which is still a lower bound.
-            logger.warning("flushed offset not recorded: %s", error)
+            # The slot keeps its old value, which is still a lower bound.
+            logger.warning("flushed offset not recorded error=%s", error)
 
     @contextmanager
     def lowered(self, offset: int, segment_base: int, position: int) -> Iterator[None]:
-        """While the log is being cut: promise no more than this, whatever flush ends meanwhile. `sync` it first."""
+        """While the log is truncated: record this point, and ignore flushes that complete meanwhile. Call `sync` before
+        the log is cut."""
         if self._offset > offset:
             self._write(offset, segment_base, position)
         self._held = True

@@ -1,7 +1,8 @@
-"""A data folder: all logs that this broker keeps, and what looks after them.
+"""The logs of a data folder: open, create, delete and replace them; run their background maintenance.
 
-One process at a time (the folder is locked; see folder for what is in it). A log is opened once, by its topic id and
-partition. Logs may be made, deleted and replaced at any time, also the same one: each waits for its turn.
+- One process uses the folder at a time; it is locked (see `data_folder` for its layout).
+- A log is identified by its topic id and partition and is opened once.
+- Operations on the same log run one at a time; operations on different logs run concurrently.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ import msgspec
 from headrace.model.errors import OffsetOutOfRange, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk, DiskFull
-from headrace.runtime.run_to_completion import run_to_completion
+from headrace.runtime.tasks import KeyedLock, run_to_completion
 from headrace.storage.compaction.cleaner import LogCleaner
 from headrace.storage.config import MIB, LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.log import retention
 from headrace.storage.log.derived_state import NO_DERIVED_STATE, DerivedState, forget_dropped_transactions
+from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.log import Log
 from headrace.storage.log.recovery import Recovery
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.store.data_folder import (
     LOG_FOLDER,
     DataFolderContents,
@@ -36,11 +37,9 @@ from headrace.storage.store.data_folder import (
     write_clean_shutdown_marker,
 )
 from headrace.storage.store.flushed_offsets import LogKey
-from headrace.storage.store.flusher import Flusher
-from headrace.storage.store.keyed_lock import KeyedLock
 from headrace.storage.store.scrub import scrub_forever
-from headrace.storage.store.space import SpaceGuard
-from headrace.storage.store.stray import StrayLogs, remove_purged, stray_logs
+from headrace.storage.store.space_guard import SpaceGuard
+from headrace.storage.store.stray_logs import StrayLogs, remove_purged, stray_logs
 from headrace.storage.store.topic_files import TOPICS, TopicFiles, read_topic_files
 
 __all__ = ["LOG_FOLDER", "LogConfig", "LogStore", "Opening", "StoreConfig", "open_store"]
@@ -54,18 +53,18 @@ BATCHES_PER_CALL = 20_000  # bounds the memory of a recovery
 CONCURRENT_STEPS = 4
 LOGS_PER_YIELD = 256
 STRAY_CHECK_SECONDS = 60.0
-CHECKPOINT_SAVES_BYTES = MIB  # less than that is scanned faster than it is saved
+CHECKPOINT_SAVES_BYTES = MIB  # scanning less than this is faster than saving a checkpoint
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """What a log is opened with."""
+    """How to open a log."""
 
     config: LogConfig
     state: DerivedState = NO_DERIVED_STATE
 
 
 async def open_store(disk: Disk, path: str, clock: Clock, config: StoreConfig | None = None) -> LogStore:
-    """Take the data folder; its logs are opened by `open_all`."""
+    """Open and lock the data folder; `open_all` opens its logs."""
     found = await disk.run(open_data_folder, disk, path)
     records = await disk.run(read_topic_files, disk, f"{path}/{TOPICS}")
     await disk.run(remove_purged, disk, path)
@@ -97,27 +96,27 @@ class LogStore:
         self.broker_epoch = found.broker_epoch
         self.logs: dict[LogKey, Log] = {}
         self.flusher = Flusher(disk, clock)
-        self.cleaner = LogCleaner(disk, clock, self.flusher, config, self._space, self._all_logs)
+        self.cleaner = LogCleaner(disk, clock, config, self._space, self._all_logs)
         self.ensure_space = self._space.ensure
 
     @property
     def clean(self) -> bool:
-        """Whether the last process to use this folder left it in order."""
+        """Whether the last process to use this folder shut down cleanly."""
         return self.broker_epoch is not None
 
     @property
     def is_space_exhausted(self) -> bool:
-        return self._space.refuses
+        return self._space.exhausted
 
     @property
     def free_bytes(self) -> int:
         return self._space.free_bytes
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
-        """Begin to look after the logs, in background tasks."""
+        """Start the background tasks."""
         spawn(self.flusher.run(), "flusher")
         spawn(self._every(self._config.space_check_seconds, self._space.measure), "space guard")
-        spawn(self._every(1.0, self._save_due), "checkpoints")
+        spawn(self._every(1.0, self._save_due_checkpoints), "checkpoints")
         spawn(self._every(STRAY_CHECK_SECONDS, self.strays.measure), "stray logs")
         spawn(self._every(self._config.retention_check_seconds, self._enforce_retention), "retention")
         if self._config.scrub_bytes_per_second:
@@ -132,7 +131,7 @@ class LogStore:
         return list(self.logs.values())
 
     def found(self) -> list[LogKey]:
-        """The logs that were in the folder at the start, the stray ones too."""
+        """The logs that were in the folder at the start, including stray ones."""
         return [*self._found, *(log.key for log in self.strays.found)]
 
     def get(self, topic_id: UUID, partition: int) -> Log | None:
@@ -141,8 +140,8 @@ class LogStore:
     async def open_all(
         self, wanted: Callable[[UUID, int], Opening | None], deleted: Collection[UUID] = frozenset()
     ) -> None:
-        """Open every log that is wanted, one that was stray until now too. Logs of topics that were deleted are
-        deleted; all others become stray: the registry may be older than they are."""
+        """Open every wanted log, including stray ones. Delete the logs of deleted topics; all others become stray,
+        because the registry may be older than they are."""
         returning = {log.key for log in self.strays.found if wanted(*log.key) is not None}.difference(self._found)
         await self.strays.move_back(list(returning))
         self._found += returning
@@ -160,13 +159,13 @@ class LogStore:
         await self.strays.measure()
 
     async def move_all_to_stray(self, keys: Iterable[LogKey]) -> None:
-        """Close these logs and keep them as stray ones: their topic is gone, and nobody is known to have deleted it."""
+        """Close these logs and keep them as stray: their topic is gone, but it is not known to have been deleted."""
         keys = list(keys)
         async with self._locks_by_key.take(keys):
             await run_to_completion(self._move_all_to_stray([key for key in keys if key in self.logs]))
 
     async def _move_all_to_stray(self, keys: list[LogKey]) -> None:
-        await _in_parallel(self._save_last, [self.logs[key] for key in keys])
+        await _in_parallel(self._save_final_checkpoint, [self.logs[key] for key in keys])
         logs = [self._close(key) for key in keys]
         for log in logs:
             async with log.maintenance_lock():
@@ -176,7 +175,7 @@ class LogStore:
         await self.strays.measure()
 
     async def create(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
-        """A new log, durably; or the one that exists."""
+        """Create a log durably, or return the one that exists."""
         (log,) = await self.create_all([(topic_id, partition, opening)])
         return log
 
@@ -184,17 +183,17 @@ class LogStore:
         openings = {(topic_id, partition): opening for topic_id, partition, opening in wanted}
         async with self._locks_by_key.take(openings):
             await run_to_completion(
-                self._make({key: opening for key, opening in openings.items() if key not in self.logs})
+                self._create_missing({key: opening for key, opening in openings.items() if key not in self.logs})
             )
             return [self.logs[key] for key in openings]
 
-    async def _make(self, openings: dict[LogKey, Opening]) -> None:
+    async def _create_missing(self, openings: dict[LogKey, Opening]) -> None:
         names = [folder_name(key) for key in openings]
         await self._disk.run(self._disk.make_directories, f"{self._path}/logs", names)
         await self._open(openings)
 
     async def delete_all(self, keys: Iterable[LogKey]) -> None:
-        """The logs are gone at once; their files when this returns."""
+        """Close and delete logs. They are closed at once; their files are removed when this returns."""
         keys = list(keys)
         async with self._locks_by_key.take(keys):
             doomed = [key for key in keys if key in self.logs]
@@ -205,15 +204,15 @@ class LogStore:
 
     async def _delete(self, keys: list[LogKey], logs: list[Log]) -> None:
         for log in logs:
-            async with log.maintenance_lock():  # somebody may be writing its checkpoint
+            async with log.maintenance_lock():  # a checkpoint may be in progress
                 pass
         await self._remove(keys)
 
     async def replace(self, topic_id: UUID, partition: int, opening: Opening) -> Log:
-        """An empty log in the place of one that is quarantined, whose files are kept under another name."""
+        """Replace a quarantined log by an empty one. The damaged files are kept under another name."""
         key = (topic_id, partition)
         async with self._locks_by_key.take([key]):
-            assert self.logs[key].quarantined is not None, "there is nothing wrong with it"
+            assert self.logs[key].quarantined is not None, "the log is not quarantined"
             await run_to_completion(self._replace(key, self._close(key), opening))
             return self.logs[key]
 
@@ -221,10 +220,10 @@ class LogStore:
         async with damaged.maintenance_lock():
             pass
         name = await self._disk.run(rename_damaged_folder, self._disk, f"{self._path}/logs", folder_name(key))
-        logger.warning("log %s is replaced by an empty one; what is left of it is now %s", damaged.folder, name)
+        logger.warning("damaged log replaced by an empty one log=%s kept_as=%s", damaged.folder, name)
         self._flushed.release(damaged.slot)
         await self._disk.run(self._flushed.sync)
-        await self._make({key: opening})
+        await self._create_missing({key: opening})
 
     def _close(self, key: LogKey) -> Log:
         log = self.logs.pop(key)
@@ -232,10 +231,10 @@ class LogStore:
         return log
 
     async def close(self, broker_epoch: int) -> None:
-        """Make everything durable, write the checkpoints, and last the marker of a clean shutdown."""
+        """Make everything durable, write the checkpoints, and finally the marker of a clean shutdown."""
         for log in self.logs.values():
             self.flusher.mark(log)
-        await _in_parallel(self._save_last, list(self.logs.values()))
+        await _in_parallel(self._save_final_checkpoint, list(self.logs.values()))
         clean = all(log.failed is None for log in self.logs.values())
         for log in self.logs.values():
             log.close()
@@ -243,19 +242,19 @@ class LogStore:
             await self._disk.run(self._flushed.sync)
             if clean:
                 await self._disk.run(write_clean_shutdown_marker, self._disk, self._path, broker_epoch)
-        except StorageFailure as error:  # a full disk must not keep anybody from stopping: the next start recovers
-            logger.warning("the marker of a clean shutdown was not written: %s", error)
+        except StorageFailure as error:  # a full disk must not prevent the stop: the next start recovers
+            logger.warning("clean shutdown marker not written error=%s", error)
 
-    async def _save_last(self, log: Log) -> None:
+    async def _save_final_checkpoint(self, log: Log) -> None:
         try:
             await self.flusher.flush(log)
             if log.usable and log.checkpoint_offset != log.end_offset:
-                log.active.index_time()  # as rolling does: Kafka's tools look for the newest timestamp there
-                await save_checkpoint(log, self.flusher)
+                log.active.index_time()  # as `Log.roll` does: Kafka's tools read the newest timestamp there
+                await log.save_checkpoint()
         except DiskFull as error:
-            logger.warning("the last checkpoint of %s was not written: %s", log.folder, error)
+            logger.warning("final checkpoint not written log=%s error=%s", log.folder, error)
         except StorageFailure as error:
-            logger.error("log %s could not be closed in order: %s", log.folder, error)
+            logger.error("log not closed cleanly log=%s error=%s", log.folder, error)
 
     async def _open(self, openings: dict[LogKey, Opening]) -> None:
         items = list(openings.items())
@@ -289,7 +288,7 @@ class LogStore:
                         state=opening.state,
                         slot=slot,
                         flusher=self.flusher,
-                        found=recovery,
+                        recovery=recovery,
                     )
                 else:
                     unfinished.append((key, opening, slot, recovery))
@@ -310,7 +309,7 @@ class LogStore:
     # Background tasks
 
     async def enforce_retention(self, now_ms: int | None = None) -> int:
-        """Delete what the topics no longer keep; returns how many segments."""
+        """Delete expired segments of all logs. Returns how many."""
         removed = 0
         async for log in self._each_log():
             try:
@@ -318,26 +317,26 @@ class LogStore:
                     log, self._clock.now_ms() if now_ms is None else now_ms
                 )
             except (StorageFailure, LogDeleted, OffsetOutOfRange) as error:  # out of range: truncated meanwhile
-                logger.warning("retention of %s: %s", log.folder, error)
+                logger.warning("retention failed log=%s error=%s", log.folder, error)
         return removed
 
     async def _enforce_retention(self) -> None:
         await self.enforce_retention()
 
-    async def _save_due(self) -> None:
+    async def _save_due_checkpoints(self) -> None:
         async for log in self._each_log():
             if not self._checkpoint_due(log):
                 continue
             try:
-                await save_checkpoint(log, self.flusher)
+                await log.save_checkpoint()
             except DiskFull as error:
-                logger.warning("checkpoints must wait: %s", error)
+                logger.warning("checkpoints postponed, disk full error=%s", error)
                 return
             except (StorageFailure, LogDeleted) as error:
-                logger.warning("checkpoint of %s: %s", log.folder, error)
+                logger.warning("checkpoint failed log=%s error=%s", log.folder, error)
 
     async def _each_log(self) -> AsyncIterator[Log]:
-        """All logs, without keeping the loop from its other work."""
+        """All logs, yielding to the event loop between groups of them."""
         for number, log in enumerate(list(self.logs.values())):
             if number % LOGS_PER_YIELD == 0:
                 await asyncio.sleep(0)
@@ -361,26 +360,26 @@ class LogStore:
 
 
 async def _in_parallel(work: Callable[[T], Coroutine[Any, Any, None]], items: list[T]) -> None:
-    """Do this for every item, a few at a time. Raises the first failure itself, so that callers can handle its type."""
+    """Run `work` for every item, a few at a time. Raises the first error itself, so that callers can catch its type."""
     remaining = iter(items)
 
-    async def go_on() -> None:
+    async def process_items() -> None:
         for item in remaining:
             await work(item)
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(CONCURRENT_STEPS, len(items))):
-                group.create_task(go_on())
+                group.create_task(process_items())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from failures
 
 
 def _step_all(recoveries: list[Recovery]) -> list[bool]:
-    """Bring each a step further, as long as the loop has not too much to replay; says which are done."""
+    """Advance each recovery, until the event loop has enough batches to replay. Returns which ones are complete."""
     done, batches = [], 0
     for recovery in recoveries:
-        # Two steps: the plan and, for a log with little to scan, all the rest.
+        # Two steps: loading the checkpoint and, for a log with little to scan, everything else.
         done.append(batches < BATCHES_PER_CALL and (recovery.step() or recovery.step()))
         batches += len(recovery.replayed)
     return done

@@ -1,4 +1,4 @@
-"""The slow reader: it checks what nobody has read since the start, so that damage is found in time."""
+"""Scrub: check slowly, in the background, the batches that were not read since the start, so that damage is found."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from headrace.runtime.disk import File
 from headrace.storage.config import MIB
-from headrace.storage.segments.gaps import GapList
-from headrace.storage.segments.scan import BadBatch, checked_batches
+from headrace.storage.errors import CorruptBatch
+from headrace.storage.segments.scan import checked_batches
 from headrace.storage.segments.segment import Segment
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ IDLE_SECONDS = 60.0
 
 
 async def scrub_forever(logs: Callable[[], Iterable[Log]], bytes_per_second: int) -> None:
-    """Check all unchecked bytes of these logs, at most so many per second."""
+    """Check all unchecked bytes of these logs until cancelled, limited to a rate."""
     while True:
         for log in list(logs()):
             await _scrub(log, bytes_per_second)
@@ -36,7 +36,7 @@ async def _scrub(log: Log, bytes_per_second: int) -> None:
 
 
 async def scrub_step(log: Log) -> int:
-    """Check the next piece of this log; returns its bytes, 0 when nothing is left to check."""
+    """Check the next unchecked range of a log. Returns its size; 0 if everything is checked."""
     if log.quarantined is not None or not log.usable:
         return 0
     for segment in log.segments:
@@ -48,26 +48,25 @@ async def scrub_step(log: Log) -> int:
 
 async def _check(log: Log, segment: Segment, start: int, end: int) -> int:
     generation = log.generation
-    file = segment.open()
-    file.pin()
     try:
-        checked_to = await log.disk.run(_check_to, file, segment.base_offset, start, end, segment.gaps)
-    except BadBatch as bad:
-        if log.generation == generation and not segment.dropped:
-            log.quarantine(segment, bad, segment.base_offset)
+        checked_to = await log.run_on_segment(_check_to, segment, start, end, damaged_from=segment.base_offset)
+    except CorruptBatch:
         return 0
-    finally:
-        file.unpin()
+    if checked_to is None:
+        return 0
     if log.generation == generation:
         segment.trust(start, checked_to)
     return checked_to - start
 
 
-def _check_to(file: File, base_offset: int, start: int, end: int, gaps: GapList | None) -> int:
-    """In a disk thread: the end of the last batch of a step. No checksum covers the offset of a batch: it follows from
-    the batch before, and for the first one from the name of the segment."""
+def _check_to(file: File, segment: Segment, start: int, end: int) -> int:
+    """In a disk thread: check batches up to a step's size. Returns the end of the last one.
+
+    No checksum covers the offset of a batch: the expected offset follows from the previous batch, and for the first one
+    from the name of the segment.
+    """
     position = start
-    for at, header in checked_batches(file, start, end, None if start else base_offset, gaps):
+    for at, header in checked_batches(file, start, end, None if start else segment.base_offset, segment.gaps):
         position = at + header.size_bytes
         if position - start >= STEP_BYTES:
             break

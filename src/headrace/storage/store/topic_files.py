@@ -1,10 +1,11 @@
-"""The topic records in a data folder: name, id, partition count and configs of every topic that has a log here.
+"""The topic records in a data folder: name, id, partition count and configs of every topic with a log in it.
 
     <data>/topics/<topic id, hex>.json      crc32 of the second line, then the record as JSON
 
-They repeat what the registry says, so that a lost registry can be rebuilt from the data folders. Each file is replaced
-atomically, soon after the registry has changed or the topic's first log was created; every start writes those that are
-missing or out of date, also the first one after an upgrade. The functions block; `TopicFiles` does not.
+- The files duplicate the registry, so that a lost registry can be rebuilt from the data folders.
+- Each file is replaced atomically, soon after the registry changed or the topic's first log was created. Every start
+  writes the files that are missing or out of date.
+- The functions block; the methods of `TopicFiles` do not.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _decoder = msgspec.json.Decoder(TopicRecord)
 
 
 class TopicFiles:
-    """The files of one data folder; `records` is what they hold."""
+    """The topic files of one data folder; `records` is their content."""
 
     def __init__(self, disk: Disk, data: str, records: dict[UUID, TopicRecord]) -> None:
         self.records = records
@@ -38,7 +39,7 @@ class TopicFiles:
         self._folder = f"{data}/{TOPICS}"
 
     async def keep(self, records: Iterable[TopicRecord]) -> None:
-        """Returns when they are durable; those that have not changed are not written."""
+        """Write the records that have changed, durably."""
         changed = [record for record in records if self.records.get(record.id) != record]
         for begin in range(0, len(changed), TOPIC_FILES_PER_CALL):
             chunk = changed[begin : begin + TOPIC_FILES_PER_CALL]
@@ -46,7 +47,7 @@ class TopicFiles:
             self.records.update((record.id, record) for record in chunk)
 
     async def drop(self, topic_ids: Iterable[UUID]) -> None:
-        """There is no log of these topics here any more."""
+        """Remove the files of topics that have no log in this folder any more."""
         dropped = [topic_id for topic_id in topic_ids if self.records.pop(topic_id, None) is not None]
         if dropped:
             await self._disk.run(_remove_all, self._disk, self._folder, dropped)
@@ -57,19 +58,19 @@ def topic_file_name(topic_id: UUID) -> str:
 
 
 def write_topic_file(disk: Disk, folder: str, record: TopicRecord) -> None:
-    """Durable on return."""
+    """Write one topic file durably."""
     disk.make_directory(folder)
     disk.write_atomically(f"{folder}/{topic_file_name(record.id)}", encode_topic_file(record))
 
 
 def read_topic_files(disk: Disk, folder: str) -> dict[UUID, TopicRecord]:
-    """The records in a folder; a damaged file is reported and left out."""
+    """The records in a folder. A damaged file is logged and skipped."""
     records = {}
     for name in disk.list(folder) if disk.exists(folder) else ():
         if found := TOPIC_FILE.fullmatch(name):
             record = decode_topic_file(disk.read(f"{folder}/{name}"))
             if record is None or record.id != UUID(hex=found[1]):
-                logger.warning("topic file is damaged file=%s/%s", folder, name)
+                logger.warning("topic file damaged, skipped file=%s/%s", folder, name)
             else:
                 records[record.id] = record
     return records
@@ -97,7 +98,7 @@ def encode_topic_file(record: TopicRecord) -> bytes:
 
 
 def decode_topic_file(data: bytes) -> TopicRecord | None:
-    """None if it is not what was written."""
+    """None if the file is damaged."""
     checksum, _, line = data.rstrip(b"\n").partition(b"\n")
     if checksum != b"%08x" % crc32(line):
         return None

@@ -11,7 +11,7 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 
 from headrace.model.errors import StorageFailure
 from headrace.registry.interface import RegistryEntry
-from headrace.storage.store.stray import stray_logs
+from headrace.storage.store.stray_logs import stray_logs
 
 
 def back_up(simulated_cluster: SimulatedCluster) -> dict[str, RegistryEntry]:

@@ -7,7 +7,7 @@ from tests.unit.broker.broker_requests import TIMESTAMP_MS, batch, produce, prod
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
-from headrace.storage.log.follower_append import check_follower_batches
+from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.wire.batches.batch import assign_offset_and_epoch
 from headrace.wire.messages.fetch import (
     ListOffsetsPartition,

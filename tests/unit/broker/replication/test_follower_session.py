@@ -12,7 +12,7 @@ import pytest
 from headrace.broker.partition import Partition
 from headrace.broker.replication.replica_fetcher import FollowedPartition, FollowerSession
 from headrace.model.broker_configs import BrokerConfig
-from headrace.storage.log.leader_epochs import LeaderEpochCache
+from headrace.storage.log.derived_state import LeaderEpochCache
 from headrace.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 A, B = UUID(int=1), UUID(int=2)

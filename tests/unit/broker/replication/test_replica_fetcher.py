@@ -13,7 +13,7 @@ from tests.unit.broker.three_brokers import SimulatedClusterBroker
 from headrace.broker.partition import Partition
 from headrace.broker.replication.replica_fetcher import ReplicaFetcher
 from headrace.machines.controller.leadership import elect_unclean, with_leader
-from headrace.runtime.supervise import BackgroundTaskDied
+from headrace.runtime.tasks import BackgroundTaskDied
 from headrace.wire.batches.batch import assign_offset_and_epoch, parse_header
 from headrace.wire.messages.fetch import EpochEndOffset, PartitionData
 

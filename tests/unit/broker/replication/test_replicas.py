@@ -278,13 +278,11 @@ async def test_a_lead_ends_at_once_also_when_the_disk_is_busy(simulated_cluster:
 async def test_only_the_leader_deletes_what_is_old(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("t", (1, 2))
     await simulated_cluster.until(lambda: simulated_cluster[2].broker.catalogue.topic("t").local(0) is not None)
-    assert (simulated_cluster.replica(1, "t").log.deletes_old, simulated_cluster.replica(2, "t").log.deletes_old) == (
-        True,
-        False,
-    )
+    assert simulated_cluster.replica(1, "t").log.enforces_retention
+    assert not simulated_cluster.replica(2, "t").log.enforces_retention
     await simulated_cluster.move_lead("t", 2)
-    await simulated_cluster.until(lambda: not simulated_cluster.replica(1, "t").log.deletes_old)
-    assert simulated_cluster.replica(2, "t").log.deletes_old
+    await simulated_cluster.until(lambda: not simulated_cluster.replica(1, "t").log.enforces_retention)
+    assert simulated_cluster.replica(2, "t").log.enforces_retention
 
 
 @in_simulated_cluster()

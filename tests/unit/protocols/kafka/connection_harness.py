@@ -12,7 +12,7 @@ from headrace.model.errors import UnsupportedVersion
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.storage.log.reading import LogSlice
 from headrace.testkit.disk import SimFile
-from headrace.testkit.links import SimByteStream
+from headrace.testkit.network import SimByteStream
 from headrace.testkit.world import World
 from headrace.wire import apis
 from headrace.wire.codec.codec import decode, encode

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.protocols.kafka.connection_harness import ConnectionHarness, KafkaTestClient
 
-from headrace.testkit.brokers import PORT, SimBroker
+from headrace.testkit.broker import PORT, SimBroker
 from headrace.testkit.world import World
 from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header, read_records
 from headrace.wire.batches.compression import GZIP, NONE

@@ -15,7 +15,7 @@ from headrace.http.message import Application, HttpResponse, Request, Response, 
 from headrace.http.problems import Problem
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.protocols.rest.application import RestApplication
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.server.rest import build_rest
 from headrace.testkit.registry import SimRegistry
 from headrace.testkit.world import SimHost, World

@@ -16,7 +16,7 @@ from headrace.client.produce.publisher import PublisherSettings
 from headrace.client.queues.requests import Responder
 from headrace.model.ids import message_id_from_text
 from headrace.protocols.rest.bodies import time_ms
-from headrace.runtime import cooperative_yield
+from headrace.runtime import tasks as cooperative_yield
 from headrace.server.rest import build_rest
 from headrace.wire.apis import PRODUCE
 

@@ -11,7 +11,7 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.server.metrics.metrics_page import MetricsPage, metrics_of, scrape, with_simulated_broker
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.runtime import cooperative_yield
+from headrace.runtime import tasks as cooperative_yield
 from headrace.server.metrics.families import FAMILIES
 
 DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"

@@ -16,7 +16,6 @@ from tests.unit.storage.log_harness import DATA, FOLDER, TOPIC, lead_alone, spli
 from headrace.machines.transactions.partition_transactions import AbortedTransaction
 from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.log.log import ColdRead, Log
-from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.store.log_store import LogStore, Opening, open_store
 from headrace.testkit.world import World
@@ -275,7 +274,7 @@ class CompactedLogHarness:
             self.log.roll()
 
     def checkpoint(self) -> None:
-        self.run(save_checkpoint(self.log, self.store.flusher))
+        self.run(self.log.save_checkpoint())
 
     def trim(self, offset: int) -> None:
         """Whole segments below `offset` go, and nothing below it can be read."""

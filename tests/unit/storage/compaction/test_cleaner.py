@@ -189,7 +189,7 @@ def test_a_flipped_bit_in_a_base_offset_is_found_in_a_cleaned_segment() -> None:
         bench.batches()
 
 
-def test_damage_in_a_cleaned_segment_is_never_cut_off_even_if_nobody_remembers_that_it_was_flushed() -> None:
+def test_damage_in_a_cleaned_segment_is_never_cut_off_even_without_a_flushed_point() -> None:
     bench = CompactedLogHarness()
     for number in range(4):
         bench.put((b"a", b"%d" % number))
@@ -232,7 +232,7 @@ def test_a_log_that_was_trimmed_meanwhile_throws_the_result_away() -> None:
     assert [line.offset for line in bench.lines()] == [3, 4, 5]
 
 
-def test_a_log_that_was_cut_meanwhile_is_not_taken_for_damaged() -> None:
+def test_a_truncation_during_a_pass_is_not_reported_as_damage() -> None:
     for seed in range(10):
         bench = CompactedLogHarness(seed)
         for number in range(6):
@@ -254,7 +254,7 @@ def test_a_log_that_was_cut_meanwhile_is_not_taken_for_damaged() -> None:
         assert bench.lines()[-1].offset == 3
 
 
-def test_a_bug_in_a_pass_does_not_take_the_broker_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_in_a_pass_does_not_stop_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = CompactedLogHarness()
     bench.put((b"a", b"1"))
     bench.put((b"a", b"2"))
@@ -267,7 +267,7 @@ def test_a_bug_in_a_pass_does_not_take_the_broker_with_it(monkeypatch: pytest.Mo
     bench.check()
 
 
-def test_a_cleaned_log_can_be_cut_anywhere() -> None:
+def test_a_cleaned_log_can_be_truncated_anywhere() -> None:
     for offset in range(21):
         bench = CompactedLogHarness(config=replace(COMPACT, segment_bytes=500))
         for number in range(20):

@@ -13,8 +13,8 @@ from tests.unit.storage.compaction.compacted_log_harness import COMPACT, FOLDER,
 from headrace.storage.compaction.batch_cleaning import DELETE_HORIZON, CompactionRules
 from headrace.storage.compaction.cleaner import plan_cleaning
 from headrace.storage.config import DAY_MS, MIB
+from headrace.storage.log import reading as timestamps
 from headrace.storage.log.log import Log, LogSlice
-from headrace.storage.segments import timestamps
 from headrace.wire.batches.batch import LOG_APPEND_TIME, BatchRecord
 from headrace.wire.batches.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
@@ -69,7 +69,7 @@ def test_a_batch_keeps_its_compression_and_its_headers(compression: int) -> None
     assert [header.compression for _, header in bench.batches()] == [compression] * 2
 
 
-def test_records_without_a_key_go() -> None:
+def test_records_without_a_key_are_removed() -> None:
     bench = CompactedLogHarness()
     bench.put((None, b"1"), (b"a", b"1"), (None, b"2"))
     bench.roll()

@@ -66,7 +66,7 @@ def test_a_power_cut_at_any_operation_loses_nothing_with_a_checkpoint_and_withou
         assert not names(bench) & {MANIFEST, "cleaned"}
 
 
-def test_a_manifest_that_cannot_be_read_is_damage() -> None:
+def test_a_damaged_manifest_quarantines_the_log() -> None:
     bench = make_bench(0)
     bench.world.disk.fail_next("rename", "*/cleaned/*")
     bench.run(bench.store.cleaner.clean(bench.log))

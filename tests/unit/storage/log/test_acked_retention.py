@@ -31,39 +31,39 @@ def test_one_old_message_stays_and_the_space_of_the_others_is_free_again() -> No
     before_bytes = bench.log.size_bytes
     bench.create("s")
     bench.settle("s", (0, 6), (8, 99))
-    assert bench.look()
+    assert bench.enforce_retention()
     assert bench.log.start_offset == 7
     assert [(line.offset, line.value) for line in bench.lines()] == [(7, b"00007" + b"." * 100)]
     assert bench.log.size_bytes < before_bytes / 50
     assert len(bench.log.segments) <= 3, "what is left of many segments is in few"
 
 
-def test_nothing_goes_where_there_is_no_subscription() -> None:
+def test_without_a_subscription_nothing_is_removed() -> None:
     bench = filled()
-    assert not bench.look()
+    assert not bench.enforce_retention()
     bench.create("s")
     bench.settle("s", (0, 99))
     bench.delete("s")
-    assert not bench.look()
+    assert not bench.enforce_retention()
     assert len(bench.offsets) == 100
 
 
-def test_what_one_subscription_has_settled_waits_for_the_others() -> None:
+def test_a_message_stays_until_all_subscriptions_have_settled_it() -> None:
     bench = filled()
     bench.create("a", "b")
     bench.settle("a", (0, 99))
     bench.settle("b", (10, 89))
-    assert not bench.look()
+    assert not bench.enforce_retention()
     assert {*range(10), *range(90, 100)} <= {*bench.offsets} <= {*range(22), *range(78, 100)}
     bench.settle("b", (0, 4))
-    assert bench.look()
+    assert bench.enforce_retention()
     assert bench.log.start_offset == 5
 
 
-def test_one_that_began_later_does_not_need_what_was_before() -> None:
+def test_a_subscription_does_not_need_messages_before_its_start() -> None:
     bench = filled()
     bench.create("late", floor=60)
-    assert bench.look()
+    assert bench.enforce_retention()
     assert bench.log.start_offset == 60
 
 
@@ -73,7 +73,7 @@ def test_only_what_is_committed_counts() -> None:
     bench.settle("s", (0, 49))
     committed_offset = bench.acks.end_offset
     bench.settle("s", (50, 99))
-    assert bench.look(committed_offset=committed_offset)
+    assert bench.enforce_retention(committed_offset=committed_offset)
     assert bench.log.start_offset == 50
 
 
@@ -81,7 +81,7 @@ def test_a_follower_makes_room_but_does_not_move_the_start() -> None:
     bench = filled()
     bench.create("s")
     bench.settle("s", (0, 49), (51, 99))
-    assert not bench.look(leads=False)
+    assert not bench.enforce_retention(leads=False)
     assert bench.log.start_offset == 0
     assert 50 in bench.offsets
     assert bench.offsets[-1] == 50, "what lies above the floor"
@@ -89,12 +89,12 @@ def test_a_follower_makes_room_but_does_not_move_the_start() -> None:
     assert bench.offsets[0] == 0, "whole segments below it go with the start, when the leader tells"
 
 
-def test_who_goes_back_gets_what_is_left() -> None:
+def test_a_subscription_that_seeks_back_receives_the_remaining_messages() -> None:
     bench = filled()
     bench.create("s")
     bench.settle("s", (0, 99))
     bench.seek("s", 20)
-    assert bench.look()
+    assert bench.enforce_retention()
     assert bench.offsets == [*range(20, 100)], "the seek came before anybody looked"
 
 
@@ -103,28 +103,28 @@ def test_a_segment_is_left_alone_until_half_of_what_is_in_it_is_settled() -> Non
     segment, _ = bench.log.segments
     bench.create("s")
     bench.settle("s", (1, 10))
-    bench.look()
+    bench.enforce_retention()
     assert bench.log.segments[0] is segment
     bench.settle("s", (11, 11))
-    bench.look()
+    bench.enforce_retention()
     assert bench.offsets == [0, *range(12, 20)]
     cleaned = bench.log.segments[0]
     bench.settle("s", (12, 15))
-    bench.look()
+    bench.enforce_retention()
     assert bench.log.segments[0] is cleaned, "of nine, four are settled"
     bench.settle("s", (16, 16))
-    bench.look()
+    bench.enforce_retention()
     assert bench.offsets == [0, 17, 18, 19]
 
 
-def test_nobody_looks_again_at_what_has_not_changed() -> None:
+def test_an_unchanged_log_is_not_surveyed_again() -> None:
     bench = filled()
     bench.create("s")
     bench.settle("s", (1, 99))
     for _ in range(3):
-        bench.look()
+        bench.enforce_retention()
     passes, read = bench.store.cleaner.passes, bench.world.disk.operations
-    bench.look()
+    bench.enforce_retention()
     assert (bench.store.cleaner.passes, bench.world.disk.operations) == (passes, read)
 
 
@@ -132,15 +132,15 @@ def test_what_was_merged_is_not_counted_twice() -> None:
     bench = filled()
     bench.create("s")
     bench.settle("s", (1, 41), (44, 99))
-    bench.look()
+    bench.enforce_retention()
     bench.settle("s", (42, 43))
-    bench.look()
+    bench.enforce_retention()
     passes = bench.store.cleaner.passes
     for offset in range(100, 105):
         bench.messages(1)
         bench.flush()
         bench.settle("s", (offset, offset))
-        bench.look()
+        bench.enforce_retention()
     assert bench.store.cleaner.passes == passes
     assert 0 in bench.offsets
 
@@ -151,12 +151,12 @@ def test_the_active_segment_ends_when_most_of_it_is_settled_and_it_is_worth_whil
     bench.flush()
     bench.create("s")
     bench.settle("s", (1, 1))
-    bench.look()
+    bench.enforce_retention()
     assert len(bench.log.segments) == 1, "one of three is not most of them"
     bench.settle("s", (2, 2))
-    bench.look()
+    bench.enforce_retention()
     assert len(bench.log.segments) == 2
-    bench.look()
+    bench.enforce_retention()
     assert bench.offsets == [0]
     assert bench.log.size_bytes < MIB
 
@@ -167,7 +167,7 @@ def test_a_small_active_segment_goes_on() -> None:
     bench.flush()
     bench.create("s")
     bench.settle("s", (0, 3))
-    assert bench.look()
+    assert bench.enforce_retention()
     assert bench.offsets == []
     assert bench.log.active.size
 
@@ -181,7 +181,7 @@ def test_a_batch_loses_its_settled_records_only(compression: int) -> None:
     before = bench.lines()
     bench.create("s")
     bench.settle("s", *((base + 1, base + 8) for base in range(0, 60, 10)))
-    bench.look()
+    bench.enforce_retention()
     assert bench.lines() == [line for line in before if line.offset % 10 in (0, 9)]
     assert [header.last_offset_delta for _, header in bench.batches()] == [9] * 6
 
@@ -192,7 +192,7 @@ def test_the_last_batch_of_a_producer_keeps_its_sequence() -> None:
     bench.messages(1)
     bench.roll()
     bench.settle("s", (1, 40))
-    bench.look()
+    bench.enforce_retention()
     assert bench.offsets == [0]
     last = [header for _, header in bench.batches() if header.producer_id == 5][-1]
     assert (last.base_offset, last.base_sequence, last.record_count) == (39, 39, 0)
@@ -208,7 +208,7 @@ def test_markers_stay_with_what_they_end() -> None:
     bench.create("s")
     bench.settle("s", (1, 41))
     for _ in range(3):
-        bench.look()
+        bench.enforce_retention()
         bench.settle("s", (1, 1))
     assert marker in [header.base_offset for _, header in bench.batches() if header.is_control]
     assert [one.last_offset for one in bench.state.aborted(0, 100)] == [marker]
@@ -222,17 +222,17 @@ def test_an_open_transaction_is_waited_for() -> None:
     bench.roll()
     bench.create("s")
     bench.settle("s", (1, 19), (21, 40))
-    bench.look()
+    bench.enforce_retention()
     assert 0 in bench.offsets
     assert [*range(20, 41)] == [offset for offset in bench.offsets if offset >= 20]
 
 
-def test_what_goes_is_gone_after_any_restart() -> None:
+def test_removed_messages_stay_removed_after_a_restart() -> None:
     for end in ("kill", "cut_power"):
         bench = filled()
         bench.create("s")
         bench.settle("s", (0, 6), (8, 49), (51, 99))
-        bench.look()
+        bench.enforce_retention()
         getattr(bench, end)()
         bench.open()
         assert bench.log.quarantined is None
@@ -240,7 +240,7 @@ def test_what_goes_is_gone_after_any_restart() -> None:
         bench.messages(5)
         bench.roll()
         bench.settle("s", (100, 103))
-        bench.look()
+        bench.enforce_retention()
         assert bench.offsets == [7, 50, 104]
 
 
@@ -294,11 +294,11 @@ def test_messages_of_a_later_leader_epoch_stay_until_the_acks_log_is_reconciled(
         bench.log.append(batch, header, 1)
     bench.log.roll()
     bench.run(bench.store.flusher.flush(bench.log))
-    assert not bench.look(leads=leads)
+    assert not bench.enforce_retention(leads=leads)
     assert bench.log.start_offset == 0
     assert bench.offsets == list(range(100))
     bench.tell("s", Sought(at=1, floor=50), Reconciled(at=1, epoch=1))
-    assert bench.look(leads=leads) == leads
+    assert bench.enforce_retention(leads=leads) == leads
     assert bench.log.start_offset == 50 * leads
     assert bench.offsets[-50:] == list(range(50, 100))
 
@@ -326,18 +326,18 @@ def test_messages_stay_that_come_to_settled_offsets_while_a_survey_is_taken(
         return survey
 
     monkeypatch.setattr(cleaner, "run_in_worker_process", cut_meanwhile)
-    assert not bench.look(leads=leads)
+    assert not bench.enforce_retention(leads=leads)
     assert bench.offsets == list(range(100))
 
 
-def test_half_a_snapshot_is_not_enough_and_then_nothing_goes() -> None:
+def test_with_an_incomplete_snapshot_nothing_is_removed() -> None:
     bench = filled(30)
     bench.create("a", "b")
     bench.acks.roll()
     bench.tell("a", SnapshotEvent(at=1, id=1, part=1, parts=1, subscriptions=2, floor=30))
     bench.run(bench.acks.advance_start(bench.acks.segments[-1].base_offset))
     assert survey_settled(bench.world.disk, lambda _: None, make_survey_job(bench.log, bench.acks, 100)) is None
-    assert not bench.look()
+    assert not bench.enforce_retention()
     assert len(bench.offsets) == 30
 
 
@@ -358,7 +358,7 @@ def test_half_a_snapshot_is_not_enough_and_then_nothing_goes() -> None:
 def test_whatever_subscriptions_do_what_they_need_is_there(doings: list[tuple[str, str, int, int]]) -> None:
     bench = filled(60, size_bytes=60, per_batch=3)
     bench.create("a", "b", "c")
-    never_idle = set(range(60))  # somebody needed it whenever somebody looked
+    never_idle = set(range(60))  # a subscription needed it at every survey
     for number, (doing, name, first, more) in enumerate(doings):
         if doing == "settle" and name in bench.settled:
             bench.settle(name, (first, first + more))
@@ -371,9 +371,9 @@ def test_whatever_subscriptions_do_what_they_need_is_there(doings: list[tuple[st
         elif doing == "roll" and bench.acks.active.size:
             bench.acks.roll()
         elif doing == "look":
-            bench.look()
+            bench.enforce_retention()
             never_idle.intersection_update(bench.needed)
         assert never_idle <= set(bench.offsets)
-    bench.look()
+    bench.enforce_retention()
     assert survey(bench) == (bench.needed[0] if bench.needed else 60, bench.needed)
     assert bench.log.start_offset >= survey(bench)[0]

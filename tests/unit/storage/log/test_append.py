@@ -1,4 +1,4 @@
-"""Appending: offsets, rolling, and what a disk that refuses does to the log."""
+"""Append: offsets, rolling, and the effect of a full or failing disk."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_new_settings_count_from_the_next_append_on() -> None:
     assert bases(bench) == [0, 1]
 
 
-def test_a_full_disk_leaves_the_log_as_it_was_and_it_goes_on_when_there_is_room() -> None:
+def test_a_full_disk_leaves_the_log_unchanged_and_appends_resume_when_there_is_space() -> None:
     bench = LogHarness()
     bench.append_many(3)
     capacity, bench.world.disk.capacity_bytes = bench.world.disk.capacity_bytes, 0
@@ -135,7 +135,7 @@ def test_a_disk_that_is_full_when_a_segment_is_rolled_leaves_no_gap() -> None:
     assert bench.log.end_offset == 7
 
 
-def test_a_refused_write_ends_the_log_for_good() -> None:
+def test_a_failed_write_fails_the_log_permanently() -> None:
     bench = LogHarness()
     bench.append_many(2)
     told: list[Log] = []

@@ -59,7 +59,7 @@ def test_the_newest_two_are_kept() -> None:
     assert checkpoints.checkpoint_offsets(disk.list("/log")) == [9, 20]
 
 
-def test_a_void_one_is_passed_over_for_the_one_before() -> None:
+def test_a_damaged_checkpoint_is_skipped_for_the_previous_one() -> None:
     disk = make_disk()
     for offset in (9, 20):
         checkpoints.write_checkpoint_file(disk, "/log", checkpoint(offset))
@@ -67,7 +67,7 @@ def test_a_void_one_is_passed_over_for_the_one_before() -> None:
     assert checkpoints.newest_checkpoint(disk, "/log", disk.list("/log")) == checkpoint(9)
 
 
-def test_those_above_a_cut_are_forgotten() -> None:
+def test_checkpoints_above_a_truncation_are_removed() -> None:
     disk = make_disk()
     for offset in (9, 20):
         checkpoints.write_checkpoint_file(disk, "/log", checkpoint(offset))
@@ -75,5 +75,5 @@ def test_those_above_a_cut_are_forgotten() -> None:
     assert checkpoints.checkpoint_offsets(disk.list("/log")) == [9]
 
 
-def test_other_names_are_no_checkpoints() -> None:
+def test_other_names_are_not_checkpoints() -> None:
     assert checkpoints.checkpoint_offsets(["12.checkpoint", "x" * 20 + ".checkpoint", f"{7:020d}.checkpoint.tmp"]) == []

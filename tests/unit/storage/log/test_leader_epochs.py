@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.storage.log.leader_epochs import UNKNOWN_EPOCH, LeaderEpochCache
+from headrace.storage.log.derived_state import UNKNOWN_EPOCH, LeaderEpochCache
 
 
 def cache() -> LeaderEpochCache:
@@ -18,7 +18,7 @@ def test_an_older_epoch_ends_where_the_next_began() -> None:
     assert cache().end_offset_for(3, 40) == (3, 25)
 
 
-def test_an_epoch_that_never_wrote_is_answered_with_the_largest_below_it() -> None:
+def test_an_epoch_without_batches_resolves_to_the_largest_epoch_below_it() -> None:
     assert cache().end_offset_for(2, 40) == (1, 10)
     assert cache().end_offset_for(0, 40) == (0, 0)
 

@@ -23,7 +23,7 @@ def offsets(data: bytes) -> list[int]:
     return [header.base_offset for _, header in split(data)]
 
 
-def test_a_hot_slice_is_a_place_in_a_file() -> None:
+def test_a_hot_slice_is_a_range_of_a_file() -> None:
     bench = make_bench()
     for _ in range(3):
         bench.append(b"a", b"b")
@@ -43,7 +43,7 @@ def test_an_offset_inside_a_batch_gives_the_whole_batch() -> None:
     assert bench.records(offset=4)[0] == (4, b"b")
 
 
-def test_a_limit_cuts_behind_a_whole_batch() -> None:
+def test_a_size_limit_ends_a_slice_after_a_whole_batch() -> None:
     bench = make_bench()
     for _ in range(50):
         bench.append(b"x" * 39)
@@ -66,7 +66,7 @@ def test_the_first_batch_comes_whole_even_if_it_is_larger_than_the_limit() -> No
     assert offsets(bench.read(1, size_bytes_max=1)) == [1]
 
 
-def test_nothing_at_or_above_the_end_offset_is_given() -> None:
+def test_nothing_at_or_above_the_end_offset_is_returned() -> None:
     bench = make_bench()
     for _ in range(40):
         bench.append(b"a", b"b")
@@ -78,7 +78,7 @@ def test_nothing_at_or_above_the_end_offset_is_given() -> None:
     assert bench.read(30, end_offset=30) == b""
 
 
-def test_a_slice_ends_with_its_segment_and_the_next_goes_on_in_the_next() -> None:
+def test_a_slice_ends_with_its_segment() -> None:
     bench = make_bench(segment_bytes=1000)
     for _ in range(30):
         bench.append()
@@ -93,7 +93,7 @@ def test_a_slice_ends_with_its_segment_and_the_next_goes_on_in_the_next() -> Non
     assert seen == starts
 
 
-def test_an_offset_outside_the_log_is_refused() -> None:
+def test_an_offset_outside_the_log_is_out_of_range() -> None:
     bench = make_bench()
     bench.append_many(5)
     bench.advance_start(2)
@@ -109,7 +109,7 @@ def test_an_empty_log_reads_empty_and_makes_no_file() -> None:
     assert bench.world.disk.list(FOLDER) == []
 
 
-def test_whoever_reads_on_needs_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_continues_after_a_slice_needs_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = make_bench()
     bench.append_many(20)
     bench.read(20)  # waits at the end
@@ -165,7 +165,7 @@ def test_bytes_found_at_the_start_are_checked_before_they_are_served_and_then_tr
     assert isinstance(bench.log.read(0, 1000, 30), ColdRead)
 
 
-def test_new_bytes_behind_unchecked_ones_are_trusted() -> None:
+def test_new_bytes_after_unchecked_ones_are_trusted() -> None:
     bench = make_bench()
     bench.append_many(5)
     reopened(bench)
@@ -196,7 +196,7 @@ def test_a_flipped_bit_is_reported_and_never_served(byte: int) -> None:
     assert bench.world.disk.exists(FIRST_SEGMENT)
 
 
-def test_a_damaged_batch_does_not_leave_with_its_good_neighbours() -> None:
+def test_a_damaged_batch_is_not_served_with_its_undamaged_neighbours() -> None:
     bench = make_bench()
     bench.append_many(10)
     reopened(bench)
@@ -220,7 +220,7 @@ def test_a_wrong_index_costs_time_but_no_data() -> None:
     assert bench.log.quarantined is None
 
 
-def test_a_read_that_meets_a_deletion_does_not_blame_the_disk() -> None:
+def test_a_read_during_a_deletion_does_not_report_damage() -> None:
     bench = make_bench(segment_bytes=1000)
     bench.append_many(20)
     bench.world.disk.cold_chance = 1
@@ -237,7 +237,7 @@ def test_a_read_that_meets_a_deletion_does_not_blame_the_disk() -> None:
     assert bench.log.quarantined is None
 
 
-def test_a_closed_log_says_so() -> None:
+def test_a_closed_log_rejects_all_calls() -> None:
     bench = make_bench()
     bench.append_many(2)
     bench.run(bench.store.delete_all([bench.log.key]))

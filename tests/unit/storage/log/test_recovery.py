@@ -111,10 +111,10 @@ def test_damage_below_the_flushed_point_is_quarantined(byte: int, caplog: pytest
     assert (report.path, report.position, report.offset) == (FIRST_SEGMENT, position, 4)
     assert FIRST_SEGMENT in caplog.text
     assert f"byte {position}" in caplog.text
-    for refused in (bench.append, lambda: bench.log.read(0, 100, 4), bench.checkpoint):
+    for rejected in (bench.append, lambda: bench.log.read(0, 100, 4), bench.checkpoint):
         with pytest.raises(LogQuarantined):
-            refused()
-    assert bench.world.disk.read(FIRST_SEGMENT) == before  # I22: kept for whoever looks into it
+            rejected()
+    assert bench.world.disk.read(FIRST_SEGMENT) == before  # I22: kept for inspection
 
 
 def test_a_log_that_ends_before_its_flushed_point_is_quarantined() -> None:
@@ -137,7 +137,7 @@ def test_a_segment_that_is_missing_or_short_below_the_checkpoint_is_quarantined(
         assert bench.log.quarantined is not None
 
 
-def test_what_a_full_disk_left_behind_a_rolled_segment_is_not_taken_for_damage() -> None:
+def test_bytes_that_a_full_disk_left_after_a_rolled_segment_are_not_damage() -> None:
     for seed in range(40):
         bench = LogHarness(seed, LogConfig(segment_bytes=1000))
         bench.append_many(3)
@@ -176,7 +176,7 @@ def test_recovery_reads_only_what_lies_behind_the_checkpoint() -> None:
     assert len(bench.state.seen) == 15
 
 
-def test_a_void_checkpoint_only_costs_time() -> None:
+def test_recovery_without_an_undamaged_checkpoint_scans_the_whole_log() -> None:
     bench = make_bench(10)
     bench.checkpoint()
     bench.append_many(5)
@@ -203,7 +203,7 @@ def test_a_lost_flushed_offset_falls_back_to_the_checkpoint() -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["removed", "short", "odd", "long"])
-def test_indexes_that_do_not_fit_are_made_anew(suffix: str, damage: str) -> None:
+def test_indexes_that_do_not_fit_are_rebuilt(suffix: str, damage: str) -> None:
     bench = make_bench(40, segment_bytes=2000)
     bench.stop()
     bench.open()
@@ -293,7 +293,7 @@ def test_a_batch_longer_than_a_chunk_is_checked_like_any_other() -> None:
     assert "CRC" in bench.log.quarantined.reason
 
 
-def test_what_a_crash_left_half_deleted_is_removed() -> None:
+def test_a_half_finished_deletion_is_completed_after_a_crash() -> None:
     bench = make_bench(3)
     bench.kill()
     for name in (f"{9:020d}.log.deleted", f"{9:020d}.checkpoint.tmp"):

@@ -22,10 +22,10 @@ def make_replica(seed: int = 0) -> FollowerLogHarness:
 
 @pytest.mark.parametrize("offset", [0, 7, 15, 30, 1000])
 @pytest.mark.parametrize("how", ["kill", "cut_power"])
-def test_a_log_begins_anew_at_any_offset(offset: int, how: str) -> None:
+def test_a_log_can_be_reset_to_any_offset(offset: int, how: str) -> None:
     replica = make_replica()
     replica.checkpoint()
-    replica.restart_at(offset)
+    replica.reset(offset)
     log = replica.log
     assert (log.start_offset, log.flushed_offset, log.end_offset) == (offset, offset, offset)
     assert (log.epochs.entries(), replica.state.seen) == ((), [])
@@ -45,7 +45,7 @@ def test_a_log_begins_anew_at_any_offset(offset: int, how: str) -> None:
 def test_nothing_of_the_old_log_is_left_on_disk() -> None:
     replica = make_replica()
     replica.checkpoint()
-    replica.restart_at(12)
+    replica.reset(12)
     assert replica.world.disk.list(FOLDER) == ["start-offset"]
 
 
@@ -57,7 +57,7 @@ def test_a_crash_leaves_the_old_log_or_the_new_one() -> None:
                 replica.checkpoint()
             replica.world.disk.crash_after(operations)
             with suppress(SimulatedPowerCut):
-                replica.restart_at(offset)
+                replica.reset(offset)
             replica.cut_power()
             replica.open()
             if replica.log.end_offset == offset:
@@ -66,18 +66,18 @@ def test_a_crash_leaves_the_old_log_or_the_new_one() -> None:
             replica.check()
 
 
-def test_who_reads_meanwhile_reads_the_old_log_to_its_end() -> None:
+def test_a_read_during_a_reset_ends_with_the_old_log() -> None:
     replica = make_replica()
     replica.world.disk.cold_chance = 0
     found = replica.log.read(0, 800, 30)
     assert isinstance(found, LogSlice)
-    replica.restart_at(0)
+    replica.reset(0)
     replica.copy(make_batch(0, b"another"))
     assert found.bytes().count(b"x" * 300) == 2
     found.release()
 
 
-def test_a_flush_under_way_promises_nothing_of_the_old_log() -> None:
+def test_a_flush_during_a_reset_does_not_advance_the_flushed_offset() -> None:
     for seed in range(20):
         replica = make_replica(seed)
         replica.copy(make_batch(30, epoch=2), make_batch(50, epoch=2))
@@ -86,7 +86,7 @@ def test_a_flush_under_way_promises_nothing_of_the_old_log() -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(replica.store.flusher.flush(replica.log))
                 await asyncio.sleep(pause)
-                await replica.log.restart_at(5)
+                await replica.log.reset(5)
 
         replica.run(work())
         replica.start_offset = replica.durable_end = 5
@@ -96,7 +96,7 @@ def test_a_flush_under_way_promises_nothing_of_the_old_log() -> None:
         replica.check()
 
 
-def test_a_decision_that_cannot_be_read_any_more_is_damage() -> None:
+def test_a_damaged_restart_file_quarantines_the_log() -> None:
     replica = make_replica()
     replica.kill()
     replica.world.disk.write_atomically(f"{FOLDER}/restart", b"garbage")
@@ -104,15 +104,15 @@ def test_a_decision_that_cannot_be_read_any_more_is_damage() -> None:
     assert replica.log.quarantined is not None
 
 
-def test_a_disk_that_fails_ends_the_log_once_it_is_decided() -> None:
+def test_a_disk_failure_after_the_commit_of_a_reset_fails_the_log() -> None:
     replica = make_replica()
     replica.world.disk.fail_next("append", "*/restart.tmp")
     with pytest.raises(DiskFailed):
-        replica.restart_at(5)
+        replica.reset(5)
     replica.check()
     replica.world.disk.fail_next("remove", "*.log")
     with pytest.raises(DiskFailed):
-        replica.restart_at(5)
+        replica.reset(5)
     assert replica.log.failed is not None
     replica.kill()
     replica.open()

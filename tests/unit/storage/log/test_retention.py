@@ -30,7 +30,7 @@ def retain(bench: LogHarness, now_ms: int = NOW_MS) -> int:
     return removed
 
 
-def test_segments_older_than_retention_ms_go() -> None:
+def test_segments_older_than_retention_ms_are_deleted() -> None:
     bench = make_bench([3, 2, 1.1, 0.9, 0.5])
     assert retain(bench) == 3
     assert bench.log.start_offset == 3
@@ -66,7 +66,7 @@ def test_a_crash_does_not_make_records_without_timestamps_old() -> None:
     assert [segment.base_offset for segment in bench.log.segments] == bases
 
 
-def test_an_active_segment_that_is_all_too_old_is_rolled_and_goes_too() -> None:
+def test_an_expired_active_segment_is_rolled_and_deleted() -> None:
     bench = make_bench([5])
     assert retain(bench, NOW_MS + 10 * DAY_MS) == 2
     assert (bench.log.start_offset, bench.log.end_offset, bench.log.size_bytes) == (2, 2, 0)
@@ -96,12 +96,12 @@ def test_the_active_segment_is_never_removed_for_its_size() -> None:
     assert len(bench.records()) == 1
 
 
-def test_without_limits_nothing_goes() -> None:
+def test_without_limits_nothing_is_deleted() -> None:
     bench = make_bench([999], replace(CONFIG, retention_ms=-1))
     assert retain(bench) == 0
 
 
-def test_what_is_not_durable_stays() -> None:
+def test_segments_that_are_not_flushed_are_not_deleted() -> None:
     bench = LogHarness(config=CONFIG)
     for _ in range(4):
         bench.append(b"x" * 900, timestamp_ms=5)
@@ -110,7 +110,7 @@ def test_what_is_not_durable_stays() -> None:
     assert retain(bench) == 4
 
 
-def test_what_is_not_committed_stays() -> None:
+def test_segments_that_are_not_committed_are_not_deleted() -> None:
     """A follower may still have to truncate to the high watermark: the leader must not start its log above it."""
     bench = make_bench([3, 3, 3])
     high_watermark = 0
@@ -131,12 +131,12 @@ def test_a_broker_that_starts_deletes_nothing_before_it_knows_the_leader() -> No
     bench.run(store.open_all(lambda *_: Opening(replace(CONFIG, compacts=True), ReplayRecorder())))
     (log,) = store.logs.values()
     assert bench.run(store.enforce_retention(NOW_MS)) == 0
-    log.deletes_old = True
+    log.enforces_retention = True
     assert bench.run(store.enforce_retention(NOW_MS)) == 0
     assert (log.start_offset, log.compactable_offset()) == (0, 0)
 
 
-def test_a_crash_in_the_middle_brings_nothing_back() -> None:
+def test_a_crash_during_retention_restores_no_deleted_segment() -> None:
     bench = make_bench([3] * 6)
     assert retain(bench) == 6
     bench.cut_power()
@@ -161,11 +161,11 @@ def test_a_log_that_is_truncated_meanwhile_does_not_end_the_retention_task() -> 
 def test_a_log_whose_leader_is_elsewhere_deletes_nothing_by_itself() -> None:
     bench = LogHarness(config=LogConfig(segment_bytes=1000, retention_ms=1, retention_bytes=1))
     bench.append_many(20)
-    bench.log.deletes_old = False
+    bench.log.enforces_retention = False
     assert bench.run(delete_expired_segments(bench.log, 1 << 50)) == 0
     assert bench.log.start_offset == 0
     bench.advance_start(12)
     assert bench.log.start_offset == 12
     bench.check()
-    bench.log.deletes_old = True
+    bench.log.enforces_retention = True
     assert bench.run(delete_expired_segments(bench.log, 1 << 50))

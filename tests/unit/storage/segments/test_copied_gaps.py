@@ -16,8 +16,8 @@ def make_gaps() -> tuple[SimDisk, CopiedGaps]:
     disk = SimDisk(1)
     disk.make_directory("/data")
     gaps = CopiedGaps(disk, PATH)
-    gaps.note(PAIRS[:1])
-    gaps.note(PAIRS[1:])
+    gaps.add(PAIRS[:1])
+    gaps.add(PAIRS[1:])
     return disk, gaps
 
 
@@ -44,7 +44,7 @@ def test_damage_ends_the_list_where_it_is() -> None:
         assert ends_of(CopiedGaps.read(disk, PATH)) == PAIRS[:whole]
 
 
-def test_an_entry_that_goes_back_is_left_of_something_else() -> None:
+def test_a_descending_entry_ends_the_list() -> None:
     disk, _ = make_gaps()
     data = disk.read(PATH)
     disk.write_atomically(PATH, data[20:40] + data[:20])
@@ -67,6 +67,6 @@ def test_a_full_disk_leaves_the_gaps_as_they_were_but_in_need_of_a_sync() -> Non
     gaps.unsynced = False
     disk.fail_next("append", PATH, error=28)
     with pytest.raises(DiskFull):
-        gaps.note([(1 << 41, 1 << 42)])
+        gaps.add([(1 << 41, 1 << 42)])
     assert gaps.unsynced
     assert ends_of(gaps) == ends_of(CopiedGaps.read(disk, PATH)) == PAIRS

@@ -10,7 +10,7 @@ def make_gaps() -> CleanedGaps:
     """Batches 12-13, 14-19 and 30-30 of a segment that began at 10 and ended before 40."""
     gaps = CleanedGaps(10, 40)
     for base_offset, next_offset in ((12, 14), (14, 20), (30, 31)):
-        gaps.note(base_offset, next_offset)
+        gaps.add_batch(base_offset, next_offset)
     gaps.markers.extend((11, 25))
     return gaps
 
@@ -20,7 +20,7 @@ def test_what_comes_next_is_the_next_batch_or_the_next_segment() -> None:
     assert [gaps.after(offset) for offset in (10, 14, 20, 31)] == [12, 14, 30, 40]
 
 
-def test_offsets_that_end_no_batch_have_nothing_behind_them_but_themselves() -> None:
+def test_an_offset_that_is_not_the_end_of_a_batch_is_followed_by_itself() -> None:
     gaps = make_gaps()
     assert [gaps.after(offset) for offset in (11, 12, 13, 19, 30, 35)] == [11, 12, 13, 19, 30, 35]
 

@@ -101,7 +101,7 @@ def test_a_log_that_is_lost_is_missed_although_a_damaged_one_was_set_aside_befor
     assert bench.log.quarantined is not None
 
 
-def test_a_log_may_be_made_and_deleted_by_many_at_once() -> None:
+def test_concurrent_creates_and_deletes_of_one_log_are_serialized() -> None:
     for seed in range(20):
         bench = LogHarness(seed)
         made: list[Log] = []

@@ -41,7 +41,7 @@ def test_a_damaged_slot_does_not_count_and_is_used_again() -> None:
     assert (found.point, found.number) == (None, 0)
 
 
-def test_a_released_slot_tells_the_next_log_nothing() -> None:
+def test_a_released_slot_has_no_point_for_the_next_log() -> None:
     disk = make_disk()
     flushed = FlushedOffsets(disk, "/data")
     slot = flushed.claim(FIRST)

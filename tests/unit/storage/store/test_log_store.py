@@ -12,7 +12,7 @@ from tests.unit.storage.log_harness import DATA, FOLDER, SMALL, TOPIC, LogHarnes
 
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import DataFolderLocked, DiskFailed, SystemDisk
-from headrace.runtime.supervise import Supervisor
+from headrace.runtime.tasks import Supervisor
 from headrace.storage.config import LogConfig, StoreConfig
 from headrace.storage.errors import LogDeleted
 from headrace.storage.log.log import LogSlice
@@ -27,7 +27,7 @@ def test_a_log_is_named_by_topic_id_and_partition() -> None:
     assert bench.world.disk.list(f"{DATA}/logs") == [f"{OTHER.hex}-17", f"{TOPIC.hex}-0"]
 
 
-def test_a_log_that_exists_is_not_made_again() -> None:
+def test_an_existing_log_is_not_created_again() -> None:
     bench = LogHarness()
     bench.append_many(2)
     assert bench.run(bench.store.create(TOPIC, 0, Opening(SMALL))) is bench.log
@@ -74,7 +74,7 @@ def test_a_log_may_be_deleted_while_its_checkpoint_is_written() -> None:
 
         async def work(bench: LogHarness = bench, pause: float = seed * 0.0003) -> None:
             async with asyncio.TaskGroup() as group:
-                group.create_task(bench.store._save_due())
+                group.create_task(bench.store._save_due_checkpoints())
                 group.create_task(bench.store.enforce_retention(1 << 50))
                 await asyncio.sleep(pause)
                 await bench.store.delete_all([bench.log.key])
@@ -83,7 +83,7 @@ def test_a_log_may_be_deleted_while_its_checkpoint_is_written() -> None:
         assert bench.world.disk.list(f"{DATA}/logs") == []
 
 
-def test_a_log_made_anew_under_the_same_key_starts_at_zero_even_after_a_power_cut() -> None:
+def test_a_log_recreated_with_the_same_key_starts_at_zero_even_after_a_power_cut() -> None:
     bench = LogHarness()
     bench.append_many(30)
     bench.run(bench.store.delete_all([bench.log.key]))
@@ -170,9 +170,9 @@ def test_a_full_disk_delays_a_checkpoint_and_nothing_else() -> None:
     bench = LogHarness()
     bench.append_many(20)
     bench.world.disk.capacity_bytes = 0
-    bench.run(bench.store._save_due())
+    bench.run(bench.store._save_due_checkpoints())
     bench.log.checkpoint_seconds = -1e9
-    bench.run(bench.store._save_due())
+    bench.run(bench.store._save_due_checkpoints())
     assert bench.log.failed is None
     bench.check()
     bench.world.disk.capacity_bytes = 1 << 40

@@ -1,4 +1,4 @@
-"""The slow reader finds damage that nobody has asked for yet."""
+"""The scrub finds damage in batches that were not read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_was_read_is_not_read_again() -> None:
     assert bench.run(scrub_step(bench.log)) == 0
 
 
-def test_it_reads_no_faster_than_it_is_told() -> None:
+def test_the_scrub_keeps_its_rate_limit() -> None:
     bench = reopened()
     size = bench.log.size_bytes
 
