@@ -8,7 +8,7 @@ from functools import partial
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import VersionMismatch, only_result, raise_for_code
-from headrace.client.groups.group_member import decode_assignment
+from headrace.client.groups.group_membership import decode_assignment
 from headrace.client.groups.offsets import END, START, Commit, commit, committed, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, MalformedFrame

@@ -21,7 +21,7 @@ from headrace.client.errors import SubscriptionNotFound, raise_for_code
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.metadata import TopicPartition
-from headrace.client.queues.message_status import SETTLED, message_statuses
+from headrace.client.queues.settling import SETTLED, message_statuses
 from headrace.model.errors import GroupIdNotFound
 from headrace.model.message_ids import MessageId
 from headrace.model.names import ACKS_PREFIX

@@ -17,7 +17,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import NoCommittedOffset
 from headrace.client.fetch.fetched_records import ConsumedRecord, FetchedRecords
 from headrace.client.fetch.fetcher import Fetcher, FetchingRules
-from headrace.client.groups.group_member import GroupMembership, GroupRules
+from headrace.client.groups.group_membership import GroupMembership, GroupRules
 from headrace.client.groups.offsets import (
     END,
     START,

@@ -31,7 +31,6 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer, ProducerSettings
-from headrace.client.queues.message_status import SETTLED
 from headrace.client.queues.redrive import (
     READY,
     DeadLetter,
@@ -40,6 +39,7 @@ from headrace.client.queues.redrive import (
     RedriveResult,
     RedriveSubscription,
 )
+from headrace.client.queues.settling import SETTLED
 from headrace.machines.queues.filters import Filter
 from headrace.model.errors import InvalidRequest, InvalidTopic, UnknownTopicId, UnknownTopicOrPartition
 from headrace.model.message_headers import DEAD_TOPIC_ID, Headers, header_value

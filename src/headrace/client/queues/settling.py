@@ -1,9 +1,12 @@
-"""Saying what became of leased messages, at the brokers that lead their partitions.
+"""Settle leased messages at the leaders of their partitions, and query their delivery state.
 
-Neighbours go out as one range; a range that is refused is tried again message by message, so that each hears for itself
-what is wrong with it. What cannot be answered for a while (a leader has moved) is asked again. Then a message may be
-refused because the first attempt has settled it and only its answer was lost: an ack that is refused so is looked at
-before it is told. Of the others a refusal says no more than that the message is not this member's any more.
+- Neighbouring messages travel as one range. If the broker rejects a range, it is retried message by message, so that
+  each rejected message is reported with its own error.
+- A retriable error (the leader has moved) is retried. Then an ack may be rejected because an earlier attempt settled
+  the message and only its response was lost, so `settle` queries the state of such messages before it reports them.
+- `AckBatcher` combines acks: those that are requested while others of the same partition are in flight leave together
+  as soon as these are answered. An ack that finds none in flight leaves at once, so many workers that ack one message
+  each cost little more than one that acks many. A partition whose leader is unreachable delays no other partition.
 """
 
 from __future__ import annotations
@@ -19,16 +22,48 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
 from headrace.client.metadata import TopicPartition
 from headrace.client.queues.leased_messages import LeaseReceipt, receipt_runs
-from headrace.client.queues.message_status import SETTLED, message_statuses
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
+from headrace.runtime.supervise import Supervisor
 from headrace.wire.messages.queues import (
+    MessageStatusRequest,
+    MessageStatusResponse,
     SettleItem,
     SettlePartition,
     SettlePartitionAnswer,
     SettleRequest,
     SettleResponse,
     SettleTopic,
+    SubscriptionStatus,
 )
+
+SETTLED = "settled"
+
+
+async def message_statuses(
+    cluster: Cluster,
+    target: TopicPartition,
+    offsets: Sequence[int],
+    names: Sequence[str] | None = None,
+    *,
+    with_history: bool = False,
+) -> Sequence[SubscriptionStatus]:
+    """For each offset and each of these subscriptions, or all. With history: also how and when, as far as known."""
+    request = MessageStatusRequest(
+        topic=target.topic,
+        partition_index=target.partition,
+        offsets=[*offsets],
+        subscriptions=None if names is None else [*names],
+        with_history=with_history,
+    )
+
+    async def ask() -> Sequence[SubscriptionStatus]:
+        leader = (await cluster.partition(*target)).leader
+        answer: MessageStatusResponse = await cluster.call(request, node_id=leader)
+        raise_for_code(answer.error_code, answer.error_message)
+        return answer.statuses
+
+    return await cluster.call_with_retries(ask)
+
 
 GAP, ACK, NACK, REJECT, EXTEND, RELEASE = range(6)
 
@@ -225,3 +260,56 @@ class _PendingSettlements:
 
     def _fail_part(self, part: _PartitionSettlement, error: HeadraceError) -> None:
         self.refused += [FailedSettlement(receipt, error) for run in part.runs for receipt in run]
+
+
+class _AckBatch(NamedTuple):
+    """What leaves together, and what was refused of it."""
+
+    receipts: dict[LeaseReceipt, None]  # each once, also if two ask for it
+    refused: asyncio.Future[list[FailedSettlement]]
+
+
+class AckBatcher:
+    def __init__(self, cluster: Cluster, subscription: str) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._next_batches: dict[TopicPartition, _AckBatch] = {}  # what leaves next
+        self._partitions_in_flight: set[TopicPartition] = set()
+        self._tasks = Supervisor()  # never stopped: who acks is answered also when its member has gone
+
+    async def ack(self, receipts: Iterable[LeaseReceipt]) -> list[FailedSettlement]:
+        """Return when they are settled; those that were refused."""
+        by_partition: dict[TopicPartition, list[LeaseReceipt]] = defaultdict(list)
+        for receipt in receipts:
+            by_partition[TopicPartition(receipt.id.topic, receipt.id.partition)].append(receipt)
+        joined = [(self._join_batch(target, some), set(some)) for target, some in by_partition.items()]
+        refused: list[FailedSettlement] = []
+        for group, requested in joined:
+            refused += [one for one in await asyncio.shield(group.refused) if one.receipt in requested]
+        return refused
+
+    def _join_batch(self, target: TopicPartition, receipts: Iterable[LeaseReceipt]) -> _AckBatch:
+        group = self._next_batches.get(target)
+        if group is None:
+            group = self._next_batches[target] = _AckBatch({}, asyncio.get_running_loop().create_future())
+        group.receipts.update(dict.fromkeys(receipts))
+        if target not in self._partitions_in_flight:
+            self._partitions_in_flight.add(target)
+            self._tasks.spawn(self._send(target), f"acks of {target}")
+        return group
+
+    async def _send(self, target: TopicPartition) -> None:
+        group = None
+        try:
+            while (group := self._next_batches.pop(target, None)) is not None:
+                try:
+                    refused = await settle(self._cluster, self._subscription, group.receipts, SettleItem(how=ACK))
+                except Exception as error:  # whatever it is, it belongs to those who wait
+                    group.refused.set_exception(error)
+                else:
+                    group.refused.set_result(refused)
+        finally:
+            self._partitions_in_flight.discard(target)
+            for unanswered in (group, self._next_batches.pop(target, None)):
+                if unanswered is not None:
+                    unanswered.refused.cancel()

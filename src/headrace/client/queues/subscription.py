@@ -26,9 +26,8 @@ from typing import Self
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
-from headrace.client.queues.gathered_acks import AckBatcher
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, read_leased
-from headrace.client.queues.settling import EXTEND, GAP, NACK, REJECT, RELEASE, FailedSettlement, settle
+from headrace.client.queues.settling import EXTEND, GAP, NACK, REJECT, RELEASE, AckBatcher, FailedSettlement, settle
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.runtime.supervise import Supervisor
 from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, LeaseTopic, SettleItem

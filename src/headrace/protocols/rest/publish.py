@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicView
 from headrace.client.produce.publisher import PendingPublish, Publisher
-from headrace.client.queues.requests import REPLY_PREFIX
+from headrace.client.queues.request_reply import REPLY_PREFIX
 from headrace.http.message import JSON, Request, Response, json_response
 from headrace.http.problem import Problem, ProblemBody
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Header
-from headrace.client.queues.requests import ReplyMessage, Requests
+from headrace.client.queues.request_reply import ReplyMessage, Requests
 from headrace.http.problem import Problem
 from headrace.model.errors import HeadraceError, RequestTimedOut
 from headrace.runtime.inline_start import switch_to_task

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headrace.client.cluster import Cluster
 from headrace.client.produce.publisher import Publisher
+from headrace.client.queues.feed import FeedRegistry
 from headrace.client.queues.puller import PullerPool
 from headrace.http.routes import Route
 from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, always_authorized
@@ -22,7 +23,6 @@ from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
 from headrace.protocols.rest.subscriptions import SubscriptionRoutes
 from headrace.protocols.rest.topics import TopicRoutes
 from headrace.protocols.rest.webhooks import StatusOf, WebhookRoutes
-from headrace.push.settlements_elsewhere import FeedRegistry
 
 
 class RestServices:

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headrace.client.cluster import Cluster
-from headrace.client.queues.gathered_acks import AckBatcher
+from headrace.client.queues.feed import FeedRegistry
 from headrace.client.queues.leased_messages import LeaseReceipt
-from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement, settle
+from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, AckBatcher, FailedSettlement, settle
 from headrace.http.message import JSON, Request, Response, json_response
 from headrace.http.problem import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
@@ -28,7 +28,6 @@ from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.pulls import lease_ms
 from headrace.protocols.rest.receipts import ReceiptParser
 from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
-from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.queues import SettleItem
 

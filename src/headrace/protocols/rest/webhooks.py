@@ -19,7 +19,7 @@ from headrace.http.message import HttpResponse, Request, Response, json_response
 from headrace.http.problem import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body, rfc3339_time
-from headrace.push.pusher import WebhookStatus
+from headrace.push.webhook_pusher import WebhookStatus
 from headrace.runtime.inline_start import switch_to_task
 
 StatusOf = Callable[[str, str], WebhookStatus | None]

@@ -11,7 +11,7 @@ from headrace.client.errors import NoCommittedOffset, TopicAuthorizationFailed
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.fetch.fetcher import Fetcher
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
 from headrace.model.errors import CorruptMessage, InvalidGroupId, NotLeader, OffsetOutOfRange

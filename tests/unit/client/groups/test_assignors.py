@@ -15,7 +15,7 @@ from headrace.client.groups.assignors import (
     assign_range,
     assign_round_robin,
 )
-from headrace.client.groups.group_member import (
+from headrace.client.groups.group_membership import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

@@ -16,7 +16,7 @@ from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.errors import CommitInDoubt
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetcher import FetchingRules
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import ConsumerGroupMetadata, committed
 from headrace.client.metadata import TopicPartition
 from headrace.client.transactions.transactional_producer import TransactionalProducer, TransactionSettings

@@ -13,8 +13,8 @@ from aiohttp import web
 from tests.unit.push.push_support import push_of
 from tests.unit.push.test_webhook import message
 
-from headrace.push.sender import WebhookSender, open_sender
 from headrace.push.webhook import AcknowledgeType, DeliveryOutcome
+from headrace.push.webhook_sender import WebhookSender, open_sender
 from headrace.runtime.clock import SystemClock
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -16,7 +16,7 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
-from headrace.client.queues.requests import Requests, RequestSettings, Responder
+from headrace.client.queues.request_reply import Requests, RequestSettings, Responder
 from headrace.model.errors import RequestTimedOut
 from headrace.model.message_headers import (
     CORRELATION_ID,

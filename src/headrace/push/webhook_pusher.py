@@ -1,32 +1,35 @@
-"""One webhook of one process: takes messages from its feed, sends them, and settles them by what the receiver says.
+"""Push the messages of subscriptions to webhooks: one `WebhookPusher` per webhook, and all pushers of a process.
 
-A receiver that fails again and again is left alone (`machines.circuit`): while the circuit is open nothing is leased,
-and then one message at a time is tried. Messages wait in the log meanwhile, and their deliveries are not used up; nor
-are they where nobody was there to take a message. The order of keys is the subscription's: a key is held by its message
-until that is settled, also while it waits to be tried again.
-
-An unexpected error, whatever its cause, is logged, shown as the last error of this push and retried with back-off. It
-never leaves `run`: it would end the process, and with it every other push.
+- A circuit breaker guards each webhook. While it is open nothing is leased, then one message at a time is tried.
+  Messages wait in the log meanwhile, and no delivery attempt is counted for a message that could not be sent.
+- A key is held by its message until the message is settled, also while it waits for its retry: the order of keys is
+  that of the subscription.
+- An unexpected error is logged, shown as the last error of the webhook, and retried with back-off. It never leaves
+  `WebhookPusher.run`, where it would end the process and with it all other webhooks.
+- `WebhookPushers` polls the brokers for the webhooks every second, and for the topics of their subscriptions every few
+  seconds. A webhook that is changed is stopped, its messages are settled or given back, and it starts anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from typing import Protocol
 
 import msgspec
 
+from headrace.client.admin.webhooks import WebhookPoller, subscribed_topics
 from headrace.client.cluster import Cluster
 from headrace.client.connections.backoff import Backoff
+from headrace.client.queues.feed import Feed
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.settling import ACK, NACK, REJECT
 from headrace.machines.queues.circuit_breaker import CircuitBreaker
 from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.model.errors import HeadraceError
-from headrace.push.feed import Feed
-from headrace.push.sender import MessageSender
 from headrace.push.webhook import AcknowledgeType, DeliveryOutcome, retry_seconds, unanswered_outcome
+from headrace.push.webhook_sender import MessageSender
 from headrace.wire.messages.queues import DescribedPush, SettleItem
 
 log = logging.getLogger(__name__)
@@ -239,3 +242,102 @@ def _root_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+_Key = tuple[str, tuple[str, ...]]
+"""Of a webhook: the subscription and the topics that the webhook is for."""
+
+_POLL_SECONDS = 1.0
+_TOPICS_SECONDS = 5.0
+
+
+class ClosableSender(MessageSender, Protocol):
+    async def close(self) -> None: ...
+
+
+class WebhookPushers:
+    """Iterates over how they are doing."""
+
+    def __init__(self, cluster: Cluster, open_sender: Callable[[], Awaitable[ClosableSender]]) -> None:
+        self._cluster = cluster
+        self._open_sender = open_sender
+        self._sender: ClosableSender | None = None
+        self._poller = WebhookPoller(cluster)
+        self._pushers: dict[_Key, WebhookPusher] = {}
+        self._last_webhooks: Sequence[DescribedPush] = ()
+        self._checked_at: float | None = None
+
+    def __iter__(self) -> Iterator[WebhookStatus]:
+        return (pusher.status for pusher in self._pushers.values())
+
+    def status(self, topic: str, subscription: str) -> WebhookStatus | None:
+        """None while it is not pushed from here."""
+        of_group = self._pushers.get((subscription, ()))
+        found = self._pushers.get((subscription, (topic,)), of_group)
+        return None if found is None else found.status
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        trouble = ""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    try:
+                        await self._update(tasks)
+                        trouble = ""
+                    except HeadraceError as error:
+                        if error.message != trouble:
+                            log.warning("which subscriptions are to be pushed is not known: %s", error.message)
+                        trouble = error.message
+                        self._cluster.invalidate_metadata()
+                    await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            if self._sender is not None:
+                await self._sender.close()
+
+    async def _update(self, tasks: asyncio.TaskGroup) -> None:
+        told = await self._poller.ask()
+        if not told and not self._pushers:
+            return
+        now = self._cluster.clock.monotonic()
+        is_due = self._checked_at is None or now - self._checked_at >= _TOPICS_SECONDS
+        if told is self._last_webhooks and not is_due:
+            return
+        names = {push.subscription for push in told}
+        subscribed = await subscribed_topics(self._cluster, sorted(names)) if told else {}
+        own = {(push.subscription, topic) for push in told if len(push.topics) == 1 for topic in push.topics}
+        wanted = {_key(push): push for push in told if push.url}
+        topics = {key: _topics_of(push, subscribed.get(push.subscription, ()), own) for key, push in wanted.items()}
+        await self._apply(tasks, wanted, topics)
+        self._last_webhooks, self._checked_at = told, now
+
+    async def _apply(
+        self, tasks: asyncio.TaskGroup, wanted: Mapping[_Key, DescribedPush], topics: Mapping[_Key, Sequence[str]]
+    ) -> None:
+        for key, pusher in list(self._pushers.items()):
+            if wanted.get(key) != pusher.push or not topics.get(key):
+                del self._pushers[key]
+                pusher.stop()  # its task ends when the receiver has answered
+        for key, push in wanted.items():
+            if key in self._pushers:
+                self._pushers[key].set_topics(topics[key])
+            elif topics.get(key):
+                if self._sender is None:
+                    self._sender = await self._open_sender()
+                pusher = self._pushers[key] = WebhookPusher(push, topics[key], self._cluster, self._sender)
+                tasks.create_task(pusher.run())
+
+
+def _key(push: DescribedPush) -> _Key:
+    return push.subscription, tuple(push.topics)
+
+
+def _topics_of(push: DescribedPush, subscribed: Sequence[str], own: Set[tuple[str, str]]) -> Sequence[str]:
+    """A group's webhook is for its topics, except for those whose subscription has a configuration of its own."""
+    if len(push.topics) == 1:
+        return [topic for topic in subscribed if topic in push.topics]
+    return [
+        topic
+        for topic in subscribed
+        if (not push.topics or topic in push.topics) and (push.subscription, topic) not in own
+    ]

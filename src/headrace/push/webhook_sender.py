@@ -1,9 +1,13 @@
-"""Sends messages to webhooks over HTTP. Nothing that a receiver does is an exception here, it is an outcome.
+"""Send messages to webhooks over HTTP. Failures of a receiver are outcomes, never exceptions.
 
-A receiver is not trusted: redirects are not followed, certificates are checked, cookies and compression are not taken,
-of an answer no more is read than what lets its connection be used again, and no answer is waited for longer than the
-push allows. Names are resolved anew for every connection, which goes to public addresses only, unless private ones are
-allowed.
+- A receiver is not trusted: redirects are not followed, certificates are verified, cookies and compression are not
+  accepted, only so much of a response is read that its connection can be used again, and `timeout_ms` bounds the whole
+  exchange.
+- Connections go to public addresses only, unless private ones are allowed. Anybody who may set a webhook can make this
+  process connect to a host of their choice, so the address of each connection is checked when its socket is created,
+  whatever the host name resolved to before.
+- No error message contains an address: the owner of the webhook reads it, and would learn what internal names resolve
+  to.
 """
 
 from __future__ import annotations
@@ -13,17 +17,57 @@ import logging
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING, Protocol
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace import __version__
 from headrace.client.queues.leased_messages import LeasedMessage
-from headrace.push.addresses import ForbiddenAddress, public_socket
 from headrace.push.webhook import DeliveryOutcome, outcome_of, unanswered_outcome, undelivered_outcome, webhook_headers
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.queues import DescribedPush
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+_TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64: the last four bytes are an IPv4 address
+_PLATFORM_SERVICES = (IPv4Network("168.63.129.16/32"), IPv4Network("192.0.0.0/24"))
+"""Counted as public, but answered by the cloud platform itself: Azure's WireServer, Oracle's metadata service."""
+_IPV4_MASK = 0xFFFFFFFF
+
+
+class ForbiddenAddress(OSError):
+    """The receiver's address is private, and private ones are not allowed."""
+
+
+def is_public(address: str) -> bool:
+    """Whether this is an address, and one of the public internet."""
+    try:
+        found: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _TRANSLATED:
+            inner = IPv4Address(int(found) & _IPV4_MASK)
+        if inner is not None:
+            return is_public(str(inner))
+        if found.is_site_local:
+            return False
+    if any(found in network for network in _PLATFORM_SERVICES):
+        return False
+    return found.is_global and not (found.is_multicast or found.is_reserved or found.is_unspecified)
+
+
+def public_socket(address_info: tuple[Any, ...]) -> socket.socket:
+    """A socket for an entry of getaddrinfo; raises `ForbiddenAddress` if that is not public."""
+    family, kind, protocol, _, address = address_info
+    if not is_public(address[0]):
+        raise ForbiddenAddress(
+            "the receiver is not a public address, and private ones are allowed only by --push-private"
+        )
+    return socket.socket(family, kind, protocol)
+
 
 log = logging.getLogger(__name__)
 

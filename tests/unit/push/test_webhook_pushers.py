@@ -14,11 +14,11 @@ from headrace.client.admin.subscription_admin import START, Position, Subscripti
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.admin.webhooks import WebhookPoller, WebhookSettings, delete_webhook, set_webhook
 from headrace.client.cluster import Cluster
+from headrace.client.queues.feed import Feed
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.model.subscription_configs import GROUP_RESOURCE
-from headrace.push.feed import Feed
-from headrace.push.pushers import WebhookPushers
 from headrace.push.webhook import DeliveryOutcome
+from headrace.push.webhook_pusher import WebhookPushers
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import DescribedPush, LeaseRequest, LeaseTopic
 

@@ -23,8 +23,8 @@ from headrace.client.admin.subscription_admin import END, Position, Subscription
 from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.subscription import Subscription
-from headrace.push.pusher import WebhookPusher
 from headrace.push.webhook import AcknowledgeType, DeliveryOutcome
+from headrace.push.webhook_pusher import WebhookPusher
 from headrace.testkit.world import World
 
 

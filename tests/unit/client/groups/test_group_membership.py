@@ -14,7 +14,7 @@ from headrace.client.admin.group_admin import GroupAdmin
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import Commit, committed
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer

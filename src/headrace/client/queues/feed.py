@@ -1,10 +1,12 @@
-"""The messages of a subscription for one receiver: never more of them in flight than its credit.
+"""Deliver the messages of a subscription to one receiver, never more unsettled ones than its credit.
 
-In flight is what was leased here and is not yet settled, given back or somebody else's. What brokers have been asked
-for counts, too, so that nothing is leased that the receiver cannot have. Each broker that leads partitions has at most
-one Lease waiting, for its share of the credit; where the credit is less than the brokers are many, they take turns.
-
-`take` alone makes brokers be asked: whoever does not take is not fed.
+- A message counts against the credit from its lease until it is settled, released, or known to be lost. The messages
+  that a pending Lease request asks for count as well, so that nothing is leased that the receiver cannot have.
+- Each leader has at most one pending Lease, for its share of the credit. If the credit is smaller than the number of
+  leaders, the leaders take turns.
+- Only `take` sends Lease requests: a feed whose messages nobody takes leases nothing.
+- Settlements by other requests return credit, too: at once if they are made in this process (`FeedRegistry`), and
+  within about a second otherwise (`forget_foreign_settlements`).
 """
 
 from __future__ import annotations
@@ -12,12 +14,23 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
-from headrace.client.queues.gathered_acks import AckBatcher
+from headrace.client.metadata import TopicPartition
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, read_leased
-from headrace.client.queues.settling import ACK, EXTEND, GAP, NACK, RELEASE, FailedSettlement, settle
+from headrace.client.queues.settling import (
+    ACK,
+    EXTEND,
+    GAP,
+    NACK,
+    RELEASE,
+    AckBatcher,
+    FailedSettlement,
+    message_statuses,
+    settle,
+)
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.model.message_ids import MessageId
 from headrace.runtime.supervise import Supervisor
@@ -266,3 +279,85 @@ class Feed:
             held = [message.receipt for message in self._in_flight.values()]
             refused = await settle(self._cluster, self.subscription, held, how, deadline_seconds=pause)
             self.forget(one.receipt for one in refused if not one.error.retriable)
+
+
+_POLL_FIRST_SECONDS = 0.05
+_POLL_MAX_SECONDS = 1.0
+_STATUSES_MAX = 1000  # that a broker tells at once
+_SAMPLE_HALF = 50  # the oldest messages, and as many others
+_LEASED = "leased"
+
+
+class FeedRegistry:
+    """The feeds of this process, by member: a receipt says whose it is."""
+
+    def __init__(self) -> None:
+        self._by_member: dict[str, Feed] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_member)
+
+    def add(self, feed: Feed) -> None:
+        self._by_member[feed.member] = feed
+
+    def remove(self, feed: Feed) -> None:
+        self._by_member.pop(feed.member, None)
+
+    def settled(self, receipts: Iterable[LeaseReceipt]) -> None:
+        """These were acked, nacked or rejected by a request of its own."""
+        for receipt in receipts:
+            feed = self._by_member.get(receipt.member)
+            if feed is not None:
+                feed.forget([receipt])
+
+
+async def forget_foreign_settlements(cluster: Cluster, feed: Feed) -> None:
+    """Let the feed forget what is not its own any more; runs until it is cancelled."""
+    pause = _POLL_FIRST_SECONDS
+    round_number = 0
+    while True:
+        await asyncio.sleep(pause)
+        gone: list[LeaseReceipt] = []
+        held = feed.held
+        if held:
+            sample, others = _split_sample(held, round_number)
+            round_number += 1
+            with suppress(HeadraceError):  # whoever leads the partition next is asked the next time
+                gone = await _lost_receipts(cluster, feed, sample)
+                if gone and others:
+                    gone += await _lost_receipts(cluster, feed, others)
+        if gone:
+            feed.forget(gone)
+        is_short = feed.in_flight * 2 > feed.credit
+        if is_short and gone:
+            pause = _POLL_FIRST_SECONDS
+        else:
+            pause = min(pause * 2, _POLL_MAX_SECONDS) if is_short else _POLL_MAX_SECONDS
+
+
+def _split_sample(
+    held: Sequence[LeasedMessage], round_number: int
+) -> tuple[Sequence[LeasedMessage], Sequence[LeasedMessage]]:
+    """Those to ask about first, and the others. Every message is in the sample of some turn."""
+    if len(held) <= 2 * _SAMPLE_HALF:
+        return held, ()
+    oldest, newer = held[:_SAMPLE_HALF], held[_SAMPLE_HALF:]
+    start = round_number * _SAMPLE_HALF % len(newer)
+    end = start + _SAMPLE_HALF
+    return (*oldest, *newer[start:end]), (*newer[:start], *newer[end:])
+
+
+async def _lost_receipts(cluster: Cluster, feed: Feed, messages: Iterable[LeasedMessage]) -> list[LeaseReceipt]:
+    by_partition: dict[TopicPartition, dict[int, LeaseReceipt]] = defaultdict(dict)
+    for message in messages:
+        by_partition[TopicPartition(message.id.topic, message.id.partition)][message.id.offset] = message.receipt
+    gone: list[LeaseReceipt] = []
+    for target, receipts in by_partition.items():
+        offsets = list(receipts)
+        for at in range(0, len(offsets), _STATUSES_MAX):
+            some = offsets[at : at + _STATUSES_MAX]
+            for status in await message_statuses(cluster, target, some, [feed.subscription]):
+                ours = (_LEASED, feed.member, receipts[status.offset].attempt)
+                if (status.state, status.member, status.attempts) != ours:
+                    gone.append(receipts[status.offset])
+    return gone

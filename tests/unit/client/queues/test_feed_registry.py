@@ -11,11 +11,9 @@ from tests.unit.push.push_support import put, with_queue
 
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
-from headrace.client.queues.message_status import message_statuses
-from headrace.client.queues.settling import ACK, settle
-from headrace.push import settlements_elsewhere as foreign_settles
-from headrace.push.feed import Feed
-from headrace.push.settlements_elsewhere import FeedRegistry, forget_foreign_settlements
+from headrace.client.queues import feed as foreign_settles
+from headrace.client.queues.feed import Feed, FeedRegistry, forget_foreign_settlements
+from headrace.client.queues.settling import ACK, message_statuses, settle
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import SettleItem
 

@@ -16,11 +16,11 @@ from headrace.client.connections.address import parse_addresses
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import SubscriptionNotFound
 from headrace.client.produce.producer import Producer
+from headrace.client.queues.feed import Feed
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.settling import ACK, EXTEND, NACK, settle
 from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
-from headrace.push.feed import Feed
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import SettleItem
