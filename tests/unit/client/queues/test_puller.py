@@ -196,13 +196,13 @@ def test_what_came_for_one_who_has_just_gone_goes_to_the_next_at_once() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await put(cluster, b"a")
         gone = asyncio.create_task(puller.pull(10, 60.0))
-        hand_out = puller._deliver
+        deliver = puller._leases.deliver
 
-        def hand_out_too_late(messages: list[LeasedMessage]) -> None:
-            hand_out(messages)
+        def deliver_too_late(messages: list[LeasedMessage]) -> None:
+            deliver(messages)
             gone.cancel()
 
-        puller._deliver = hand_out_too_late  # type: ignore[method-assign]
+        puller._leases.deliver = deliver_too_late
         with pytest.raises(asyncio.CancelledError):
             await gone
         (message,) = await Puller(cluster, "jobs", "workers").pull(10, 5.0)
