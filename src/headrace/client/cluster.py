@@ -186,12 +186,12 @@ class Cluster:
             topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=create,
         )
-        answer: MetadataResponse = await self.call(request)
-        raise_for_code(answer.error_code)
+        response: MetadataResponse = await self.call(request)
+        raise_for_code(response.error_code)
         self._metadata_source = self._bootstrap_attempts
         if names is None or self.view.topics.keys() <= set(names):
             self._refreshed_at = self.clock.monotonic()
-        self.view = self.view.merged(answer, complete=names is None)
+        self.view = self.view.merged(response, complete=names is None)
         return self.view
 
     def invalidate_metadata(self) -> None:
@@ -217,7 +217,7 @@ class Cluster:
     def _known_topic(self, name: str) -> TopicView:
         found = self.view.topics.get(name)
         if found is None:
-            raise _unknown_topic(name, self.view.refusals.get(name))
+            raise _unknown_topic(name, self.view.topic_errors.get(name))
         return found
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
@@ -233,8 +233,8 @@ class Cluster:
         """The node id of the broker that coordinates the group."""
         if group not in self._coordinators:
             request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
-            answer: FindCoordinatorResponse = await self.call(request)
-            told = answer.coordinators[0] if answer.coordinators else answer
+            response: FindCoordinatorResponse = await self.call(request)
+            told = response.coordinators[0] if response.coordinators else response
             raise_for_code(told.error_code, told.error_message)
             if told.node_id not in self.view.nodes:
                 await self.refresh([])

@@ -81,28 +81,28 @@ class ClusterView:
     controller_id: int = -1
     nodes: dict[int, Node] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
-    refusals: dict[str, int] = field(default_factory=dict)
+    topic_errors: dict[str, int] = field(default_factory=dict)
 
-    def merged(self, answer: MetadataResponse, *, complete: bool) -> ClusterView:
+    def merged(self, response: MetadataResponse, *, complete: bool) -> ClusterView:
         """The view after an answer; `complete` when it was asked for all topics, so what it omits is gone."""
         topics = {} if complete else dict(self.topics)
-        refusals: dict[str, int] = {}
-        for described in answer.topics:
+        topic_errors: dict[str, int] = {}
+        for described in response.topics:
             if described.name is None:
                 continue
             if described.error_code:
                 topics.pop(described.name, None)
-                refusals[described.name] = described.error_code
+                topic_errors[described.name] = described.error_code
             else:
                 topics[described.name] = _topic(described, self.topics.get(described.name))
-        nodes = {n.node_id: Node(n.node_id, Address(n.host, n.port), n.rack) for n in answer.brokers}
+        nodes = {n.node_id: Node(n.node_id, Address(n.host, n.port), n.rack) for n in response.brokers}
         return replace(
             self,
-            cluster_id=answer.cluster_id or self.cluster_id,
-            controller_id=answer.controller_id,
+            cluster_id=response.cluster_id or self.cluster_id,
+            controller_id=response.controller_id,
             nodes=nodes or self.nodes,
             topics=topics,
-            refusals=refusals,
+            topic_errors=topic_errors,
         )
 
 

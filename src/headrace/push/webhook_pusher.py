@@ -42,12 +42,12 @@ _FAILURES_MAX = 5  # in a row, before the circuit opens
 _OPEN_MS, _OPEN_MAX_MS = 1000, 60_000
 _RESTART_SECONDS, _RESTART_MAX_SECONDS = 1.0, 60.0
 _ERROR_LENGTH_MAX = 300
-_RECHECK_SECONDS = 0.1  # between tries of a receiver that is there at times
+_RECHECK_SECONDS = 0.1  # between attempts to connect to a receiver that is up at times
 
 
 class WebhookStatus(msgspec.Struct):
-    """How a push is doing, in this process, since it was set. `failed` counts answers and tries, not messages. `topic`
-    is empty for a webhook of several topics."""
+    """The state of a webhook in this process, since it was set. `failed` counts requests, not messages. `topic` is
+    empty for a webhook of several topics."""
 
     subscription: str
     topic: str
@@ -70,7 +70,7 @@ class WebhookPusher:
         self._circuit = CircuitBreaker(_FAILURES_MAX, _OPEN_MS, _OPEN_MAX_MS)
         self._rate = RateLimiter(push.rate or None)
         self._status = WebhookStatus(push.subscription, push.topics[0] if len(push.topics) == 1 else "", push.url)
-        self._response_received = asyncio.Event()  # a receiver has answered, or a message was let go
+        self._response_received = asyncio.Event()  # or a message was released
         self._take_task: asyncio.Task[None] | None = None
         self._is_stopped = False
 
@@ -81,18 +81,18 @@ class WebhookPusher:
         return self._status
 
     def set_topics(self, topics: Sequence[str]) -> None:
-        """Its subscription is in these topics now."""
+        """Set the topics that have the subscription now."""
         self._feed.topics = topics
 
     def stop(self) -> None:
-        """Take nothing more; `run` returns when what was sent is answered."""
+        """Take no more messages; `run` returns when every message that was sent is settled."""
         self._is_stopped = True
         self._response_received.set()
         if self._take_task is not None:
             self._take_task.cancel()
 
     async def run(self) -> None:
-        """Until it is stopped; what is in flight when it is cancelled is given back."""
+        """Run until stopped. If it is cancelled, messages in flight are given back."""
         backoff, delivered = self._restart_backoff(), 0
         while not self._is_stopped:
             try:
@@ -135,7 +135,7 @@ class WebhookPusher:
                 deliveries.create_task(self._deliver(message))
 
     async def _wait_for_demand(self) -> None:
-        """Return when more may be leased: one message to try an open circuit with, or all that the push allows."""
+        """Return when messages may be leased: one to probe an open circuit, or as many as the webhook allows."""
         circuit, feed = self._circuit, self._feed
         while circuit.state != "closed":
             await feed.stop_leasing()
@@ -158,7 +158,7 @@ class WebhookPusher:
             await self._feed.release([message])
 
     async def _wait_for_rate(self, message: LeasedMessage) -> bool:
-        """Return when it is this message's turn by the rate; False if it is not to be sent from here, or not now."""
+        """Return True when the rate allows this message; False if it must not be sent from here, or not now."""
         circuit = self._circuit
         while not self._is_stopped and self._feed.holds(message):
             now_ms = self._now_ms()
@@ -185,7 +185,7 @@ class WebhookPusher:
                 how = SettleItem(how=NACK, delay_ms=self._delay_ms(message, outcome), reason=outcome.error)
         refused = await self._feed.settle([message.receipt], how)
         for one in refused:
-            log.info("%s was sent, and is delivered again: %s", one.receipt.id, one.error.message)
+            log.info("webhook message will be delivered again message=%s error=%r", one.receipt.id, one.error.message)
 
     def _delay_ms(self, message: LeasedMessage, outcome: DeliveryOutcome) -> int:
         seconds = outcome.delay_seconds
@@ -207,9 +207,9 @@ class WebhookPusher:
             self._record_error(outcome.error)
         after = self._circuit.state
         if (before, after) == ("closed", "open"):
-            log.warning("the push of %s is held back: %s", self.push.subscription, outcome.error)
+            log.warning("webhook circuit opened subscription=%s error=%r", self.push.subscription, outcome.error)
         elif before != "closed" and after == "closed":
-            log.info("the push of %s goes on", self.push.subscription)
+            log.info("webhook circuit closed subscription=%s", self.push.subscription)
         if after != "closed":
             self._feed.credit = 0
         self._response_received.set()
@@ -225,7 +225,7 @@ class WebhookPusher:
         return what
 
     async def _wait_for_response(self, seconds: float) -> None:
-        """Return when something was answered, or after that time."""
+        """Return when a receiver has responded, or after this time."""
         self._response_received.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -245,7 +245,7 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 _Key = tuple[str, tuple[str, ...]]
-"""Of a webhook: the subscription and the topics that the webhook is for."""
+"""The subscription and the configured topics of a webhook."""
 
 _POLL_SECONDS = 1.0
 _TOPICS_SECONDS = 5.0
@@ -256,7 +256,7 @@ class ClosableSender(MessageSender, Protocol):
 
 
 class WebhookPushers:
-    """Iterates over how they are doing."""
+    """Starts and stops the pushers of a process; iterates over their states."""
 
     def __init__(self, cluster: Cluster, open_sender: Callable[[], Awaitable[ClosableSender]]) -> None:
         self._cluster = cluster
@@ -271,24 +271,24 @@ class WebhookPushers:
         return (pusher.status for pusher in self._pushers.values())
 
     def status(self, topic: str, subscription: str) -> WebhookStatus | None:
-        """None while it is not pushed from here."""
+        """None while the subscription has no webhook in this process."""
         of_group = self._pushers.get((subscription, ()))
         found = self._pushers.get((subscription, (topic,)), of_group)
         return None if found is None else found.status
 
     async def run(self) -> None:
-        """Until it is cancelled."""
-        trouble = ""
+        """Run until cancelled."""
+        last_error = ""
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     try:
                         await self._update(tasks)
-                        trouble = ""
+                        last_error = ""
                     except HeadraceError as error:
-                        if error.message != trouble:
-                            log.warning("which subscriptions are to be pushed is not known: %s", error.message)
-                        trouble = error.message
+                        if error.message != last_error:
+                            log.warning("cannot list webhooks error=%r", error.message)
+                        last_error = error.message
                         self._cluster.invalidate_metadata()
                     await asyncio.sleep(_POLL_SECONDS)
         finally:
@@ -296,20 +296,20 @@ class WebhookPushers:
                 await self._sender.close()
 
     async def _update(self, tasks: asyncio.TaskGroup) -> None:
-        told = await self._poller.ask()
-        if not told and not self._pushers:
+        pushes = await self._poller.ask()
+        if not pushes and not self._pushers:
             return
         now = self._cluster.clock.monotonic()
         is_due = self._checked_at is None or now - self._checked_at >= _TOPICS_SECONDS
-        if told is self._last_webhooks and not is_due:
+        if pushes is self._last_webhooks and not is_due:
             return
-        names = {push.subscription for push in told}
-        subscribed = await subscribed_topics(self._cluster, sorted(names)) if told else {}
-        own = {(push.subscription, topic) for push in told if len(push.topics) == 1 for topic in push.topics}
-        wanted = {_key(push): push for push in told if push.url}
+        names = {push.subscription for push in pushes}
+        subscribed = await subscribed_topics(self._cluster, sorted(names)) if pushes else {}
+        own = {(push.subscription, topic) for push in pushes if len(push.topics) == 1 for topic in push.topics}
+        wanted = {_key(push): push for push in pushes if push.url}
         topics = {key: _topics_of(push, subscribed.get(push.subscription, ()), own) for key, push in wanted.items()}
         await self._apply(tasks, wanted, topics)
-        self._last_webhooks, self._checked_at = told, now
+        self._last_webhooks, self._checked_at = pushes, now
 
     async def _apply(
         self, tasks: asyncio.TaskGroup, wanted: Mapping[_Key, DescribedPush], topics: Mapping[_Key, Sequence[str]]
@@ -317,7 +317,7 @@ class WebhookPushers:
         for key, pusher in list(self._pushers.items()):
             if wanted.get(key) != pusher.push or not topics.get(key):
                 del self._pushers[key]
-                pusher.stop()  # its task ends when the receiver has answered
+                pusher.stop()  # its task ends when the receiver has responded
         for key, push in wanted.items():
             if key in self._pushers:
                 self._pushers[key].set_topics(topics[key])
@@ -333,7 +333,7 @@ def _key(push: DescribedPush) -> _Key:
 
 
 def _topics_of(push: DescribedPush, subscribed: Sequence[str], own: Set[tuple[str, str]]) -> Sequence[str]:
-    """A group's webhook is for its topics, except for those whose subscription has a configuration of its own."""
+    """A group's webhook applies to its topics, except for those whose subscription has its own configuration."""
     if len(push.topics) == 1:
         return [topic for topic in subscribed if topic in push.topics]
     return [

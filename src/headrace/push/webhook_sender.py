@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 _TRANSLATED = IPv6Network("64:ff9b::/96")  # NAT64: the last four bytes are an IPv4 address
 _PLATFORM_SERVICES = (IPv4Network("168.63.129.16/32"), IPv4Network("192.0.0.0/24"))
-"""Counted as public, but answered by the cloud platform itself: Azure's WireServer, Oracle's metadata service."""
+"""Public by their ranges, but served by the cloud platform itself: Azure's WireServer, Oracle's metadata service."""
 _IPV4_MASK = 0xFFFFFFFF
 
 
 class ForbiddenAddress(OSError):
-    """The receiver's address is private, and private ones are not allowed."""
+    """The receiver has a private address, and private addresses are not allowed."""
 
 
 def is_public(address: str) -> bool:
-    """Whether this is an address, and one of the public internet."""
+    """Whether this is an address of the public internet. IPv6 addresses that embed an IPv4 address are judged by it."""
     try:
         found: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
     except ValueError:
@@ -60,7 +60,7 @@ def is_public(address: str) -> bool:
 
 
 def public_socket(address_info: tuple[Any, ...]) -> socket.socket:
-    """A socket for an entry of getaddrinfo; raises `ForbiddenAddress` if that is not public."""
+    """Create a socket for an entry of getaddrinfo; raises `ForbiddenAddress` if the address is not public."""
     family, kind, protocol, _, address = address_info
     if not is_public(address[0]):
         raise ForbiddenAddress(
@@ -75,7 +75,7 @@ _RESPONSE_BYTES_MAX = 64 << 10
 _HEADER_BYTES_MAX = 16 << 10
 _ERROR_LENGTH_MAX = 200
 _CONNECT_PART = 0.5
-_IDLE_SECONDS = 4.0  # before the receiver's own patience ends, which is 5 s with some
+_IDLE_SECONDS = 4.0  # some receivers close idle connections after 5 s
 
 
 class MessageSender(Protocol):
@@ -83,7 +83,7 @@ class MessageSender(Protocol):
 
 
 class WebhookSender:
-    """One for all webhooks of a process: their connections are shared and kept. Made by `open_sender`."""
+    """Shared by all webhooks of a process, with its connections. Created by `open_sender`."""
 
     def __init__(self, session: aiohttp.ClientSession, clock: Clock) -> None:
         self._session = session
@@ -116,22 +116,22 @@ class WebhookSender:
     async def _post(self, push: DescribedPush, message: LeasedMessage, now_seconds: int) -> DeliveryOutcome:
         import aiohttp
 
-        # A part of the time is for the connection, so that it is known whether anything was sent.
+        # A part of the timeout is for connecting, so that a timeout tells whether anything was sent.
         timeout = aiohttp.ClientTimeout(total=None, connect=push.timeout_ms / 1000 * _CONNECT_PART)
         headers = webhook_headers(push, message, now_seconds)
         async with self._session.post(
             push.url, data=message.value or b"", headers=headers, timeout=timeout, allow_redirects=False
-        ) as answer:
+        ) as response:
             left = _RESPONSE_BYTES_MAX
-            while left > 0 and (read := await answer.content.read(left)):
+            while left > 0 and (read := await response.content.read(left)):
                 left -= len(read)
             if left <= 0:
-                answer.close()  # whatever else it has to say, it says to nobody
-            return outcome_of(answer.status, answer.headers.get("retry-after"))
+                response.close()  # do not read the rest
+            return outcome_of(response.status, response.headers.get("retry-after"))
 
 
 async def open_sender(clock: Clock, *, allows_private: bool) -> WebhookSender:
-    # Its import takes longer than the loop may stand still.
+    # Importing aiohttp would block the event loop for too long.
     await asyncio.to_thread(__import__, "aiohttp")
     import aiohttp
 
@@ -153,8 +153,8 @@ async def open_sender(clock: Clock, *, allows_private: bool) -> WebhookSender:
 
 
 def _connect_failure(error: aiohttp.ClientConnectorError) -> str:
-    """Without any address. A name that does not resolve and one that resolves to a private address read the same: the
-    difference would tell which internal names there are."""
+    """The reason without any address. A name that does not resolve and one that resolves to a private address get the
+    same message, because the difference would reveal which internal names exist."""
     cause = getattr(error, "os_error", None)  # with a bad certificate there is none
     if cause is None or isinstance(cause, ssl.SSLError):
         return _error_text(cause or error)

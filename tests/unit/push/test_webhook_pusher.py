@@ -211,13 +211,13 @@ def test_a_receiver_that_fails_and_hangs_and_is_gone_gets_everything_in_the_orde
         seasons = [FAILED, WELL, hung, WELL, ABSENT, WELL]
         began = world.clock.monotonic()
 
-        def answer(_message: LeasedMessage) -> DeliveryOutcome:
+        def response(_message: LeasedMessage) -> DeliveryOutcome:
             season = int((world.clock.monotonic() - began) / 20)
             outcome = seasons[season] if season < len(seasons) else WELL
             receiver.seconds = 10.0 if outcome is hung else 0.05
             return outcome
 
-        receiver.answer = answer
+        receiver.answer = response
         states = set[str]()
         async with pushing(cluster, receiver) as pusher:
             for number in range(40):

@@ -131,15 +131,15 @@ class ClusterAdmin:
 
     async def members(self) -> ClusterMembers:
         async def call() -> ClusterMembers:
-            answer: DescribeClusterResponse = await self._cluster.call(DescribeClusterRequest())
-            raise_for_code(answer.error_code, answer.error_message)
+            response: DescribeClusterResponse = await self._cluster.call(DescribeClusterRequest())
+            raise_for_code(response.error_code, response.error_message)
             brokers = {
                 result.broker_id: BrokerView(
                     result.broker_id, Address(result.host, result.port), result.rack, result.is_draining
                 )
-                for result in answer.brokers
+                for result in response.brokers
             }
-            return ClusterMembers(answer.cluster_id, answer.controller_id, dict(sorted(brokers.items())))
+            return ClusterMembers(response.cluster_id, response.controller_id, dict(sorted(brokers.items())))
 
         return await self._cluster.call_with_retries(call)
 
@@ -150,14 +150,14 @@ class ClusterAdmin:
         found: list[PartitionReplicas] = []
         is_more = True
         while is_more:
-            answer: DescribeTopicPartitionsResponse = await self._cluster.call_with_retries(
+            response: DescribeTopicPartitionsResponse = await self._cluster.call_with_retries(
                 partial(self._cluster.call, request)
             )
-            for topic in answer.topics:
+            for topic in response.topics:
                 found += _partition_replicas(topic, moves)
-            is_more = answer.next_cursor is not None
-            if answer.next_cursor is not None:
-                request.cursor = Cursor(answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+            is_more = response.next_cursor is not None
+            if response.next_cursor is not None:
+                request.cursor = Cursor(response.next_cursor.topic_name, response.next_cursor.partition_index)
         return sorted(found, key=lambda place: place.target)
 
     async def min_insync(self, topics: Iterable[str]) -> Mapping[str, int]:
@@ -171,8 +171,8 @@ class ClusterAdmin:
                 )
                 for name in names
             ]
-            answer: DescribeConfigsResponse = await self._cluster.call(DescribeConfigsRequest(resources=resources))
-            for result in answer.results:
+            response: DescribeConfigsResponse = await self._cluster.call(DescribeConfigsRequest(resources=resources))
+            for result in response.results:
                 if result.error_code in (UnknownTopicOrPartition.code, UnknownTopicId.code):
                     continue  # deleted meanwhile
                 raise_for_code(result.error_code, result.error_message)
@@ -187,14 +187,14 @@ class ClusterAdmin:
 
         async def call() -> Mapping[TopicPartition, ReplicaChange]:
             request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
-            answer: ListPartitionReassignmentsResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code, answer.error_message)
+            response: ListPartitionReassignmentsResponse = await self._cluster.call(request)
+            raise_for_code(response.error_code, response.error_message)
             return {
                 TopicPartition(topic.name, result.partition_index): (
                     tuple(result.adding_replicas),
                     tuple(result.removing_replicas),
                 )
-                for topic in answer.topics
+                for topic in response.topics
                 for result in topic.partitions
             }
 
@@ -214,11 +214,11 @@ class ClusterAdmin:
                 timeout_ms=self._timeout_ms,
                 topics=[ReassignableTopic(name, requested) for name, requested in topics.items()],
             )
-            answer: AlterPartitionReassignmentsResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code, answer.error_message)
+            response: AlterPartitionReassignmentsResponse = await self._cluster.call(request)
+            raise_for_code(response.error_code, response.error_message)
             return [
                 (TopicPartition(topic.name, result.partition_index), result.error_code, result.error_message)
-                for topic in answer.responses
+                for topic in response.responses
                 for result in topic.partitions
             ]
 
@@ -237,8 +237,8 @@ class ClusterAdmin:
 
         async def call() -> None:
             request = DrainBrokerRequest(broker_id=node_id, is_drained=is_drained)
-            answer: DrainBrokerResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code, answer.error_message)
+            response: DrainBrokerResponse = await self._cluster.call(request)
+            raise_for_code(response.error_code, response.error_message)
 
         await self._cluster.call_with_retries(call)
 
@@ -250,8 +250,8 @@ class ClusterAdmin:
 
         async def call() -> None:
             request = IncrementalAlterConfigsRequest(resources=[resource])
-            answer: IncrementalAlterConfigsResponse = await self._cluster.call(request)
-            for result in answer.responses:
+            response: IncrementalAlterConfigsResponse = await self._cluster.call(request)
+            for result in response.responses:
                 raise_for_code(result.error_code, result.error_message)
 
         await self._cluster.call_with_retries(call)
@@ -261,13 +261,13 @@ class ClusterAdmin:
         topics = [DescribableLogDirTopic(name, indexes) for name, indexes in _by_topic(targets).items()]
 
         async def call() -> Mapping[TopicPartition, int]:
-            answer: DescribeLogDirsResponse = await self._cluster.call(
+            response: DescribeLogDirsResponse = await self._cluster.call(
                 DescribeLogDirsRequest(topics=topics), node_id=node_id
             )
-            raise_for_code(answer.error_code)
+            raise_for_code(response.error_code)
             return {
                 TopicPartition(topic.name, result.partition_index): result.partition_size
-                for folder in answer.results
+                for folder in response.results
                 for topic in folder.topics
                 for result in topic.partitions
             }
@@ -278,11 +278,11 @@ class ClusterAdmin:
         async def call(targets: Sequence[TopicPartition]) -> Iterable[_PartitionResult]:
             topics = [TopicPartitions(name, indexes) for name, indexes in _by_topic(targets).items()]
             request = ElectLeadersRequest(election_type, topics, timeout_ms=self._timeout_ms)
-            answer: ElectLeadersResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code)
+            response: ElectLeadersResponse = await self._cluster.call(request)
+            raise_for_code(response.error_code)
             return [
                 (TopicPartition(topic.topic, result.partition_id), result.error_code, result.error_message)
-                for topic in answer.replica_election_results
+                for topic in response.replica_election_results
                 for result in topic.partition_result
             ]
 

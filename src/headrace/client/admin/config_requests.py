@@ -30,13 +30,13 @@ async def describe_configs(
     """These settings, or all of them."""
     requested = DescribeConfigsResource(*resource, configuration_keys=None if names is None else [*names])
 
-    async def ask() -> Sequence[DescribeConfigsResourceResult]:
-        answer: DescribeConfigsResponse = await cluster.call(DescribeConfigsRequest(resources=[requested]))
-        result = only_result(answer.results)
+    async def attempt() -> Sequence[DescribeConfigsResourceResult]:
+        response: DescribeConfigsResponse = await cluster.call(DescribeConfigsRequest(resources=[requested]))
+        result = only_result(response.results)
         raise_for_code(result.error_code, result.error_message)
         return result.configs
 
-    return await cluster.call_with_retries(ask)
+    return await cluster.call_with_retries(attempt)
 
 
 async def alter_configs(cluster: Cluster, resource: Resource, changes: Mapping[str, str | None]) -> None:
@@ -60,20 +60,20 @@ async def replace_configs(cluster: Cluster, resource: Resource, configs: Mapping
 async def configured_resources(cluster: Cluster, resource_type: int) -> frozenset[str]:
     """The names of all resources of this type that have a configuration."""
 
-    async def ask() -> frozenset[str]:
-        answer: ListConfigResourcesResponse = await cluster.call(
+    async def attempt() -> frozenset[str]:
+        response: ListConfigResourcesResponse = await cluster.call(
             ListConfigResourcesRequest(resource_types=[resource_type])
         )
-        raise_for_code(answer.error_code, None)
-        return frozenset(one.resource_name for one in answer.config_resources)
+        raise_for_code(response.error_code, None)
+        return frozenset(one.resource_name for one in response.config_resources)
 
-    return await cluster.call_with_retries(ask)
+    return await cluster.call_with_retries(attempt)
 
 
 async def _send(cluster: Cluster, request: Any) -> None:
-    async def ask() -> None:
-        answer = await cluster.call(request)
-        result = only_result(answer.responses)
+    async def attempt() -> None:
+        response = await cluster.call(request)
+        result = only_result(response.responses)
         raise_for_code(result.error_code, result.error_message)
 
-    await cluster.call_with_retries(ask)
+    await cluster.call_with_retries(attempt)

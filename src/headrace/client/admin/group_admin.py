@@ -29,7 +29,7 @@ _DEAD = "Dead"  # how brokers before DescribeGroups 6 say that there is no such 
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
+class GroupListing:
     """A group in the list; the state is empty when the broker is too old to tell."""
 
     group: str
@@ -79,10 +79,10 @@ class GroupAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def list(self) -> Sequence[ListedGroup]:
+    async def list(self) -> Sequence[GroupListing]:
         """Every group of every broker, by name."""
         view = await self._cluster.call_with_retries(lambda: self._cluster.refresh([]))
-        found: dict[str, ListedGroup] = {}
+        found: dict[str, GroupListing] = {}
         for node_id in sorted(view.nodes):
             for listed in await self._cluster.call_with_retries(partial(self._list_at, node_id)):
                 found[listed.group] = listed
@@ -101,14 +101,14 @@ class GroupAdmin:
     async def delete(self, group: str) -> None:
         """Forget a group and its offsets; it must have no members."""
 
-        async def ask() -> None:
-            answer: DeleteGroupsResponse = await self._cluster.call_coordinator(
+        async def attempt() -> None:
+            response: DeleteGroupsResponse = await self._cluster.call_coordinator(
                 group, DeleteGroupsRequest(groups_names=[group])
             )
-            for described in answer.results:
+            for described in response.results:
                 self._check(group, described.error_code, None)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
 
     async def lag(self, group: str) -> Sequence[PartitionLag]:
         """The group's lag in every partition that it has committed to or holds, in order."""
@@ -139,24 +139,24 @@ class GroupAdmin:
         await commit(self._cluster, group, {target: Commit(offset) for target, offset in offsets.items()})
 
     async def _describe_classic(self, group: str) -> GroupView:
-        async def ask() -> GroupView:
-            answer: DescribeGroupsResponse = await self._cluster.call_coordinator(
+        async def attempt() -> GroupView:
+            response: DescribeGroupsResponse = await self._cluster.call_coordinator(
                 group, DescribeGroupsRequest(groups=[group])
             )
-            described = only_result(answer.groups)
+            described = only_result(response.groups)
             self._check(group, described.error_code, described.error_message)
             if described.group_state == _DEAD:
                 raise GroupIdNotFound(f"there is no group {group!r}")
             return _group(described, await self._cluster.coordinator(group))
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def _describe_consumer_protocol(self, group: str) -> GroupView:
-        async def ask() -> GroupView:
-            answer: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(
+        async def attempt() -> GroupView:
+            response: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(
                 group, newer.ConsumerGroupDescribeRequest(group_ids=[group])
             )
-            described = only_result(answer.groups)
+            described = only_result(response.groups)
             self._check(group, described.error_code, described.error_message)
             return GroupView(
                 group=described.group_id,
@@ -167,7 +167,7 @@ class GroupAdmin:
                 members=[_consumer_protocol_member(member) for member in described.members],
             )
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def _lags(
         self,
@@ -194,10 +194,10 @@ class GroupAdmin:
         topics = (await self._cluster.call_with_retries(lambda: self._cluster.refresh(names))).topics
         return sorted(t for t in targets if t.topic in topics and t.partition < len(topics[t.topic].partitions))
 
-    async def _list_at(self, node_id: int) -> Sequence[ListedGroup]:
-        answer: ListGroupsResponse = await self._cluster.call(ListGroupsRequest(), node_id=node_id)
-        raise_for_code(answer.error_code)
-        return [ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups]
+    async def _list_at(self, node_id: int) -> Sequence[GroupListing]:
+        response: ListGroupsResponse = await self._cluster.call(ListGroupsRequest(), node_id=node_id)
+        raise_for_code(response.error_code)
+        return [GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups]
 
     def _check(self, group: str, code: int, message: str | None) -> None:
         try:

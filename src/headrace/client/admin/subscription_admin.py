@@ -252,14 +252,14 @@ class SubscriptionAdmin:
         """Ask each leader for its partitions; those that have answered are not asked again."""
         waiting = dict.fromkeys(targets)
 
-        async def ask() -> None:
+        async def attempt() -> None:
             by_leader: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
             for target in waiting:
                 by_leader[(await self._cluster.partition(*target)).leader][target.topic].append(target)
             for node_id, topics in by_leader.items():
-                answer = await self._cluster.call(request(topics), node_id=node_id)
-                raise_for_code(getattr(answer, "error_code", 0), getattr(answer, "error_message", None))
-                for topic in answer.topics:
+                response = await self._cluster.call(request(topics), node_id=node_id)
+                raise_for_code(getattr(response, "error_code", 0), getattr(response, "error_message", None))
+                for topic in response.topics:
                     for told in topic.partitions:
                         raise_for_code(told.error_code, told.error_message)
                         target = TopicPartition(topic.name, told.partition_index)
@@ -267,7 +267,7 @@ class SubscriptionAdmin:
                         waiting.pop(target, None)
 
         try:
-            await self._cluster.call_with_retries(ask)
+            await self._cluster.call_with_retries(attempt)
         except GroupIdNotFound as error:
             raise SubscriptionNotFound(error.message) from None
 

@@ -85,31 +85,31 @@ class TokenAdmin:
         return (await self._alter(AlterTokensRequest(revoke=[*token_ids]))).revoked
 
     async def list(self) -> Sequence[TokenView]:
-        async def ask() -> ListTokensResponse:
-            answer: ListTokensResponse = await self._cluster.call(ListTokensRequest())
-            raise_for_code(answer.error_code, answer.error_message)
-            return answer
+        async def attempt() -> ListTokensResponse:
+            response: ListTokensResponse = await self._cluster.call(ListTokensRequest())
+            raise_for_code(response.error_code, response.error_message)
+            return response
 
-        found = [_token_view(token) for token in (await self._cluster.call_with_retries(ask)).tokens]
+        found = [_token_view(token) for token in (await self._cluster.call_with_retries(attempt)).tokens]
         return sorted(found, key=lambda token: (token.created_ms, token.id))
 
     async def _alter(self, request: AlterTokensRequest) -> AlterTokensResponse:
-        async def ask() -> AlterTokensResponse:
-            answer: AlterTokensResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code, answer.error_message)
-            return answer
+        async def attempt() -> AlterTokensResponse:
+            response: AlterTokensResponse = await self._cluster.call(request)
+            raise_for_code(response.error_code, response.error_message)
+            return response
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
 
 async def check_tokens(cluster: Cluster, presented: Sequence[tuple[str, bytes]]) -> list[TokenGrant | None]:
     """What the holders of these ids and hashes may do; None for a token that there is not. One attempt."""
     request = CheckTokenRequest(tokens=[PresentedToken(token_id=one, hash=digest) for one, digest in presented])
-    answer: CheckTokenResponse = await cluster.call(request)
-    raise_for_code(answer.error_code, answer.error_message)
-    if len(answer.tokens) != len(presented):
-        raise MalformedResponse(f"{len(presented)} tokens were to be checked, and {len(answer.tokens)} were")
-    return [_token_grant(token) if token.is_known else None for token in answer.tokens]
+    response: CheckTokenResponse = await cluster.call(request)
+    raise_for_code(response.error_code, response.error_message)
+    if len(response.tokens) != len(presented):
+        raise MalformedResponse(f"{len(presented)} tokens were to be checked, and {len(response.tokens)} were")
+    return [_token_grant(token) if token.is_known else None for token in response.tokens]
 
 
 def _token_view(token: ListedToken) -> TokenView:

@@ -115,12 +115,12 @@ class TopicAdmin:
         )
         request = CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
 
-        async def ask() -> None:
-            answer: CreateTopicsResponse = await self._cluster.call_controller(request)
-            for told in answer.topics:
+        async def attempt() -> None:
+            response: CreateTopicsResponse = await self._cluster.call_controller(request)
+            for told in response.topics:
                 raise_for_code(told.error_code, told.error_message)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         if not validate_only:
             await self._cluster.call_with_retries(lambda: self._ready(topic.name), topics_may_appear=True)
 
@@ -130,12 +130,12 @@ class TopicAdmin:
             topic_names=[name], topics=[DeleteTopicState(name=name)], timeout_ms=self._timeout_ms
         )
 
-        async def ask() -> None:
-            answer: DeleteTopicsResponse = await self._cluster.call_controller(request)
-            for told in answer.responses:
+        async def attempt() -> None:
+            response: DeleteTopicsResponse = await self._cluster.call_controller(request)
+            for told in response.responses:
                 raise_for_code(told.error_code, told.error_message)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         self._cluster.invalidate_metadata()
 
     async def add_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
@@ -146,12 +146,12 @@ class TopicAdmin:
             validate_only=validate_only,
         )
 
-        async def ask() -> None:
-            answer: CreatePartitionsResponse = await self._cluster.call_controller(request)
-            for told in answer.results:
+        async def attempt() -> None:
+            response: CreatePartitionsResponse = await self._cluster.call_controller(request)
+            for told in response.results:
                 raise_for_code(told.error_code, told.error_message)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         self._cluster.invalidate_metadata()
 
     async def configs(self, name: str) -> Sequence[Config]:
@@ -180,18 +180,18 @@ class TopicAdmin:
         )
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
 
-        async def ask() -> None:
-            answer: IncrementalAlterConfigsResponse = await self._cluster.call(request)
-            for told in answer.responses:
+        async def attempt() -> None:
+            response: IncrementalAlterConfigsResponse = await self._cluster.call(request)
+            for told in response.responses:
                 raise_for_code(told.error_code, told.error_message)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete all records before these offsets (HIGH_WATERMARK: all); returns the new first offsets."""
         started: dict[TopicPartition, int] = {}
 
-        async def ask() -> None:
+        async def attempt() -> None:
             by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
             for target in before:
                 if target not in started:
@@ -199,7 +199,7 @@ class TopicAdmin:
             for node_id, targets in by_leader.items():
                 started.update(await self._trim_at(node_id, {target: before[target] for target in targets}))
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         return started
 
     async def sizes(self, name: str) -> dict[int, int]:
@@ -209,9 +209,9 @@ class TopicAdmin:
         wanted = DescribableLogDirTopic(topic=name, partitions=[p.partition for p in view.partitions])
         for node_id in sorted({p.leader_id for p in view.partitions if p.leader_id >= 0}):
             request = DescribeLogDirsRequest(topics=[wanted])
-            answer: DescribeLogDirsResponse = await self._cluster.call(request, node_id=node_id)
-            raise_for_code(answer.error_code)
-            for folder in answer.results:
+            response: DescribeLogDirsResponse = await self._cluster.call(request, node_id=node_id)
+            raise_for_code(response.error_code)
+            for folder in response.results:
                 for topic in folder.topics:
                     for told in topic.partitions:
                         if topic.name == name and view.partitions[told.partition_index].leader_id == node_id:
@@ -230,15 +230,15 @@ class TopicAdmin:
     async def _describe_configs(self, kind: ResourceType, name: str, node_id: int | None) -> Sequence[Config]:
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
 
-        async def ask() -> Sequence[Config]:
+        async def attempt() -> Sequence[Config]:
             request = DescribeConfigsRequest(resources=[resource])
-            answer: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
-            told = only_result(answer.results)
+            response: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
+            told = only_result(response.results)
             raise_for_code(told.error_code, told.error_message)
             configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in told.configs]
             return sorted(configs, key=lambda config: config.name)
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def _trim_at(self, node_id: int, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         topics: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
@@ -248,9 +248,9 @@ class TopicAdmin:
             topics=[DeleteRecordsTopic(name=name, partitions=p) for name, p in topics.items()],
             timeout_ms=self._timeout_ms,
         )
-        answer: DeleteRecordsResponse = await self._cluster.call(request, node_id=node_id)
+        response: DeleteRecordsResponse = await self._cluster.call(request, node_id=node_id)
         started = {}
-        for told in answer.topics:
+        for told in response.topics:
             for partition_ in told.partitions:
                 raise_for_code(partition_.error_code)
                 started[TopicPartition(told.name, partition_.partition_index)] = partition_.low_watermark

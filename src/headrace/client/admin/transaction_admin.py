@@ -52,7 +52,7 @@ _DURATION_SINCE = 1  # the version of ListTransactions that selects by it
 
 
 @dataclass(frozen=True, slots=True)
-class ListedTransaction:
+class TransactionListing:
     transactional_id: str
     producer_id: int
     state: str
@@ -97,7 +97,7 @@ class TransactionAdmin:
         states: Iterable[str] = (),
         producer_ids: Iterable[int] = (),
         older_than_ms: int | None = None,
-    ) -> Sequence[ListedTransaction]:
+    ) -> Sequence[TransactionListing]:
         """The transactional ids of every broker that match all filters, by name.
 
         `older_than_ms` alone lists open transactions only: brokers, as Kafka's do, count from the beginning of the last
@@ -112,7 +112,7 @@ class TransactionAdmin:
             duration_filter=-1 if older_than_ms is None else older_than_ms,
         )
         view = await self._cluster.call_with_retries(lambda: self._cluster.refresh([]))
-        found: list[ListedTransaction] = []
+        found: list[TransactionListing] = []
         for node_id in sorted(view.nodes):
             found += await self._cluster.call_with_retries(partial(self._list_at, node_id, request))
         return sorted(found, key=lambda listed: listed.transactional_id)
@@ -120,12 +120,12 @@ class TransactionAdmin:
     async def describe(self, transactional_id: str) -> TransactionView:
         """One transactional id; raises TransactionalIdNotFound."""
 
-        async def ask() -> TransactionView:
+        async def attempt() -> TransactionView:
             node_id = await transaction_coordinator(self._cluster, transactional_id)
-            answer: DescribeTransactionsResponse = await self._cluster.call(
+            response: DescribeTransactionsResponse = await self._cluster.call(
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]), node_id=node_id
             )
-            told = only_result(answer.transaction_states)
+            told = only_result(response.transaction_states)
             raise_for_code(told.error_code)
             return TransactionView(
                 transactional_id=told.transactional_id,
@@ -138,7 +138,7 @@ class TransactionAdmin:
                 partitions=sorted(TopicPartition(data.topic, p) for data in told.topics for p in data.partitions),
             )
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def abort(self, transactional_id: str) -> TransactionView:
         """Fence the producer, which aborts what it has open; returns what there was."""
@@ -146,12 +146,12 @@ class TransactionAdmin:
         view = await self.describe(transactional_id)
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=view.timeout_ms)
 
-        async def ask() -> None:
+        async def attempt() -> None:
             node_id = await transaction_coordinator(self._cluster, transactional_id)
-            answer: InitProducerIdResponse = await self._cluster.call(request, node_id=node_id)
-            raise_for_code(answer.error_code)
+            response: InitProducerIdResponse = await self._cluster.call(request, node_id=node_id)
+            raise_for_code(response.error_code)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         return view
 
     async def find_open(self, targets: Iterable[TopicPartition]) -> Sequence[OpenTransaction]:
@@ -159,7 +159,7 @@ class TransactionAdmin:
         wanted = set(targets)
         found: list[OpenTransaction] = []
 
-        async def ask() -> None:
+        async def attempt() -> None:
             by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
             for target in sorted(wanted):
                 by_leader[(await self._cluster.partition(*target)).leader].append(target)
@@ -167,7 +167,7 @@ class TransactionAdmin:
                 found.extend(await self._open_at(node_id, there))
                 wanted.difference_update(there)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         return sorted(found, key=lambda transaction: (transaction.target, transaction.start_offset))
 
     async def find_hanging(self, targets: Iterable[TopicPartition], older_than_ms: int) -> Sequence[OpenTransaction]:
@@ -198,14 +198,14 @@ class TransactionAdmin:
             coordinator_epoch=max(transaction.coordinator_epoch, 0),
         )
 
-        async def ask() -> None:
+        async def attempt() -> None:
             leader = (await self._cluster.partition(topic, partition)).leader
-            answer: WriteTxnMarkersResponse = await self._cluster.call(
+            response: WriteTxnMarkersResponse = await self._cluster.call(
                 WriteTxnMarkersRequest(markers=[marker]), node_id=leader
             )
-            raise_for_code(only_result(only_result(only_result(answer.markers).topics).partitions).error_code)
+            raise_for_code(only_result(only_result(only_result(response.markers).topics).partitions).error_code)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
 
     async def _owners(self, producer_ids: set[int]) -> Sequence[TransactionView]:
         """What the coordinators know of these producers."""
@@ -214,19 +214,19 @@ class TransactionAdmin:
         listed = await self.list(producer_ids=sorted(producer_ids))
         return [await self.describe(transaction.transactional_id) for transaction in listed]
 
-    async def _list_at(self, node_id: int, request: ListTransactionsRequest) -> Sequence[ListedTransaction]:
+    async def _list_at(self, node_id: int, request: ListTransactionsRequest) -> Sequence[TransactionListing]:
         if request.duration_filter >= 0:
             transport = await self._cluster.transport(node_id)
             theirs = transport.versions.get(LIST_TRANSACTIONS)
             if theirs is not None and theirs.high < _DURATION_SINCE:
                 raise VersionMismatch(f"{transport.peer} cannot select transactions by their age; it is too old")
-        answer: ListTransactionsResponse = await self._cluster.call(request, node_id=node_id)
-        raise_for_code(answer.error_code)
-        if answer.unknown_state_filters:
-            raise InvalidRequest(f"broker {node_id} knows no state {', '.join(answer.unknown_state_filters)}")
+        response: ListTransactionsResponse = await self._cluster.call(request, node_id=node_id)
+        raise_for_code(response.error_code)
+        if response.unknown_state_filters:
+            raise InvalidRequest(f"broker {node_id} knows no state {', '.join(response.unknown_state_filters)}")
         return [
-            ListedTransaction(told.transactional_id, told.producer_id, told.transaction_state, node_id)
-            for told in answer.transaction_states
+            TransactionListing(told.transactional_id, told.producer_id, told.transaction_state, node_id)
+            for told in response.transaction_states
         ]
 
     async def _open_at(self, node_id: int, targets: Sequence[TopicPartition]) -> Sequence[OpenTransaction]:
@@ -236,9 +236,9 @@ class TransactionAdmin:
         request = DescribeProducersRequest(
             topics=[TopicRequest(name=name, partition_indexes=partitions) for name, partitions in topics.items()]
         )
-        answer: DescribeProducersResponse = await self._cluster.call(request, node_id=node_id)
+        response: DescribeProducersResponse = await self._cluster.call(request, node_id=node_id)
         found = []
-        for topic_answer in answer.topics:
+        for topic_answer in response.topics:
             for told in topic_answer.partitions:
                 raise_for_code(told.error_code, told.error_message)
                 target = TopicPartition(topic_answer.name, told.partition_index)
@@ -262,8 +262,8 @@ async def transaction_coordinator(cluster: Cluster, transactional_id: str) -> in
     request = FindCoordinatorRequest(
         key=transactional_id, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id]
     )
-    answer: FindCoordinatorResponse = await cluster.call(request)
-    told: Any = answer.coordinators[0] if answer.coordinators else answer
+    response: FindCoordinatorResponse = await cluster.call(request)
+    told: Any = response.coordinators[0] if response.coordinators else response
     raise_for_code(told.error_code, told.error_message)
     return int(told.node_id)
 

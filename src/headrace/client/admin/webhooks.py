@@ -62,10 +62,10 @@ class WebhookPoller:
 
     async def ask(self) -> Sequence[DescribedPush]:
         """One attempt; the same object if nothing has changed."""
-        answer: DescribePushesResponse = await self._cluster.call(DescribePushesRequest(version=self._version))
-        raise_for_code(answer.error_code, answer.error_message)
-        if answer.is_changed:
-            self._version, self._pushes = answer.version, answer.pushes
+        response: DescribePushesResponse = await self._cluster.call(DescribePushesRequest(version=self._version))
+        raise_for_code(response.error_code, response.error_message)
+        if response.is_changed:
+            self._version, self._pushes = response.version, response.pushes
         return self._pushes
 
 
@@ -81,8 +81,8 @@ async def subscribed_topics(cluster: Cluster, subscriptions: Sequence[str]) -> M
     found: dict[str, list[str]] = defaultdict(list)
     for node_id, topics in by_leader.items():
         request = DescribeSubscriptionsRequest(subscriptions=[*subscriptions], topics=topics)
-        answer: DescribeSubscriptionsResponse = await cluster.call(request, node_id=node_id)
-        for told in answer.topics:
+        response: DescribeSubscriptionsResponse = await cluster.call(request, node_id=node_id)
+        for told in response.topics:
             partition = only_result(told.partitions)
             raise_for_code(partition.error_code, partition.error_message)
             for described in partition.subscriptions:

@@ -86,12 +86,12 @@ class _GuardedTransport:
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
         _check_circuit(self._circuit, self.peer, self._now_ms())
         try:
-            answer = await self._transport.call(api_key, version, request, deadline_seconds)
+            response = await self._transport.call(api_key, version, request, deadline_seconds)
         except RequestTimedOut:
             self._circuit.failed(self._now_ms())
             raise
         self._circuit.succeeded()
-        return answer
+        return response
 
     def post(self, api_key: int, version: int, request: Any) -> None:
         self._transport.post(api_key, version, request)

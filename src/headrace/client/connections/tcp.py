@@ -110,7 +110,7 @@ class _InFlightRequest:
     correlation_id: int
     api: Api
     version: int
-    answer: asyncio.Future[Any]
+    response: asyncio.Future[Any]
 
 
 class TcpTransport:
@@ -136,11 +136,11 @@ class TcpTransport:
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
         api = APIS[api_key]
         correlation_id = self._send(api, version, request)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._in_flight.append(_InFlightRequest(correlation_id, api, version, answer))
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._in_flight.append(_InFlightRequest(correlation_id, api, version, response))
         try:
             async with asyncio.timeout(deadline_seconds):
-                return await answer
+                return await response
         except TimeoutError:
             error = RequestTimedOut(f"{self.peer} did not answer {api.name} within {deadline_seconds:g} s")
             self._close_with_error(ConnectionLost(error.message))
@@ -224,8 +224,8 @@ class TcpTransport:
         except MalformedFrame:
             self._in_flight.appendleft(expected)
             raise
-        if not expected.answer.done():
-            expected.answer.set_result(message)
+        if not expected.response.done():
+            expected.response.set_result(message)
 
     def _close_with_error(self, failure: HeadraceError) -> None:
         """Close the link and end every call under way; the first failure is the one that is told."""
@@ -235,8 +235,8 @@ class TcpTransport:
         self._stream.close()
         self._unsent.clear()
         for expected in self._in_flight:
-            if not expected.answer.done():
-                expected.answer.set_exception(type(failure)(failure.message))
+            if not expected.response.done():
+                expected.response.set_exception(type(failure)(failure.message))
         self._in_flight.clear()
 
 
@@ -273,13 +273,13 @@ async def _fetch_api_versions(transport: TcpTransport, deadline_seconds: float) 
     version = api.max_version
     while True:
         request = ApiVersionsRequest(client_software_name="headrace", client_software_version=__version__)
-        answer: ApiVersionsResponse = await transport.call(api.key, version, request, deadline_seconds)
-        offered = {key.api_key: VersionRange(key.min_version, key.max_version) for key in answer.api_keys}
-        if answer.error_code == 0:
+        response: ApiVersionsResponse = await transport.call(api.key, version, request, deadline_seconds)
+        offered = {key.api_key: VersionRange(key.min_version, key.max_version) for key in response.api_keys}
+        if response.error_code == 0:
             return offered
         theirs = offered.get(api.key, VersionRange(0, 0))
-        if answer.error_code != UnsupportedVersion.code or theirs.high >= version:
-            raise VersionMismatch(f"{transport.peer} refused to name its versions (error {answer.error_code})")
+        if response.error_code != UnsupportedVersion.code or theirs.high >= version:
+            raise VersionMismatch(f"{transport.peer} refused to name its versions (error {response.error_code})")
         version = theirs.high
 
 

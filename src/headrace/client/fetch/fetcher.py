@@ -63,7 +63,7 @@ class Fetcher:
     def __init__(self, cluster: Cluster, settings: FetchingRules, connection_key: str) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._lane = connection_key
+        self._connection_key = connection_key
         self._fetch_states: dict[TopicPartition, _PartitionFetchState] = {}
         self._next_in_turn: deque[_PartitionFetchState] = (
             deque()
@@ -207,16 +207,16 @@ class Fetcher:
     async def _fetch(self, leader: int, states: list[_PartitionFetchState]) -> None:
         requested = {state.target: (state, state.fetch_offset) for state in states}
         try:
-            answer: FetchResponse = await self._cluster.call(
+            response: FetchResponse = await self._cluster.call(
                 self._request(states),
                 node_id=leader,
                 version_max=_NAMES_UNTIL,
                 timeout_seconds=self._settings.wait_seconds + _RESPONSE_SLACK_SECONDS,
-                connection_key=self._lane,
+                connection_key=self._connection_key,
             )
-            if answer.error_code:
-                raise error_of_code(answer.error_code)
-            for topic in answer.responses:
+            if response.error_code:
+                raise error_of_code(response.error_code)
+            for topic in response.responses:
                 for told in topic.partitions:
                     question = requested.pop(TopicPartition(topic.topic, told.partition_index), None)
                     if question is None:

@@ -208,19 +208,19 @@ class GroupMembership:
             protocol_type=_PROTOCOL_TYPE,
             protocols=protocols,
         )
-        answer: JoinGroupResponse = await self._cluster.call_coordinator(
+        response: JoinGroupResponse = await self._cluster.call_coordinator(
             rules.group,
             request,
             timeout_seconds=rules.poll_interval_max_seconds + _RESPONSE_SLACK_SECONDS,
             connection_key=self._connection_key,
         )
-        if answer.error_code == MemberIdRequired.code:
-            self._member_id = answer.member_id
-        raise_for_code(answer.error_code)
-        self._member_id = answer.member_id
-        self._generation = answer.generation_id
-        self._assignor = _known_assignor(answer.protocol_name or "")
-        return answer
+        if response.error_code == MemberIdRequired.code:
+            self._member_id = response.member_id
+        raise_for_code(response.error_code)
+        self._member_id = response.member_id
+        self._generation = response.generation_id
+        self._assignor = _known_assignor(response.protocol_name or "")
+        return response
 
     async def _sync(self, joined: JoinGroupResponse) -> frozenset[TopicPartition]:
         assignments = []
@@ -240,14 +240,14 @@ class GroupMembership:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        answer: SyncGroupResponse = await self._cluster.call_coordinator(
+        response: SyncGroupResponse = await self._cluster.call_coordinator(
             self._rules.group,
             request,
             timeout_seconds=self._rules.poll_interval_max_seconds + _RESPONSE_SLACK_SECONDS,
             connection_key=self._connection_key,
         )
-        raise_for_code(answer.error_code)
-        return frozenset(decode_assignment(answer.assignment)) if answer.assignment else frozenset()
+        raise_for_code(response.error_code)
+        return frozenset(decode_assignment(response.assignment)) if response.assignment else frozenset()
 
     async def _compute_assignment(self, metadata: Mapping[str, bytes]) -> Mapping[str, Sequence[TopicPartition]]:
         """The leader's work: who gets what."""
@@ -292,14 +292,14 @@ class GroupMembership:
             member_id=self._member_id,
             group_instance_id=self._rules.instance_id,
         )
-        answer: HeartbeatResponse = await self._cluster.call_coordinator(
+        response: HeartbeatResponse = await self._cluster.call_coordinator(
             self._rules.group,
             request,
             timeout_seconds=self._rules.session_timeout_seconds,
             connection_key=self._connection_key,
         )
-        if answer.error_code and generation == self._generation and not self.needs_join:
-            raise error_of_code(answer.error_code)
+        if response.error_code and generation == self._generation and not self.needs_join:
+            raise error_of_code(response.error_code)
 
     async def _watch_partition_counts(self) -> None:
         """The leader notices when subscribed topics have grown or appeared, and calls a rebalance."""

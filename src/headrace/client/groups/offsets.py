@@ -107,9 +107,9 @@ async def _list_offsets_at_leader(
         topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
         timeout_ms=int(cluster.settings.request_timeout_seconds * 1000),
     )
-    answer: ListOffsetsResponse = await cluster.call(request, node_id=node_id)
+    response: ListOffsetsResponse = await cluster.call(request, node_id=node_id)
     found = {}
-    for topic_answer in answer.topics:
+    for topic_answer in response.topics:
         for told in topic_answer.partitions:
             raise_for_code(told.error_code)
             found[TopicPartition(topic_answer.name, told.partition_index)] = FoundOffset(told.offset, told.timestamp)
@@ -130,10 +130,10 @@ async def committed(
         for topic, partition in partitions:
             topics[topic].append(partition)
 
-    async def ask() -> dict[TopicPartition, Commit]:
+    async def attempt() -> dict[TopicPartition, Commit]:
         request = _offset_fetch(group, topics)
-        answer: OffsetFetchResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
-        told = answer.groups[0] if answer.groups else answer
+        response: OffsetFetchResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
+        told = response.groups[0] if response.groups else response
         _raise_for(cluster, group, told.error_code)
         found = {}
         for topic in told.topics:
@@ -144,7 +144,7 @@ async def committed(
                     found[target] = Commit(partition.committed_offset, partition.metadata or "")
         return found
 
-    return await cluster.call_with_retries(ask, deadline_seconds=deadline_seconds)
+    return await cluster.call_with_retries(attempt, deadline_seconds=deadline_seconds)
 
 
 def _offset_fetch(group: str, topics: Mapping[str, list[int]] | None) -> OffsetFetchRequest:
@@ -191,13 +191,13 @@ async def commit(
         topics=[OffsetCommitRequestTopic(name=n, partitions=p) for n, p in topics.items()],
     )
 
-    async def ask() -> None:
-        answer: OffsetCommitResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
-        for topic in answer.topics:
+    async def attempt() -> None:
+        response: OffsetCommitResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
+        for topic in response.topics:
             for partition in topic.partitions:
                 _raise_for(cluster, group, partition.error_code)
 
-    await cluster.call_with_retries(ask, deadline_seconds=deadline_seconds)
+    await cluster.call_with_retries(attempt, deadline_seconds=deadline_seconds)
 
 
 def _raise_for(cluster: Cluster, group: str, code: int) -> None:

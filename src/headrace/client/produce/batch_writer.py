@@ -75,12 +75,12 @@ class IdempotentProducer:
 async def idempotent_producer(cluster: Cluster) -> IdempotentProducer:
     """A new identity, of nobody else."""
 
-    async def ask() -> IdempotentProducer:
-        answer: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
-        raise_for_code(answer.error_code)
-        return IdempotentProducer(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+    async def attempt() -> IdempotentProducer:
+        response: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
+        raise_for_code(response.error_code)
+        return IdempotentProducer(ProducerIdentity(response.producer_id, response.producer_epoch))
 
-    return await cluster.call_with_retries(ask)
+    return await cluster.call_with_retries(attempt)
 
 
 class BatchWriter:

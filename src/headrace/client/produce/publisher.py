@@ -134,7 +134,7 @@ class Publisher:
         view = await self._cluster.refresh([name], create=create)
         found = view.topics.get(name)
         if found is None:
-            code = view.refusals.get(name, UnknownTopicOrPartition.code)
+            code = view.topic_errors.get(name, UnknownTopicOrPartition.code)
             raise error_of_code(code, f"there is no topic {name!r}" if code == UnknownTopicOrPartition.code else None)
         return found
 

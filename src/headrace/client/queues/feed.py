@@ -150,7 +150,7 @@ class Feed:
     # Settling
 
     async def settle(self, receipts: Sequence[LeaseReceipt], how: SettleItem) -> list[FailedSettlement]:
-        """All in the same way, also such as are not in flight here; those that were refused."""
+        """Settle all receipts in the same way, also those that are not in flight here; returns the failed ones."""
         if how.how == ACK:
             refused = await self._acks.ack(receipts)
         else:
@@ -159,11 +159,11 @@ class Feed:
         return refused
 
     async def release(self, messages: Iterable[LeasedMessage]) -> None:
-        """They were delivered to nobody: others may have them at once, and this does not count."""
+        """Return messages that were delivered to nobody; they become available at once, and no attempt is counted."""
         await self._settle_all(messages, SettleItem(how=RELEASE))
 
     async def give_back(self, messages: Iterable[LeasedMessage], reason: str) -> None:
-        """They may have been delivered, and nobody will settle them: others may have them at once."""
+        """Return messages that may have been delivered and will not be settled; they become available at once."""
         await self._settle_all(messages, SettleItem(how=NACK, delay_ms=0, reason=reason))
 
     async def _settle_all(self, messages: Iterable[LeasedMessage], how: SettleItem) -> None:
@@ -173,7 +173,7 @@ class Feed:
             self.forget(receipts)
 
     def forget(self, receipts: Iterable[LeaseReceipt]) -> None:
-        """These are not in flight here any more: somebody has settled them, or their lease is over."""
+        """Stop counting messages that were settled by another request, or whose lease has expired."""
         for receipt in receipts:
             held = self._in_flight.get(receipt.id)
             if held is not None and held.receipt == receipt:
@@ -181,7 +181,7 @@ class Feed:
         self._leases.changed.set()
 
     async def keep_extending(self, lease_seconds: float) -> None:
-        """Keep the leases of all that is in flight; those that are lost are forgotten."""
+        """Extend the leases of all messages in flight until cancelled; forget those whose lease is lost."""
         pause = lease_seconds / _EXTENSIONS_PER_LEASE
         how = SettleItem(how=EXTEND, lease_ms=int(lease_seconds * 1000))
         while True:
@@ -193,13 +193,13 @@ class Feed:
 
 _POLL_FIRST_SECONDS = 0.05
 _POLL_MAX_SECONDS = 1.0
-_STATUSES_MAX = 1000  # that a broker tells at once
+_STATUSES_MAX = 1000  # in one request
 _SAMPLE_HALF = 50  # the oldest messages, and as many others
 _LEASED = "leased"
 
 
 class FeedRegistry:
-    """The feeds of this process, by member: a receipt says whose it is."""
+    """The feeds of this process, by the member name that a receipt contains."""
 
     def __init__(self) -> None:
         self._by_member: dict[str, Feed] = {}
@@ -214,7 +214,7 @@ class FeedRegistry:
         self._by_member.pop(feed.member, None)
 
     def settled(self, receipts: Iterable[LeaseReceipt]) -> None:
-        """These were acked, nacked or rejected by a request of its own."""
+        """Notify the feeds of messages that were acked, nacked or rejected by another request."""
         for receipt in receipts:
             feed = self._by_member.get(receipt.member)
             if feed is not None:
@@ -222,7 +222,12 @@ class FeedRegistry:
 
 
 async def forget_foreign_settlements(cluster: Cluster, feed: Feed) -> None:
-    """Let the feed forget what is not its own any more; runs until it is cancelled."""
+    """Forget messages that other processes have settled, or whose lease was lost; runs until cancelled.
+
+    The brokers are asked every second, and more often while more than half of the credit is used up. They are asked
+    about a sample first, of the oldest messages and of others in turn, and about all messages only if one of the sample
+    is gone. So a feed that holds many messages and settles none costs the brokers no more than a small one.
+    """
     pause = _POLL_FIRST_SECONDS
     round_number = 0
     while True:
@@ -232,7 +237,7 @@ async def forget_foreign_settlements(cluster: Cluster, feed: Feed) -> None:
         if held:
             sample, others = _split_sample(held, round_number)
             round_number += 1
-            with suppress(HeadraceError):  # whoever leads the partition next is asked the next time
+            with suppress(HeadraceError):  # the next round asks the new leader
                 gone = await _lost_receipts(cluster, feed, sample)
                 if gone and others:
                     gone += await _lost_receipts(cluster, feed, others)
@@ -248,7 +253,7 @@ async def forget_foreign_settlements(cluster: Cluster, feed: Feed) -> None:
 def _split_sample(
     held: Sequence[LeasedMessage], round_number: int
 ) -> tuple[Sequence[LeasedMessage], Sequence[LeasedMessage]]:
-    """Those to ask about first, and the others. Every message is in the sample of some turn."""
+    """The messages to ask about first, and the others. Every message is in the sample of some round."""
     if len(held) <= 2 * _SAMPLE_HALF:
         return held, ()
     oldest, newer = held[:_SAMPLE_HALF], held[_SAMPLE_HALF:]

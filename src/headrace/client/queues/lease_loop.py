@@ -131,7 +131,7 @@ class LeaseLoop:
         elif NO_LEADER not in self.pending:
             self.pending[NO_LEADER] = 0
             self.tasks.spawn(self._request(NO_LEADER, failure=failure), "find leaders")
-        idle = sorted(leaders.keys() - self.pending.keys(), key=lambda node_id: self._turns[node_id])
+        idle = sorted((node_id for node_id in leaders if node_id not in self.pending), key=self._turns.__getitem__)
         return {node_id: leaders[node_id] for node_id in idle}
 
     def request(self, node_id: int, topics: Sequence[LeaseTopic], count: int, wait_seconds: float) -> None:

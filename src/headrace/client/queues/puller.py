@@ -235,7 +235,7 @@ class Puller:
 
 
 class PullerPool:
-    """Those of a cluster. One that nobody has used for a while is closed."""
+    """The pullers of a cluster. A puller is closed when it has not been used for a while."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

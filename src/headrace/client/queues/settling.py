@@ -56,13 +56,13 @@ async def message_statuses(
         with_history=with_history,
     )
 
-    async def ask() -> Sequence[SubscriptionStatus]:
+    async def attempt() -> Sequence[SubscriptionStatus]:
         leader = (await cluster.partition(*target)).leader
-        answer: MessageStatusResponse = await cluster.call(request, node_id=leader)
-        raise_for_code(answer.error_code, answer.error_message)
-        return answer.statuses
+        response: MessageStatusResponse = await cluster.call(request, node_id=leader)
+        raise_for_code(response.error_code, response.error_message)
+        return response.statuses
 
-    return await cluster.call_with_retries(ask)
+    return await cluster.call_with_retries(attempt)
 
 
 GAP, ACK, NACK, REJECT, EXTEND, RELEASE = range(6)
@@ -79,7 +79,7 @@ class FailedSettlement(NamedTuple):
 
 
 class _SettleTarget(NamedTuple):
-    """What can be settled by one part of a request: one partition, in one reign of its leader, for one member."""
+    """What one part of a request can settle: leases of one member, by one leader epoch of one partition."""
 
     topic: str
     partition: int
@@ -88,15 +88,15 @@ class _SettleTarget(NamedTuple):
 
 
 class _PartitionSettlement(NamedTuple):
-    """One such part, and whose items they are, in their order."""
+    """One part of a request; `runs` are the receipts of its items, in the same order."""
 
-    place: _SettleTarget
+    target: _SettleTarget
     items: list[SettleItem]
     runs: list[list[LeaseReceipt]]
 
 
 class _BrokerSettlement(NamedTuple):
-    """One request: what a member has to say to one broker."""
+    """One request of a member to one broker."""
 
     node_id: int
     member: str
@@ -111,7 +111,7 @@ async def settle(
     *,
     deadline_seconds: float | None = None,
 ) -> list[FailedSettlement]:
-    """Settle all in the same way; those that were refused."""
+    """Settle all messages in the same way; returns those that were not settled."""
     waiting = _PendingSettlements(cluster, subscription, how)
     waiting.add(receipts)
     try:
@@ -126,7 +126,7 @@ async def settle(
 async def _still_unsettled(
     cluster: Cluster, subscription: str, refused: Sequence[FailedSettlement]
 ) -> list[FailedSettlement]:
-    """Those of the refused that are not settled, or of which nobody can say so."""
+    """The rejected messages that are not settled, or whose state cannot be queried."""
     by_target: dict[TopicPartition, list[FailedSettlement]] = defaultdict(list)
     for one in refused:
         by_target[TopicPartition(one.receipt.id.topic, one.receipt.id.partition)].append(one)
@@ -143,7 +143,7 @@ async def _still_unsettled(
 
 
 class _PendingSettlements:
-    """The messages of one call that no broker has answered for yet."""
+    """The messages of one `settle` call for which there is no response yet."""
 
     def __init__(self, cluster: Cluster, subscription: str, how: SettleItem) -> None:
         self.refused: list[FailedSettlement] = []
@@ -154,58 +154,58 @@ class _PendingSettlements:
         self._parts: list[_PartitionSettlement] = []
 
     def add(self, receipts: Iterable[LeaseReceipt]) -> None:
-        places: dict[tuple[str, int, int, str], list[LeaseReceipt]] = defaultdict(list)
+        by_target: dict[_SettleTarget, list[LeaseReceipt]] = defaultdict(list)
         for receipt in receipts:
             (topic, partition, _), _, epoch, member = receipt
-            places[topic, partition, epoch, member].append(receipt)
-        for place, found in places.items():
+            by_target[_SettleTarget(topic, partition, epoch, member)].append(receipt)
+        for target, found in by_target.items():
             runs = receipt_runs(found)
             while some := list(islice(runs, _ITEMS_MAX)):
-                self._add_receipt_runs(_SettleTarget(*place), some)
+                self._add_receipt_runs(target, some)
 
     def fail_all(self, error: HeadraceError) -> None:
         for part in self._parts:
             self._fail_part(part, error)
 
     async def settle_at_brokers(self) -> None:
-        """One attempt, the brokers side by side; raises what is worth another one."""
+        """One attempt, at all brokers concurrently; raises the first error that is worth another attempt."""
         while self._parts:
-            errands = await self._broker_settlements()
+            settlements = await self._broker_settlements()
             failures: list[HeadraceError] = []
-            if len(errands) == 1:
-                await self._settle_at_broker(errands[0], failures)
+            if len(settlements) == 1:
+                await self._settle_at_broker(settlements[0], failures)
             else:
                 async with asyncio.TaskGroup() as group:
-                    for settlement in errands:
+                    for settlement in settlements:
                         group.create_task(self._settle_at_broker(settlement, failures))
             for failure in failures:
                 self.has_retried = True
                 raise failure
 
     async def _broker_settlements(self) -> list[_BrokerSettlement]:
-        """What there is to ask, and whom. What can be asked of nobody is refused."""
-        errands: list[_BrokerSettlement] = []
+        """The requests to send. Messages of partitions that do not exist fail."""
+        settlements: list[_BrokerSettlement] = []
         latest: dict[tuple[int, str], _BrokerSettlement] = {}
         for part in [*self._parts]:
-            place = part.place
+            target = part.target
             try:
-                leader = (await self._cluster.partition(place.topic, place.partition)).leader
+                leader = (await self._cluster.partition(target.topic, target.partition)).leader
             except UnknownTopicOrPartition as error:
                 self._parts.remove(part)
                 self._fail_part(part, error)
                 continue
-            settlement = latest.get((leader, place.member))
+            settlement = latest.get((leader, target.member))
             if settlement is None or sum(len(one.items) for one in settlement.parts) + len(part.items) > _ITEMS_MAX:
-                settlement = latest[leader, place.member] = _BrokerSettlement(leader, place.member, [])
-                errands.append(settlement)
+                settlement = latest[leader, target.member] = _BrokerSettlement(leader, target.member, [])
+                settlements.append(settlement)
             settlement.parts.append(part)
-        return errands
+        return settlements
 
     async def _settle_at_broker(self, settlement: _BrokerSettlement, failures: list[HeadraceError]) -> None:
-        """Answers come in the order of the request; what is worth another attempt is added to the failures."""
+        """Results come in the order of the request; errors that are worth another attempt are added to `failures`."""
         parts = settlement.parts
         topics = [
-            SettleTopic(part.place.topic, [SettlePartition(part.place.partition, part.place.epoch, part.items)])
+            SettleTopic(part.target.topic, [SettlePartition(part.target.partition, part.target.epoch, part.items)])
             for part in parts
         ]
         try:
@@ -217,12 +217,12 @@ class _PendingSettlements:
             for part in parts:
                 self._handle_error(part, error, failures)
             return
-        for part, told in zip(parts, response.topics, strict=True):
-            answer = told.partitions[0]
-            if answer.error_code:
-                self._handle_error(part, error_of_code(answer.error_code, answer.error_message), failures)
+        for part, topic in zip(parts, response.topics, strict=True):
+            settled = topic.partitions[0]
+            if settled.error_code:
+                self._handle_error(part, error_of_code(settled.error_code, settled.error_message), failures)
             else:
-                self._accept_response(part, answer)
+                self._accept_response(part, settled)
 
     def _handle_error(self, part: _PartitionSettlement, error: HeadraceError, failures: list[HeadraceError]) -> None:
         if error.retriable and not isinstance(error, UnknownTopicOrPartition):
@@ -231,20 +231,20 @@ class _PendingSettlements:
             self._parts.remove(part)
             self._fail_part(part, error)
 
-    def _accept_response(self, part: _PartitionSettlement, answer: SettlePartitionAnswer) -> None:
+    def _accept_response(self, part: _PartitionSettlement, response: SettlePartitionAnswer) -> None:
         self._parts.remove(part)
         singles: list[list[LeaseReceipt]] = []
-        for one in answer.refused:
+        for one in response.refused:
             run = part.runs[one.index]
             if len(run) == 1:
                 self.refused.append(FailedSettlement(run[0], error_of_code(one.error_code, one.error_message)))
             else:
                 singles += [[receipt] for receipt in run]
         if singles:
-            self._add_receipt_runs(part.place, singles)
+            self._add_receipt_runs(part.target, singles)
 
-    def _add_receipt_runs(self, place: _SettleTarget, runs: list[list[LeaseReceipt]]) -> None:
-        self._parts.append(_PartitionSettlement(place, [self._item(run) for run in runs], runs))
+    def _add_receipt_runs(self, target: _SettleTarget, runs: list[list[LeaseReceipt]]) -> None:
+        self._parts.append(_PartitionSettlement(target, [self._item(run) for run in runs], runs))
 
     def _item(self, run: Sequence[LeaseReceipt]) -> SettleItem:
         how = self._how

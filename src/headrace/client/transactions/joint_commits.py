@@ -90,11 +90,11 @@ class JointCommitView(msgspec.Struct, frozen=True):
 
 async def describe_joint_commit(cluster: Cluster, bundle: str) -> JointCommitView:
     check_joint_commit_name(bundle)
-    answer: DescribeBundleResponse = await _call_coordinator(cluster, bundle, DescribeBundleRequest(bundle))
+    response: DescribeBundleResponse = await _call_coordinator(cluster, bundle, DescribeBundleRequest(bundle))
     members = (
-        JointCommitMember(told.transactional_id, told.producer_id, told.producer_epoch) for told in answer.members
+        JointCommitMember(told.transactional_id, told.producer_id, told.producer_epoch) for told in response.members
     )
-    return JointCommitView(answer.sequence, tuple(members), answer.digest)
+    return JointCommitView(response.sequence, tuple(members), response.digest)
 
 
 async def committed_sequence(cluster: Cluster, bundle: str) -> int:
@@ -113,7 +113,7 @@ async def commit_jointly(
     `CommitInDoubt` it may be committed: ask again.
     """
     try:
-        answer = await _end(cluster, bundle, sequence, members, is_commit=True, digest=digest)
+        response = await _end(cluster, bundle, sequence, members, is_commit=True, digest=digest)
     except HeadraceError as error:
         if not error.retriable:
             raise
@@ -121,7 +121,7 @@ async def commit_jointly(
             f"the commit of sequence {sequence} of bundle {bundle!r} was not answered ({error.message}); it may have "
             "been committed: ask again with the same members"
         ) from error
-    return answer.is_committed
+    return response.is_committed
 
 
 async def abort_joint_commit(cluster: Cluster, bundle: str, members: Sequence[JointCommitMember]) -> None:
@@ -142,15 +142,15 @@ async def _end(
     check_joint_commit_name(bundle)
     named = [BundleMember(member.transactional_id, member.producer_id, member.epoch) for member in members]
     request = EndBundleRequest(bundle, sequence, is_commit, named, digest)
-    answer: EndBundleResponse = await _call_coordinator(cluster, bundle, request)
-    return answer
+    response: EndBundleResponse = await _call_coordinator(cluster, bundle, request)
+    return response
 
 
 async def _call_coordinator(cluster: Cluster, bundle: str, request: Any) -> Any:
     async def attempt() -> Any:
         node_id = await transaction_coordinator(cluster, joint_commit_owner_id(bundle))
-        answer = await cluster.call(request, node_id=node_id)
-        raise_for_code(answer.error_code, answer.error_message)
-        return answer
+        response = await cluster.call(request, node_id=node_id)
+        raise_for_code(response.error_code, response.error_message)
+        return response
 
     return await cluster.call_with_retries(attempt)

@@ -111,9 +111,9 @@ class TransactionCoordinatorClient:
         )
 
         async def attempt() -> ProducerIdentity:
-            answer: InitProducerIdResponse = await self.call(request)
-            self.raise_for_code(answer.error_code)
-            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            response: InitProducerIdResponse = await self.call(request)
+            self.raise_for_code(response.error_code)
+            return ProducerIdentity(response.producer_id, response.producer_epoch)
 
         return await self._cluster.call_with_retries(attempt)
 
@@ -128,10 +128,10 @@ class TransactionCoordinatorClient:
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
         )
-        answer: AddPartitionsToTxnResponse = await self.call(request, _ADD_PARTITIONS_MAX)
+        response: AddPartitionsToTxnResponse = await self.call(request, _ADD_PARTITIONS_MAX)
         codes = {
             result.partition_error_code
-            for added in answer.results_by_topic_v3_and_below
+            for added in response.results_by_topic_v3_and_below
             for result in added.results_by_partition
         }
         # Where one is refused the others are not tried: what matters is why the one is.
@@ -247,8 +247,8 @@ class TransactionalProducer:
         request = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, group)
 
         async def add() -> None:
-            answer: AddOffsetsToTxnResponse = await self._coordinator_client.call(request)
-            self._coordinator_client.raise_for_code(answer.error_code)
+            response: AddOffsetsToTxnResponse = await self._coordinator_client.call(request)
+            self._coordinator_client.raise_for_code(response.error_code)
 
         await self._cluster.call_with_retries(add)
         await self._cluster.call_with_retries(
@@ -333,8 +333,8 @@ class TransactionalProducer:
         request = EndTxnRequest(self.transactional_id, *self.identity, is_commit)
 
         async def call() -> None:
-            answer: EndTxnResponse = await self._coordinator_client.call(request, _END_TXN_MAX)
-            self._coordinator_client.raise_for_code(answer.error_code)
+            response: EndTxnResponse = await self._coordinator_client.call(request, _END_TXN_MAX)
+            self._coordinator_client.raise_for_code(response.error_code)
 
         await self._cluster.call_with_retries(call, deadline_seconds=None if is_commit else _ABORT_SECONDS)
 
@@ -353,10 +353,10 @@ class TransactionalProducer:
             membership.instance_id,
             [TxnOffsetCommitRequestTopic(name, partitions) for name, partitions in topics.items()],
         )
-        answer: TxnOffsetCommitResponse = await self._cluster.call_coordinator(
+        response: TxnOffsetCommitResponse = await self._cluster.call_coordinator(
             group, request, version_max=_TXN_OFFSET_COMMIT_MAX
         )
-        for told in answer.topics:
+        for told in response.topics:
             for partition_ in told.partitions:
                 if partition_.error_code:
                     error = error_of_code(partition_.error_code)

@@ -57,12 +57,12 @@ def play(scene: Scene) -> None:
 
 
 def coordinated_by(node_id: int) -> Callable[[FindCoordinatorRequest], FindCoordinatorResponse]:
-    def answer(request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    def response(request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         assert request.key_type == 1
         (key,) = request.coordinator_keys
         return FindCoordinatorResponse(coordinators=[Coordinator(key=key, node_id=node_id, host="x", port=1)])
 
-    return answer
+    return response
 
 
 def transaction(

@@ -24,8 +24,8 @@ async def dial(world: World, broker: ScriptedBroker) -> TcpTransport:
 
 
 async def ask_metadata(transport: TcpTransport, deadline_seconds: float = 5.0) -> MetadataResponse:
-    answer: MetadataResponse = await transport.call(apis.METADATA, 12, MetadataRequest(), deadline_seconds)
-    return answer
+    response: MetadataResponse = await transport.call(apis.METADATA, 12, MetadataRequest(), deadline_seconds)
+    return response
 
 
 def test_dialling_learns_the_versions_of_the_broker() -> None:

@@ -80,7 +80,7 @@ def play(scenario: Callable[[ScriptedCluster, ScriptedBroker, Cluster, BatchMake
 
 
 def refuse(error: type[HeadraceError]) -> Callable[[ProduceRequest], ProduceResponse]:
-    def answer(request: ProduceRequest) -> ProduceResponse:
+    def response(request: ProduceRequest) -> ProduceResponse:
         return ProduceResponse(
             responses=[
                 TopicProduceResponse(
@@ -94,7 +94,7 @@ def refuse(error: type[HeadraceError]) -> Callable[[ProduceRequest], ProduceResp
             ]
         )
 
-    return answer
+    return response
 
 
 def test_batches_are_written_in_order_and_those_of_several_partitions_travel_together() -> None:
@@ -196,11 +196,11 @@ def test_put_waits_while_too_many_bytes_do() -> None:
     ) -> None:
         gate = asyncio.Event()
 
-        async def answer(request: ProduceRequest) -> object:
+        async def response(request: ProduceRequest) -> object:
             await gate.wait()
             return await broker._behave(request)
 
-        broker.script(apis.PRODUCE, answer)
+        broker.script(apis.PRODUCE, response)
         async with BatchWriter(cluster, maker.of, BatchWriterSettings(bytes_in_flight_max=3000)) as writer:
             batches = [maker.batch(FIRST, size=500) for _ in range(5)]
             putting = asyncio.create_task(writer.append(FIRST, batches))

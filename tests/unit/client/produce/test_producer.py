@@ -215,10 +215,10 @@ def test_the_sequence_of_a_batch_in_doubt_is_not_used_again_after_its_delivery_t
         is_silent = True
 
         def append_in_silence(request: ProduceRequest) -> Any:
-            answer = broker._produce(request)
+            response = broker._produce(request)
             if is_silent:
                 broker.script(apis.PRODUCE, append_in_silence)
-            return Fault.CLOSE if is_silent else answer
+            return Fault.CLOSE if is_silent else response
 
         rules = ProducerSettings(delivery_timeout_seconds=5.0)
         async with scripted_cluster.cluster() as cluster, Producer(cluster, rules) as producer:

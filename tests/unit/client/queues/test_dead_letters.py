@@ -254,7 +254,9 @@ def test_a_rate_is_kept() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         began = cluster.clock.monotonic()
         told: list[int] = []
-        outcome = await queue.redrive(ALL, RedriveOptions(rate=2), tell=lambda so_far: told.append(so_far.settled))
+        outcome = await queue.redrive(
+            ALL, RedriveOptions(rate=2), report_progress=lambda so_far: told.append(so_far.settled)
+        )
         assert outcome.settled == told[-1] == 20
         assert 9.4 <= cluster.clock.monotonic() - began < 12
         assert told[0] < 20

@@ -66,8 +66,8 @@ async def produce(cluster: Cluster, member: JointCommitMember, value: bytes, seq
     data = PartitionProduceData(index=TARGET.partition, records=memoryview(batch))
     topics = [TopicProduceData(name=TARGET.topic, partition_data=[data])]
     request = ProduceRequest(transactional_id=member.transactional_id, acks=-1, timeout_ms=3000, topic_data=topics)
-    answer = await cluster.call(request, version_max=11)
-    raise_for_code(only_result(only_result(answer.responses).partition_responses).error_code)
+    response = await cluster.call(request, version_max=11)
+    raise_for_code(only_result(only_result(response.responses).partition_responses).error_code)
 
 
 async def write(cluster: Cluster, name: str, *values: bytes, timeout_seconds: float = 60.0) -> JointCommitMember:

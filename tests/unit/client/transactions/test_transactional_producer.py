@@ -381,8 +381,8 @@ def test_a_commit_that_is_never_answered_is_in_doubt_and_the_next_transaction_be
 def test_a_producer_that_is_fenced_by_a_partition_says_so() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         refused = PartitionProduceResponse(index=0, error_code=InvalidProducerEpoch.code)
-        answer = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[refused])])
-        coordinating.broker.script(apis.PRODUCE, answer)
+        response = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[refused])])
+        coordinating.broker.script(apis.PRODUCE, response)
         await producer.begin()
         await producer.submit("target", b"a")
         with pytest.raises(ProducerFenced, match="'t-1'"):
