@@ -1,4 +1,4 @@
-"""The async client on Kafka's wire protocol: what gateways, followers, SDK, Spark and the CLI are built on.
+"""The asynchronous client on Kafka's wire protocol, used by gateways, followers, the SDK, Spark and the CLI.
 
     async with connect("127.0.0.1:9092") as cluster:
         async with Producer(cluster) as producer:
@@ -7,9 +7,10 @@
             async for record in consumer:
                 ...
 
-One `Cluster` holds metadata and connections; producers, consumers and admin calls share it. Everything runs on one
-loop, every wait has a deadline, and every error is a `HeadraceError` that says whether trying again may help. What only
-some need (queues, requests, schedules, transactions) is imported when it is first asked for.
+- One `Cluster` holds metadata and connections; producers, consumers and admin calls share it.
+- Everything runs on one event loop, every wait has a deadline, and every error is a `HeadraceError` that tells whether
+  a retry may help.
+- Queues, requests, schedules and transactions are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING

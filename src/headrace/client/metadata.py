@@ -1,8 +1,9 @@
-"""What a client knows of its cluster: brokers, topics, partitions and who leads them.
+"""Immutable views of a cluster's metadata: brokers, topics, partitions and their leaders.
 
-Immutable views; `merged` makes the next one from a Metadata answer. The answer of a lagging broker does not undo what
-is known: a partition's leader is replaced only by an answer with the same or a newer leader epoch, and a topic keeps
-the partitions that were seen, because partitions are only ever added.
+`merged` builds the next view from a Metadata response. The response of a lagging broker does not revert it:
+
+- The leader of a partition is replaced only by a response with the same or a newer leader epoch.
+- A topic keeps its known partitions, because partitions are only ever added.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One broker as it advertises itself."""
+    """One broker with its advertised address."""
 
     node_id: int
     address: Address
@@ -74,8 +75,8 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """All of it. `refusals` holds the error code for topics that were asked for last and not described: names that are
-    nowhere are not kept."""
+    """`topic_errors` has the error codes of topics that the latest request named and the broker did not describe. Older
+    ones are dropped, so that names of missing topics do not accumulate."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -84,7 +85,7 @@ class ClusterView:
     topic_errors: dict[str, int] = field(default_factory=dict)
 
     def merged(self, response: MetadataResponse, *, complete: bool) -> ClusterView:
-        """The view after an answer; `complete` when it was asked for all topics, so what it omits is gone."""
+        """The view after a response; `complete` if it lists all topics, so that missing ones were deleted."""
         topics = {} if complete else dict(self.topics)
         topic_errors: dict[str, int] = {}
         for described in response.topics:
@@ -115,7 +116,7 @@ def _topic(described: MetadataResponseTopic, known: TopicView | None) -> TopicVi
         index = partition.partition_index
         before = known.partitions[index] if known is not None and index < len(known.partitions) else None
         partitions.append(_partition(described.name, partition, before))
-    if known is not None and known.topic_id.int:  # brokers before Kafka 2.8 do not tell a topic from its successor
+    if known is not None and known.topic_id.int:  # Kafka before 2.8 has no topic ids
         partitions += known.partitions[len(partitions) :]
     return TopicView(described.name, described.topic_id, described.is_internal, tuple(partitions))
 

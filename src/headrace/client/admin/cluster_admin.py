@@ -1,7 +1,7 @@
-"""The cluster, as an administrator handles it: who holds what, moves of partitions, elections, and drains.
+"""Administer a cluster: replicas, reassignments, elections, drains and the replication throttle.
 
-Every call is repeated while its error is retriable. What is asked for many partitions at once can be refused for some
-of them: those calls return the refusals by partition instead of raising the first.
+Calls are retried while their error is retriable. A call for many partitions can fail for some of them; it returns the
+errors by partition instead of raising the first.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ _MIN_INSYNC = "min.insync.replicas"
 _OF_ALL_BROKERS = ""
 _SET, _DELETE = 0, 1
 _PREFERRED, _UNCLEAN = 0, 1
-_PARTITIONS_PER_REQUEST = 100  # a broker sees to one after the other, and all must be done within the request's time
+_PARTITIONS_PER_REQUEST = 100  # a broker processes them one by one, within the request timeout
 _TOPICS_PER_REQUEST = 500
-# An administrator who names what is not there, or asks for a leader that is not up, is not to wait for it.
+# An administrator who names a missing partition or a leader that is down should not wait for it.
 _NOT_RETRIED = (UnknownTopicOrPartition, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A broker that is up; one that is draining is to hold nothing, or about to go."""
+    """A live broker. A draining broker gives up all its replicas."""
 
     node_id: int
     address: Address
@@ -90,8 +90,8 @@ class ClusterMembers:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """Where a partition is: `in_sync` have all that is committed, `eligible` too, though they are behind. What is in
-    `adding` and `removing` are the two ends of a move under way; `replicas` has both."""
+    """The replicas of a partition. `eligible` replicas (ELR) have all committed records but are not in sync. `adding`
+    and `removing` belong to a reassignment in progress; `replicas` contains both."""
 
     target: TopicPartition
     leader: int
@@ -112,13 +112,13 @@ class PartitionReplicas:
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """Replicas that ought to be in sync and are not; one that is being added is not expected to be."""
+        """Replicas that are not in sync, without those that are being added."""
         return tuple(node for node in self.replicas if node not in self.in_sync and node not in self.adding)
 
 
 PartitionErrors = Mapping[TopicPartition, HeadraceError]
 ReplicaChange = tuple[tuple[int, ...], tuple[int, ...]]
-"""The replicas that are being added, and those that are to go."""
+"""The replicas that are being added, and those that are being removed."""
 
 _PartitionResult = tuple[TopicPartition, int, str | None]
 
@@ -161,7 +161,7 @@ class ClusterAdmin:
         return sorted(found, key=lambda place: place.target)
 
     async def min_insync(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """How many replicas each topic wants in sync before it takes writes with acks=all."""
+        """The `min.insync.replicas` of each topic."""
         wanted: dict[str, int] = {}
 
         async def call(names: Sequence[str]) -> None:
@@ -183,7 +183,7 @@ class ClusterAdmin:
         return wanted
 
     async def moves(self) -> Mapping[TopicPartition, ReplicaChange]:
-        """The partitions that are moving."""
+        """The reassignments in progress."""
 
         async def call() -> Mapping[TopicPartition, ReplicaChange]:
             request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
@@ -201,7 +201,7 @@ class ClusterAdmin:
         return await self._cluster.call_with_retries(call)
 
     async def move(self, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> PartitionErrors:
-        """Begin to move partitions to these replicas; None ends a move that is under way, back to where it began."""
+        """Start to reassign partitions to these replicas; None cancels a reassignment in progress."""
 
         async def call(targets: Sequence[TopicPartition]) -> Iterable[_PartitionResult]:
             topics: dict[str, list[ReassignablePartition]] = defaultdict(list)
@@ -225,15 +225,15 @@ class ClusterAdmin:
         return await self._call_in_chunks(replicas, call)
 
     async def prefer(self, targets: Iterable[TopicPartition]) -> PartitionErrors:
-        """Let the preferred replicas lead, which are the first of each."""
+        """Elect the preferred leader, the first replica, of each partition."""
         return await self._elect(targets, _PREFERRED)
 
     async def elect_unclean(self, targets: Iterable[TopicPartition]) -> PartitionErrors:
-        """Let a replica lead that may lack committed records, which are then lost."""
+        """Elect a leader that may lack committed records, which are lost then."""
         return await self._elect(targets, _UNCLEAN)
 
     async def drain(self, node_id: int, *, is_drained: bool = True) -> None:
-        """Let a broker hold nothing any more, or take part again."""
+        """Move all replicas off a broker, or let it hold replicas again."""
 
         async def call() -> None:
             request = DrainBrokerRequest(broker_id=node_id, is_drained=is_drained)
@@ -243,7 +243,7 @@ class ClusterAdmin:
         await self._cluster.call_with_retries(call)
 
     async def throttle(self, bytes_per_second: int | None) -> None:
-        """The most that each broker copies in a second to catch up; None for no bound."""
+        """Limit the bytes per second that each broker replicates to catch up; None removes the limit."""
         operation, value = (_DELETE, None) if bytes_per_second is None else (_SET, str(bytes_per_second))
         change = IncrementalAlterableConfig(THROTTLED_RATE, operation, value)
         resource = IncrementalAlterConfigsResource(ResourceType.BROKER, _OF_ALL_BROKERS, [change])
@@ -257,7 +257,7 @@ class ClusterAdmin:
         await self._cluster.call_with_retries(call)
 
     async def sizes(self, node_id: int, targets: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The bytes that these partitions take on a broker's disk; those that it does not hold are left out."""
+        """The bytes of these partitions on a broker's disk, without those that it has no replica of."""
         topics = [DescribableLogDirTopic(name, indexes) for name, indexes in _by_topic(targets).items()]
 
         async def call() -> Mapping[TopicPartition, int]:
@@ -293,7 +293,7 @@ class ClusterAdmin:
         targets: Iterable[TopicPartition],
         call: Callable[[Sequence[TopicPartition]], Awaitable[Iterable[_PartitionResult]]],
     ) -> PartitionErrors:
-        """Ask for a share of them at a time; those that may succeed later are asked for again."""
+        """Call for a limited number of partitions at a time; retry those whose error is retriable."""
         refused: dict[TopicPartition, HeadraceError] = {}
 
         async def attempt(share: set[TopicPartition]) -> None:

@@ -1,4 +1,4 @@
-"""Requests about the configuration of one resource, such as a subscription or a group."""
+"""Describe and change the configuration of a resource, such as a topic, a subscription or a group."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
-from headrace.wire.messages import configs as altering
-from headrace.wire.messages import configs as replacing
 from headrace.wire.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
@@ -27,7 +31,7 @@ _SET, _DELETE = 0, 1
 async def describe_configs(
     cluster: Cluster, resource: Resource, names: Sequence[str] | None = None
 ) -> Sequence[DescribeConfigsResourceResult]:
-    """These settings, or all of them."""
+    """The named settings of a resource, or all of them."""
     requested = DescribeConfigsResource(*resource, configuration_keys=None if names is None else [*names])
 
     async def attempt() -> Sequence[DescribeConfigsResourceResult]:
@@ -40,21 +44,19 @@ async def describe_configs(
 
 
 async def alter_configs(cluster: Cluster, resource: Resource, changes: Mapping[str, str | None]) -> None:
-    """Change single settings; None puts one back to its default."""
+    """Change single settings; None resets one to its default."""
     configs = [
-        altering.IncrementalAlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
+        IncrementalAlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
         for name, value in changes.items()
     ]
-    altered = altering.IncrementalAlterConfigsResource(*resource, configs)
-    await _send(cluster, altering.IncrementalAlterConfigsRequest(resources=[altered]))
+    altered = IncrementalAlterConfigsResource(*resource, configs)
+    await _send(cluster, IncrementalAlterConfigsRequest(resources=[altered]))
 
 
 async def replace_configs(cluster: Cluster, resource: Resource, configs: Mapping[str, str]) -> None:
-    """Set these and put all others back to their defaults."""
-    given = [replacing.AlterableConfig(name=name, value=value) for name, value in configs.items()]
-    await _send(
-        cluster, replacing.AlterConfigsRequest(resources=[replacing.AlterConfigsResource(*resource, configs=given)])
-    )
+    """Set these settings and reset all others to their defaults."""
+    given = [AlterableConfig(name=name, value=value) for name, value in configs.items()]
+    await _send(cluster, AlterConfigsRequest(resources=[AlterConfigsResource(*resource, configs=given)]))
 
 
 async def configured_resources(cluster: Cluster, resource_type: int) -> frozenset[str]:

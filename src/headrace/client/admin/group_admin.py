@@ -1,4 +1,4 @@
-"""Consumer groups, as an administrator looks at them: who is in them, how far they lag, where they go on."""
+"""Administer consumer groups: list and describe them, report their lag, move their offsets, delete them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from headrace.wire.messages.groups import (
 )
 
 _CONSUMER = "consumer"
-_DEAD = "Dead"  # how brokers before DescribeGroups 6 say that there is no such group
+_DEAD = "Dead"  # brokers before DescribeGroups 6 return this for a missing group
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A group in the list; the state is empty when the broker is too old to tell."""
+    """A group in a list; the state is empty if the broker is too old to return it."""
 
     group: str
     protocol_type: str
@@ -59,7 +59,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in one partition; `committed` is None when it has committed nothing there."""
+    """The lag of a group in one partition; `committed` is None if it has committed nothing there."""
 
     target: TopicPartition
     committed: int | None
@@ -69,7 +69,7 @@ class PartitionLag:
 
     @property
     def lag(self) -> int:
-        """Records that the group has still to read; without a commit, all that there are."""
+        """The number of records that the group has not read; without a commit, all records."""
         return max(0, self.end - max(self.start, self.start if self.committed is None else self.committed))
 
 
@@ -99,7 +99,7 @@ class GroupAdmin:
                 raise unknown from None
 
     async def delete(self, group: str) -> None:
-        """Forget a group and its offsets; it must have no members."""
+        """Delete a group and its offsets; it must have no members."""
 
         async def attempt() -> None:
             response: DeleteGroupsResponse = await self._cluster.call_coordinator(
@@ -111,7 +111,7 @@ class GroupAdmin:
         await self._cluster.call_with_retries(attempt)
 
     async def lag(self, group: str) -> Sequence[PartitionLag]:
-        """The group's lag in every partition that it has committed to or holds, in order."""
+        """The group's lag in every partition that it has committed to or is assigned, in order."""
         view = await self.describe(group)
         commits = await committed(self._cluster, group)
         holders = {target: member for member in view.members for target in member.partitions}
@@ -124,7 +124,7 @@ class GroupAdmin:
         return await self._lags(chosen, commits, {})
 
     async def check_empty(self, group: str) -> None:
-        """Raise GroupNotEmpty, saying who is in it; a group that does not exist has no members."""
+        """Raise GroupNotEmpty, naming the members; a group that does not exist has none."""
         try:
             members = (await self.describe(group)).members
         except GroupIdNotFound:
@@ -134,7 +134,7 @@ class GroupAdmin:
             raise GroupNotEmpty(f"group {group!r} has members: {who}")
 
     async def move(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Let the group go on at these offsets; it must have no members."""
+        """Commit these offsets for the group; it must have no members."""
         await self.check_empty(group)
         await commit(self._cluster, group, {target: Commit(offset) for target, offset in offsets.items()})
 
@@ -189,7 +189,7 @@ class GroupAdmin:
         ]
 
     async def _existing(self, targets: Set[TopicPartition]) -> Sequence[TopicPartition]:
-        """Those whose topic has not been deleted since."""
+        """The partitions that still exist."""
         names = {target.topic for target in targets}
         topics = (await self._cluster.call_with_retries(lambda: self._cluster.refresh(names))).topics
         return sorted(t for t in targets if t.topic in topics and t.partition < len(topics[t.topic].partitions))
@@ -222,7 +222,7 @@ def _member(described: DescribedGroupMember) -> MemberView:
     try:
         partitions = sorted(decode_assignment(described.member_assignment)) if described.member_assignment else []
     except MalformedFrame:
-        partitions = []  # the group speaks a protocol of its own among its members
+        partitions = []  # the group uses an assignment format that is not Kafka's
     return MemberView(
         described.member_id, described.group_instance_id, described.client_id, described.client_host, partitions
     )

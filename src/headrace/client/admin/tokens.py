@@ -1,6 +1,6 @@
-"""Access tokens, as an administrator handles them, and as a door has them checked.
+"""Manage and check access tokens.
 
-A token's secret is made up here and leaves only in what `create` returns: brokers are sent its hash.
+The secret of a token is generated here and is only in the result of `create`: brokers receive its hash.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ID_LENGTH = 16
 
 
 class TokenView(msgspec.Struct, frozen=True):
-    """What anybody may know of a token."""
+    """A token without its secret."""
 
     id: str
     name: str
@@ -42,7 +42,7 @@ class TokenView(msgspec.Struct, frozen=True):
 
 
 class TokenGrant(msgspec.Struct, frozen=True):
-    """What a token's holder may do."""
+    """The permissions of a token's holder."""
 
     id: str
     name: str
@@ -65,7 +65,7 @@ class TokenAdmin:
         requests_per_second: int | None = None,
         burst: int | None = None,
     ) -> tuple[str, str]:
-        """Its id, and the token itself, which nobody can tell again. Raises what is wrong with a scope."""
+        """Create a token; returns its id and the token itself, which cannot be read again. Raises `InvalidScope`."""
         entropy = self._cluster.entropy
         token_id, secret = entropy.uuid().hex[:_ID_LENGTH], entropy.token(SECRET_BYTES)
         new = NewToken(
@@ -81,7 +81,7 @@ class TokenAdmin:
         return token_id, write_token(token_id, secret)
 
     async def revoke(self, token_ids: Sequence[str]) -> Sequence[str]:
-        """Those of them that there were."""
+        """Revoke tokens; returns the ids of those that existed."""
         return (await self._alter(AlterTokensRequest(revoke=[*token_ids]))).revoked
 
     async def list(self) -> Sequence[TokenView]:
@@ -103,7 +103,7 @@ class TokenAdmin:
 
 
 async def check_tokens(cluster: Cluster, presented: Sequence[tuple[str, bytes]]) -> list[TokenGrant | None]:
-    """What the holders of these ids and hashes may do; None for a token that there is not. One attempt."""
+    """The grants of these ids and hashes; None for a token that does not exist. One attempt."""
     request = CheckTokenRequest(tokens=[PresentedToken(token_id=one, hash=digest) for one, digest in presented])
     response: CheckTokenResponse = await cluster.call(request)
     raise_for_code(response.error_code, response.error_message)
@@ -136,7 +136,7 @@ def _token_grant(token: CheckedToken) -> TokenGrant:
 
 
 def _known_scopes(scopes: Sequence[str]) -> Iterator[Scope]:
-    """What a newer broker may have besides allows nothing here."""
+    """Skip scopes that only newer brokers know; they allow nothing here."""
     for scope in scopes:
         with suppress(InvalidScope):
             yield parse_scope(scope)

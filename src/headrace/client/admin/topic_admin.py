@@ -1,7 +1,6 @@
-"""Topics, as an administrator handles them: make, look at, change, trim, delete.
+"""Administer topics: create, describe, configure, trim and delete them.
 
-Every call is repeated while its error is retriable; otherwise it raises the typed refusal, with the broker's
-sentence.
+Calls are retried while their error is retriable; other errors are raised with the broker's message.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class ReportedConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What a topic is to be; -1 takes the broker's default."""
+    """A topic to create; -1 means the broker's default."""
 
     name: str
     partitions: int = -1
@@ -102,7 +101,7 @@ class TopicAdmin:
         return sorted(view.topics.values(), key=lambda topic: topic.name)
 
     async def describe(self, name: str) -> TopicView:
-        """One topic, freshly asked for."""
+        """One topic, by fresh metadata."""
         return await self._cluster.call_with_retries(lambda: self._cluster.current_topic(name))
 
     async def create(self, topic: NewTopic, *, validate_only: bool = False) -> None:
@@ -139,7 +138,7 @@ class TopicAdmin:
         self._cluster.invalidate_metadata()
 
     async def add_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
-        """Raise the number of partitions to `total`; keys may then go to other partitions than before."""
+        """Raise the number of partitions to `total`; keys may map to other partitions than before."""
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=name, count=total)],
             timeout_ms=self._timeout_ms,
@@ -170,7 +169,7 @@ class TopicAdmin:
         back_to_default: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Change single settings of a topic; the others stay as they are."""
+        """Change single settings of a topic."""
         changes = [
             IncrementalAlterableConfig(name=key, config_operation=0, value=v) for key, v in (set_to or {}).items()
         ]
@@ -188,7 +187,7 @@ class TopicAdmin:
         await self._cluster.call_with_retries(attempt)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete all records before these offsets (HIGH_WATERMARK: all); returns the new first offsets."""
+        """Delete all records before these offsets (HIGH_WATERMARK: all); returns the new log start offsets."""
         started: dict[TopicPartition, int] = {}
 
         async def attempt() -> None:
@@ -203,7 +202,7 @@ class TopicAdmin:
         return started
 
     async def sizes(self, name: str) -> dict[int, int]:
-        """The bytes that each partition takes on its leader's disk."""
+        """The bytes of each partition on its leader's disk."""
         view = await self._cluster.topic(name)
         sizes: dict[int, int] = {}
         wanted = DescribableLogDirTopic(topic=name, partitions=[p.partition for p in view.partitions])

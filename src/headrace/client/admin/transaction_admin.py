@@ -1,9 +1,9 @@
-"""Transactions, as an administrator handles them: which there are, what they touch, and their end by force.
+"""Administer transactions: list and describe them, abort them, and end hanging ones.
 
-A transaction has a coordinator, which knows it by its transactional id, and it is open in partitions, which know it by
-its producer id. It hangs in a partition that still holds it open when the coordinator does not count that partition
-in any more: nobody will ever end it there, and readers of committed records wait for it. Only such a one may be ended
-in its partition alone; any other is aborted by its coordinator, with the same outcome everywhere.
+- The coordinator knows a transaction by its transactional id, its partitions by its producer id.
+- A transaction hangs in a partition where it is open although the coordinator does not list that partition: nothing
+  will end it there, and `read_committed` consumers wait for it. Only a hanging transaction may be ended in a single
+  partition. Any other one is aborted by its coordinator, with the same outcome in all partitions.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ STATES = (
     "Dead",
 )
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-_TRANSACTION_COORDINATOR = 1  # the kind of coordinator
-_DURATION_SINCE = 1  # the version of ListTransactions that selects by it
+_TRANSACTION_COORDINATOR = 1  # key_type of FindCoordinator
+_DURATION_SINCE = 1  # the first version of ListTransactions with a duration filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """What the coordinator knows; `start_ms` is of the open or last transaction, -1 if the producer had none yet."""
+    """The state at the coordinator; `start_ms` is of the open or last transaction, -1 if there was none yet."""
 
     transactional_id: str
     state: str
@@ -75,7 +75,7 @@ class TransactionView:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction as one of its partitions knows it."""
+    """The state of an open transaction in one of its partitions."""
 
     target: TopicPartition
     producer_id: int
@@ -100,8 +100,8 @@ class TransactionAdmin:
     ) -> Sequence[TransactionListing]:
         """The transactional ids of every broker that match all filters, by name.
 
-        `older_than_ms` alone lists open transactions only: brokers, as Kafka's do, count from the beginning of the last
-        transaction of an id, also when that one is over.
+        `older_than_ms` without states lists open transactions only: brokers, like Kafka's, count from the start of the
+        last transaction of an id, even if that has ended.
         """
         wanted = [*states]
         if older_than_ms is not None and not wanted:
@@ -141,8 +141,8 @@ class TransactionAdmin:
         return await self._cluster.call_with_retries(attempt)
 
     async def abort(self, transactional_id: str) -> TransactionView:
-        """Fence the producer, which aborts what it has open; returns what there was."""
-        # Asked for first, because to initialise an id that is not known would make it.
+        """Fence the producer, which aborts its open transaction; returns the state before."""
+        # Described first, because InitProducerId would create an unknown id.
         view = await self.describe(transactional_id)
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=view.timeout_ms)
 
@@ -171,7 +171,7 @@ class TransactionAdmin:
         return sorted(found, key=lambda transaction: (transaction.target, transaction.start_offset))
 
     async def find_hanging(self, targets: Iterable[TopicPartition], older_than_ms: int) -> Sequence[OpenTransaction]:
-        """The transactions that hang in these partitions, and have not been written to for so long."""
+        """The transactions that hang in these partitions and were not written to for this long."""
         now_ms = self._cluster.clock.now_ms()
         quiet = [t for t in await self.find_open(targets) if now_ms - t.last_timestamp_ms >= older_than_ms]
         known = await self._owners({transaction.producer_id for transaction in quiet})
@@ -187,7 +187,7 @@ class TransactionAdmin:
             )
 
     async def end_hanging(self, transaction: OpenTransaction) -> None:
-        """Abort a transaction in one partition; refused unless it hangs there."""
+        """Abort a transaction in one partition; raises InvalidTransactionState unless it hangs there."""
         await self.check_hanging(transaction)
         topic, partition = transaction.target
         marker = WritableTxnMarker(
@@ -208,9 +208,9 @@ class TransactionAdmin:
         await self._cluster.call_with_retries(attempt)
 
     async def _owners(self, producer_ids: set[int]) -> Sequence[TransactionView]:
-        """What the coordinators know of these producers."""
+        """The transactions of these producers at their coordinators."""
         if not producer_ids:
-            return []  # to ask for none would be to ask for all
+            return []  # an empty filter would match all
         listed = await self.list(producer_ids=sorted(producer_ids))
         return [await self.describe(transaction.transactional_id) for transaction in listed]
 
@@ -269,7 +269,7 @@ async def transaction_coordinator(cluster: Cluster, transactional_id: str) -> in
 
 
 def _coordinated_transaction(known: Iterable[TransactionView], transaction: OpenTransaction) -> TransactionView | None:
-    """The one whose coordinator will end this transaction in this partition, too."""
+    """The transaction at a coordinator that will end this one in its partition."""
     for view in known:
         if view.producer_id == transaction.producer_id and transaction.target in view.partitions:
             return view

@@ -1,10 +1,12 @@
-"""One connection to one broker over TCP, with many requests under way at once.
+"""One TCP connection to one broker, with many requests in flight.
 
     frame = size i32 | correlation id i32 | [tags] | body
 
-Answers come in the order of the requests, so a request that passes its deadline holds up all behind it: the
-connection is then closed, and the caller dials again. A caller that is cancelled just drops its answer.
-The connection has no task of its own; the loop calls it back when the link may be read or written.
+- Responses come in the order of the requests, so a request that reaches its deadline delays all later ones. The
+  connection is closed then, and the caller dials again. The response to a cancelled call is dropped.
+- There is no task per connection: the event loop calls back when the socket is readable or writable.
+- Small frames are copied out of one reused buffer. A large frame that has not arrived completely gets its own memory
+  and is received into it directly. The bytes of a frame are never overwritten, so views of its records stay valid.
 """
 
 from __future__ import annotations
@@ -25,19 +27,12 @@ from headrace.wire.codec.codec import decode, encode
 from headrace.wire.codec.header import encode_request_header, parse_response_header
 from headrace.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-# Cuts the byte stream from a broker into frames.
-#
-# Small frames are copied out of one reused buffer; a large one that has not all arrived gets memory of its own
-# and is received straight into it. Either way a frame's bytes are never written again, so record views into it
-# stay valid.
-
-
 _BUFFER_SIZE = 128 * 1024
 _FRAME_SIZE_MAX = 512 * 1024 * 1024
 
 
 class ResponseFrameReader:
-    """Reads one link. `receive` once per readiness; it returns the frames that this completed."""
+    """Splits a byte stream into frames. Call `receive` once whenever the stream is readable."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -105,8 +100,6 @@ _READS_PER_WAKE = 16
 
 @dataclass(slots=True)
 class _InFlightRequest:
-    """An answer that is to come."""
-
     correlation_id: int
     api: Api
     version: int
@@ -114,7 +107,7 @@ class _InFlightRequest:
 
 
 class TcpTransport:
-    """A Transport over one link. Made by `TcpDialer`, which also asks for the versions."""
+    """A Transport over one byte stream. Created by `TcpDialer`, which also negotiates the versions."""
 
     def __init__(self, stream: ByteStream, client_id: str) -> None:
         self.peer = stream.peer
@@ -168,7 +161,7 @@ class TcpTransport:
         return correlation_id
 
     def _write(self) -> None:
-        """Send until all is gone or the link is full; then go on when it may be written."""
+        """Send until everything is sent or the socket is full; then continue when it is writable."""
         unsent = self._unsent
         try:
             while unsent:
@@ -228,7 +221,7 @@ class TcpTransport:
             expected.response.set_result(message)
 
     def _close_with_error(self, failure: HeadraceError) -> None:
-        """Close the link and end every call under way; the first failure is the one that is told."""
+        """Close the connection and fail all pending calls; only the first failure is reported."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -241,7 +234,7 @@ class TcpTransport:
 
 
 class TcpDialer:
-    """Opens TCP transports under one client id."""
+    """Opens TCP transports with one client id."""
 
     def __init__(self, network: Network, client_id: str) -> None:
         self._network = network
@@ -268,7 +261,7 @@ class TcpDialer:
 
 
 async def _fetch_api_versions(transport: TcpTransport, deadline_seconds: float) -> dict[int, VersionRange]:
-    """Negotiate. An older broker answers error 35 with the range that it does speak: ask again in that."""
+    """Negotiate API versions. An older broker returns UNSUPPORTED_VERSION with its own range: retry with that."""
     api = APIS[API_VERSIONS]
     version = api.max_version
     while True:

@@ -1,4 +1,4 @@
-"""Questions about offsets, asked at the right brokers: by time at the leaders, commits at the coordinator."""
+"""Find offsets by timestamp at the leaders, and read and commit group offsets at the coordinator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch name topics by id from version 
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """The first offset at or after the time asked for; both are -1 when there is none."""
+    """The first offset at or after a timestamp; both are -1 if there is none."""
 
     offset: int
     timestamp_ms: int
@@ -45,7 +45,7 @@ class FoundOffset:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """Who commits: a member of a generation, or (by default) nobody in particular."""
+    """The member and generation that commits; by default none, which the coordinator does not check."""
 
     generation: int = -1
     member_id: str = ""
@@ -54,7 +54,7 @@ class ConsumerGroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """How far a group has read: `offset` is the next one to read."""
+    """A committed offset, which is the next one to read."""
 
     offset: int
     metadata: str = ""
@@ -67,8 +67,8 @@ async def find_offsets(
     read_committed: bool = False,
     deadline_seconds: float | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
-    """The offset for a timestamp (ms, or START or END) of each partition; leaders are asked side by side. With
-    `read_committed`, the END is where the first open transaction begins."""
+    """The offset for a timestamp (ms, START or END) of each partition; queries the leaders concurrently. With
+    `read_committed`, END is the last stable offset."""
     found: dict[TopicPartition, FoundOffset] = {}
 
     async def ask_all() -> None:
@@ -123,7 +123,7 @@ async def committed(
     *,
     deadline_seconds: float | None = None,
 ) -> dict[TopicPartition, Commit]:
-    """What the group has committed for these partitions (None: all); those without a commit are left out."""
+    """The committed offsets of the group in these partitions (None: all), without partitions that have none."""
     topics: dict[str, list[int]] | None = None
     if partitions is not None:
         topics = defaultdict(list)
@@ -148,7 +148,7 @@ async def committed(
 
 
 def _offset_fetch(group: str, topics: Mapping[str, list[int]] | None) -> OffsetFetchRequest:
-    """The question in both forms: about one group, for older brokers, and about several, for newer ones."""
+    """A request in both forms: for one group (older brokers) and for several (newer brokers)."""
     one: list[OffsetFetchRequestTopic] | None = None
     many: list[OffsetFetchRequestTopics] | None = None
     if topics is not None:
@@ -170,7 +170,7 @@ async def commit(
     *,
     deadline_seconds: float | None = None,
 ) -> None:
-    """Remember how far the group has read; all of it or an error."""
+    """Commit offsets of the group; raises if any of them is rejected."""
     if not offsets:
         return
     who = membership or ConsumerGroupMetadata()
