@@ -79,7 +79,7 @@ class Cluster:
         self._coordinators: dict[str, int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshed_at: float | None = None
-        self._bootstrap_attempts: Address | None = None
+        self._last_address: Address | None = None
         self._metadata_source: Address | None = None
         self._avoided_address: Address | None = None
 
@@ -170,6 +170,16 @@ class Cluster:
                     raise
                 await asyncio.sleep(pause)
 
+    async def call_until_success(self, request: Any) -> Any:
+        """Call any broker, with retries; raises the error of the response."""
+
+        async def attempt() -> Any:
+            response = await self.call(request)
+            raise_for_code(response.error_code, response.error_message)
+            return response
+
+        return await self.call_with_retries(attempt)
+
     def backoff(self) -> Backoff:
         return Backoff(
             self.entropy,
@@ -190,7 +200,7 @@ class Cluster:
         )
         response: MetadataResponse = await self.call(request)
         raise_for_code(response.error_code)
-        self._metadata_source = self._bootstrap_attempts
+        self._metadata_source = self._last_address
         if names is None or self.view.topics.keys() <= set(names):
             self._refreshed_at = self.clock.monotonic()
         self.view = self.view.merged(response, complete=names is None)
@@ -294,7 +304,7 @@ class Cluster:
         for address in sorted(candidates, key=lambda address: (address == self._avoided_address, address != is_open)):
             try:
                 transport = await self._transports.get_or_dial(address, "")
-                self._bootstrap_attempts = address
+                self._last_address = address
                 return transport
             except Unreachable as error:
                 failures.append(error.message)

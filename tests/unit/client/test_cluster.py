@@ -262,7 +262,7 @@ def test_the_coordinator_is_found_again_when_it_has_moved(version: int) -> None:
         for broker in (first, second):
             broker.versions[apis.FIND_COORDINATOR] = (0, version)
         first.script(apis.FIND_COORDINATOR, _coordinator(1), _coordinator(2))
-        # Whoever told us of a coordinator that is none is not asked again at once.
+        # The broker that named a wrong coordinator is not asked again at once.
         second.script(apis.FIND_COORDINATOR, _coordinator(-1, CoordinatorLoading.code), _coordinator(2))
         first.script(apis.OFFSET_COMMIT, _commit_answer(NotCoordinator.code))
         second.script(apis.OFFSET_COMMIT, _commit_answer(0))

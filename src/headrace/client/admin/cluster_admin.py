@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from headrace.client.admin.config_requests import alter_configs
 from headrace.client.admin.topic_admin import ResourceType
 from headrace.client.cluster import Cluster
 from headrace.client.connections.address import Address
@@ -29,10 +30,6 @@ from headrace.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
 )
 from headrace.wire.messages.metadata import (
     Cursor,
@@ -49,7 +46,6 @@ from headrace.wire.messages.replicas import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DrainBrokerRequest,
-    DrainBrokerResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -63,7 +59,6 @@ THROTTLED_RATE = "follower.replication.throttled.rate"
 
 _MIN_INSYNC = "min.insync.replicas"
 _OF_ALL_BROKERS = ""
-_SET, _DELETE = 0, 1
 _PREFERRED, _UNCLEAN = 0, 1
 _PARTITIONS_PER_REQUEST = 100  # a broker processes them one by one, within the request timeout
 _TOPICS_PER_REQUEST = 500
@@ -130,18 +125,14 @@ class ClusterAdmin:
         self._cluster = cluster
 
     async def members(self) -> ClusterMembers:
-        async def call() -> ClusterMembers:
-            response: DescribeClusterResponse = await self._cluster.call(DescribeClusterRequest())
-            raise_for_code(response.error_code, response.error_message)
-            brokers = {
-                result.broker_id: BrokerView(
-                    result.broker_id, Address(result.host, result.port), result.rack, result.is_draining
-                )
-                for result in response.brokers
-            }
-            return ClusterMembers(response.cluster_id, response.controller_id, dict(sorted(brokers.items())))
-
-        return await self._cluster.call_with_retries(call)
+        response: DescribeClusterResponse = await self._cluster.call_until_success(DescribeClusterRequest())
+        brokers = {
+            result.broker_id: BrokerView(
+                result.broker_id, Address(result.host, result.port), result.rack, result.is_draining
+            )
+            for result in response.brokers
+        }
+        return ClusterMembers(response.cluster_id, response.controller_id, dict(sorted(brokers.items())))
 
     async def places(self, topics: Iterable[str] = ()) -> Sequence[PartitionReplicas]:
         """Every partition of these topics, or of all; raises UnknownTopicOrPartition."""
@@ -184,21 +175,16 @@ class ClusterAdmin:
 
     async def moves(self) -> Mapping[TopicPartition, ReplicaChange]:
         """The reassignments in progress."""
-
-        async def call() -> Mapping[TopicPartition, ReplicaChange]:
-            request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
-            response: ListPartitionReassignmentsResponse = await self._cluster.call(request)
-            raise_for_code(response.error_code, response.error_message)
-            return {
-                TopicPartition(topic.name, result.partition_index): (
-                    tuple(result.adding_replicas),
-                    tuple(result.removing_replicas),
-                )
-                for topic in response.topics
-                for result in topic.partitions
-            }
-
-        return await self._cluster.call_with_retries(call)
+        request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
+        response: ListPartitionReassignmentsResponse = await self._cluster.call_until_success(request)
+        return {
+            TopicPartition(topic.name, result.partition_index): (
+                tuple(result.adding_replicas),
+                tuple(result.removing_replicas),
+            )
+            for topic in response.topics
+            for result in topic.partitions
+        }
 
     async def move(self, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> PartitionErrors:
         """Start to reassign partitions to these replicas; None cancels a reassignment in progress."""
@@ -234,27 +220,12 @@ class ClusterAdmin:
 
     async def drain(self, node_id: int, *, is_drained: bool = True) -> None:
         """Move all replicas off a broker, or let it hold replicas again."""
-
-        async def call() -> None:
-            request = DrainBrokerRequest(broker_id=node_id, is_drained=is_drained)
-            response: DrainBrokerResponse = await self._cluster.call(request)
-            raise_for_code(response.error_code, response.error_message)
-
-        await self._cluster.call_with_retries(call)
+        await self._cluster.call_until_success(DrainBrokerRequest(broker_id=node_id, is_drained=is_drained))
 
     async def throttle(self, bytes_per_second: int | None) -> None:
         """Limit the bytes per second that each broker replicates to catch up; None removes the limit."""
-        operation, value = (_DELETE, None) if bytes_per_second is None else (_SET, str(bytes_per_second))
-        change = IncrementalAlterableConfig(THROTTLED_RATE, operation, value)
-        resource = IncrementalAlterConfigsResource(ResourceType.BROKER, _OF_ALL_BROKERS, [change])
-
-        async def call() -> None:
-            request = IncrementalAlterConfigsRequest(resources=[resource])
-            response: IncrementalAlterConfigsResponse = await self._cluster.call(request)
-            for result in response.responses:
-                raise_for_code(result.error_code, result.error_message)
-
-        await self._cluster.call_with_retries(call)
+        rate = None if bytes_per_second is None else str(bytes_per_second)
+        await alter_configs(self._cluster, (ResourceType.BROKER, _OF_ALL_BROKERS), {THROTTLED_RATE: rate})
 
     async def sizes(self, node_id: int, targets: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The bytes of these partitions on a broker's disk, without those that it has no replica of."""

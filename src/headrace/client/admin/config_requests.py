@@ -43,14 +43,16 @@ async def describe_configs(
     return await cluster.call_with_retries(attempt)
 
 
-async def alter_configs(cluster: Cluster, resource: Resource, changes: Mapping[str, str | None]) -> None:
+async def alter_configs(
+    cluster: Cluster, resource: Resource, changes: Mapping[str, str | None], *, validate_only: bool = False
+) -> None:
     """Change single settings; None resets one to its default."""
     configs = [
         IncrementalAlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
         for name, value in changes.items()
     ]
     altered = IncrementalAlterConfigsResource(*resource, configs)
-    await _send(cluster, IncrementalAlterConfigsRequest(resources=[altered]))
+    await _send(cluster, IncrementalAlterConfigsRequest(resources=[altered], validate_only=validate_only))
 
 
 async def replace_configs(cluster: Cluster, resource: Resource, configs: Mapping[str, str]) -> None:

@@ -203,7 +203,7 @@ class SubscriptionAdmin:
             ]
             return DescribeSubscriptionsRequest(subscriptions=names, topics=requested)
 
-        def take(target: TopicPartition, told: Any) -> None:
+        def take(target: TopicPartition, result: Any) -> None:
             found.extend(
                 PartitionBacklog(
                     one.subscription,
@@ -216,7 +216,7 @@ class SubscriptionAdmin:
                     one.dying,
                     None if one.oldest_ms == _UNSET else one.oldest_ms,
                 )
-                for one in told.subscriptions
+                for one in result.subscriptions
             )
 
         await self._call_leaders(targets, request, take)
@@ -237,8 +237,8 @@ class SubscriptionAdmin:
             ]
             return AlterSubscriptionsRequest(name, action, requested)
 
-        def take(target: TopicPartition, told: Any) -> None:
-            floors[target] = told.floor
+        def take(target: TopicPartition, result: Any) -> None:
+            floors[target] = result.floor
 
         await self._call_leaders(targets, request, take)
         return floors
@@ -260,10 +260,10 @@ class SubscriptionAdmin:
                 response = await self._cluster.call(request(topics), node_id=node_id)
                 raise_for_code(getattr(response, "error_code", 0), getattr(response, "error_message", None))
                 for topic in response.topics:
-                    for told in topic.partitions:
-                        raise_for_code(told.error_code, told.error_message)
-                        target = TopicPartition(topic.name, told.partition_index)
-                        take(target, told)
+                    for result in topic.partitions:
+                        raise_for_code(result.error_code, result.error_message)
+                        target = TopicPartition(topic.name, result.partition_index)
+                        take(target, result)
                         waiting.pop(target, None)
 
         try:

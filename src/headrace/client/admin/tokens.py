@@ -77,29 +77,19 @@ class TokenAdmin:
             requests_per_second=-1 if requests_per_second is None else requests_per_second,
             burst=burst or requests_per_second or 1,
         )
-        await self._alter(AlterTokensRequest(create=[new]))
+        await self._cluster.call_until_success(AlterTokensRequest(create=[new]))
         return token_id, write_token(token_id, secret)
 
     async def revoke(self, token_ids: Sequence[str]) -> Sequence[str]:
         """Revoke tokens; returns the ids of those that existed."""
-        return (await self._alter(AlterTokensRequest(revoke=[*token_ids]))).revoked
+        request = AlterTokensRequest(revoke=[*token_ids])
+        response: AlterTokensResponse = await self._cluster.call_until_success(request)
+        return response.revoked
 
     async def list(self) -> Sequence[TokenView]:
-        async def attempt() -> ListTokensResponse:
-            response: ListTokensResponse = await self._cluster.call(ListTokensRequest())
-            raise_for_code(response.error_code, response.error_message)
-            return response
-
-        found = [_token_view(token) for token in (await self._cluster.call_with_retries(attempt)).tokens]
+        response: ListTokensResponse = await self._cluster.call_until_success(ListTokensRequest())
+        found = [_token_view(token) for token in response.tokens]
         return sorted(found, key=lambda token: (token.created_ms, token.id))
-
-    async def _alter(self, request: AlterTokensRequest) -> AlterTokensResponse:
-        async def attempt() -> AlterTokensResponse:
-            response: AlterTokensResponse = await self._cluster.call(request)
-            raise_for_code(response.error_code, response.error_message)
-            return response
-
-        return await self._cluster.call_with_retries(attempt)
 
 
 async def check_tokens(cluster: Cluster, presented: Sequence[tuple[str, bytes]]) -> list[TokenGrant | None]:

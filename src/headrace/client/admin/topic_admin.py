@@ -6,10 +6,12 @@ Calls are retried while their error is retriable; other errors are raised with t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
+from headrace.client.admin.config_requests import alter_configs
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
 from headrace.client.metadata import TopicPartition, TopicView
@@ -18,10 +20,6 @@ from headrace.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
 )
 from headrace.wire.messages.replicas import (
     DescribableLogDirTopic,
@@ -32,16 +30,13 @@ from headrace.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
     DeleteTopicState,
 )
 
@@ -113,13 +108,7 @@ class TopicAdmin:
             configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
         )
         request = CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
-
-        async def attempt() -> None:
-            response: CreateTopicsResponse = await self._cluster.call_controller(request)
-            for told in response.topics:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(attempt)
+        await self._call_controller(request, lambda response: response.topics)
         if not validate_only:
             await self._cluster.call_with_retries(lambda: self._ready(topic.name), topics_may_appear=True)
 
@@ -128,13 +117,7 @@ class TopicAdmin:
         request = DeleteTopicsRequest(
             topic_names=[name], topics=[DeleteTopicState(name=name)], timeout_ms=self._timeout_ms
         )
-
-        async def attempt() -> None:
-            response: DeleteTopicsResponse = await self._cluster.call_controller(request)
-            for told in response.responses:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(attempt)
+        await self._call_controller(request, lambda response: response.responses)
         self._cluster.invalidate_metadata()
 
     async def add_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
@@ -144,13 +127,7 @@ class TopicAdmin:
             timeout_ms=self._timeout_ms,
             validate_only=validate_only,
         )
-
-        async def attempt() -> None:
-            response: CreatePartitionsResponse = await self._cluster.call_controller(request)
-            for told in response.results:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(attempt)
+        await self._call_controller(request, lambda response: response.results)
         self._cluster.invalidate_metadata()
 
     async def configs(self, name: str) -> Sequence[Config]:
@@ -170,21 +147,8 @@ class TopicAdmin:
         validate_only: bool = False,
     ) -> None:
         """Change single settings of a topic."""
-        changes = [
-            IncrementalAlterableConfig(name=key, config_operation=0, value=v) for key, v in (set_to or {}).items()
-        ]
-        changes += [IncrementalAlterableConfig(name=key, config_operation=1, value=None) for key in back_to_default]
-        resource = IncrementalAlterConfigsResource(
-            resource_type=ResourceType.TOPIC, resource_name=name, configs=changes
-        )
-        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-
-        async def attempt() -> None:
-            response: IncrementalAlterConfigsResponse = await self._cluster.call(request)
-            for told in response.responses:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(attempt)
+        changes = {**(set_to or {}), **dict.fromkeys(back_to_default)}
+        await alter_configs(self._cluster, (ResourceType.TOPIC, name), changes, validate_only=validate_only)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete all records before these offsets (HIGH_WATERMARK: all); returns the new log start offsets."""
@@ -212,14 +176,23 @@ class TopicAdmin:
             raise_for_code(response.error_code)
             for folder in response.results:
                 for topic in folder.topics:
-                    for told in topic.partitions:
-                        if topic.name == name and view.partitions[told.partition_index].leader_id == node_id:
-                            sizes[told.partition_index] = told.partition_size
+                    for result in topic.partitions:
+                        if topic.name == name and view.partitions[result.partition_index].leader_id == node_id:
+                            sizes[result.partition_index] = result.partition_size
         return sizes
 
     @property
     def _timeout_ms(self) -> int:
         return int(self._cluster.settings.request_timeout_seconds * 1000)
+
+    async def _call_controller(self, request: Any, results: Callable[[Any], Iterable[Any]]) -> None:
+        """Send a request to the controller, with retries; raises the first error of its results."""
+
+        async def attempt() -> None:
+            for result in results(await self._cluster.call_controller(request)):
+                raise_for_code(result.error_code, result.error_message)
+
+        await self._cluster.call_with_retries(attempt)
 
     async def _ready(self, name: str) -> None:
         topic = await self._cluster.topic(name)
@@ -232,9 +205,9 @@ class TopicAdmin:
         async def attempt() -> Sequence[Config]:
             request = DescribeConfigsRequest(resources=[resource])
             response: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
-            told = only_result(response.results)
-            raise_for_code(told.error_code, told.error_message)
-            configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in told.configs]
+            result = only_result(response.results)
+            raise_for_code(result.error_code, result.error_message)
+            configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in result.configs]
             return sorted(configs, key=lambda config: config.name)
 
         return await self._cluster.call_with_retries(attempt)
@@ -249,8 +222,8 @@ class TopicAdmin:
         )
         response: DeleteRecordsResponse = await self._cluster.call(request, node_id=node_id)
         started = {}
-        for told in response.topics:
-            for partition_ in told.partitions:
+        for result in response.topics:
+            for partition_ in result.partitions:
                 raise_for_code(partition_.error_code)
-                started[TopicPartition(told.name, partition_.partition_index)] = partition_.low_watermark
+                started[TopicPartition(result.name, partition_.partition_index)] = partition_.low_watermark
         return started

@@ -125,17 +125,17 @@ class TransactionAdmin:
             response: DescribeTransactionsResponse = await self._cluster.call(
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]), node_id=node_id
             )
-            told = only_result(response.transaction_states)
-            raise_for_code(told.error_code)
+            result = only_result(response.transaction_states)
+            raise_for_code(result.error_code)
             return TransactionView(
-                transactional_id=told.transactional_id,
-                state=told.transaction_state,
+                transactional_id=result.transactional_id,
+                state=result.transaction_state,
                 coordinator=node_id,
-                producer_id=told.producer_id,
-                producer_epoch=told.producer_epoch,
-                timeout_ms=told.transaction_timeout_ms,
-                start_ms=told.transaction_start_time_ms,
-                partitions=sorted(TopicPartition(data.topic, p) for data in told.topics for p in data.partitions),
+                producer_id=result.producer_id,
+                producer_epoch=result.producer_epoch,
+                timeout_ms=result.transaction_timeout_ms,
+                start_ms=result.transaction_start_time_ms,
+                partitions=sorted(TopicPartition(data.topic, p) for data in result.topics for p in data.partitions),
             )
 
         return await self._cluster.call_with_retries(attempt)
@@ -225,8 +225,8 @@ class TransactionAdmin:
         if response.unknown_state_filters:
             raise InvalidRequest(f"broker {node_id} knows no state {', '.join(response.unknown_state_filters)}")
         return [
-            TransactionListing(told.transactional_id, told.producer_id, told.transaction_state, node_id)
-            for told in response.transaction_states
+            TransactionListing(result.transactional_id, result.producer_id, result.transaction_state, node_id)
+            for result in response.transaction_states
         ]
 
     async def _open_at(self, node_id: int, targets: Sequence[TopicPartition]) -> Sequence[OpenTransaction]:
@@ -238,10 +238,10 @@ class TransactionAdmin:
         )
         response: DescribeProducersResponse = await self._cluster.call(request, node_id=node_id)
         found = []
-        for topic_answer in response.topics:
-            for told in topic_answer.partitions:
-                raise_for_code(told.error_code, told.error_message)
-                target = TopicPartition(topic_answer.name, told.partition_index)
+        for described in response.topics:
+            for result in described.partitions:
+                raise_for_code(result.error_code, result.error_message)
+                target = TopicPartition(described.name, result.partition_index)
                 found += [
                     OpenTransaction(
                         target,
@@ -251,7 +251,7 @@ class TransactionAdmin:
                         producer.current_txn_start_offset,
                         producer.last_timestamp,
                     )
-                    for producer in told.active_producers
+                    for producer in result.active_producers
                     if producer.current_txn_start_offset >= 0
                 ]
         return found
@@ -263,9 +263,9 @@ async def transaction_coordinator(cluster: Cluster, transactional_id: str) -> in
         key=transactional_id, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id]
     )
     response: FindCoordinatorResponse = await cluster.call(request)
-    told: Any = response.coordinators[0] if response.coordinators else response
-    raise_for_code(told.error_code, told.error_message)
-    return int(told.node_id)
+    result: Any = response.coordinators[0] if response.coordinators else response
+    raise_for_code(result.error_code, result.error_message)
+    return int(result.node_id)
 
 
 def _coordinated_transaction(known: Iterable[TransactionView], transaction: OpenTransaction) -> TransactionView | None:

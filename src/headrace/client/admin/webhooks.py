@@ -83,11 +83,11 @@ async def subscribed_topics(cluster: Cluster, subscriptions: Sequence[str]) -> M
     for node_id, topics in by_leader.items():
         request = DescribeSubscriptionsRequest(subscriptions=[*subscriptions], topics=topics)
         response: DescribeSubscriptionsResponse = await cluster.call(request, node_id=node_id)
-        for told in response.topics:
-            partition = only_result(told.partitions)
+        for topic_result in response.topics:
+            partition = only_result(topic_result.partitions)
             raise_for_code(partition.error_code, partition.error_message)
             for described in partition.subscriptions:
-                found[described.subscription].append(told.name)
+                found[described.subscription].append(topic_result.name)
     return {name: sorted(topics) for name, topics in found.items()}
 
 

@@ -215,14 +215,14 @@ class Fetcher:
             if response.error_code:
                 raise error_of_code(response.error_code)
             for topic in response.responses:
-                for told in topic.partitions:
-                    question = requested.pop(TopicPartition(topic.topic, told.partition_index), None)
-                    if question is None:
+                for partition in topic.partitions:
+                    request = requested.pop(TopicPartition(topic.topic, partition.partition_index), None)
+                    if request is None:
                         continue  # not requested
-                    state, offset = question
+                    state, offset = request
                     state.in_flight = False
                     if self._fetch_states.get(state.target) is state:
-                        self._accept_response(state, offset, told)
+                        self._accept_response(state, offset, partition)
             for state, _ in requested.values():
                 state.in_flight = False
         except HeadraceError as error:
@@ -250,18 +250,20 @@ class Fetcher:
             topics=[FetchTopic(topic=name, partitions=partitions) for name, partitions in topics.items()],
         )
 
-    def _accept_response(self, state: _PartitionFetchState, offset: int, told: PartitionData) -> None:
-        if told.error_code:
-            self._on_fetch_error(state, error_of_code(told.error_code))
+    def _accept_response(self, state: _PartitionFetchState, offset: int, partition: PartitionData) -> None:
+        if partition.error_code:
+            self._on_fetch_error(state, error_of_code(partition.error_code))
             return
         state.failures = 0
-        state.high_watermark = told.last_stable_offset if self._settings.read_committed else told.high_watermark
-        records = told.records
+        state.high_watermark = (
+            partition.last_stable_offset if self._settings.read_committed else partition.high_watermark
+        )
+        records = partition.records
         if not records:
             self._records_available.set()  # a caller may wait to learn that the end is reached
             return
         assert isinstance(records, memoryview)
-        fetched = FetchedRecords(state.target, records, offset, told.aborted_transactions)
+        fetched = FetchedRecords(state.target, records, offset, partition.aborted_transactions)
         try:
             state.fetch_offset = max(offset, fetched.end_offset)
         except HeadraceError as error:

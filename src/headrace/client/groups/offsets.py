@@ -109,10 +109,12 @@ async def _list_offsets_at_leader(
     )
     response: ListOffsetsResponse = await cluster.call(request, node_id=node_id)
     found = {}
-    for topic_answer in response.topics:
-        for told in topic_answer.partitions:
-            raise_for_code(told.error_code)
-            found[TopicPartition(topic_answer.name, told.partition_index)] = FoundOffset(told.offset, told.timestamp)
+    for topic_result in response.topics:
+        for result in topic_result.partitions:
+            raise_for_code(result.error_code)
+            found[TopicPartition(topic_result.name, result.partition_index)] = FoundOffset(
+                result.offset, result.timestamp
+            )
     return found
 
 
@@ -133,10 +135,10 @@ async def committed(
     async def attempt() -> dict[TopicPartition, Commit]:
         request = _offset_fetch(group, topics)
         response: OffsetFetchResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
-        told = response.groups[0] if response.groups else response
-        _raise_for(cluster, group, told.error_code)
+        result = response.groups[0] if response.groups else response
+        _raise_for(cluster, group, result.error_code)
         found = {}
-        for topic in told.topics:
+        for topic in result.topics:
             for partition in topic.partitions:
                 _raise_for(cluster, group, partition.error_code)
                 if partition.committed_offset >= 0:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from headrace.client.admin.config_requests import alter_configs
 from headrace.client.admin.subscription_admin import START, PartitionBacklog, Position, SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import raise_for_code
@@ -40,12 +41,8 @@ from headrace.model.message_headers import (
 )
 from headrace.model.message_ids import MessageId
 from headrace.model.names import DEAD_LETTER_SUFFIX
+from headrace.model.subscription_configs import GROUP_RESOURCE
 from headrace.runtime.clock import Clock
-from headrace.wire.messages.configs import (
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-)
 from headrace.wire.messages.queues import (
     LeaseOffsetsRequest,
     LeaseOffsetsResponse,
@@ -62,7 +59,6 @@ _LEASED = "leased"
 
 _DELIVERIES_MAX = "1000"  # the maximum: a letter must not be lost because it could not be redriven
 _LEASE_MS = 5 * 60_000
-_GROUP_RESOURCE = 32
 
 
 class LeasedDeadLetters:
@@ -82,19 +78,8 @@ class RedriveSubscription:
 
     async def begin(self) -> Mapping[TopicPartition, int]:
         """Create the subscription where it is missing, from the first dead letter on; returns its ack floors."""
-        change = IncrementalAlterableConfig(
-            name="share.delivery.count.limit", config_operation=0, value=_DELIVERIES_MAX
-        )
-        resource = IncrementalAlterConfigsResource(
-            resource_type=_GROUP_RESOURCE, resource_name=REDRIVE_SUBSCRIPTION, configs=[change]
-        )
-
-        async def configure() -> None:
-            response = await self._cluster.call(IncrementalAlterConfigsRequest(resources=[resource]))
-            for told in response.responses:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(configure)
+        limit = {"share.delivery.count.limit": _DELIVERIES_MAX}
+        await alter_configs(self._cluster, (GROUP_RESOURCE, REDRIVE_SUBSCRIPTION), limit)
         return await self._admin.create(self._topic, REDRIVE_SUBSCRIPTION, Position(START))
 
     async def backlogs(self) -> Sequence[PartitionBacklog]:

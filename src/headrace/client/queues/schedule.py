@@ -163,8 +163,8 @@ class Schedule:
 
         async def attempt() -> None:
             response: AlterDelayedResponse = await self._call(message_id.partition, request)
-            told = only_result(response.results)
-            raise_for_code(told.error_code, told.error_message)
+            result = only_result(response.results)
+            raise_for_code(result.error_code, result.error_message)
 
         await self._cluster.call_with_retries(attempt)
 
@@ -172,14 +172,14 @@ class Schedule:
         view = await self._cluster.partition(self._delayed, partition)
         return await self._cluster.call(request, node_id=view.leader)
 
-    def _scheduled(self, partition: int, told: DelayedMessage) -> ScheduledMessage:
+    def _scheduled(self, partition: int, result: DelayedMessage) -> ScheduledMessage:
         return ScheduledMessage(
-            MessageId(self._delayed, partition, told.offset),
-            told.due_ms,
-            told.timestamp_ms,
-            None if told.key is None else bytes(told.key),
-            None if told.value is None else bytes(told.value),
-            [(one.name, None if one.value is None else bytes(one.value)) for one in told.headers],
+            MessageId(self._delayed, partition, result.offset),
+            result.due_ms,
+            result.timestamp_ms,
+            None if result.key is None else bytes(result.key),
+            None if result.value is None else bytes(result.value),
+            [(one.name, None if one.value is None else bytes(one.value)) for one in result.headers],
         )
 
 

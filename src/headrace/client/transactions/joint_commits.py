@@ -93,7 +93,8 @@ async def describe_joint_commit(cluster: Cluster, bundle: str) -> JointCommitVie
     check_joint_commit_name(bundle)
     response: DescribeBundleResponse = await _call_coordinator(cluster, bundle, DescribeBundleRequest(bundle))
     members = (
-        JointCommitMember(told.transactional_id, told.producer_id, told.producer_epoch) for told in response.members
+        JointCommitMember(member.transactional_id, member.producer_id, member.producer_epoch)
+        for member in response.members
     )
     return JointCommitView(response.sequence, tuple(members), response.digest)
 

@@ -351,8 +351,8 @@ class TransactionalProducer:
         response: TxnOffsetCommitResponse = await self._cluster.call_coordinator(
             group, request, version_max=_TXN_OFFSET_COMMIT_MAX
         )
-        for told in response.topics:
-            for partition_ in told.partitions:
+        for result in response.topics:
+            for partition_ in result.partitions:
                 if partition_.error_code:
                     error = error_of_code(partition_.error_code)
                     self._cluster.forget_coordinator_on_error(group, error)

@@ -1,4 +1,4 @@
-"""Webhooks as an administrator sets them and as whoever pushes is told of them."""
+"""Webhooks are set by an administrator and listed for the process that pushes."""
 
 from __future__ import annotations
 

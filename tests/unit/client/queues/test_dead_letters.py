@@ -1,4 +1,4 @@
-"""Dead letters are sent back or discarded once, whoever breaks it off, and those that come back too often stay."""
+"""Dead letters are redriven or discarded once, also after interruptions; those that were redriven too often stay."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_the_id_that_a_message_had_comes_back_only_where_it_does_no_harm() -> No
     assert header_value(redriven_headers(letter, has_window=True), DEDUP_ID) == b"redrive/orders.dlq:0:3/99"
 
 
-def test_a_message_that_somebody_put_among_the_dead_goes_where_the_name_says() -> None:
+def test_a_message_that_a_client_wrote_to_the_dead_letter_topic_goes_to_the_topic_of_its_name() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         async with Producer(cluster) as producer:
             await producer.publish("orders.dlq", b"by hand")

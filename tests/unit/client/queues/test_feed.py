@@ -51,7 +51,7 @@ def test_a_receiver_that_settles_nothing_gets_exactly_its_credit() -> None:
     with_queue(scenario)
 
 
-def test_whoever_does_not_take_is_not_fed() -> None:
+def test_a_feed_leases_nothing_unless_messages_are_taken() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         feed = Feed(cluster, "workers", ["jobs"], 2)
         await put(cluster, b"a", b"b", b"c", b"d")
