@@ -1,4 +1,4 @@
-"""A broker for unit tests that does what it is told: real frames over the simulated network, answers from a script.
+"""A scripted broker for unit tests: real frames over the simulated network, responses from a script.
 
 Without a script it behaves: it knows topics, keeps produced batches with Kafka's check of sequences, and serves them.
 `script(API, ...)` puts answers before that, one per request: a message, a function of the request, or a Fault.

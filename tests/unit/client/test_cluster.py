@@ -1,4 +1,4 @@
-"""The cluster routes to the right broker, learns from errors, and is patient only where that helps."""
+"""The cluster routes to the right broker, refreshes metadata after errors, and retries only where that helps."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_current_topic_has_the_partitions_that_were_just_added() -> None:
     in_world(scenario)
 
 
-def test_an_unknown_topic_is_told_at_once() -> None:
+def test_an_unknown_topic_is_reported_at_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         await scripted_cluster.broker()

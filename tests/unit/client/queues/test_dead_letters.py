@@ -178,7 +178,7 @@ def test_a_dry_run_changes_nothing() -> None:
     with_dead(scenario, b"a", b"b")
 
 
-def test_what_is_discarded_is_not_sent_back() -> None:
+def test_discarded_letters_are_not_redriven() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         assert await queue.discard(DeadLetterSelection(ids=[MessageId("orders.dlq", 0, 0)])) == RedriveResult(
             chosen=1, settled=1
@@ -215,7 +215,7 @@ def test_a_letter_that_came_back_too_often_stays() -> None:
     with_dead(scenario, b"a")
 
 
-def test_what_dies_meanwhile_waits_for_the_next_time() -> None:
+def test_messages_that_die_during_a_redrive_wait_for_the_next_one() -> None:
     async def scenario(broker: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         redriving = asyncio.create_task(queue.redrive(ALL, RedriveOptions(rate=2)))
         await asyncio.sleep(2)
@@ -226,7 +226,7 @@ def test_what_dies_meanwhile_waits_for_the_next_time() -> None:
     with_dead(scenario, *(b"%d" % at for at in range(12)))
 
 
-async def test_what_was_sent_before_a_failure_is_known_as_sent() -> None:
+async def test_letters_that_were_sent_before_a_failure_count_as_sent() -> None:
     class Failing:
         async def submit(self, _topic: str, value: bytes, **_: object) -> Awaitable[None]:
             async def delivery() -> None:
@@ -288,7 +288,7 @@ def test_a_letter_that_its_topic_does_not_take_stays_and_the_others_go() -> None
     with_dead(scenario, b"a", b"b" * 1000, b"c")
 
 
-def test_what_is_broken_off_goes_on_where_it_stopped() -> None:
+def test_an_interrupted_redrive_continues_where_it_stopped() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         first = asyncio.create_task(queue.redrive(ALL, RedriveOptions(rate=2)))
         await asyncio.sleep(9)
