@@ -18,7 +18,7 @@ from headrace.client.admin.topic_admin import ResourceType
 from headrace.client.cluster import Cluster
 from headrace.client.connections.address import Address
 from headrace.client.errors import error_of_code, only_result, raise_for_code
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import (
     EligibleLeadersNotAvailable,
     HeadraceError,
@@ -229,7 +229,7 @@ class ClusterAdmin:
 
     async def sizes(self, node_id: int, targets: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """The bytes of these partitions on a broker's disk, without those that it has no replica of."""
-        topics = [DescribableLogDirTopic(name, indexes) for name, indexes in _by_topic(targets).items()]
+        topics = [DescribableLogDirTopic(name, indexes) for name, indexes in partitions_by_topic(targets).items()]
 
         async def call() -> Mapping[TopicPartition, int]:
             response: DescribeLogDirsResponse = await self._cluster.call(
@@ -247,7 +247,7 @@ class ClusterAdmin:
 
     async def _elect(self, targets: Iterable[TopicPartition], election_type: int) -> PartitionErrors:
         async def call(targets: Sequence[TopicPartition]) -> Iterable[_PartitionResult]:
-            topics = [TopicPartitions(name, indexes) for name, indexes in _by_topic(targets).items()]
+            topics = [TopicPartitions(name, indexes) for name, indexes in partitions_by_topic(targets).items()]
             request = ElectLeadersRequest(election_type, topics, timeout_ms=self._timeout_ms)
             response: ElectLeadersResponse = await self._cluster.call(request)
             raise_for_code(response.error_code)
@@ -306,13 +306,6 @@ def _partition_replicas(topic: Any, moves: Mapping[TopicPartition, ReplicaChange
             adding=adding,
             removing=removing,
         )
-
-
-def _by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in targets:
-        topics[topic].append(partition)
-    return topics
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

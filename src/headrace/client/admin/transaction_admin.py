@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import VersionMismatch, only_result, raise_for_code
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import InvalidRequest, InvalidTransactionState
 from headrace.wire.apis import LIST_TRANSACTIONS
 from headrace.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -230,9 +230,7 @@ class TransactionAdmin:
         ]
 
     async def _open_at(self, node_id: int, targets: Sequence[TopicPartition]) -> Sequence[OpenTransaction]:
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in targets:
-            topics[topic].append(partition)
+        topics = partitions_by_topic(targets)
         request = DescribeProducersRequest(
             topics=[TopicRequest(name=name, partition_indexes=partitions) for name, partitions in topics.items()]
         )

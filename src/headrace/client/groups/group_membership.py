@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
 from headrace.client.groups.assignors import ASSIGNORS, Assignor, ConsumerSubscription
 from headrace.client.groups.offsets import ConsumerGroupMetadata
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import (
     FencedInstanceId,
     HeadraceError,
@@ -66,9 +65,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def _by_topic(targets: Iterable[TopicPartition]) -> list[wire.TopicPartitions]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(targets):
-        topics[topic].append(partition)
+    topics = partitions_by_topic(sorted(targets))
     return [wire.TopicPartitions(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import HeadraceError
 from headrace.wire.messages.fetch import (
     ListOffsetsPartition,
@@ -126,11 +126,7 @@ async def committed(
     deadline_seconds: float | None = None,
 ) -> dict[TopicPartition, Commit]:
     """The committed offsets of the group in these partitions (None: all), without partitions that have none."""
-    topics: dict[str, list[int]] | None = None
-    if partitions is not None:
-        topics = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
+    topics = None if partitions is None else partitions_by_topic(partitions)
 
     async def attempt() -> dict[TopicPartition, Commit]:
         request = _offset_fetch(group, topics)

@@ -263,7 +263,7 @@ class _PendingSettlements:
 
 
 class _AckBatch(NamedTuple):
-    """What leaves together, and what was refused of it."""
+    """The acks of one request, and the future of its failed ones."""
 
     receipts: dict[LeaseReceipt, None]  # each once, also if two ask for it
     refused: asyncio.Future[list[FailedSettlement]]
@@ -278,7 +278,7 @@ class AckBatcher:
         self._tasks = Supervisor()  # never stopped: who acks is answered also when its member has gone
 
     async def ack(self, receipts: Iterable[LeaseReceipt]) -> list[FailedSettlement]:
-        """Return when they are settled; those that were refused."""
+        """Ack messages, and wait for it; returns those that were not acked."""
         by_partition: dict[TopicPartition, list[LeaseReceipt]] = defaultdict(list)
         for receipt in receipts:
             by_partition[TopicPartition(receipt.id.topic, receipt.id.partition)].append(receipt)

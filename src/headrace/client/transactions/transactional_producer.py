@@ -29,7 +29,7 @@ from headrace.client.admin.transaction_admin import transaction_coordinator
 from headrace.client.cluster import Cluster
 from headrace.client.errors import CommitInDoubt, error_of_code
 from headrace.client.groups.offsets import ConsumerGroupMetadata
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.client.produce.pending_batches import ProducerIdentity
 from headrace.client.produce.producer import Delivery, Header, Producer, ProducerSettings
 from headrace.model.errors import (
@@ -116,9 +116,7 @@ class TransactionCoordinatorClient:
 
     async def add_partitions(self, identity: ProducerIdentity, targets: Iterable[TopicPartition]) -> None:
         """One attempt to make the partitions part of the transaction: all of them, or none."""
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in targets:
-            topics[topic].append(partition)
+        topics = partitions_by_topic(targets)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._transactional_id,
             v3_and_below_producer_id=identity.producer_id,
