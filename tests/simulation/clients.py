@@ -12,7 +12,7 @@ from headrace.client.connections.address import parse_addresses
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import END, committed, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Delivery, Producer, ProducerSettings

@@ -18,7 +18,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.fetch.fetcher import FetchingRules
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.model.safe_text import escaped

@@ -148,7 +148,7 @@ def redrive(
     outcome = _with_queue(
         server,
         topic,
-        lambda queue: queue.redrive(selection, rules, dry_run=dry_run, tell=_print_progress),
+        lambda queue: queue.redrive(selection, rules, dry_run=dry_run, report_progress=_print_progress),
         are_named=bool(ids),
     )
     _print_result(outcome, "would be redriven" if dry_run else "redriven")
@@ -179,7 +179,7 @@ def discard(
     outcome = _with_queue(
         server,
         topic,
-        lambda queue: queue.discard(selection, dry_run=dry_run, tell=_print_progress),
+        lambda queue: queue.discard(selection, dry_run=dry_run, report_progress=_print_progress),
         are_named=bool(ids),
     )
     _print_result(outcome, "would be discarded" if dry_run else "discarded")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from headrace.client.admin.group_admin import GroupAdmin, ListedGroup
+from headrace.client.admin.group_admin import GroupAdmin, GroupListing
 from headrace.client.admin.subscription_admin import PartitionBacklog, SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import VersionMismatch
@@ -157,7 +157,7 @@ async def _collect_groups(cluster: Cluster, sample: ClusterSample) -> None:
     sample.skipped_groups = max(len(listed) - GROUPS_MAX, 0)
     places = asyncio.Semaphore(_ASKED_AT_ONCE)
 
-    async def see(group: ListedGroup) -> None:
+    async def see(group: GroupListing) -> None:
         async with places:
             try:
                 members = (await admin.describe(group.group)).members

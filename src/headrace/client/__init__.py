@@ -1,4 +1,4 @@
-"""The async client on Kafka's wire protocol: what gateways, followers, SDK, Spark and the CLI are built on.
+"""The asynchronous client on Kafka's wire protocol, used by gateways, followers, the SDK, Spark and the CLI.
 
     async with connect("127.0.0.1:9092") as cluster:
         async with Producer(cluster) as producer:
@@ -7,9 +7,10 @@
             async for record in consumer:
                 ...
 
-One `Cluster` holds metadata and connections; producers, consumers and admin calls share it. Everything runs on one
-loop, every wait has a deadline, and every error is a `HeadraceError` that says whether trying again may help. What only
-some need (queues, requests, schedules, transactions) is imported when it is first asked for.
+- One `Cluster` holds metadata and connections; producers, consumers and admin calls share it.
+- Everything runs on one event loop, every wait has a deadline, and every error is a `HeadraceError` that tells whether
+  a retry may help.
+- Queues, requests, schedules and transactions are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from headrace.client.connections.transport import Dialer, Transport
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.fetch.fetcher import FetchingRules
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import END, START, Commit, FoundOffset, commit, committed, find_offsets
 from headrace.client.metadata import ClusterView, PartitionView, TopicPartition, TopicView
 from headrace.client.produce.producer import Delivery, Producer, ProducerSettings, Receipt
@@ -32,7 +33,7 @@ from headrace.client.produce.producer import Delivery, Producer, ProducerSetting
 if TYPE_CHECKING:
     from headrace.client.admin.subscription_admin import Position, SubscriptionAdmin
     from headrace.client.queues.dead_letters import DeadLetterQueue
-    from headrace.client.queues.requests import Requests, Responder
+    from headrace.client.queues.request_reply import Requests, Responder
     from headrace.client.queues.schedule import Schedule, When
     from headrace.client.queues.subscription import LeasingRules, Subscription
     from headrace.client.transactions.transactional_producer import TransactionalProducer, TransactionSettings
@@ -41,8 +42,8 @@ _LATER = {
     "DeadLetterQueue": "queues.dead_letters",
     "LeasingRules": "queues.subscription",
     "Position": "admin.subscription_admin",
-    "Requests": "queues.requests",
-    "Responder": "queues.requests",
+    "Requests": "queues.request_reply",
+    "Responder": "queues.request_reply",
     "Schedule": "queues.schedule",
     "Subscription": "queues.subscription",
     "SubscriptionAdmin": "admin.subscription_admin",

@@ -1,8 +1,9 @@
-"""The cluster as a client sees it: metadata, one transport per broker, routing, and patience.
+"""A client's view of a cluster: metadata, connections, routing and retries.
 
-Everything that talks to brokers goes through here. A call is one attempt at one broker; `call_with_retries` repeats an
-attempt with back-off while the error says that it may help, until its deadline. Any retriable error makes the
-metadata stale, and the next look refreshes it, so no caller has to know which error calls for what.
+- All requests go through `Cluster`. A call is one attempt at one broker; `call_with_retries` repeats an attempt with
+  back-off until its deadline, as long as the error is retriable.
+- Every retriable error invalidates the metadata, and the next use refreshes it. Callers need not know which errors are
+  caused by stale metadata.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How patient a client is."""
+    """Timeouts and retries of a client."""
 
     client_id: str = "headrace"
     dial_timeout_seconds: float = 5.0
     request_timeout_seconds: float = 30.0
-    deadline_seconds: float = 60.0  # of a call together with its repetitions
+    deadline_seconds: float = 60.0  # of a call including its retries
     metadata_age_seconds_max: float = 300.0
     retry_first_seconds: float = 0.05
     retry_cap_seconds: float = 1.0
 
 
 def connect(bootstrap: str, settings: ClientSettings | None = None) -> Cluster:
-    """The cluster that is reached through `bootstrap` ("host:port,host:port") over TCP.
+    """Return a cluster that is reached through `bootstrap` ("host:port,host:port") over TCP, without connecting yet.
 
-    Nothing is sent yet. Use it as `async with connect("127.0.0.1:9092") as cluster:`.
+    Use it as `async with connect("127.0.0.1:9092") as cluster:`.
     """
     settings = settings or ClientSettings()
     dialer = TcpDialer(SystemNetwork(), settings.client_id)
@@ -58,7 +59,7 @@ def connect(bootstrap: str, settings: ClientSettings | None = None) -> Cluster:
 
 
 class Cluster:
-    """Shared by the producers, consumers and admin calls of one client; lives on one loop."""
+    """Shared by the producers, consumers and admin calls of one client; bound to one event loop."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Cluster:
         self._coordinators: dict[str, int] = {}
         self._refreshing = asyncio.Lock()
         self._refreshed_at: float | None = None
-        self._bootstrap_attempts: Address | None = None
+        self._last_address: Address | None = None
         self._metadata_source: Address | None = None
         self._avoided_address: Address | None = None
 
@@ -89,7 +90,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; calls under way end with ConnectionLost."""
+        """Close all connections; pending calls fail with ConnectionLost."""
         self._transports.close()
 
     # --- one attempt ---
@@ -103,14 +104,15 @@ class Cluster:
         timeout_seconds: float | None = None,
         connection_key: str = "",
     ) -> Any:
-        """One attempt at one broker (any, if none is named); returns the answer, whatever codes it holds."""
+        """One attempt at one broker, or at any if `node_id` is None; returns the response without checking its error
+        codes."""
         transport = await (self.any_transport() if node_id is None else self.transport(node_id, connection_key))
         api = api_of_request(request)
         version = choose_version(transport, api, version_max)
         return await transport.call(api.key, version, request, timeout_seconds or self.settings.request_timeout_seconds)
 
     async def call_controller(self, request: Any) -> Any:
-        """One attempt at the controller; at any broker when the cluster names none."""
+        """One attempt at the controller, or at any broker if the controller is not known."""
         await self._ensure_metadata()
         controller_id = self.view.controller_id
         node_id = controller_id if controller_id in self.view.nodes else None
@@ -151,7 +153,7 @@ class Cluster:
     ) -> T:
         """Repeat `attempt` while its error is retriable, with full-jitter back-off, until the deadline.
 
-        An unknown topic is final, unless it may be about to appear (it was just created).
+        An unknown topic is not retried, unless it may be about to appear because it was just created.
         """
         deadline = self.clock.monotonic() + (deadline_seconds or self.settings.deadline_seconds)
         backoff = self.backoff()
@@ -168,6 +170,16 @@ class Cluster:
                     raise
                 await asyncio.sleep(pause)
 
+    async def call_until_success(self, request: Any) -> Any:
+        """Call any broker, with retries; raises the error of the response."""
+
+        async def attempt() -> Any:
+            response = await self.call(request)
+            raise_for_code(response.error_code, response.error_message)
+            return response
+
+        return await self.call_with_retries(attempt)
+
     def backoff(self) -> Backoff:
         return Backoff(
             self.entropy,
@@ -178,30 +190,30 @@ class Cluster:
     # --- metadata ---
 
     async def refresh(self, topics: Iterable[str] | None = None, *, create: bool = False) -> ClusterView:
-        """Ask for metadata of these topics (None: all); `create` lets the broker create missing ones.
+        """Request metadata of these topics (None: all); `create` lets the broker create missing ones.
 
-        Topics that are known and not among these keep their age: a refresh of others must not prolong it."""
+        A refresh that leaves out known topics does not make the metadata fresh: theirs would never be refreshed."""
         names = None if topics is None else sorted(set(topics))
         request = MetadataRequest(
             topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=create,
         )
-        answer: MetadataResponse = await self.call(request)
-        raise_for_code(answer.error_code)
-        self._metadata_source = self._bootstrap_attempts
+        response: MetadataResponse = await self.call(request)
+        raise_for_code(response.error_code)
+        self._metadata_source = self._last_address
         if names is None or self.view.topics.keys() <= set(names):
             self._refreshed_at = self.clock.monotonic()
-        self.view = self.view.merged(answer, complete=names is None)
+        self.view = self.view.merged(response, complete=names is None)
         return self.view
 
     def invalidate_metadata(self) -> None:
-        """What is known may be out of date: refresh at the next look, and not from who told it."""
+        """Refresh the metadata at the next use, and not from the broker that it came from, which may lag."""
         if self._refreshed_at is not None:
             self._avoided_address = self._metadata_source
         self._refreshed_at = None
 
     async def topic(self, name: str, *, create: bool = False) -> TopicView:
-        """The topic, from memory while that is fresh; raises the broker's refusal if it is not described."""
+        """The topic, from the cache while it is fresh; raises the broker's error if there is no description."""
         if not self.fresh or name not in self.view.topics:
             async with self._refreshing:
                 if not self.fresh or name not in self.view.topics:
@@ -209,15 +221,15 @@ class Cluster:
         return self._known_topic(name)
 
     async def current_topic(self, name: str) -> TopicView:
-        """The topic as the brokers describe it now. Administration needs this: metadata from memory misses the
-        partitions that were added since."""
+        """The topic as the brokers describe it now. Administration needs this, because cached metadata lacks partitions
+        that were added since."""
         await self.refresh([name])
         return self._known_topic(name)
 
     def _known_topic(self, name: str) -> TopicView:
         found = self.view.topics.get(name)
         if found is None:
-            raise _unknown_topic(name, self.view.refusals.get(name))
+            raise _unknown_topic(name, self.view.topic_errors.get(name))
         return found
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
@@ -233,32 +245,32 @@ class Cluster:
         """The node id of the broker that coordinates the group."""
         if group not in self._coordinators:
             request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
-            answer: FindCoordinatorResponse = await self.call(request)
-            told = answer.coordinators[0] if answer.coordinators else answer
-            raise_for_code(told.error_code, told.error_message)
-            if told.node_id not in self.view.nodes:
+            response: FindCoordinatorResponse = await self.call(request)
+            found = response.coordinators[0] if response.coordinators else response
+            raise_for_code(found.error_code, found.error_message)
+            if found.node_id not in self.view.nodes:
                 await self.refresh([])
-            if told.node_id not in self.view.nodes:
-                raise CoordinatorNotAvailable(f"broker {told.node_id}, which coordinates {group!r}, is not known yet")
-            self._coordinators[group] = told.node_id
+            if found.node_id not in self.view.nodes:
+                raise CoordinatorNotAvailable(f"broker {found.node_id}, which coordinates {group!r}, is not known yet")
+            self._coordinators[group] = found.node_id
         return self._coordinators[group]
 
     def forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
 
     def forget_coordinator_on_error(self, group: str, error: HeadraceError) -> None:
-        """Forget the group's coordinator if the error says that it has moved."""
+        """Forget the group's coordinator if the error means that it has moved."""
         if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
             self.forget_coordinator(group)
 
     @property
     def fresh(self) -> bool:
-        """Whether the metadata was asked for lately, with no sign since that it has changed."""
+        """Whether the metadata is recent and no error has indicated a change since."""
         age_max = self.settings.metadata_age_seconds_max
         return self._refreshed_at is not None and self.clock.monotonic() - self._refreshed_at < age_max
 
     async def _ensure_metadata(self) -> None:
-        """Have the brokers and the controller in view."""
+        """Refresh brokers and controller if the metadata is not fresh."""
         if not self.fresh:
             async with self._refreshing:
                 if not self.fresh:
@@ -267,7 +279,7 @@ class Cluster:
     # --- transports ---
 
     async def transport(self, node_id: int, connection_key: str = "") -> Transport:
-        """The open transport to a broker, by this lane; dials if there is none."""
+        """The open transport to a broker for this connection key; dials if there is none."""
         node = self.view.nodes.get(node_id)
         if node is None:
             await self.refresh(self.view.topics)
@@ -283,8 +295,8 @@ class Cluster:
             ) from error
 
     async def any_transport(self) -> Transport:
-        """A transport to whichever broker answers: one that is open, a known broker, a bootstrap address. Whoever gave
-        us metadata that led nowhere comes last: it may be cut off from the others."""
+        """A transport to any reachable broker: prefers an open one, then known brokers, then bootstrap addresses. The
+        source of invalidated metadata comes last, because it may be cut off from the cluster."""
         failures = []
         known = [node.address for node in self.view.nodes.values()]
         candidates = dict.fromkeys([*known, *self._bootstrap])
@@ -292,14 +304,14 @@ class Cluster:
         for address in sorted(candidates, key=lambda address: (address == self._avoided_address, address != is_open)):
             try:
                 transport = await self._transports.get_or_dial(address, "")
-                self._bootstrap_attempts = address
+                self._last_address = address
                 return transport
             except Unreachable as error:
                 failures.append(error.message)
         raise Unreachable("; ".join(failures))
 
     def close_connections(self, connection_key: str) -> None:
-        """Close the connections of a lane that nobody uses any more."""
+        """Close the connections of this key."""
         self._transports.close_connections(connection_key)
 
 

@@ -1,7 +1,7 @@
-"""What can go wrong between a client and its brokers, beyond the refusals of `headrace.model.errors`.
+"""Errors between a client and its brokers, in addition to `headrace.model.errors`.
 
-`error_of_code(code)` turns a number from the wire into the class that names it, so callers catch types, never
-compare numbers. Codes that only other Kafka-compatible brokers send are declared here.
+`error_of_code` converts an error code of the wire protocol to its class, so that callers catch types instead of
+comparing numbers. Codes that only other Kafka-compatible brokers send are declared here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class Unreachable(RetriableError):
-    """No broker answers at the addresses known."""
+    """No broker is reachable at the known addresses."""
 
 
 class ConnectionLost(RetriableError):
-    """The connection broke before the answer came; the request may have taken effect."""
+    """The connection broke before the response; the request may have taken effect."""
 
 
 class VersionMismatch(HeadraceError):
@@ -30,7 +30,7 @@ class VersionMismatch(HeadraceError):
 
 
 class MalformedResponse(HeadraceError):
-    """The broker's answer is not of this protocol; is this the Kafka port?"""
+    """The response of the broker is not of this protocol; is this the Kafka port?"""
 
 
 class DeliveryTimedOut(HeadraceError):
@@ -44,7 +44,7 @@ class ProducerClosed(HeadraceError):
 
 
 class CommitInDoubt(HeadraceError):
-    """The answer to the commit of a transaction did not come; it may be committed or not."""
+    """There was no response to the commit of a transaction; it may be committed or not."""
 
 
 class NoCommittedOffset(HeadraceError):
@@ -110,7 +110,7 @@ class NotController(RetriableError):
 
 
 class UnknownErrorCode(HeadraceError):
-    """The broker answered with a code that this client has no name for."""
+    """The broker returned an error code that this client does not know."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -118,7 +118,7 @@ class UnknownErrorCode(HeadraceError):
 
 
 def error_of_code(code: int, message: str | None = None) -> HeadraceError:
-    """The error that stands for a wire code; `message` is what the broker said, if it said anything."""
+    """The error of a wire code, with the message of the broker if there is one."""
     known = _ERRORS_BY_CODE.get(code)
     if known is None:
         return UnknownErrorCode(code, message or f"the broker answered with error code {code}")
@@ -126,14 +126,14 @@ def error_of_code(code: int, message: str | None = None) -> HeadraceError:
 
 
 def only_result(answers: Sequence[T]) -> T:
-    """The answer to a question about one thing."""
+    """The single result of a request about one resource."""
     if len(answers) != 1:
         raise MalformedResponse(f"one answer was due, and {len(answers)} came")
     return answers[0]
 
 
 def raise_for_code(code: int, message: str | None = None) -> None:
-    """Raise the error that stands for `code`; 0 is success."""
+    """Raise the error of a wire code; 0 is success."""
     if code != 0:
         raise error_of_code(code, message)
 
@@ -145,7 +145,7 @@ def _subclasses(root: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
 
 
 def _errors_by_code() -> dict[int, type[HeadraceError]]:
-    # Where two classes share a number, the one with the wider meaning answers to it.
+    # If two classes share a code, the one with the wider meaning is used.
     wider = {errors.StorageFailure, errors.InvalidRequest, errors.UnsupportedVersion, errors.RequestTimedOut}
     named: dict[int, type[HeadraceError]] = {}
     for member in _subclasses(HeadraceError):

@@ -1,12 +1,15 @@
-"""What a client knows of its cluster: brokers, topics, partitions and who leads them.
+"""Immutable views of a cluster's metadata: brokers, topics, partitions and their leaders.
 
-Immutable views; `merged` makes the next one from a Metadata answer. The answer of a lagging broker does not undo what
-is known: a partition's leader is replaced only by an answer with the same or a newer leader epoch, and a topic keeps
-the partitions that were seen, because partitions are only ever added.
+`merged` builds the next view from a Metadata response. The response of a lagging broker does not revert it:
+
+- The leader of a partition is replaced only by a response with the same or a newer leader epoch.
+- A topic keeps its known partitions, because partitions are only ever added.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
@@ -30,9 +33,16 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}[{self.partition}]"
 
 
+def partitions_by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in targets:
+        topics[topic].append(partition)
+    return topics
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One broker as it advertises itself."""
+    """One broker with its advertised address."""
 
     node_id: int
     address: Address
@@ -74,35 +84,35 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """All of it. `refusals` holds the error code for topics that were asked for last and not described: names that are
-    nowhere are not kept."""
+    """`topic_errors` has the error codes of topics that the latest request named and the broker did not describe. Older
+    ones are dropped, so that names of missing topics do not accumulate."""
 
     cluster_id: str | None = None
     controller_id: int = -1
     nodes: dict[int, Node] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
-    refusals: dict[str, int] = field(default_factory=dict)
+    topic_errors: dict[str, int] = field(default_factory=dict)
 
-    def merged(self, answer: MetadataResponse, *, complete: bool) -> ClusterView:
-        """The view after an answer; `complete` when it was asked for all topics, so what it omits is gone."""
+    def merged(self, response: MetadataResponse, *, complete: bool) -> ClusterView:
+        """The view after a response; `complete` if it lists all topics, so that missing ones were deleted."""
         topics = {} if complete else dict(self.topics)
-        refusals: dict[str, int] = {}
-        for described in answer.topics:
+        topic_errors: dict[str, int] = {}
+        for described in response.topics:
             if described.name is None:
                 continue
             if described.error_code:
                 topics.pop(described.name, None)
-                refusals[described.name] = described.error_code
+                topic_errors[described.name] = described.error_code
             else:
                 topics[described.name] = _topic(described, self.topics.get(described.name))
-        nodes = {n.node_id: Node(n.node_id, Address(n.host, n.port), n.rack) for n in answer.brokers}
+        nodes = {n.node_id: Node(n.node_id, Address(n.host, n.port), n.rack) for n in response.brokers}
         return replace(
             self,
-            cluster_id=answer.cluster_id or self.cluster_id,
-            controller_id=answer.controller_id,
+            cluster_id=response.cluster_id or self.cluster_id,
+            controller_id=response.controller_id,
             nodes=nodes or self.nodes,
             topics=topics,
-            refusals=refusals,
+            topic_errors=topic_errors,
         )
 
 
@@ -115,7 +125,7 @@ def _topic(described: MetadataResponseTopic, known: TopicView | None) -> TopicVi
         index = partition.partition_index
         before = known.partitions[index] if known is not None and index < len(known.partitions) else None
         partitions.append(_partition(described.name, partition, before))
-    if known is not None and known.topic_id.int:  # brokers before Kafka 2.8 do not tell a topic from its successor
+    if known is not None and known.topic_id.int:  # Kafka before 2.8 has no topic ids
         partitions += known.partitions[len(partitions) :]
     return TopicView(described.name, described.topic_id, described.is_internal, tuple(partitions))
 

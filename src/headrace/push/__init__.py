@@ -1,1 +1,1 @@
-"""Push: leases handed to receivers, never faster than they settle; webhooks are its own, streams are the doors'."""
+"""Push the messages of subscriptions to webhooks, never faster than the receivers settle them."""

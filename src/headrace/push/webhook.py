@@ -1,12 +1,10 @@
-"""What a webhook is sent for a message, and what its answer means. No input and output here.
+"""The request that a webhook receives for a message, and the meaning of its response. Pure.
 
-The body is the message's value as it is; everything else stands in headers, and what a header cannot hold is written
-as %XX. The signature covers time, id and body, so that nothing can be forged, nor sent again later without being
-noticed.
-
-An answer says two things: what becomes of the message, and whether the receiver is well. 2xx is done. Everything else
-is tried again, as often as the subscription delivers a message, but for 410: nobody wants it, ever. Where nobody was
-there to be asked the message was not delivered, and it does not count as a delivery.
+- The body is the unchanged value of the message; everything else is in headers, percent-encoded where necessary.
+- The signature covers time, message id and body, so a receiver detects forged and replayed requests.
+- A response determines how the message is settled, and whether the receiver counts as healthy. 2xx acks the message,
+  410 rejects it, every other status nacks it: it is delivered again up to the delivery limit of the subscription.
+- If no connection could be made the message was not delivered, and no delivery attempt is counted.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ Header = tuple[str, str]
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 _OCTETS, _JSON = "application/octet-stream", "application/json"
 _CONTENT_TYPE = "content-type"
-_PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"  # in the value of a header
+_PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"  # not escaped in a header value
 _MEDIA_TYPE = re.compile(rb"[\w.+-]+/[\w.+-]+(?:; *[\w.+-]+=[\w.+:-]+)*")
 _SECONDS = re.compile(r"[0-9]{1,9}")
 _GONE = 410
 _MESSAGE_ERRORS = frozenset({400, 406, 409, 411, 413, 414, 415, 416, 417, 418, 422, 428, 431, 451, _GONE})
-"""Statuses that speak of what was sent; all others but success are taken as the receiver's trouble."""
+"""Statuses that are caused by the message. All others, except success, count as failures of the receiver."""
 _OVERLOAD_STATUSES = frozenset({429, 503})
 _RETRY_AFTER_SECONDS_MAX = 3600.0
 _BACKOFF_FIRST_SECONDS = 1.0
@@ -49,8 +47,8 @@ class AcknowledgeType(Enum):
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
-    """`delay_seconds` is what the receiver has asked for. `is_healthy`: the receiver works, whatever it says of this
-    message."""
+    """`delay_seconds` is what the receiver asks for. `is_healthy`: the receiver works, whatever the
+    status of this message."""
 
     verdict: AcknowledgeType
     is_healthy: bool
@@ -73,17 +71,17 @@ def outcome_of(status: int, retry_after: str | None) -> DeliveryOutcome:
 
 
 def undelivered_outcome(error: str) -> DeliveryOutcome:
-    """Nobody was there."""
+    """No connection could be made."""
     return DeliveryOutcome(AcknowledgeType.UNDELIVERED, is_healthy=False, error=error)
 
 
 def unanswered_outcome(error: str) -> DeliveryOutcome:
-    """It was sent, and no answer came."""
+    """The request was sent, and no response arrived."""
     return DeliveryOutcome(AcknowledgeType.NACK, is_healthy=False, error=error)
 
 
 def retry_seconds(push: DescribedPush, attempt: int, chance: float) -> float | None:
-    """How long a message waits that failed; None leaves it to the subscription, which says so."""
+    """The delay before the next attempt; None if the subscription configures it."""
     if push.backoff_ms:
         return None
     wait = min(_BACKOFF_FIRST_SECONDS * 2.0 ** min(attempt - 1, _GROWTHS_MAX), _BACKOFF_MAX_SECONDS)
@@ -91,7 +89,7 @@ def retry_seconds(push: DescribedPush, attempt: int, chance: float) -> float | N
 
 
 def webhook_headers(push: DescribedPush, message: LeasedMessage, now_seconds: int) -> Sequence[Header]:
-    """All but those that the connection needs."""
+    """All headers except those that the connection needs."""
     body = message.value or b""
     content_type: str | None = None
     more: list[Header] = []

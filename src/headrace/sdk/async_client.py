@@ -29,7 +29,7 @@ from headrace.client.errors import Unreachable
 from headrace.client.produce.producer import ProducerSettings, Receipt
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
 from headrace.client.queues.redrive import DeadLetter, RedriveResult
-from headrace.client.queues.requests import Requests, Responder
+from headrace.client.queues.request_reply import Requests, Responder
 from headrace.model.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.entropy import SystemEntropy

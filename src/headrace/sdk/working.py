@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, cast
 
-from headrace.client.queues.requests import Responder
+from headrace.client.queues.request_reply import Responder
 from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import InvalidHeader, expires_ms_of
 from headrace.runtime.clock import Clock

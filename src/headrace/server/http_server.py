@@ -27,7 +27,7 @@ from headrace.server.settings import Address, ServeSettings
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
     from headrace.protocols.rest.application import RestApplication
-    from headrace.push.pusher import WebhookStatus
+    from headrace.push.webhook_pusher import WebhookStatus
 
 
 class ClosableApplication(Application, Protocol):

@@ -15,8 +15,7 @@ from headrace.runtime.tasks import Supervisor
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
-    from headrace.push.pusher import WebhookStatus
-    from headrace.push.pushers import WebhookPushers
+    from headrace.push.webhook_pusher import WebhookPushers, WebhookStatus
 
 
 class PushService:
@@ -42,8 +41,8 @@ class PushService:
         look()
 
     def start(self) -> None:
-        from headrace.push.pushers import WebhookPushers
-        from headrace.push.sender import open_sender
+        from headrace.push.webhook_pusher import WebhookPushers
+        from headrace.push.webhook_sender import open_sender
 
         if self._is_stopped:
             return

@@ -1,4 +1,4 @@
-"""A broker for unit tests that does what it is told: real frames over the simulated network, answers from a script.
+"""A scripted broker for unit tests: real frames over the simulated network, responses from a script.
 
 Without a script it behaves: it knows topics, keeps produced batches with Kafka's check of sequences, and serves them.
 `script(API, ...)` puts answers before that, one per request: a message, a function of the request, or a Fault.
@@ -124,22 +124,22 @@ class ScriptedBroker:
     def count(self, api_key: int) -> int:
         return sum(key == api_key for key, _, _ in self.requests)
 
-    def accept(self, link: ByteStream) -> None:
-        connection = _Connection(link, self)
+    def accept(self, stream: ByteStream) -> None:
+        connection = _Connection(stream, self)
         task = asyncio.get_running_loop().create_task(connection.serve())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def answer(self, api_key: int, version: int, request: Any) -> ScriptedResponse:
+    async def respond(self, api_key: int, version: int, request: Any) -> ScriptedResponse:
         self.requests.append((api_key, version, request))
         script = self._scripts[api_key]
-        answer: ScriptedResponse = script.popleft() if script else self._behave
-        if answer is Fault.DONE_THEN_CLOSE:
+        response: ScriptedResponse = script.popleft() if script else self._behave
+        if response is Fault.DONE_THEN_CLOSE:
             await self._behave(request)
             return Fault.CLOSE
-        if callable(answer):
-            answer = answer(request)
-        return await answer if isinstance(answer, Coroutine) else answer
+        if callable(response):
+            response = response(request)
+        return await response if isinstance(response, Coroutine) else response
 
     async def _behave(self, request: Any) -> Any:
         behaviours: dict[str, Callable[[Any], Any]] = {
@@ -150,8 +150,8 @@ class ScriptedBroker:
             "ListOffsetsRequest": self._list_offsets,
             "FetchRequest": self._fetch,
         }
-        answer = behaviours[type(request).__name__](request)
-        return await answer if isinstance(answer, Coroutine) else answer
+        response = behaviours[type(request).__name__](request)
+        return await response if isinstance(response, Coroutine) else response
 
     def _api_versions(self, _: Any) -> ApiVersionsResponse:
         keys = [ApiVersion(api_key=k, min_version=low, max_version=high) for k, (low, high) in self.versions.items()]
@@ -242,8 +242,8 @@ class ScriptedBroker:
         return ListOffsetsResponse(topics=topics)
 
     async def _fetch(self, request: FetchRequest) -> FetchResponse:
-        answer = self._read(request)
-        if not any(told.records for topic in answer.responses for told in topic.partitions):
+        response = self._read(request)
+        if not any(told.records for topic in response.responses for told in topic.partitions):
             arrived = asyncio.Event()
             self._waiting_fetches.append(arrived)
             try:
@@ -252,8 +252,8 @@ class ScriptedBroker:
             except TimeoutError:
                 pass
             self._waiting_fetches.remove(arrived)
-            answer = self._read(request)
-        return answer
+            response = self._read(request)
+        return response
 
     def _read(self, request: FetchRequest) -> FetchResponse:
         responses = []
@@ -289,8 +289,8 @@ class ScriptedBroker:
 class _Connection:
     """One client's frames, answered in order."""
 
-    def __init__(self, link: ByteStream, broker: ScriptedBroker) -> None:
-        self._link = link
+    def __init__(self, stream: ByteStream, broker: ScriptedBroker) -> None:
+        self._link = stream
         self._broker = broker
         self._readable = asyncio.Event()
         self._buffer = bytearray()
@@ -308,21 +308,21 @@ class _Connection:
         header, position = parse_request_header(frame)
         api = APIS[header.api_key]
         request = decode(api.request, header.api_version, frame, position)
-        answer = await self._broker.answer(header.api_key, header.api_version, request)
-        if answer is Fault.CLOSE:
+        response = await self._broker.respond(header.api_key, header.api_version, request)
+        if response is Fault.CLOSE:
             return False
-        if answer is Fault.SILENCE:
+        if response is Fault.SILENCE:
             await asyncio.Event().wait()
-        if answer is None:
+        if response is None:
             return True
-        if isinstance(answer, bytes):
-            await self._send(answer)
+        if isinstance(response, bytes):
+            await self._send(response)
             return True
         version = header.api_version
-        if header.api_key == apis.API_VERSIONS and answer.error_code:
+        if header.api_key == apis.API_VERSIONS and response.error_code:
             version = 0  # the form that every client can read
         tagged = api.response_header_version(header.api_version) == 1
-        body = b"".join(bytes(chunk) for chunk in encode(answer, version))  # type: ignore[call-overload]
+        body = b"".join(bytes(chunk) for chunk in encode(response, version))  # type: ignore[call-overload]
         message = encode_response_header(header.correlation_id, tagged) + body
         await self._send(len(message).to_bytes(4, "big") + message)
         return True

@@ -23,10 +23,10 @@ async def start_broker(world: World, **configs: str) -> Broker:
     broker = await open_broker(
         "/data", 1, None, settings, SimRegistry(), host.disk, host.network, host.clock, host.entropy, supervisor
     )
-    door = KafkaServer("test", broker.handlers, host.network, host.clock, ListenerLimits())
-    await door.listen(*ADDRESS)
+    server = KafkaServer("test", broker.handlers, host.network, host.clock, ListenerLimits())
+    await server.listen(*ADDRESS)
     await broker.join(*ADDRESS)
-    door.start_accepting()
+    server.start_accepting()
     await broker.wait_for_leaders()
     return broker
 

@@ -1,4 +1,4 @@
-"""The cluster routes to the right broker, learns from errors, and is patient only where that helps."""
+"""The cluster routes to the right broker, refreshes metadata after errors, and retries only where that helps."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_current_topic_has_the_partitions_that_were_just_added() -> None:
     in_world(scenario)
 
 
-def test_an_unknown_topic_is_told_at_once() -> None:
+def test_an_unknown_topic_is_reported_at_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         await scripted_cluster.broker()
@@ -260,7 +260,7 @@ def test_the_coordinator_is_found_again_when_it_has_moved(version: int) -> None:
         for broker in (first, second):
             broker.versions[apis.FIND_COORDINATOR] = (0, version)
         first.script(apis.FIND_COORDINATOR, _coordinator(1), _coordinator(2))
-        # Whoever told us of a coordinator that is none is not asked again at once.
+        # The broker that named a wrong coordinator is not asked again at once.
         second.script(apis.FIND_COORDINATOR, _coordinator(-1, CoordinatorLoading.code), _coordinator(2))
         first.script(apis.OFFSET_COMMIT, _commit_answer(NotCoordinator.code))
         second.script(apis.OFFSET_COMMIT, _commit_answer(0))

@@ -31,7 +31,7 @@ def test_addresses_are_read_as_people_write_them(text: str, address: Address) ->
 
 
 @pytest.mark.parametrize("text", ["", ":9092", "host:x", "host:70000", "[::1", "[::1]9092", "host:-1"])
-def test_what_is_no_address_is_refused_with_a_sentence(text: str) -> None:
+def test_an_invalid_address_is_rejected_with_a_message(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_address(text)
 

@@ -14,7 +14,7 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.fetch.consumer import Consumer
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.produce.producer import Producer
 from headrace.testkit.world import World
 

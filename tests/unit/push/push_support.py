@@ -1,4 +1,4 @@
-"""A broker with a queue in a simulated world, and a receiver that does what it is told."""
+"""A simulated broker with a subscription, and a scripted webhook receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a webhook is sent, and what its answers mean."""
+"""The request of a webhook, and the meaning of its response."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_without_a_secret_nothing_is_signed() -> None:
     assert "Headrace-Signature" not in sent(message(), secret="")
 
 
-def test_what_a_header_cannot_hold_is_written_in_hexadecimal() -> None:
+def test_bytes_that_a_header_cannot_contain_are_percent_encoded() -> None:
     headers = sent(message(key=b"a%\r\nx\xff", headers=(("na me:", "grün\n".encode()),)))
     assert headers["Headrace-Key"] == "a%25%0D%0Ax%FF"
     assert headers["Headrace-Header-na%20me%3A"] == "gr%C3%BCn%0A"

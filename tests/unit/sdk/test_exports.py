@@ -27,7 +27,7 @@ assert not early, early
         (
             "headrace.client",
             [
-                "headrace.client.queues.requests",
+                "headrace.client.queues.request_reply",
                 "headrace.client.queues.dead_letters",
                 "headrace.client.transactions.transactional_producer",
             ],

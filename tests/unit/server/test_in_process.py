@@ -19,7 +19,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import ConnectionLost
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import END, Commit, commit, committed, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer, ProducerSettings

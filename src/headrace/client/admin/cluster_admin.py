@@ -1,7 +1,7 @@
-"""The cluster, as an administrator handles it: who holds what, moves of partitions, elections, and drains.
+"""Administer a cluster: replicas, reassignments, elections, drains and the replication throttle.
 
-Every call is repeated while its error is retriable. What is asked for many partitions at once can be refused for some
-of them: those calls return the refusals by partition instead of raising the first.
+Calls are retried while their error is retriable. A call for many partitions can fail for some of them; it returns the
+errors by partition instead of raising the first.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from headrace.client.admin.config_requests import alter_configs
 from headrace.client.admin.topic_admin import ResourceType
 from headrace.client.cluster import Cluster
 from headrace.client.connections.address import Address
 from headrace.client.errors import error_of_code, only_result, raise_for_code
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import (
     EligibleLeadersNotAvailable,
     HeadraceError,
@@ -29,10 +30,6 @@ from headrace.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
 )
 from headrace.wire.messages.metadata import (
     Cursor,
@@ -49,7 +46,6 @@ from headrace.wire.messages.replicas import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DrainBrokerRequest,
-    DrainBrokerResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ElectLeadersTopic,
@@ -63,17 +59,16 @@ THROTTLED_RATE = "follower.replication.throttled.rate"
 
 _MIN_INSYNC = "min.insync.replicas"
 _OF_ALL_BROKERS = ""
-_SET, _DELETE = 0, 1
 _PREFERRED, _UNCLEAN = 0, 1
-_PARTITIONS_PER_REQUEST = 100  # a broker sees to one after the other, and all must be done within the request's time
+_PARTITIONS_PER_REQUEST = 100  # a broker processes them one by one, within the request timeout
 _TOPICS_PER_REQUEST = 500
-# An administrator who names what is not there, or asks for a leader that is not up, is not to wait for it.
+# An administrator who names a missing partition or a leader that is down should not wait for it.
 _NOT_RETRIED = (UnknownTopicOrPartition, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerView:
-    """A broker that is up; one that is draining is to hold nothing, or about to go."""
+    """A live broker. A draining broker gives up all its replicas."""
 
     node_id: int
     address: Address
@@ -90,8 +85,8 @@ class ClusterMembers:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReplicas:
-    """Where a partition is: `in_sync` have all that is committed, `eligible` too, though they are behind. What is in
-    `adding` and `removing` are the two ends of a move under way; `replicas` has both."""
+    """The replicas of a partition. `eligible` replicas (ELR) have all committed records but are not in sync. `adding`
+    and `removing` belong to a reassignment in progress; `replicas` contains both."""
 
     target: TopicPartition
     leader: int
@@ -112,13 +107,13 @@ class PartitionReplicas:
 
     @property
     def behind(self) -> tuple[int, ...]:
-        """Replicas that ought to be in sync and are not; one that is being added is not expected to be."""
+        """Replicas that are not in sync, without those that are being added."""
         return tuple(node for node in self.replicas if node not in self.in_sync and node not in self.adding)
 
 
 PartitionErrors = Mapping[TopicPartition, HeadraceError]
 ReplicaChange = tuple[tuple[int, ...], tuple[int, ...]]
-"""The replicas that are being added, and those that are to go."""
+"""The replicas that are being added, and those that are being removed."""
 
 _PartitionResult = tuple[TopicPartition, int, str | None]
 
@@ -130,18 +125,14 @@ class ClusterAdmin:
         self._cluster = cluster
 
     async def members(self) -> ClusterMembers:
-        async def call() -> ClusterMembers:
-            answer: DescribeClusterResponse = await self._cluster.call(DescribeClusterRequest())
-            raise_for_code(answer.error_code, answer.error_message)
-            brokers = {
-                result.broker_id: BrokerView(
-                    result.broker_id, Address(result.host, result.port), result.rack, result.is_draining
-                )
-                for result in answer.brokers
-            }
-            return ClusterMembers(answer.cluster_id, answer.controller_id, dict(sorted(brokers.items())))
-
-        return await self._cluster.call_with_retries(call)
+        response: DescribeClusterResponse = await self._cluster.call_until_success(DescribeClusterRequest())
+        brokers = {
+            result.broker_id: BrokerView(
+                result.broker_id, Address(result.host, result.port), result.rack, result.is_draining
+            )
+            for result in response.brokers
+        }
+        return ClusterMembers(response.cluster_id, response.controller_id, dict(sorted(brokers.items())))
 
     async def places(self, topics: Iterable[str] = ()) -> Sequence[PartitionReplicas]:
         """Every partition of these topics, or of all; raises UnknownTopicOrPartition."""
@@ -152,18 +143,18 @@ class ClusterAdmin:
         found: list[PartitionReplicas] = []
         is_more = True
         while is_more:
-            answer: DescribeTopicPartitionsResponse = await self._cluster.call_with_retries(
+            response: DescribeTopicPartitionsResponse = await self._cluster.call_with_retries(
                 partial(self._cluster.call, request)
             )
-            for topic in answer.topics:
+            for topic in response.topics:
                 found += _partition_replicas(topic, moves)
-            is_more = answer.next_cursor is not None
-            if answer.next_cursor is not None:
-                request.cursor = Cursor(answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+            is_more = response.next_cursor is not None
+            if response.next_cursor is not None:
+                request.cursor = Cursor(response.next_cursor.topic_name, response.next_cursor.partition_index)
         return sorted(found, key=lambda place: place.target)
 
     async def min_insync(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """How many replicas each topic wants in sync before it takes writes with acks=all."""
+        """The `min.insync.replicas` of each topic."""
         wanted: dict[str, int] = {}
 
         async def call(names: Sequence[str]) -> None:
@@ -173,8 +164,8 @@ class ClusterAdmin:
                 )
                 for name in names
             ]
-            answer: DescribeConfigsResponse = await self._cluster.call(DescribeConfigsRequest(resources=resources))
-            for result in answer.results:
+            response: DescribeConfigsResponse = await self._cluster.call(DescribeConfigsRequest(resources=resources))
+            for result in response.results:
                 if result.error_code in (UnknownTopicOrPartition.code, UnknownTopicId.code):
                     continue  # deleted meanwhile
                 raise_for_code(result.error_code, result.error_message)
@@ -185,25 +176,20 @@ class ClusterAdmin:
         return wanted
 
     async def moves(self) -> Mapping[TopicPartition, ReplicaChange]:
-        """The partitions that are moving."""
-
-        async def call() -> Mapping[TopicPartition, ReplicaChange]:
-            request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
-            answer: ListPartitionReassignmentsResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code, answer.error_message)
-            return {
-                TopicPartition(topic.name, result.partition_index): (
-                    tuple(result.adding_replicas),
-                    tuple(result.removing_replicas),
-                )
-                for topic in answer.topics
-                for result in topic.partitions
-            }
-
-        return await self._cluster.call_with_retries(call)
+        """The reassignments in progress."""
+        request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=self._timeout_ms)
+        response: ListPartitionReassignmentsResponse = await self._cluster.call_until_success(request)
+        return {
+            TopicPartition(topic.name, result.partition_index): (
+                tuple(result.adding_replicas),
+                tuple(result.removing_replicas),
+            )
+            for topic in response.topics
+            for result in topic.partitions
+        }
 
     async def move(self, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> PartitionErrors:
-        """Begin to move partitions to these replicas; None ends a move that is under way, back to where it began."""
+        """Start to reassign partitions to these replicas; None cancels a reassignment in progress."""
 
         async def call(targets: Sequence[TopicPartition]) -> Iterable[_PartitionResult]:
             topics: dict[str, list[ReassignablePartition]] = defaultdict(list)
@@ -216,60 +202,45 @@ class ClusterAdmin:
                 timeout_ms=self._timeout_ms,
                 topics=[ReassignableTopic(name, requested) for name, requested in topics.items()],
             )
-            answer: AlterPartitionReassignmentsResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code, answer.error_message)
+            response: AlterPartitionReassignmentsResponse = await self._cluster.call(request)
+            raise_for_code(response.error_code, response.error_message)
             return [
                 (TopicPartition(topic.name, result.partition_index), result.error_code, result.error_message)
-                for topic in answer.responses
+                for topic in response.responses
                 for result in topic.partitions
             ]
 
         return await self._call_in_chunks(replicas, call)
 
     async def prefer(self, targets: Iterable[TopicPartition]) -> PartitionErrors:
-        """Let the preferred replicas lead, which are the first of each."""
+        """Elect the preferred leader, the first replica, of each partition."""
         return await self._elect(targets, _PREFERRED)
 
     async def elect_unclean(self, targets: Iterable[TopicPartition]) -> PartitionErrors:
-        """Let a replica lead that may lack committed records, which are then lost."""
+        """Elect a leader that may lack committed records, which are lost then."""
         return await self._elect(targets, _UNCLEAN)
 
     async def drain(self, node_id: int, *, is_drained: bool = True) -> None:
-        """Let a broker hold nothing any more, or take part again."""
-
-        async def call() -> None:
-            request = DrainBrokerRequest(broker_id=node_id, is_drained=is_drained)
-            answer: DrainBrokerResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code, answer.error_message)
-
-        await self._cluster.call_with_retries(call)
+        """Move all replicas off a broker, or let it hold replicas again."""
+        await self._cluster.call_until_success(DrainBrokerRequest(broker_id=node_id, is_drained=is_drained))
 
     async def throttle(self, bytes_per_second: int | None) -> None:
-        """The most that each broker copies in a second to catch up; None for no bound."""
-        operation, value = (_DELETE, None) if bytes_per_second is None else (_SET, str(bytes_per_second))
-        change = IncrementalAlterableConfig(THROTTLED_RATE, operation, value)
-        resource = IncrementalAlterConfigsResource(ResourceType.BROKER, _OF_ALL_BROKERS, [change])
-
-        async def call() -> None:
-            request = IncrementalAlterConfigsRequest(resources=[resource])
-            answer: IncrementalAlterConfigsResponse = await self._cluster.call(request)
-            for result in answer.responses:
-                raise_for_code(result.error_code, result.error_message)
-
-        await self._cluster.call_with_retries(call)
+        """Limit the bytes per second that each broker replicates to catch up; None removes the limit."""
+        rate = None if bytes_per_second is None else str(bytes_per_second)
+        await alter_configs(self._cluster, (ResourceType.BROKER, _OF_ALL_BROKERS), {THROTTLED_RATE: rate})
 
     async def sizes(self, node_id: int, targets: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The bytes that these partitions take on a broker's disk; those that it does not hold are left out."""
-        topics = [DescribableLogDirTopic(name, indexes) for name, indexes in _by_topic(targets).items()]
+        """The bytes of these partitions on a broker's disk, without those that it has no replica of."""
+        topics = [DescribableLogDirTopic(name, indexes) for name, indexes in partitions_by_topic(targets).items()]
 
         async def call() -> Mapping[TopicPartition, int]:
-            answer: DescribeLogDirsResponse = await self._cluster.call(
+            response: DescribeLogDirsResponse = await self._cluster.call(
                 DescribeLogDirsRequest(topics=topics), node_id=node_id
             )
-            raise_for_code(answer.error_code)
+            raise_for_code(response.error_code)
             return {
                 TopicPartition(topic.name, result.partition_index): result.partition_size
-                for folder in answer.results
+                for folder in response.results
                 for topic in folder.topics
                 for result in topic.partitions
             }
@@ -278,13 +249,13 @@ class ClusterAdmin:
 
     async def _elect(self, targets: Iterable[TopicPartition], election_type: int) -> PartitionErrors:
         async def call(targets: Sequence[TopicPartition]) -> Iterable[_PartitionResult]:
-            topics = [ElectLeadersTopic(name, indexes) for name, indexes in _by_topic(targets).items()]
+            topics = [ElectLeadersTopic(name, indexes) for name, indexes in partitions_by_topic(targets).items()]
             request = ElectLeadersRequest(election_type, topics, timeout_ms=self._timeout_ms)
-            answer: ElectLeadersResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code)
+            response: ElectLeadersResponse = await self._cluster.call(request)
+            raise_for_code(response.error_code)
             return [
                 (TopicPartition(topic.topic, result.partition_id), result.error_code, result.error_message)
-                for topic in answer.replica_election_results
+                for topic in response.replica_election_results
                 for result in topic.partition_result
             ]
 
@@ -295,7 +266,7 @@ class ClusterAdmin:
         targets: Iterable[TopicPartition],
         call: Callable[[Sequence[TopicPartition]], Awaitable[Iterable[_PartitionResult]]],
     ) -> PartitionErrors:
-        """Ask for a share of them at a time; those that may succeed later are asked for again."""
+        """Call for a limited number of partitions at a time; retry those whose error is retriable."""
         refused: dict[TopicPartition, HeadraceError] = {}
 
         async def attempt(share: set[TopicPartition]) -> None:
@@ -337,13 +308,6 @@ def _partition_replicas(topic: Any, moves: Mapping[TopicPartition, ReplicaChange
             adding=adding,
             removing=removing,
         )
-
-
-def _by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in targets:
-        topics[topic].append(partition)
-    return topics
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

@@ -1,4 +1,4 @@
-"""Requests about the configuration of one resource, such as a subscription or a group."""
+"""Describe and change the configuration of a resource, such as a topic, a subscription or a group."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
-from headrace.wire.messages import configs as altering
-from headrace.wire.messages import configs as replacing
 from headrace.wire.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
@@ -27,53 +31,53 @@ _SET, _DELETE = 0, 1
 async def describe_configs(
     cluster: Cluster, resource: Resource, names: Sequence[str] | None = None
 ) -> Sequence[DescribeConfigsResourceResult]:
-    """These settings, or all of them."""
+    """The named settings of a resource, or all of them."""
     requested = DescribeConfigsResource(*resource, configuration_keys=None if names is None else [*names])
 
-    async def ask() -> Sequence[DescribeConfigsResourceResult]:
-        answer: DescribeConfigsResponse = await cluster.call(DescribeConfigsRequest(resources=[requested]))
-        result = only_result(answer.results)
+    async def attempt() -> Sequence[DescribeConfigsResourceResult]:
+        response: DescribeConfigsResponse = await cluster.call(DescribeConfigsRequest(resources=[requested]))
+        result = only_result(response.results)
         raise_for_code(result.error_code, result.error_message)
         return result.configs
 
-    return await cluster.call_with_retries(ask)
+    return await cluster.call_with_retries(attempt)
 
 
-async def alter_configs(cluster: Cluster, resource: Resource, changes: Mapping[str, str | None]) -> None:
-    """Change single settings; None puts one back to its default."""
+async def alter_configs(
+    cluster: Cluster, resource: Resource, changes: Mapping[str, str | None], *, validate_only: bool = False
+) -> None:
+    """Change single settings; None resets one to its default."""
     configs = [
-        altering.IncrementalAlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
+        IncrementalAlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
         for name, value in changes.items()
     ]
-    altered = altering.IncrementalAlterConfigsResource(*resource, configs)
-    await _send(cluster, altering.IncrementalAlterConfigsRequest(resources=[altered]))
+    altered = IncrementalAlterConfigsResource(*resource, configs)
+    await _send(cluster, IncrementalAlterConfigsRequest(resources=[altered], validate_only=validate_only))
 
 
 async def replace_configs(cluster: Cluster, resource: Resource, configs: Mapping[str, str]) -> None:
-    """Set these and put all others back to their defaults."""
-    given = [replacing.AlterableConfig(name=name, value=value) for name, value in configs.items()]
-    await _send(
-        cluster, replacing.AlterConfigsRequest(resources=[replacing.AlterConfigsResource(*resource, configs=given)])
-    )
+    """Set these settings and reset all others to their defaults."""
+    given = [AlterableConfig(name=name, value=value) for name, value in configs.items()]
+    await _send(cluster, AlterConfigsRequest(resources=[AlterConfigsResource(*resource, configs=given)]))
 
 
 async def configured_resources(cluster: Cluster, resource_type: int) -> frozenset[str]:
     """The names of all resources of this type that have a configuration."""
 
-    async def ask() -> frozenset[str]:
-        answer: ListConfigResourcesResponse = await cluster.call(
+    async def attempt() -> frozenset[str]:
+        response: ListConfigResourcesResponse = await cluster.call(
             ListConfigResourcesRequest(resource_types=[resource_type])
         )
-        raise_for_code(answer.error_code, None)
-        return frozenset(one.resource_name for one in answer.config_resources)
+        raise_for_code(response.error_code, None)
+        return frozenset(one.resource_name for one in response.config_resources)
 
-    return await cluster.call_with_retries(ask)
+    return await cluster.call_with_retries(attempt)
 
 
 async def _send(cluster: Cluster, request: Any) -> None:
-    async def ask() -> None:
-        answer = await cluster.call(request)
-        result = only_result(answer.responses)
+    async def attempt() -> None:
+        response = await cluster.call(request)
+        result = only_result(response.responses)
         raise_for_code(result.error_code, result.error_message)
 
-    await cluster.call_with_retries(ask)
+    await cluster.call_with_retries(attempt)

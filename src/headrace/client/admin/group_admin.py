@@ -1,4 +1,4 @@
-"""Consumer groups, as an administrator looks at them: who is in them, how far they lag, where they go on."""
+"""Administer consumer groups: list and describe them, report their lag, move their offsets, delete them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import VersionMismatch, only_result, raise_for_code
-from headrace.client.groups.group_member import decode_assignment
+from headrace.client.groups.group_membership import decode_assignment
 from headrace.client.groups.offsets import END, START, Commit, commit, committed, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, MalformedFrame
@@ -25,12 +25,12 @@ from headrace.wire.messages.groups import (
 )
 
 _CONSUMER = "consumer"
-_DEAD = "Dead"  # how brokers before DescribeGroups 6 say that there is no such group
+_DEAD = "Dead"  # brokers before DescribeGroups 6 return this for a missing group
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
-    """A group in the list; the state is empty when the broker is too old to tell."""
+class GroupListing:
+    """A group in a list; the state is empty if the broker is too old to return it."""
 
     group: str
     protocol_type: str
@@ -59,7 +59,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in one partition; `committed` is None when it has committed nothing there."""
+    """The lag of a group in one partition; `committed` is None if it has committed nothing there."""
 
     target: TopicPartition
     committed: int | None
@@ -69,7 +69,7 @@ class PartitionLag:
 
     @property
     def lag(self) -> int:
-        """Records that the group has still to read; without a commit, all that there are."""
+        """The number of records that the group has not read; without a commit, all records."""
         return max(0, self.end - max(self.start, self.start if self.committed is None else self.committed))
 
 
@@ -79,10 +79,10 @@ class GroupAdmin:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def list(self) -> Sequence[ListedGroup]:
+    async def list(self) -> Sequence[GroupListing]:
         """Every group of every broker, by name."""
         view = await self._cluster.call_with_retries(lambda: self._cluster.refresh([]))
-        found: dict[str, ListedGroup] = {}
+        found: dict[str, GroupListing] = {}
         for node_id in sorted(view.nodes):
             for listed in await self._cluster.call_with_retries(partial(self._list_at, node_id)):
                 found[listed.group] = listed
@@ -99,19 +99,19 @@ class GroupAdmin:
                 raise unknown from None
 
     async def delete(self, group: str) -> None:
-        """Forget a group and its offsets; it must have no members."""
+        """Delete a group and its offsets; it must have no members."""
 
-        async def ask() -> None:
-            answer: DeleteGroupsResponse = await self._cluster.call_coordinator(
+        async def attempt() -> None:
+            response: DeleteGroupsResponse = await self._cluster.call_coordinator(
                 group, DeleteGroupsRequest(groups_names=[group])
             )
-            for described in answer.results:
+            for described in response.results:
                 self._check(group, described.error_code, None)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
 
     async def lag(self, group: str) -> Sequence[PartitionLag]:
-        """The group's lag in every partition that it has committed to or holds, in order."""
+        """The group's lag in every partition that it has committed to or is assigned, in order."""
         view = await self.describe(group)
         commits = await committed(self._cluster, group)
         holders = {target: member for member in view.members for target in member.partitions}
@@ -124,7 +124,7 @@ class GroupAdmin:
         return await self._lags(chosen, commits, {})
 
     async def check_empty(self, group: str) -> None:
-        """Raise GroupNotEmpty, saying who is in it; a group that does not exist has no members."""
+        """Raise GroupNotEmpty, naming the members; a group that does not exist has none."""
         try:
             members = (await self.describe(group)).members
         except GroupIdNotFound:
@@ -134,29 +134,29 @@ class GroupAdmin:
             raise GroupNotEmpty(f"group {group!r} has members: {who}")
 
     async def move(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Let the group go on at these offsets; it must have no members."""
+        """Commit these offsets for the group; it must have no members."""
         await self.check_empty(group)
         await commit(self._cluster, group, {target: Commit(offset) for target, offset in offsets.items()})
 
     async def _describe_classic(self, group: str) -> GroupView:
-        async def ask() -> GroupView:
-            answer: DescribeGroupsResponse = await self._cluster.call_coordinator(
+        async def attempt() -> GroupView:
+            response: DescribeGroupsResponse = await self._cluster.call_coordinator(
                 group, DescribeGroupsRequest(groups=[group])
             )
-            described = only_result(answer.groups)
+            described = only_result(response.groups)
             self._check(group, described.error_code, described.error_message)
             if described.group_state == _DEAD:
                 raise GroupIdNotFound(f"there is no group {group!r}")
             return _group(described, await self._cluster.coordinator(group))
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def _describe_consumer_protocol(self, group: str) -> GroupView:
-        async def ask() -> GroupView:
-            answer: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(
+        async def attempt() -> GroupView:
+            response: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(
                 group, newer.ConsumerGroupDescribeRequest(group_ids=[group])
             )
-            described = only_result(answer.groups)
+            described = only_result(response.groups)
             self._check(group, described.error_code, described.error_message)
             return GroupView(
                 group=described.group_id,
@@ -167,7 +167,7 @@ class GroupAdmin:
                 members=[_consumer_protocol_member(member) for member in described.members],
             )
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def _lags(
         self,
@@ -189,15 +189,15 @@ class GroupAdmin:
         ]
 
     async def _existing(self, targets: Set[TopicPartition]) -> Sequence[TopicPartition]:
-        """Those whose topic has not been deleted since."""
+        """The partitions that still exist."""
         names = {target.topic for target in targets}
         topics = (await self._cluster.call_with_retries(lambda: self._cluster.refresh(names))).topics
         return sorted(t for t in targets if t.topic in topics and t.partition < len(topics[t.topic].partitions))
 
-    async def _list_at(self, node_id: int) -> Sequence[ListedGroup]:
-        answer: ListGroupsResponse = await self._cluster.call(ListGroupsRequest(), node_id=node_id)
-        raise_for_code(answer.error_code)
-        return [ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups]
+    async def _list_at(self, node_id: int) -> Sequence[GroupListing]:
+        response: ListGroupsResponse = await self._cluster.call(ListGroupsRequest(), node_id=node_id)
+        raise_for_code(response.error_code)
+        return [GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups]
 
     def _check(self, group: str, code: int, message: str | None) -> None:
         try:
@@ -222,7 +222,7 @@ def _member(described: DescribedGroupMember) -> MemberView:
     try:
         partitions = sorted(decode_assignment(described.member_assignment)) if described.member_assignment else []
     except MalformedFrame:
-        partitions = []  # the group speaks a protocol of its own among its members
+        partitions = []  # the group uses an assignment format that is not Kafka's
     return MemberView(
         described.member_id, described.group_instance_id, described.client_id, described.client_host, partitions
     )

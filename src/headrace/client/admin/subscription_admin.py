@@ -1,4 +1,4 @@
-"""Subscriptions, as an administrator handles them: make, look at, move, delete; and what became of single messages."""
+"""Administer subscriptions: create, describe, seek, configure and delete them; query the state of messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.client.errors import SubscriptionNotFound, raise_for_code
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.metadata import TopicPartition
-from headrace.client.queues.message_status import SETTLED, message_statuses
+from headrace.client.queues.settling import SETTLED, message_statuses
 from headrace.model.errors import GroupIdNotFound
 from headrace.model.ids import MessageId
 from headrace.model.names import ACKS_PREFIX
@@ -44,7 +44,7 @@ _PEEK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a subscription begins: an offset, or START or END, or the first message that is not older than a time."""
+    """Where a subscription begins: an offset, START, END, or the first message at or after a timestamp."""
 
     offset: int = END
     timestamp_ms: int | None = None
@@ -52,7 +52,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBacklog:
-    """How far a subscription is in one partition; the backlog has those that are leased, wait or die."""
+    """The state of a subscription in one partition; the backlog includes leased, waiting and dying messages."""
 
     subscription: str
     target: TopicPartition
@@ -66,7 +66,7 @@ class PartitionBacklog:
 
 
 class PeekedMessage(NamedTuple):
-    """A message that is not settled, and how it stands."""
+    """A message that is not settled, and its state."""
 
     record: ConsumedRecord
     status: SubscriptionStatus
@@ -79,14 +79,14 @@ class SubscriptionAdmin:
         self._cluster = cluster
 
     async def list(self) -> Sequence[PartitionBacklog]:
-        """Every subscription of every topic that has any, by name, topic and partition."""
+        """All subscriptions of all topics, by name, topic and partition."""
         return await self.describe()
 
     async def describe(
         self, name: str | None = None, topics: Iterable[str] | None = None
     ) -> Sequence[PartitionBacklog]:
-        """The subscription, or all of them, in these topics, or in all that have any. Raises SubscriptionNotFound for
-        one that is nowhere."""
+        """The named subscription, or all, in these topics, or in all. Raises SubscriptionNotFound if the named one does
+        not exist."""
         if topics is None:
             view = await self._cluster.call_with_retries(self._cluster.refresh)
             acked = [topic.removeprefix(ACKS_PREFIX) for topic in view.topics if topic.startswith(ACKS_PREFIX)]
@@ -99,10 +99,10 @@ class SubscriptionAdmin:
     async def create(
         self, topic: str, name: str, position: Position, configs: Mapping[str, str] | None = None
     ) -> Mapping[TopicPartition, int]:
-        """Make the subscription in every partition of the topic; where it exists it stays as it is. Where it stands.
+        """Create the subscription in every partition of the topic that does not have it; returns the ack floors.
 
-        A new one has the configuration given here and nothing else; of one that exists, single settings are changed. In
-        partitions that are added meanwhile, it begins with their first message.
+        A new subscription gets exactly the given configuration; of an existing one, the given settings are changed. In
+        partitions that are added concurrently, it begins with their first message.
         """
         targets = await self._targets(topic)
         if await self._describe(name, targets):
@@ -111,10 +111,10 @@ class SubscriptionAdmin:
         elif configs:
             await replace_configs(self._cluster, _resource(topic, name), configs)
         else:
-            # Without a change: another client that configures the same new subscription right now is not overwritten.
+            # No settings are changed, so that a concurrent configuration of the same new subscription is kept.
             await alter_configs(self._cluster, _resource(topic, name), {})
         floors = {**await self._alter(name, _CREATE, targets, position)}
-        # A partition that was added since may have looked for subscriptions to inherit before this one existed.
+        # A partition that was added since may have inherited subscriptions before this one existed.
         added = sorted({*await self._targets(topic)} - {*targets})
         return floors | {**await self._alter(name, _CREATE, added, Position(START))}
 
@@ -124,36 +124,36 @@ class SubscriptionAdmin:
     async def seek(
         self, topic: str, name: str, position: Position, partitions: Sequence[int] = ()
     ) -> Mapping[TopicPartition, int]:
-        """Let it go on elsewhere, in these partitions or in all; all its leases end. Where it stands."""
+        """Continue at another position, in these partitions or in all; ends all leases. Returns the ack floors."""
         targets = [TopicPartition(topic, partition) for partition in partitions] or await self._targets(topic)
         return await self._alter(name, _SEEK, targets, position)
 
     async def configs(self, topic: str, name: str) -> Mapping[str, str | None]:
-        """The settings of a subscription that are not left to their defaults; None as the value of a secret one."""
+        """The settings of a subscription without defaults; secret values are None."""
         described = await describe_configs(self._cluster, _resource(topic, name))
         return {one.name: one.value for one in described if one.config_source != ReportedConfigSource.DEFAULT}
 
     async def configure(
         self, topic: str, name: str, set_to: Mapping[str, str], back_to_default: Iterable[str] = ()
     ) -> None:
-        """Change single settings of a subscription; the others stay as they are."""
+        """Change single settings of a subscription."""
         await alter_configs(self._cluster, _resource(topic, name), {**set_to, **dict.fromkeys(back_to_default)})
 
     async def delete(self, topic: str, name: str) -> None:
-        """Forget it, what was settled for it and its configuration, in all partitions that know it."""
+        """Delete a subscription with its state and configuration in all partitions."""
         known = {one.target for one in await self.describe(name, [topic])}
         await self._clear_group_configs(topic, {name})
         await self._alter(name, _DELETE, sorted(known), Position())
 
     async def clear_group_configs(self, topic: str) -> None:
-        """Before a topic is deleted: delete the configurations of groups that end with it."""
+        """Before a topic is deleted: delete the configurations of groups whose last subscription is in it."""
         if await configured_resources(self._cluster, GROUP_RESOURCE):
             names = {one.subscription for one in await self._describe(None, await self._targets(topic))}
             await self._clear_group_configs(topic, names)
 
     async def _clear_group_configs(self, topic: str, names: Set[str]) -> None:
-        """A group's configuration goes with the last subscription that has no configuration of its own. One that has
-        its own leaves it alone: it may have been made by a tenant who must not change the group."""
+        """The configuration of a group is deleted with the last subscription that uses it. A subscription with its own
+        configuration does not delete it: it may belong to a tenant who must not change the group."""
         names &= await configured_resources(self._cluster, GROUP_RESOURCE)
         own = await configured_resources(self._cluster, SUBSCRIPTION_RESOURCE) if names else frozenset()
         for name in sorted(names):
@@ -162,18 +162,18 @@ class SubscriptionAdmin:
                 await replace_configs(self._cluster, (GROUP_RESOURCE, name), {})
 
     async def status(self, message: MessageId, names: Sequence[str] | None = None) -> Sequence[SubscriptionStatus]:
-        """How the message stands for each subscription, and what became of it."""
+        """The state and history of a message for each subscription."""
         target = TopicPartition(message.topic, message.partition)
         return await message_statuses(self._cluster, target, [message.offset], names, with_history=True)
 
     async def peek(self, topic: str, name: str) -> AsyncGenerator[PeekedMessage, None]:
-        """Messages that are not settled, from the oldest on, partition by partition; nothing is leased by that."""
+        """Unsettled messages, oldest first, partition by partition, without leasing them."""
         for backlog in await self.describe(name, [topic]):
             if backlog.backlog:
                 async for peeked in self._peek(backlog):
                     yield peeked
 
-    # Asking
+    # Requests
 
     async def _peek(self, backlog: PartitionBacklog) -> AsyncIterator[PeekedMessage]:
         target = backlog.target
@@ -183,7 +183,7 @@ class SubscriptionAdmin:
             while reached < backlog.end:
                 records = await consumer.poll(_PEEKED_AT_ONCE, _PEEK_SECONDS)
                 if not records:
-                    return  # what is left are gaps
+                    return  # only gaps are left
                 reached = records[-1].offset + 1
                 offsets = [record.offset for record in records if record.offset < backlog.end]
                 statuses = await message_statuses(self._cluster, target, offsets, [backlog.subscription])
@@ -203,7 +203,7 @@ class SubscriptionAdmin:
             ]
             return DescribeSubscriptionsRequest(subscriptions=names, topics=requested)
 
-        def take(target: TopicPartition, told: Any) -> None:
+        def take(target: TopicPartition, result: Any) -> None:
             found.extend(
                 PartitionBacklog(
                     one.subscription,
@@ -216,7 +216,7 @@ class SubscriptionAdmin:
                     one.dying,
                     None if one.oldest_ms == _UNSET else one.oldest_ms,
                 )
-                for one in told.subscriptions
+                for one in result.subscriptions
             )
 
         await self._call_leaders(targets, request, take)
@@ -237,8 +237,8 @@ class SubscriptionAdmin:
             ]
             return AlterSubscriptionsRequest(name, action, requested)
 
-        def take(target: TopicPartition, told: Any) -> None:
-            floors[target] = told.floor
+        def take(target: TopicPartition, result: Any) -> None:
+            floors[target] = result.floor
 
         await self._call_leaders(targets, request, take)
         return floors
@@ -249,25 +249,25 @@ class SubscriptionAdmin:
         request: Callable[[Mapping[str, Sequence[TopicPartition]]], Any],
         take: Callable[[TopicPartition, Any], None],
     ) -> None:
-        """Ask each leader for its partitions; those that have answered are not asked again."""
+        """Send each leader the request for its partitions; partitions that succeeded are not retried."""
         waiting = dict.fromkeys(targets)
 
-        async def ask() -> None:
+        async def attempt() -> None:
             by_leader: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
             for target in waiting:
                 by_leader[(await self._cluster.partition(*target)).leader][target.topic].append(target)
             for node_id, topics in by_leader.items():
-                answer = await self._cluster.call(request(topics), node_id=node_id)
-                raise_for_code(getattr(answer, "error_code", 0), getattr(answer, "error_message", None))
-                for topic in answer.topics:
-                    for told in topic.partitions:
-                        raise_for_code(told.error_code, told.error_message)
-                        target = TopicPartition(topic.name, told.partition_index)
-                        take(target, told)
+                response = await self._cluster.call(request(topics), node_id=node_id)
+                raise_for_code(getattr(response, "error_code", 0), getattr(response, "error_message", None))
+                for topic in response.topics:
+                    for result in topic.partitions:
+                        raise_for_code(result.error_code, result.error_message)
+                        target = TopicPartition(topic.name, result.partition_index)
+                        take(target, result)
                         waiting.pop(target, None)
 
         try:
-            await self._cluster.call_with_retries(ask)
+            await self._cluster.call_with_retries(attempt)
         except GroupIdNotFound as error:
             raise SubscriptionNotFound(error.message) from None
 

@@ -1,6 +1,6 @@
-"""Access tokens, as an administrator handles them, and as a door has them checked.
+"""Manage and check access tokens.
 
-A token's secret is made up here and leaves only in what `create` returns: brokers are sent its hash.
+The secret of a token is generated here and is only in the result of `create`: brokers receive its hash.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ID_LENGTH = 16
 
 
 class TokenView(msgspec.Struct, frozen=True):
-    """What anybody may know of a token."""
+    """A token without its secret."""
 
     id: str
     name: str
@@ -42,7 +42,7 @@ class TokenView(msgspec.Struct, frozen=True):
 
 
 class TokenGrant(msgspec.Struct, frozen=True):
-    """What a token's holder may do."""
+    """The permissions of a token's holder."""
 
     id: str
     name: str
@@ -65,7 +65,7 @@ class TokenAdmin:
         requests_per_second: int | None = None,
         burst: int | None = None,
     ) -> tuple[str, str]:
-        """Its id, and the token itself, which nobody can tell again. Raises what is wrong with a scope."""
+        """Create a token; returns its id and the token itself, which cannot be read again. Raises `InvalidScope`."""
         entropy = self._cluster.entropy
         token_id, secret = entropy.uuid().hex[:_ID_LENGTH], entropy.token(SECRET_BYTES)
         new = NewToken(
@@ -77,39 +77,29 @@ class TokenAdmin:
             requests_per_second=-1 if requests_per_second is None else requests_per_second,
             burst=burst or requests_per_second or 1,
         )
-        await self._alter(AlterTokensRequest(create=[new]))
+        await self._cluster.call_until_success(AlterTokensRequest(create=[new]))
         return token_id, write_token(token_id, secret)
 
     async def revoke(self, token_ids: Sequence[str]) -> Sequence[str]:
-        """Those of them that there were."""
-        return (await self._alter(AlterTokensRequest(revoke=[*token_ids]))).revoked
+        """Revoke tokens; returns the ids of those that existed."""
+        request = AlterTokensRequest(revoke=[*token_ids])
+        response: AlterTokensResponse = await self._cluster.call_until_success(request)
+        return response.revoked
 
     async def list(self) -> Sequence[TokenView]:
-        async def ask() -> ListTokensResponse:
-            answer: ListTokensResponse = await self._cluster.call(ListTokensRequest())
-            raise_for_code(answer.error_code, answer.error_message)
-            return answer
-
-        found = [_token_view(token) for token in (await self._cluster.call_with_retries(ask)).tokens]
+        response: ListTokensResponse = await self._cluster.call_until_success(ListTokensRequest())
+        found = [_token_view(token) for token in response.tokens]
         return sorted(found, key=lambda token: (token.created_ms, token.id))
-
-    async def _alter(self, request: AlterTokensRequest) -> AlterTokensResponse:
-        async def ask() -> AlterTokensResponse:
-            answer: AlterTokensResponse = await self._cluster.call(request)
-            raise_for_code(answer.error_code, answer.error_message)
-            return answer
-
-        return await self._cluster.call_with_retries(ask)
 
 
 async def check_tokens(cluster: Cluster, presented: Sequence[tuple[str, bytes]]) -> list[TokenGrant | None]:
-    """What the holders of these ids and hashes may do; None for a token that there is not. One attempt."""
+    """The grants of these ids and hashes; None for a token that does not exist. One attempt."""
     request = CheckTokenRequest(tokens=[PresentedToken(token_id=one, hash=digest) for one, digest in presented])
-    answer: CheckTokenResponse = await cluster.call(request)
-    raise_for_code(answer.error_code, answer.error_message)
-    if len(answer.tokens) != len(presented):
-        raise MalformedResponse(f"{len(presented)} tokens were to be checked, and {len(answer.tokens)} were")
-    return [_token_grant(token) if token.is_known else None for token in answer.tokens]
+    response: CheckTokenResponse = await cluster.call(request)
+    raise_for_code(response.error_code, response.error_message)
+    if len(response.tokens) != len(presented):
+        raise MalformedResponse(f"{len(presented)} tokens were to be checked, and {len(response.tokens)} were")
+    return [_token_grant(token) if token.is_known else None for token in response.tokens]
 
 
 def _token_view(token: ListedToken) -> TokenView:
@@ -136,7 +126,7 @@ def _token_grant(token: CheckedToken) -> TokenGrant:
 
 
 def _known_scopes(scopes: Sequence[str]) -> Iterator[Scope]:
-    """What a newer broker may have besides allows nothing here."""
+    """Skip scopes that only newer brokers know; they allow nothing here."""
     for scope in scopes:
         with suppress(InvalidScope):
             yield parse_scope(scope)

@@ -1,16 +1,17 @@
-"""Topics, as an administrator handles them: make, look at, change, trim, delete.
+"""Administer topics: create, describe, configure, trim and delete them.
 
-Every call is repeated while its error is retriable; otherwise it raises the typed refusal, with the broker's
-sentence.
+Calls are retried while their error is retriable; other errors are raised with the broker's message.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
+from headrace.client.admin.config_requests import alter_configs
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
 from headrace.client.metadata import TopicPartition, TopicView
@@ -19,10 +20,6 @@ from headrace.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
 )
 from headrace.wire.messages.replicas import (
     DescribableLogDirTopic,
@@ -33,16 +30,13 @@ from headrace.wire.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
     DeleteTopicState,
 )
 
@@ -67,7 +61,7 @@ class ReportedConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """What a topic is to be; -1 takes the broker's default."""
+    """A topic to create; -1 means the broker's default."""
 
     name: str
     partitions: int = -1
@@ -102,7 +96,7 @@ class TopicAdmin:
         return sorted(view.topics.values(), key=lambda topic: topic.name)
 
     async def describe(self, name: str) -> TopicView:
-        """One topic, freshly asked for."""
+        """One topic, by fresh metadata."""
         return await self._cluster.call_with_retries(lambda: self._cluster.current_topic(name))
 
     async def create(self, topic: NewTopic, *, validate_only: bool = False) -> None:
@@ -114,13 +108,7 @@ class TopicAdmin:
             configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
         )
         request = CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
-
-        async def ask() -> None:
-            answer: CreateTopicsResponse = await self._cluster.call_controller(request)
-            for told in answer.topics:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(ask)
+        await self._call_controller(request, lambda response: response.topics)
         if not validate_only:
             await self._cluster.call_with_retries(lambda: self._ready(topic.name), topics_may_appear=True)
 
@@ -129,29 +117,17 @@ class TopicAdmin:
         request = DeleteTopicsRequest(
             topic_names=[name], topics=[DeleteTopicState(name=name)], timeout_ms=self._timeout_ms
         )
-
-        async def ask() -> None:
-            answer: DeleteTopicsResponse = await self._cluster.call_controller(request)
-            for told in answer.responses:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(ask)
+        await self._call_controller(request, lambda response: response.responses)
         self._cluster.invalidate_metadata()
 
     async def add_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
-        """Raise the number of partitions to `total`; keys may then go to other partitions than before."""
+        """Raise the number of partitions to `total`; keys may map to other partitions than before."""
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=name, count=total)],
             timeout_ms=self._timeout_ms,
             validate_only=validate_only,
         )
-
-        async def ask() -> None:
-            answer: CreatePartitionsResponse = await self._cluster.call_controller(request)
-            for told in answer.results:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(ask)
+        await self._call_controller(request, lambda response: response.results)
         self._cluster.invalidate_metadata()
 
     async def configs(self, name: str) -> Sequence[Config]:
@@ -170,28 +146,15 @@ class TopicAdmin:
         back_to_default: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Change single settings of a topic; the others stay as they are."""
-        changes = [
-            IncrementalAlterableConfig(name=key, config_operation=0, value=v) for key, v in (set_to or {}).items()
-        ]
-        changes += [IncrementalAlterableConfig(name=key, config_operation=1, value=None) for key in back_to_default]
-        resource = IncrementalAlterConfigsResource(
-            resource_type=ResourceType.TOPIC, resource_name=name, configs=changes
-        )
-        request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-
-        async def ask() -> None:
-            answer: IncrementalAlterConfigsResponse = await self._cluster.call(request)
-            for told in answer.responses:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(ask)
+        """Change single settings of a topic."""
+        changes = {**(set_to or {}), **dict.fromkeys(back_to_default)}
+        await alter_configs(self._cluster, (ResourceType.TOPIC, name), changes, validate_only=validate_only)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete all records before these offsets (HIGH_WATERMARK: all); returns the new first offsets."""
+        """Delete all records before these offsets (HIGH_WATERMARK: all); returns the new log start offsets."""
         started: dict[TopicPartition, int] = {}
 
-        async def ask() -> None:
+        async def attempt() -> None:
             by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
             for target in before:
                 if target not in started:
@@ -199,28 +162,37 @@ class TopicAdmin:
             for node_id, targets in by_leader.items():
                 started.update(await self._trim_at(node_id, {target: before[target] for target in targets}))
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         return started
 
     async def sizes(self, name: str) -> dict[int, int]:
-        """The bytes that each partition takes on its leader's disk."""
+        """The bytes of each partition on its leader's disk."""
         view = await self._cluster.topic(name)
         sizes: dict[int, int] = {}
         wanted = DescribableLogDirTopic(topic=name, partitions=[p.partition for p in view.partitions])
         for node_id in sorted({p.leader_id for p in view.partitions if p.leader_id >= 0}):
             request = DescribeLogDirsRequest(topics=[wanted])
-            answer: DescribeLogDirsResponse = await self._cluster.call(request, node_id=node_id)
-            raise_for_code(answer.error_code)
-            for folder in answer.results:
+            response: DescribeLogDirsResponse = await self._cluster.call(request, node_id=node_id)
+            raise_for_code(response.error_code)
+            for folder in response.results:
                 for topic in folder.topics:
-                    for told in topic.partitions:
-                        if topic.name == name and view.partitions[told.partition_index].leader_id == node_id:
-                            sizes[told.partition_index] = told.partition_size
+                    for result in topic.partitions:
+                        if topic.name == name and view.partitions[result.partition_index].leader_id == node_id:
+                            sizes[result.partition_index] = result.partition_size
         return sizes
 
     @property
     def _timeout_ms(self) -> int:
         return int(self._cluster.settings.request_timeout_seconds * 1000)
+
+    async def _call_controller(self, request: Any, results: Callable[[Any], Iterable[Any]]) -> None:
+        """Send a request to the controller, with retries; raises the first error of its results."""
+
+        async def attempt() -> None:
+            for result in results(await self._cluster.call_controller(request)):
+                raise_for_code(result.error_code, result.error_message)
+
+        await self._cluster.call_with_retries(attempt)
 
     async def _ready(self, name: str) -> None:
         topic = await self._cluster.topic(name)
@@ -230,15 +202,15 @@ class TopicAdmin:
     async def _describe_configs(self, kind: ResourceType, name: str, node_id: int | None) -> Sequence[Config]:
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
 
-        async def ask() -> Sequence[Config]:
+        async def attempt() -> Sequence[Config]:
             request = DescribeConfigsRequest(resources=[resource])
-            answer: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
-            told = only_result(answer.results)
-            raise_for_code(told.error_code, told.error_message)
-            configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in told.configs]
+            response: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
+            result = only_result(response.results)
+            raise_for_code(result.error_code, result.error_message)
+            configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in result.configs]
             return sorted(configs, key=lambda config: config.name)
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def _trim_at(self, node_id: int, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         topics: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
@@ -248,10 +220,10 @@ class TopicAdmin:
             topics=[DeleteRecordsTopic(name=name, partitions=p) for name, p in topics.items()],
             timeout_ms=self._timeout_ms,
         )
-        answer: DeleteRecordsResponse = await self._cluster.call(request, node_id=node_id)
+        response: DeleteRecordsResponse = await self._cluster.call(request, node_id=node_id)
         started = {}
-        for told in answer.topics:
-            for partition_ in told.partitions:
+        for result in response.topics:
+            for partition_ in result.partitions:
                 raise_for_code(partition_.error_code)
-                started[TopicPartition(told.name, partition_.partition_index)] = partition_.low_watermark
+                started[TopicPartition(result.name, partition_.partition_index)] = partition_.low_watermark
         return started

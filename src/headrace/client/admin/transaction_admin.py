@@ -1,9 +1,9 @@
-"""Transactions, as an administrator handles them: which there are, what they touch, and their end by force.
+"""Administer transactions: list and describe them, abort them, and end hanging ones.
 
-A transaction has a coordinator, which knows it by its transactional id, and it is open in partitions, which know it by
-its producer id. It hangs in a partition that still holds it open when the coordinator does not count that partition
-in any more: nobody will ever end it there, and readers of committed records wait for it. Only such a one may be ended
-in its partition alone; any other is aborted by its coordinator, with the same outcome everywhere.
+- The coordinator knows a transaction by its transactional id, its partitions by its producer id.
+- A transaction hangs in a partition where it is open although the coordinator does not list that partition: nothing
+  will end it there, and `read_committed` consumers wait for it. Only a hanging transaction may be ended in a single
+  partition. Any other one is aborted by its coordinator, with the same outcome in all partitions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import VersionMismatch, only_result, raise_for_code
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import InvalidRequest, InvalidTransactionState
 from headrace.wire.apis import LIST_TRANSACTIONS
 from headrace.wire.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -47,12 +47,12 @@ STATES = (
     "Dead",
 )
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
-_TRANSACTION_COORDINATOR = 1  # the kind of coordinator
-_DURATION_SINCE = 1  # the version of ListTransactions that selects by it
+_TRANSACTION_COORDINATOR = 1  # key_type of FindCoordinator
+_DURATION_SINCE = 1  # the first version of ListTransactions with a duration filter
 
 
 @dataclass(frozen=True, slots=True)
-class ListedTransaction:
+class TransactionListing:
     transactional_id: str
     producer_id: int
     state: str
@@ -61,7 +61,7 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TransactionView:
-    """What the coordinator knows; `start_ms` is of the open or last transaction, -1 if the producer had none yet."""
+    """The state at the coordinator; `start_ms` is of the open or last transaction, -1 if there was none yet."""
 
     transactional_id: str
     state: str
@@ -75,7 +75,7 @@ class TransactionView:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction as one of its partitions knows it."""
+    """The state of an open transaction in one of its partitions."""
 
     target: TopicPartition
     producer_id: int
@@ -97,11 +97,11 @@ class TransactionAdmin:
         states: Iterable[str] = (),
         producer_ids: Iterable[int] = (),
         older_than_ms: int | None = None,
-    ) -> Sequence[ListedTransaction]:
+    ) -> Sequence[TransactionListing]:
         """The transactional ids of every broker that match all filters, by name.
 
-        `older_than_ms` alone lists open transactions only: brokers, as Kafka's do, count from the beginning of the last
-        transaction of an id, also when that one is over.
+        `older_than_ms` without states lists open transactions only: brokers, like Kafka's, count from the start of the
+        last transaction of an id, even if that has ended.
         """
         wanted = [*states]
         if older_than_ms is not None and not wanted:
@@ -112,7 +112,7 @@ class TransactionAdmin:
             duration_filter=-1 if older_than_ms is None else older_than_ms,
         )
         view = await self._cluster.call_with_retries(lambda: self._cluster.refresh([]))
-        found: list[ListedTransaction] = []
+        found: list[TransactionListing] = []
         for node_id in sorted(view.nodes):
             found += await self._cluster.call_with_retries(partial(self._list_at, node_id, request))
         return sorted(found, key=lambda listed: listed.transactional_id)
@@ -120,38 +120,38 @@ class TransactionAdmin:
     async def describe(self, transactional_id: str) -> TransactionView:
         """One transactional id; raises TransactionalIdNotFound."""
 
-        async def ask() -> TransactionView:
+        async def attempt() -> TransactionView:
             node_id = await transaction_coordinator(self._cluster, transactional_id)
-            answer: DescribeTransactionsResponse = await self._cluster.call(
+            response: DescribeTransactionsResponse = await self._cluster.call(
                 DescribeTransactionsRequest(transactional_ids=[transactional_id]), node_id=node_id
             )
-            told = only_result(answer.transaction_states)
-            raise_for_code(told.error_code)
+            result = only_result(response.transaction_states)
+            raise_for_code(result.error_code)
             return TransactionView(
-                transactional_id=told.transactional_id,
-                state=told.transaction_state,
+                transactional_id=result.transactional_id,
+                state=result.transaction_state,
                 coordinator=node_id,
-                producer_id=told.producer_id,
-                producer_epoch=told.producer_epoch,
-                timeout_ms=told.transaction_timeout_ms,
-                start_ms=told.transaction_start_time_ms,
-                partitions=sorted(TopicPartition(data.topic, p) for data in told.topics for p in data.partitions),
+                producer_id=result.producer_id,
+                producer_epoch=result.producer_epoch,
+                timeout_ms=result.transaction_timeout_ms,
+                start_ms=result.transaction_start_time_ms,
+                partitions=sorted(TopicPartition(data.topic, p) for data in result.topics for p in data.partitions),
             )
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def abort(self, transactional_id: str) -> TransactionView:
-        """Fence the producer, which aborts what it has open; returns what there was."""
-        # Asked for first, because to initialise an id that is not known would make it.
+        """Fence the producer, which aborts its open transaction; returns the state before."""
+        # Described first, because InitProducerId would create an unknown id.
         view = await self.describe(transactional_id)
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=view.timeout_ms)
 
-        async def ask() -> None:
+        async def attempt() -> None:
             node_id = await transaction_coordinator(self._cluster, transactional_id)
-            answer: InitProducerIdResponse = await self._cluster.call(request, node_id=node_id)
-            raise_for_code(answer.error_code)
+            response: InitProducerIdResponse = await self._cluster.call(request, node_id=node_id)
+            raise_for_code(response.error_code)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         return view
 
     async def find_open(self, targets: Iterable[TopicPartition]) -> Sequence[OpenTransaction]:
@@ -159,7 +159,7 @@ class TransactionAdmin:
         wanted = set(targets)
         found: list[OpenTransaction] = []
 
-        async def ask() -> None:
+        async def attempt() -> None:
             by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
             for target in sorted(wanted):
                 by_leader[(await self._cluster.partition(*target)).leader].append(target)
@@ -167,11 +167,11 @@ class TransactionAdmin:
                 found.extend(await self._open_at(node_id, there))
                 wanted.difference_update(there)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
         return sorted(found, key=lambda transaction: (transaction.target, transaction.start_offset))
 
     async def find_hanging(self, targets: Iterable[TopicPartition], older_than_ms: int) -> Sequence[OpenTransaction]:
-        """The transactions that hang in these partitions, and have not been written to for so long."""
+        """The transactions that hang in these partitions and were not written to for this long."""
         now_ms = self._cluster.clock.now_ms()
         quiet = [t for t in await self.find_open(targets) if now_ms - t.last_timestamp_ms >= older_than_ms]
         known = await self._owners({transaction.producer_id for transaction in quiet})
@@ -187,7 +187,7 @@ class TransactionAdmin:
             )
 
     async def end_hanging(self, transaction: OpenTransaction) -> None:
-        """Abort a transaction in one partition; refused unless it hangs there."""
+        """Abort a transaction in one partition; raises InvalidTransactionState unless it hangs there."""
         await self.check_hanging(transaction)
         topic, partition = transaction.target
         marker = WritableTxnMarker(
@@ -198,52 +198,50 @@ class TransactionAdmin:
             coordinator_epoch=max(transaction.coordinator_epoch, 0),
         )
 
-        async def ask() -> None:
+        async def attempt() -> None:
             leader = (await self._cluster.partition(topic, partition)).leader
-            answer: WriteTxnMarkersResponse = await self._cluster.call(
+            response: WriteTxnMarkersResponse = await self._cluster.call(
                 WriteTxnMarkersRequest(markers=[marker]), node_id=leader
             )
-            raise_for_code(only_result(only_result(only_result(answer.markers).topics).partitions).error_code)
+            raise_for_code(only_result(only_result(only_result(response.markers).topics).partitions).error_code)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
 
     async def _owners(self, producer_ids: set[int]) -> Sequence[TransactionView]:
-        """What the coordinators know of these producers."""
+        """The transactions of these producers at their coordinators."""
         if not producer_ids:
-            return []  # to ask for none would be to ask for all
+            return []  # an empty filter would match all
         listed = await self.list(producer_ids=sorted(producer_ids))
         return [await self.describe(transaction.transactional_id) for transaction in listed]
 
-    async def _list_at(self, node_id: int, request: ListTransactionsRequest) -> Sequence[ListedTransaction]:
+    async def _list_at(self, node_id: int, request: ListTransactionsRequest) -> Sequence[TransactionListing]:
         if request.duration_filter >= 0:
             transport = await self._cluster.transport(node_id)
             theirs = transport.versions.get(LIST_TRANSACTIONS)
             if theirs is not None and theirs.high < _DURATION_SINCE:
                 raise VersionMismatch(f"{transport.peer} cannot select transactions by their age; it is too old")
-        answer: ListTransactionsResponse = await self._cluster.call(request, node_id=node_id)
-        raise_for_code(answer.error_code)
-        if answer.unknown_state_filters:
-            raise InvalidRequest(f"broker {node_id} knows no state {', '.join(answer.unknown_state_filters)}")
+        response: ListTransactionsResponse = await self._cluster.call(request, node_id=node_id)
+        raise_for_code(response.error_code)
+        if response.unknown_state_filters:
+            raise InvalidRequest(f"broker {node_id} knows no state {', '.join(response.unknown_state_filters)}")
         return [
-            ListedTransaction(told.transactional_id, told.producer_id, told.transaction_state, node_id)
-            for told in answer.transaction_states
+            TransactionListing(result.transactional_id, result.producer_id, result.transaction_state, node_id)
+            for result in response.transaction_states
         ]
 
     async def _open_at(self, node_id: int, targets: Sequence[TopicPartition]) -> Sequence[OpenTransaction]:
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in targets:
-            topics[topic].append(partition)
+        topics = partitions_by_topic(targets)
         request = DescribeProducersRequest(
             topics=[
                 DescribeProducersTopic(name=name, partition_indexes=partitions) for name, partitions in topics.items()
             ]
         )
-        answer: DescribeProducersResponse = await self._cluster.call(request, node_id=node_id)
+        response: DescribeProducersResponse = await self._cluster.call(request, node_id=node_id)
         found = []
-        for topic_answer in answer.topics:
-            for told in topic_answer.partitions:
-                raise_for_code(told.error_code, told.error_message)
-                target = TopicPartition(topic_answer.name, told.partition_index)
+        for described in response.topics:
+            for result in described.partitions:
+                raise_for_code(result.error_code, result.error_message)
+                target = TopicPartition(described.name, result.partition_index)
                 found += [
                     OpenTransaction(
                         target,
@@ -253,7 +251,7 @@ class TransactionAdmin:
                         producer.current_txn_start_offset,
                         producer.last_timestamp,
                     )
-                    for producer in told.active_producers
+                    for producer in result.active_producers
                     if producer.current_txn_start_offset >= 0
                 ]
         return found
@@ -264,14 +262,14 @@ async def transaction_coordinator(cluster: Cluster, transactional_id: str) -> in
     request = FindCoordinatorRequest(
         key=transactional_id, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=[transactional_id]
     )
-    answer: FindCoordinatorResponse = await cluster.call(request)
-    told: Any = answer.coordinators[0] if answer.coordinators else answer
-    raise_for_code(told.error_code, told.error_message)
-    return int(told.node_id)
+    response: FindCoordinatorResponse = await cluster.call(request)
+    result: Any = response.coordinators[0] if response.coordinators else response
+    raise_for_code(result.error_code, result.error_message)
+    return int(result.node_id)
 
 
 def _coordinated_transaction(known: Iterable[TransactionView], transaction: OpenTransaction) -> TransactionView | None:
-    """The one whose coordinator will end this transaction in this partition, too."""
+    """The transaction at a coordinator that will end this one in its partition."""
     for view in known:
         if view.producer_id == transaction.producer_id and transaction.target in view.partitions:
             return view

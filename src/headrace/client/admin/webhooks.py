@@ -1,7 +1,8 @@
-"""The webhooks of subscriptions: listed for the process that pushes, set and deleted for an administrator.
+"""Manage the webhooks of subscriptions, and list them for the process that pushes.
 
-A webhook is part of the configuration of its subscription, so it belongs to (topic, name) and ends with either. A
-webhook that is set again begins with the defaults, except for its secret, which stays until another is given.
+- A webhook is part of the configuration of its subscription, so it belongs to (topic, name) and is deleted with either.
+- Setting a webhook again resets its settings to the defaults, except for its secret, which stays unless a new one is
+  given.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from headrace.wire.messages.queues import (
 _DEFAULT_CONFIG = 5
 URL, SECRET = "headrace.push.url", "headrace.push.secret"
 CONCURRENCY, RATE, TIMEOUT_MS = "headrace.push.concurrency", "headrace.push.rate", "headrace.push.timeout.ms"
-_TOPICS = "headrace.push.topics"  # of a group's webhook: those that it is for; empty for all
+_TOPICS = "headrace.push.topics"  # the topics of a group's webhook; empty means all
 _NAMES = (URL, SECRET, CONCURRENCY, RATE, TIMEOUT_MS)
 
 
 class WebhookSettings(msgspec.Struct, frozen=True):
-    """A webhook as it is set. None is the default, or, for the secret, the one it has."""
+    """The settings of a webhook. None means the default, and for the secret the current one."""
 
     url: str
     secret: str | None = None
@@ -43,7 +44,7 @@ class WebhookSettings(msgspec.Struct, frozen=True):
 
 
 class WebhookView(msgspec.Struct, frozen=True):
-    """A webhook as it is."""
+    """The current settings of a webhook."""
 
     url: str
     has_secret: bool
@@ -53,7 +54,7 @@ class WebhookView(msgspec.Struct, frozen=True):
 
 
 class WebhookPoller:
-    """What is pushed, asked for again and again; nothing is sent while nothing has changed."""
+    """Polls for webhooks; a broker returns nothing while they have not changed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -61,17 +62,17 @@ class WebhookPoller:
         self._pushes: Sequence[DescribedPush] = ()
 
     async def ask(self) -> Sequence[DescribedPush]:
-        """One attempt; the same object if nothing has changed."""
-        answer: DescribePushesResponse = await self._cluster.call(DescribePushesRequest(version=self._version))
-        raise_for_code(answer.error_code, answer.error_message)
-        if answer.is_changed:
-            self._version, self._pushes = answer.version, answer.pushes
+        """One attempt; returns the same object if nothing has changed."""
+        response: DescribePushesResponse = await self._cluster.call(DescribePushesRequest(version=self._version))
+        raise_for_code(response.error_code, response.error_message)
+        if response.is_changed:
+            self._version, self._pushes = response.version, response.pushes
         return self._pushes
 
 
 async def subscribed_topics(cluster: Cluster, subscriptions: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """The topics that each of these subscriptions is in, one attempt; those that are in none are left out. A
-    subscription is in all partitions of its topic, so the first one is asked."""
+    """The topics of each of these subscriptions, one attempt; subscriptions without topics are left out. A subscription
+    exists in all partitions of its topic, so the leader of the first one is asked."""
     view = await cluster.refresh()
     by_leader: dict[int, list[DescribeSubscriptionsTopic]] = defaultdict(list)
     for colocated_topic in view.topics:
@@ -81,18 +82,18 @@ async def subscribed_topics(cluster: Cluster, subscriptions: Sequence[str]) -> M
     found: dict[str, list[str]] = defaultdict(list)
     for node_id, topics in by_leader.items():
         request = DescribeSubscriptionsRequest(subscriptions=[*subscriptions], topics=topics)
-        answer: DescribeSubscriptionsResponse = await cluster.call(request, node_id=node_id)
-        for told in answer.topics:
-            partition = only_result(told.partitions)
+        response: DescribeSubscriptionsResponse = await cluster.call(request, node_id=node_id)
+        for topic_result in response.topics:
+            partition = only_result(topic_result.partitions)
             raise_for_code(partition.error_code, partition.error_message)
             for described in partition.subscriptions:
-                found[described.subscription].append(told.name)
+                found[described.subscription].append(topic_result.name)
     return {name: sorted(topics) for name, topics in found.items()}
 
 
 async def set_webhook(cluster: Cluster, topic: str, subscription: str, push: WebhookSettings) -> str | None:
-    """Push the messages of the subscription of this topic. Returns the secret if one was generated, because there was
-    none: it cannot be read afterwards."""
+    """Set the webhook of a subscription. Returns the secret if one was generated, because there was none; it cannot be
+    read afterwards."""
     generated = None
     if push.secret is None:
         before = await get_webhook(cluster, topic, subscription)
@@ -105,7 +106,7 @@ async def set_webhook(cluster: Cluster, topic: str, subscription: str, push: Web
 
 
 def webhook_configs(push: WebhookSettings, secret: str | None) -> dict[str, str]:
-    """The settings of the subscription that make this webhook; defaults are left out."""
+    """The webhook as settings of its subscription, without defaults."""
     given: dict[str, object] = {
         URL: push.url,
         SECRET: secret,
@@ -117,7 +118,7 @@ def webhook_configs(push: WebhookSettings, secret: str | None) -> dict[str, str]
 
 
 async def get_webhook(cluster: Cluster, topic: str, subscription: str) -> WebhookView | None:
-    """None if it is not pushed."""
+    """The webhook of a subscription; None if it has none."""
     described = await describe_configs(cluster, _resource(topic, subscription), [*_NAMES, _TOPICS])
     configs = {one.name: one for one in described}
     url, of_group = configs[URL].value, configs[_TOPICS].value
@@ -133,7 +134,7 @@ async def get_webhook(cluster: Cluster, topic: str, subscription: str) -> Webhoo
 
 
 async def delete_webhook(cluster: Cluster, topic: str, subscription: str) -> None:
-    """Push it no more; the secret is forgotten, too."""
+    """Delete the webhook of a subscription together with its secret."""
     await alter_configs(cluster, _resource(topic, subscription), dict.fromkeys(_NAMES))
 
 

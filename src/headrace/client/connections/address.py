@@ -1,4 +1,4 @@
-"""Addresses as people write them: `host`, `host:port`, `[::1]:9092`, several divided by commas."""
+"""Parse addresses: `host`, `host:port`, `[::1]:9092`, and comma-separated lists of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, port_default: int = PORT_DEFAULT) -> Address:
-    """One address; raises ValueError with a sentence for the user."""
+    """Parse one address; raises ValueError with a message for the user."""
     text = text.strip()
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -37,7 +37,7 @@ def parse_address(text: str, port_default: int = PORT_DEFAULT) -> Address:
 
 
 def parse_addresses(text: str) -> list[Address]:
-    """A comma-separated list, at least one."""
+    """Parse a comma-separated list of at least one address."""
     found = [parse_address(piece) for piece in text.split(",") if piece.strip()]
     if not found:
         raise ValueError("no address given; write HOST:PORT")

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential, full jitter, so that clients do not march in step."""
+"""Exponential back-off with full jitter, so that clients do not retry at the same times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.runtime.entropy import Entropy
 
 
 class Backoff:
-    """The pauses of one series of attempts."""
+    """The pauses of one series of retries."""
 
     __slots__ = ("_attempts", "_cap_seconds", "_entropy", "_first_seconds")
 
@@ -23,7 +23,7 @@ class Backoff:
         return self.seconds_after(self._attempts)
 
     def seconds_after(self, attempts: int) -> float:
-        """A pause between nothing and the ceiling, which doubles with every attempt up to the cap."""
+        """A random pause up to a ceiling that doubles with every attempt, up to the cap."""
         assert attempts > 0
         ceiling = min(self._cap_seconds, self._first_seconds * 2.0 ** min(attempts - 1, 30))
         return self._entropy.uniform(0.0, ceiling)

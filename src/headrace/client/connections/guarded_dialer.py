@@ -1,9 +1,8 @@
-"""A dialer that leaves brokers alone which do not answer: a circuit breaker for each address.
+"""A dialer with a circuit breaker for each address.
 
-Who asks for a broker that could not be reached several times in a row is told so at once, and the broker is tried again
-by one caller at a time. A broker counts as failed when it cannot be dialled, or when it lets a request run into its
-deadline. For a process that serves many callers, who would otherwise all wait for the same broker; a client that waits
-for itself alone is better off without.
+After several failures in a row, requests to a broker fail immediately, and one caller at a time probes it. A failure is
+a failed dial, or a request that reaches its deadline. This is for processes that serve many callers, who would all wait
+for the same unreachable broker. A client with a single caller does not need it.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ OPEN_MAX_MS = 3_000
 
 
 class CircuitOpen(Unreachable):
-    """The broker did not answer the last times, and is not asked for a while."""
+    """The broker did not respond recently, and requests to it fail without being sent for a while."""
 
 
 class GuardedDialer:
-    """Wraps any other. Brokers come and go, but their addresses are few: a circuit is kept for each."""
+    """Wraps another dialer. Circuits are never removed, since a cluster has few addresses."""
 
     def __init__(self, dialer: Dialer, clock: Clock) -> None:
         self._dialer = dialer
@@ -49,7 +48,7 @@ class GuardedDialer:
         return _GuardedTransport(transport, circuit, self._now_ms)
 
     def states(self) -> Iterator[tuple[Address, CircuitState]]:
-        """How it stands with each address that was ever dialled."""
+        """The circuit state of each address that was ever dialled."""
         return ((address, circuit.state) for address, circuit in self._circuits.items())
 
     def _now_ms(self) -> int:
@@ -63,8 +62,8 @@ def _check_circuit(circuit: CircuitBreaker, peer: str, now_ms: int) -> None:
 
 
 class _GuardedTransport:
-    """Asks the circuit before every call, and tells it what came of it: a broker may hang with its connections open. A
-    dial alone does not make up for calls that ran into their deadline."""
+    """Checks the circuit before every call and reports the result: a broker may hang with open connections. A
+    successful dial does not reset the count of calls that timed out."""
 
     def __init__(self, transport: Transport, circuit: CircuitBreaker, now_ms: Callable[[], int]) -> None:
         self._transport = transport
@@ -86,12 +85,12 @@ class _GuardedTransport:
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
         _check_circuit(self._circuit, self.peer, self._now_ms())
         try:
-            answer = await self._transport.call(api_key, version, request, deadline_seconds)
+            response = await self._transport.call(api_key, version, request, deadline_seconds)
         except RequestTimedOut:
             self._circuit.failed(self._now_ms())
             raise
         self._circuit.succeeded()
-        return answer
+        return response
 
     def post(self, api_key: int, version: int, request: Any) -> None:
         self._transport.post(api_key, version, request)

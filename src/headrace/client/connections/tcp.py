@@ -1,10 +1,12 @@
-"""One connection to one broker over TCP, with many requests under way at once.
+"""One TCP connection to one broker, with many requests in flight.
 
     frame = size i32 | correlation id i32 | [tags] | body
 
-Answers come in the order of the requests, so a request that passes its deadline holds up all behind it: the
-connection is then closed, and the caller dials again. A caller that is cancelled just drops its answer.
-The connection has no task of its own; the loop calls it back when the link may be read or written.
+- Responses come in the order of the requests, so a request that reaches its deadline delays all later ones. The
+  connection is closed then, and the caller dials again. The response to a cancelled call is dropped.
+- There is no task per connection: the event loop calls back when the socket is readable or writable.
+- Small frames are copied out of one reused buffer. A large frame that has not arrived completely gets its own memory
+  and is received into it directly. The bytes of a frame are never overwritten, so views of its records stay valid.
 """
 
 from __future__ import annotations
@@ -25,19 +27,12 @@ from headrace.wire.codec.codec import decode, encode
 from headrace.wire.codec.header import encode_request_header, parse_response_header
 from headrace.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-# Cuts the byte stream from a broker into frames.
-#
-# Small frames are copied out of one reused buffer; a large one that has not all arrived gets memory of its own
-# and is received straight into it. Either way a frame's bytes are never written again, so record views into it
-# stay valid.
-
-
 _BUFFER_SIZE = 128 * 1024
 _FRAME_SIZE_MAX = 512 * 1024 * 1024
 
 
 class ResponseFrameReader:
-    """Reads one link. `receive` once per readiness; it returns the frames that this completed."""
+    """Splits a byte stream into frames. Call `receive` once whenever the stream is readable."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -105,16 +100,14 @@ _READS_PER_WAKE = 16
 
 @dataclass(slots=True)
 class _InFlightRequest:
-    """An answer that is to come."""
-
     correlation_id: int
     api: Api
     version: int
-    answer: asyncio.Future[Any]
+    response: asyncio.Future[Any]
 
 
 class TcpTransport:
-    """A Transport over one link. Made by `TcpDialer`, which also asks for the versions."""
+    """A Transport over one byte stream. Created by `TcpDialer`, which also negotiates the versions."""
 
     def __init__(self, stream: ByteStream, client_id: str) -> None:
         self.peer = stream.peer
@@ -136,11 +129,11 @@ class TcpTransport:
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
         api = APIS[api_key]
         correlation_id = self._send(api, version, request)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._in_flight.append(_InFlightRequest(correlation_id, api, version, answer))
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._in_flight.append(_InFlightRequest(correlation_id, api, version, response))
         try:
             async with asyncio.timeout(deadline_seconds):
-                return await answer
+                return await response
         except TimeoutError:
             error = RequestTimedOut(f"{self.peer} did not answer {api.name} within {deadline_seconds:g} s")
             self._close_with_error(ConnectionLost(error.message))
@@ -168,7 +161,7 @@ class TcpTransport:
         return correlation_id
 
     def _write(self) -> None:
-        """Send until all is gone or the link is full; then go on when it may be written."""
+        """Send until everything is sent or the socket is full; then continue when it is writable."""
         unsent = self._unsent
         try:
             while unsent:
@@ -224,24 +217,24 @@ class TcpTransport:
         except MalformedFrame:
             self._in_flight.appendleft(expected)
             raise
-        if not expected.answer.done():
-            expected.answer.set_result(message)
+        if not expected.response.done():
+            expected.response.set_result(message)
 
     def _close_with_error(self, failure: HeadraceError) -> None:
-        """Close the link and end every call under way; the first failure is the one that is told."""
+        """Close the connection and fail all pending calls; only the first failure is reported."""
         if self._failure is not None:
             return
         self._failure = failure
         self._stream.close()
         self._unsent.clear()
         for expected in self._in_flight:
-            if not expected.answer.done():
-                expected.answer.set_exception(type(failure)(failure.message))
+            if not expected.response.done():
+                expected.response.set_exception(type(failure)(failure.message))
         self._in_flight.clear()
 
 
 class TcpDialer:
-    """Opens TCP transports under one client id."""
+    """Opens TCP transports with one client id."""
 
     def __init__(self, network: Network, client_id: str) -> None:
         self._network = network
@@ -268,18 +261,18 @@ class TcpDialer:
 
 
 async def _fetch_api_versions(transport: TcpTransport, deadline_seconds: float) -> dict[int, VersionRange]:
-    """Negotiate. An older broker answers error 35 with the range that it does speak: ask again in that."""
+    """Negotiate API versions. An older broker returns UNSUPPORTED_VERSION with its own range: retry with that."""
     api = APIS[API_VERSIONS]
     version = api.max_version
     while True:
         request = ApiVersionsRequest(client_software_name="headrace", client_software_version=__version__)
-        answer: ApiVersionsResponse = await transport.call(api.key, version, request, deadline_seconds)
-        offered = {key.api_key: VersionRange(key.min_version, key.max_version) for key in answer.api_keys}
-        if answer.error_code == 0:
+        response: ApiVersionsResponse = await transport.call(api.key, version, request, deadline_seconds)
+        offered = {key.api_key: VersionRange(key.min_version, key.max_version) for key in response.api_keys}
+        if response.error_code == 0:
             return offered
         theirs = offered.get(api.key, VersionRange(0, 0))
-        if answer.error_code != UnsupportedVersion.code or theirs.high >= version:
-            raise VersionMismatch(f"{transport.peer} refused to name its versions (error {answer.error_code})")
+        if response.error_code != UnsupportedVersion.code or theirs.high >= version:
+            raise VersionMismatch(f"{transport.peer} refused to name its versions (error {response.error_code})")
         version = theirs.high
 
 

@@ -1,9 +1,9 @@
-"""How brokers are reached: the interface of one connection, and at most one connection for each broker and purpose.
+"""The interface of a connection to a broker, and the pool of a client: one connection per broker and connection key.
 
-Cluster, producer and consumer know only this interface.
-
-Over TCP it is `headrace.client.connections.tcp`; a door that runs inside the broker's process calls the request
-handlers directly behind the same interface.
+- `headrace.client.connections.tcp` implements `Transport` over TCP. A protocol that runs inside the broker's process
+  calls the request handlers directly behind the same interface.
+- A broker answers the requests of a connection one after another, so requests that may wait for long (Fetch, JoinGroup)
+  use a separate connection key.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ class VersionRange(NamedTuple):
 
 
 class Transport(Protocol):
-    """One broker's end: requests go out in the order of the calls, answers may be awaited side by side."""
+    """A connection to one broker. Requests are sent in the order of the calls; responses are awaited concurrently."""
 
     @property
     def peer(self) -> str:
-        """Who is at the other end, for messages to people."""
+        """The remote address, for messages."""
 
     @property
     def versions(self) -> Mapping[int, VersionRange]:
-        """What the broker serves, by API key."""
+        """The versions that the broker serves, by API key."""
 
     @property
     def closed(self) -> bool:
         """Whether a new transport must be dialled."""
 
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
-        """Send a request and wait for its answer.
+        """Send a request and wait for its response.
 
-        The request has left in this call's first step, before anything is awaited: two calls made one after
-        the other arrive in that order.
+        The request is sent in the first step of this call, before anything is awaited, so that consecutive calls
+        arrive in order.
         """
 
     def post(self, api_key: int, version: int, request: Any) -> None:
-        """Send a request that has no answer (Produce with acks=0)."""
+        """Send a request that has no response (Produce with acks=0)."""
 
     def close(self) -> None:
-        """Give up the connection; calls under way end with ConnectionLost."""
+        """Close the connection; pending calls fail with ConnectionLost."""
 
 
 class Dialer(Protocol):
-    """Opens transports; the cluster's way to new brokers."""
+    """Opens transports."""
 
     async def dial(self, host: str, port: int, deadline_seconds: float) -> Transport:
-        """A ready transport, its versions known; raises Unreachable."""
+        """Connect and negotiate versions; raises Unreachable."""
 
 
 def api_of_request(request: Any) -> Api:
@@ -66,7 +66,7 @@ def api_of_request(request: Any) -> Api:
 
 
 def choose_version(transport: Transport, api: Api, version_max: int | None = None) -> int:
-    """The newest version that both sides speak, and no newer than `version_max`."""
+    """The newest version that both sides support, at most `version_max`."""
     theirs = transport.versions.get(api.key)
     if theirs is None:
         raise VersionMismatch(f"{transport.peer} does not serve {api.name}; a newer broker is needed")
@@ -83,12 +83,6 @@ def choose_version(transport: Transport, api: Api, version_max: int | None = Non
 _API_BY_REQUEST: dict[type[Any], Api] = {api.request: api for api in APIS.values()}
 
 
-# The connections of one client: at most one per broker and lane, dialled when it is first needed.
-#
-# A broker answers the requests of a connection one after another, so what may wait there for long (Fetch, JoinGroup)
-# goes by a lane of its own.
-
-
 class TransportPool:
     def __init__(self, dialer: Dialer, dial_timeout_seconds: float) -> None:
         self._dialer = dialer
@@ -97,7 +91,7 @@ class TransportPool:
         self._dialling: dict[tuple[Address, str], asyncio.Lock] = {}
 
     async def get_or_dial(self, address: Address, connection_key: str = "") -> Transport:
-        """The open transport to this address; dials if there is none, and raises Unreachable if nobody answers."""
+        """The open transport to this address; dials if there is none, and raises Unreachable if that fails."""
         key = (address, connection_key)
         async with self._dialling.setdefault(key, asyncio.Lock()):
             transport = self._open_transports.get(key)
@@ -107,19 +101,19 @@ class TransportPool:
             return transport
 
     def any_open(self, but: Address | None = None) -> Address | None:
-        """To whom a transport is open already that has no lane of its own."""
+        """The address of an open transport without connection key."""
         for (address, connection_key), transport in self._open_transports.items():
             if not connection_key and not transport.closed and address != but:
                 return address
         return None
 
     def close_connections(self, connection_key: str) -> None:
-        """Close the connections of a lane that nobody uses any more."""
+        """Close the connections of this key."""
         for key in [key for key in self._open_transports if key[1] == connection_key]:
             self._open_transports.pop(key).close()
 
     def close(self) -> None:
-        """Close every connection; calls under way end with ConnectionLost."""
+        """Close all connections; pending calls fail with ConnectionLost."""
         for transport in self._open_transports.values():
             transport.close()
         self._open_transports.clear()

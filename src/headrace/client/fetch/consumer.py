@@ -1,8 +1,9 @@
-"""Reading topics: `async for record in consumer`.
+"""Read topics: `async for record in consumer`.
 
-With a group the members share the partitions and the group remembers how far it has read; without one a
-consumer reads all partitions of its topics, or those it is given. Delivery is at least once: what is
-committed by itself is only what the application has asked past, never the record that it still has in hand.
+- The members of a group share the partitions, and the group commits offsets. Without a group a consumer reads all
+  partitions of its topics, or those that it is given.
+- Delivery is at least once: automatic commits cover only records that the application has finished, which means that it
+  has asked for the next ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import NoCommittedOffset
 from headrace.client.fetch.fetched_records import ConsumedRecord, FetchedRecords
 from headrace.client.fetch.fetcher import Fetcher, FetchingRules
-from headrace.client.groups.group_member import GroupMembership, GroupRules
+from headrace.client.groups.group_membership import GroupMembership, GroupRules
 from headrace.client.groups.offsets import (
     END,
     START,
@@ -49,7 +50,7 @@ Start = Literal["earliest", "latest", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer reads. `start` is for partitions without a committed (or still existing) offset."""
+    """`start` applies to partitions without a committed offset, or whose committed offset does not exist any more."""
 
     start: Start = "earliest"
     commit_seconds: float | None = 5.0  # None: only `commit()` commits
@@ -88,10 +89,10 @@ class Consumer:
             )
         self._current: Iterator[ConsumedRecord] = iter(())
         self._current_records: FetchedRecords | None = None
-        self._unprocessed: Sequence[ConsumedRecord] = ()  # given to the application, perhaps not dealt with yet
-        self._positions: dict[TopicPartition, int] = {}  # behind the last record given to the application
+        self._unprocessed: Sequence[ConsumedRecord] = ()  # given to the application, perhaps not processed yet
+        self._positions: dict[TopicPartition, int] = {}  # after the last record given to the application
         self._committed: dict[TopicPartition, int] = {}
-        self._failure: Exception | None = None  # found behind the records of the last poll
+        self._failure: Exception | None = None  # found after the records of the last poll
         self._commit_due_at = 0.0
         self._joining: asyncio.Task[HeadraceError | None] | None = None
         self._tasks = Supervisor()
@@ -112,9 +113,9 @@ class Consumer:
         await self.close(in_hand_done=kind is None)
 
     async def close(self, *, in_hand_done: bool = True) -> None:
-        """Commit (if this consumer commits by itself), leave the group and stop reading.
+        """Commit (with automatic commits), leave the group and stop reading.
 
-        `in_hand_done` says whether the records given last have been dealt with; else they come again.
+        `in_hand_done`: the records given last were processed; otherwise they are delivered again.
         """
         if in_hand_done:
             self._unprocessed = ()
@@ -132,7 +133,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumedRecord:
-        """The next record; waits for as long as it takes."""
+        """Wait for the next record."""
         self._unprocessed = ()
         self._raise_failure()
         while True:
@@ -144,9 +145,9 @@ class Consumer:
             await self._fetcher.wait_for_records()
 
     async def poll(self, records_max: int = 500, timeout_seconds: float | None = None) -> list[ConsumedRecord]:
-        """What is there, up to `records_max`.
+        """Return available records, up to `records_max`.
 
-        Waits for the first record until the timeout, then returns []. An error behind the first record is raised by the
+        Waits for the first record until the timeout, then returns []. An error after the first record is raised by the
         next call: the records before it have moved the position already, and would be committed without being seen.
         """
         self._unprocessed = ()
@@ -174,8 +175,8 @@ class Consumer:
 
     @property
     def membership(self) -> ConsumerGroupMetadata:
-        """Who commits for this consumer, as its group knows it: for offsets that a transaction commits. Take it with
-        the records: who has left the group since is nobody in particular, to whom nothing is refused."""
+        """The group metadata for offsets that a transaction commits. Read it together with the records: after the
+        consumer has left the group it is empty, and the coordinator accepts such commits without a check."""
         return ConsumerGroupMetadata() if self._member is None else self._member.consumer_group_metadata
 
     def position(self, target: TopicPartition) -> int:
@@ -183,11 +184,11 @@ class Consumer:
         return self._positions[target]
 
     def high_watermark(self, target: TopicPartition) -> int:
-        """The end of the partition as the last answer told it; -1 before the first."""
+        """The high watermark of the last response; -1 before the first."""
         return self._fetcher.high_watermark(target)
 
     def seek(self, target: TopicPartition, offset: int) -> None:
-        """Go on reading the (assigned) partition from `offset`."""
+        """Continue to read the assigned partition from `offset`."""
         if target not in self._positions:
             raise ValueError(f"{target} is not assigned to this consumer")
         self._assign({target: offset})
@@ -195,7 +196,7 @@ class Consumer:
     async def commit(
         self, offsets: Mapping[TopicPartition, int] | None = None, *, deadline_seconds: float | None = None
     ) -> None:
-        """Remember in the group how far was read: these offsets, or all that was given to the application."""
+        """Commit these offsets, or those of all records that were given to the application."""
         if self._group is None:
             raise InvalidGroupId("this consumer has no group to commit to; give it group=GroupRules(...)")
         wanted = dict(self._positions if offsets is None else offsets)
@@ -214,7 +215,7 @@ class Consumer:
     # --- inside ---
 
     async def _run_due_work(self) -> None:
-        """See to what is due before more records are given: the group, commits, lost positions."""
+        """Before more records are given: join the group, commit, reset positions that are out of range."""
         if self._member is not None:
             self._member.record_poll()
             if self._member.needs_join or self._joining is not None:
@@ -225,7 +226,7 @@ class Consumer:
             await self._reset(sorted(self._fetcher.out_of_range))
 
     def _append_available(self, records: list[ConsumedRecord], records_max: int) -> None:
-        """Append what is there."""
+        """Append available records."""
         try:
             while len(records) < records_max and (record := self._next_in_hand()) is not None:
                 records.append(record)
@@ -258,13 +259,13 @@ class Consumer:
     def _drop_current_records(self) -> None:
         source = self._current_records
         if source is not None and source.target in self._positions:
-            # Behind the last record there may be some that are never given: markers, aborted transactions.
+            # Markers and records of aborted transactions may follow the last record.
             self._positions[source.target] = max(source.next_offset, self._positions[source.target])
         self._current_records = None
         self._current = iter(())
 
     def _refetch(self) -> None:
-        """The bytes in hand were bad: fetch them again from the last good position."""
+        """Fetch corrupt bytes again, from the last good position."""
         assert self._current_records is not None
         target = self._current_records.target
         self._assign({target: self._positions[target]})
@@ -285,7 +286,7 @@ class Consumer:
             self._committed.pop(target, None)
 
     async def _wait_to_join(self, member: GroupMembership) -> None:
-        """Join in a task of its own: a poll that times out must not break off in the middle of it."""
+        """Join in a separate task, because a poll that times out must not cancel it."""
         if self._joining is None:
             self._joining = self._tasks.spawn(self._join(member), "group join")
         joining = self._joining
@@ -303,7 +304,7 @@ class Consumer:
         return None
 
     async def _rejoin(self, member: GroupMembership) -> None:
-        """Join the next generation and take over what it gives us."""
+        """Join the next generation and take over its assignment."""
         await self._try_commit()
         if not member.cooperative or not member.owned:
             self._revoke(list(self._positions))
@@ -318,10 +319,10 @@ class Consumer:
             member.request_rejoin()
             raise
         if lost and member.cooperative:
-            member.request_rejoin()  # what we let go of can be handed on only in another round
+            member.request_rejoin()  # revoked partitions can be assigned only in another round
 
     async def _starting_offsets(self, targets: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where to begin: at the group's committed offset if there is one, else as `start` says."""
+        """The committed offsets of the group, and for other partitions those of `start`."""
         offsets: dict[TopicPartition, int] = {}
         if self._group is not None and targets:
             known = await committed(self._cluster, self._group.group, targets)
@@ -336,23 +337,21 @@ class Consumer:
         return offsets | {target: at.offset for target, at in found.items()}
 
     async def _reset(self, targets: Sequence[TopicPartition]) -> None:
-        """The offset lies outside the log (trimmed away, or the topic was made anew): begin as `start`
-        says.
-        """
+        """The offset is out of range (trimmed, or the topic was created again): continue as `start` says."""
         if self.settings.start == "none":
             raise OffsetOutOfRange(f"{targets[0]} has no offset {self._positions[targets[0]]}; seek to one that it has")
         found = await self._find_offsets(targets)
         self._assign({target: at.offset for target, at in found.items()})
 
     async def _find_offsets(self, targets: Iterable[TopicPartition]) -> dict[TopicPartition, FoundOffset]:
-        """As `start` says. For a reader of committed records the end is the last stable offset: records of transactions
-        that are open now come when these are committed."""
+        """The offsets of `start`. With `read_committed` the end is the last stable offset, so that records of open
+        transactions are read when these commit."""
         where = START if self.settings.start == "earliest" else END
         read_committed = self.settings.fetching.read_committed
         return await find_offsets(self._cluster, dict.fromkeys(targets, where), read_committed=read_committed)
 
     async def _try_commit(self) -> None:
-        """Commit in passing: if the coordinator is away, the next time will do, and reading goes on."""
+        """Commit, and ignore retriable errors: the next automatic commit retries, and reading continues."""
         try:
             await self._commit_processed(_COMMIT_SECONDS)
         except HeadraceError as error:
@@ -360,9 +359,9 @@ class Consumer:
                 raise
 
     async def _commit_processed(self, deadline_seconds: float) -> None:
-        """Commit what the application has dealt with, if this consumer does that by itself.
+        """Commit processed records, if automatic commits are enabled.
 
-        A commit that is refused because the group has moved on is no harm: the records come again elsewhere.
+        A commit may be rejected after a rebalance; the records are then delivered again to another member.
         """
         self._commit_due_at = self._next_commit_at()
         if self._group is None or self.settings.commit_seconds is None:

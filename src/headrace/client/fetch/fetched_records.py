@@ -1,8 +1,7 @@
-"""From the bytes of a Fetch answer to the records that the application may see.
+"""Decode Fetch responses: the records that the application may see.
 
-Whole batches come back, also when the offset asked for lies inside one, and the last may be cut off. Left
-out are records before the position, control batches, and, with read_committed, the batches of aborted
-transactions.
+- A response contains whole batches, also if the requested offset is inside one; the last batch may be incomplete.
+- Records before the position, control batches and, with `read_committed`, batches of aborted transactions are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _UNPACKED_BYTES_MAX = 1 << 30
 
 
 class ConsumedRecord(NamedTuple):
-    """One record as the application gets it."""
+    """One record as the application receives it."""
 
     topic: str
     partition: int
@@ -31,9 +30,9 @@ class ConsumedRecord(NamedTuple):
 
 
 class FetchedRecords:
-    """The records of one partition out of one answer; iterates lazily and counts `next_offset` up.
+    """The records of one partition in one response; decodes lazily and advances `next_offset`.
 
-    `next_offset` passes over what is left out, so that a position never waits for an invisible record.
+    `next_offset` includes skipped records, so that a position never waits for an invisible record.
     """
 
     __slots__ = ("_aborted", "_batches", "next_offset", "size_bytes", "target")
@@ -53,7 +52,7 @@ class FetchedRecords:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last whole batch; what to fetch next."""
+        """The offset after the last complete batch, to fetch next."""
         end = self.next_offset
         for _, header_end in self._frames():
             end = header_end
@@ -88,7 +87,7 @@ class FetchedRecords:
             self.next_offset = max(self.next_offset, end)
 
     def _frames(self) -> Iterator[tuple[memoryview, int]]:
-        """Each whole batch, and the offset behind it."""
+        """Each complete batch, and the offset after it."""
         start = 0
         while len(self._batches) - start >= HEADER_SIZE:
             header = parse_header(self._batches, start)

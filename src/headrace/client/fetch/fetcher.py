@@ -1,8 +1,8 @@
-"""Reads ahead of the application: keeps one Fetch request waiting at every leader that has something to give.
+"""Prefetch records for a consumer: one waiting Fetch request at every leader.
 
-Each partition has the offset to fetch next and what has been fetched but not yet handed out. A partition with
-enough in hand is left out of the requests, so memory is bounded by what one answer may hold. An answer counts
-only if the partition still stands where it stood when it was asked for: a seek or a revocation outdates it.
+- Each partition has the next offset to fetch and its prefetched records. A partition with enough of them is left out of
+  requests, so memory is bounded by the size of a response.
+- A response is dropped if its partition was revoked, or the consumer has seeked since the request.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from headrace.wire.messages.fetch import (
 
 _NAMES_UNTIL = 12  # Fetch names topics by id from version 13 on
 _RESPONSE_SLACK_SECONDS = 30.0
-_TIMER_SLACK_SECONDS = 0.001  # timers may fire a little early, and must not then be set again and again
+_TIMER_SLACK_SECONDS = 0.001  # timers may fire slightly early and must not be set again then
 
 
 @dataclass(frozen=True, slots=True)
 class FetchingRules:
-    """How much to ask for, and how long a broker may wait for it."""
+    """How much to fetch, and how long a broker may wait for it."""
 
     wait_seconds: float = 0.5
     bytes_min: int = 1
@@ -45,8 +45,6 @@ class FetchingRules:
 
 @dataclass(slots=True, eq=False)
 class _PartitionFetchState:
-    """Where reading of one partition stands."""
-
     target: TopicPartition
     fetch_offset: int
     ahead: deque[FetchedRecords] = field(default_factory=deque)
@@ -58,12 +56,12 @@ class _PartitionFetchState:
 
 
 class Fetcher:
-    """The background reader of one consumer."""
+    """Fetches in the background for one consumer."""
 
     def __init__(self, cluster: Cluster, settings: FetchingRules, connection_key: str) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._lane = connection_key
+        self._connection_key = connection_key
         self._fetch_states: dict[TopicPartition, _PartitionFetchState] = {}
         self._next_in_turn: deque[_PartitionFetchState] = (
             deque()
@@ -86,7 +84,7 @@ class Fetcher:
         return frozenset(self._fetch_states)
 
     def read_from(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets on; what was fetched of them before is forgotten."""
+        """Read these partitions from these offsets; drops their prefetched records."""
         for target, offset in offsets.items():
             self.remove([target])
             self._fetch_states[target] = _PartitionFetchState(target, offset)
@@ -101,12 +99,12 @@ class Fetcher:
                 self._next_in_turn.remove(state)
 
     def high_watermark(self, target: TopicPartition) -> int:
-        """The end that consumers may read to, as last heard; -1 before the first answer."""
+        """The end for consumers, by the last response; -1 before the first."""
         state = self._fetch_states.get(target)
         return -1 if state is None else state.high_watermark
 
     def next_records(self) -> FetchedRecords | None:
-        """The next records in hand, each partition in its turn; raises what went wrong for good."""
+        """The next prefetched records, of the partitions in turn; raises errors that retrying does not help."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -122,18 +120,18 @@ class Fetcher:
         return fetched
 
     async def wait_for_records(self) -> None:
-        """Wait until `take` has something to say, or `wake_up` is called."""
+        """Wait until `next_records` has a result, or `wake_up` is called."""
         await self._records_available.wait()
 
     def wake_up(self) -> None:
-        """End the current wait for an arrival: the consumer has something else to see to."""
+        """End `wait_for_records`, because the consumer has other work to do."""
         self._records_available.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.spawn(work, name).add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that dies of a bug must not leave the application waiting."""
+        """A task that fails by a bug must not leave the application waiting."""
         if not task.cancelled() and (bug := task.exception()) is not None:
             self._failure = bug
             self._records_available.set()
@@ -149,7 +147,7 @@ class Fetcher:
                 continue
 
     def _dispatch(self) -> float | None:
-        """Start what can be started; returns the seconds until a pause ends."""
+        """Send the requests that are due; returns the seconds until the next back-off pause ends."""
         now = self._cluster.clock.monotonic()
         next_at: float | None = None
         ready = []
@@ -167,7 +165,7 @@ class Fetcher:
         return None if next_at is None else next_at - now
 
     def _send_fetches(self, ready: Iterable[_PartitionFetchState]) -> None:
-        """Ask every leader that is not being asked; the others' turn comes when they have answered."""
+        """Send a request to every leader without one in flight."""
         by_leader: dict[int, list[_PartitionFetchState]] = defaultdict(list)
         unrouted = []
         for state in ready:
@@ -207,24 +205,24 @@ class Fetcher:
     async def _fetch(self, leader: int, states: list[_PartitionFetchState]) -> None:
         requested = {state.target: (state, state.fetch_offset) for state in states}
         try:
-            answer: FetchResponse = await self._cluster.call(
+            response: FetchResponse = await self._cluster.call(
                 self._request(states),
                 node_id=leader,
                 version_max=_NAMES_UNTIL,
                 timeout_seconds=self._settings.wait_seconds + _RESPONSE_SLACK_SECONDS,
-                connection_key=self._lane,
+                connection_key=self._connection_key,
             )
-            if answer.error_code:
-                raise error_of_code(answer.error_code)
-            for topic in answer.responses:
-                for told in topic.partitions:
-                    question = requested.pop(TopicPartition(topic.topic, told.partition_index), None)
-                    if question is None:
-                        continue  # never asked for
-                    state, offset = question
+            if response.error_code:
+                raise error_of_code(response.error_code)
+            for topic in response.responses:
+                for partition in topic.partitions:
+                    request = requested.pop(TopicPartition(topic.topic, partition.partition_index), None)
+                    if request is None:
+                        continue  # not requested
+                    state, offset = request
                     state.in_flight = False
                     if self._fetch_states.get(state.target) is state:
-                        self._accept_response(state, offset, told)
+                        self._accept_response(state, offset, partition)
             for state, _ in requested.values():
                 state.in_flight = False
         except HeadraceError as error:
@@ -252,18 +250,20 @@ class Fetcher:
             topics=[FetchTopic(topic=name, partitions=partitions) for name, partitions in topics.items()],
         )
 
-    def _accept_response(self, state: _PartitionFetchState, offset: int, told: PartitionData) -> None:
-        if told.error_code:
-            self._on_fetch_error(state, error_of_code(told.error_code))
+    def _accept_response(self, state: _PartitionFetchState, offset: int, partition: PartitionData) -> None:
+        if partition.error_code:
+            self._on_fetch_error(state, error_of_code(partition.error_code))
             return
         state.failures = 0
-        state.high_watermark = told.last_stable_offset if self._settings.read_committed else told.high_watermark
-        records = told.records
+        state.high_watermark = (
+            partition.last_stable_offset if self._settings.read_committed else partition.high_watermark
+        )
+        records = partition.records
         if not records:
-            self._records_available.set()  # the end may have been reached, and somebody may wait to hear it
+            self._records_available.set()  # a caller may wait to learn that the end is reached
             return
         assert isinstance(records, memoryview)
-        fetched = FetchedRecords(state.target, records, offset, told.aborted_transactions)
+        fetched = FetchedRecords(state.target, records, offset, partition.aborted_transactions)
         try:
             state.fetch_offset = max(offset, fetched.end_offset)
         except HeadraceError as error:

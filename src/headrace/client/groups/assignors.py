@@ -1,7 +1,7 @@
-"""How a group's leader shares out partitions. Pure: members and counts in, assignment out.
+"""Partition assignors of the classic group protocol. Pure.
 
-Every partition of a subscribed topic goes to exactly one member that subscribed to it. The same input gives
-the same result on every member, whatever order it arrives in.
+- Every partition of a subscribed topic is assigned to exactly one member that subscribes to it.
+- The result does not depend on the order of the input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSubscription:
-    """One member: the topics it wants, and the partitions it holds from the generation before."""
+    """The topics of one member, and the partitions that it owns from the previous generation."""
 
     topics: Sequence[str]
     owned: Sequence[TopicPartition] = ()
@@ -29,9 +29,7 @@ PartitionCounts = Mapping[str, int]
 
 
 def assign_range(members: ConsumerSubscriptions, counts: PartitionCounts) -> Assignment:
-    """Per topic, consecutive partitions to each member: topics with equal counts line up on the same
-    member.
-    """
+    """Assign consecutive partitions per topic: the same partitions of topics of equal size go to the same member."""
     result: Assignment = {member: [] for member in members}
     for topic in sorted(counts):
         takers = sorted(member for member, subscriber in members.items() if topic in subscriber.topics)
@@ -47,10 +45,7 @@ def assign_range(members: ConsumerSubscriptions, counts: PartitionCounts) -> Ass
 
 
 def assign_round_robin(members: ConsumerSubscriptions, counts: PartitionCounts) -> Assignment:
-    """All partitions in order, dealt out to the members in turn.
-
-    A member that did not subscribe is passed over.
-    """
+    """Assign all partitions in order to the members in turn, skipping members that do not subscribe to the topic."""
     result: Assignment = {member: [] for member in members}
     order = sorted(members)
     turn = 0
@@ -63,10 +58,8 @@ def assign_round_robin(members: ConsumerSubscriptions, counts: PartitionCounts) 
 
 
 def assign_cooperative_sticky(members: ConsumerSubscriptions, counts: PartitionCounts) -> Assignment:
-    """Even, with as few moves as that allows; a partition that moves is held back until its owner has let go.
-
-    The owner sees that it has lost the partition, gives it up and joins again; the next round hands it on.
-    """
+    """Balance with as few moves as possible. A partition that moves is assigned to nobody until its owner has revoked
+    it: the owner notices that it has lost the partition, revokes it and rejoins; the next round assigns it."""
     owners = _owners(members, counts)
     wanted = _balanced(members, _all_partitions(members, counts), owners)
     result: Assignment = {member: [] for member in members}
@@ -78,10 +71,7 @@ def assign_cooperative_sticky(members: ConsumerSubscriptions, counts: PartitionC
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """A way to share out, under the name that all members must know.
-
-    Cooperative: members keep what they hold.
-    """
+    """An assignor by its protocol name. Cooperative: members keep their partitions during a rebalance."""
 
     name: str
     assign: Callable[[ConsumerSubscriptions, PartitionCounts], Assignment] = field(repr=False)
@@ -104,10 +94,7 @@ def _all_partitions(members: ConsumerSubscriptions, counts: PartitionCounts) -> 
 
 
 def _owners(members: ConsumerSubscriptions, counts: PartitionCounts) -> dict[TopicPartition, str]:
-    """Who holds what, by the members' own word.
-
-    Of two who claim the same the later generation is believed.
-    """
+    """The owners as reported by the members. If two claim a partition, the later generation wins."""
     owners: dict[TopicPartition, str] = {}
     for member in sorted(members, key=lambda name: (members[name].generation, name)):
         subscriber = members[member]
@@ -120,9 +107,8 @@ def _owners(members: ConsumerSubscriptions, counts: PartitionCounts) -> dict[Top
 def _balanced(
     members: ConsumerSubscriptions, targets: Sequence[TopicPartition], owners: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, str]:
-    """Start from the owners, give the rest to the least loaded, then move single partitions while that
-    evens out.
-    """
+    """Start from the owners, assign the rest to the least loaded members, then move single partitions while that
+    improves the balance."""
     takers: dict[str, list[str]] = defaultdict(list)
     for member in sorted(members):
         for topic in set(members[member].topics):

@@ -1,4 +1,4 @@
-"""Questions about offsets, asked at the right brokers: by time at the leaders, commits at the coordinator."""
+"""Find offsets by timestamp at the leaders, and read and commit group offsets at the coordinator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import HeadraceError
 from headrace.wire.messages.fetch import (
     ListOffsetsPartition,
@@ -36,7 +36,7 @@ _NAMES_UNTIL = 9  # OffsetCommit and OffsetFetch name topics by id from version 
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """The first offset at or after the time asked for; both are -1 when there is none."""
+    """The first offset at or after a timestamp; both are -1 if there is none."""
 
     offset: int
     timestamp_ms: int
@@ -44,7 +44,7 @@ class FoundOffset:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """Who commits: a member of a generation, or (by default) nobody in particular."""
+    """The member and generation that commits; by default none, which the coordinator does not check."""
 
     generation: int = -1
     member_id: str = ""
@@ -53,7 +53,7 @@ class ConsumerGroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """How far a group has read: `offset` is the next one to read."""
+    """A committed offset, which is the next one to read."""
 
     offset: int
     metadata: str = ""
@@ -66,8 +66,8 @@ async def find_offsets(
     read_committed: bool = False,
     deadline_seconds: float | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
-    """The offset for a timestamp (ms, or START or END) of each partition; leaders are asked side by side. With
-    `read_committed`, the END is where the first open transaction begins."""
+    """The offset for a timestamp (ms, START or END) of each partition; queries the leaders concurrently. With
+    `read_committed`, END is the last stable offset."""
     found: dict[TopicPartition, FoundOffset] = {}
 
     async def ask_all() -> None:
@@ -106,12 +106,14 @@ async def _list_offsets_at_leader(
         topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
         timeout_ms=int(cluster.settings.request_timeout_seconds * 1000),
     )
-    answer: ListOffsetsResponse = await cluster.call(request, node_id=node_id)
+    response: ListOffsetsResponse = await cluster.call(request, node_id=node_id)
     found = {}
-    for topic_answer in answer.topics:
-        for told in topic_answer.partitions:
-            raise_for_code(told.error_code)
-            found[TopicPartition(topic_answer.name, told.partition_index)] = FoundOffset(told.offset, told.timestamp)
+    for topic_result in response.topics:
+        for result in topic_result.partitions:
+            raise_for_code(result.error_code)
+            found[TopicPartition(topic_result.name, result.partition_index)] = FoundOffset(
+                result.offset, result.timestamp
+            )
     return found
 
 
@@ -122,20 +124,16 @@ async def committed(
     *,
     deadline_seconds: float | None = None,
 ) -> dict[TopicPartition, Commit]:
-    """What the group has committed for these partitions (None: all); those without a commit are left out."""
-    topics: dict[str, list[int]] | None = None
-    if partitions is not None:
-        topics = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
+    """The committed offsets of the group in these partitions (None: all), without partitions that have none."""
+    topics = None if partitions is None else partitions_by_topic(partitions)
 
-    async def ask() -> dict[TopicPartition, Commit]:
+    async def attempt() -> dict[TopicPartition, Commit]:
         request = _offset_fetch(group, topics)
-        answer: OffsetFetchResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
-        told = answer.groups[0] if answer.groups else answer
-        _raise_for(cluster, group, told.error_code)
+        response: OffsetFetchResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
+        result = response.groups[0] if response.groups else response
+        _raise_for(cluster, group, result.error_code)
         found = {}
-        for topic in told.topics:
+        for topic in result.topics:
             for partition in topic.partitions:
                 _raise_for(cluster, group, partition.error_code)
                 if partition.committed_offset >= 0:
@@ -143,11 +141,11 @@ async def committed(
                     found[target] = Commit(partition.committed_offset, partition.metadata or "")
         return found
 
-    return await cluster.call_with_retries(ask, deadline_seconds=deadline_seconds)
+    return await cluster.call_with_retries(attempt, deadline_seconds=deadline_seconds)
 
 
 def _offset_fetch(group: str, topics: Mapping[str, list[int]] | None) -> OffsetFetchRequest:
-    """The question in both forms: about one group, for older brokers, and about several, for newer ones."""
+    """A request in both forms: for one group (older brokers) and for several (newer brokers)."""
     one: list[OffsetFetchRequestTopic] | None = None
     many: list[OffsetFetchRequestTopic] | None = None
     if topics is not None:
@@ -169,7 +167,7 @@ async def commit(
     *,
     deadline_seconds: float | None = None,
 ) -> None:
-    """Remember how far the group has read; all of it or an error."""
+    """Commit offsets of the group; raises if any of them is rejected."""
     if not offsets:
         return
     who = membership or ConsumerGroupMetadata()
@@ -190,13 +188,13 @@ async def commit(
         topics=[OffsetCommitRequestTopic(name=n, partitions=p) for n, p in topics.items()],
     )
 
-    async def ask() -> None:
-        answer: OffsetCommitResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
-        for topic in answer.topics:
+    async def attempt() -> None:
+        response: OffsetCommitResponse = await cluster.call_coordinator(group, request, version_max=_NAMES_UNTIL)
+        for topic in response.topics:
             for partition in topic.partitions:
                 _raise_for(cluster, group, partition.error_code)
 
-    await cluster.call_with_retries(ask, deadline_seconds=deadline_seconds)
+    await cluster.call_with_retries(attempt, deadline_seconds=deadline_seconds)
 
 
 def _raise_for(cluster: Cluster, group: str, code: int) -> None:

@@ -1,14 +1,15 @@
-"""Writes record batches that were made elsewhere: columns become batches without a loop over records.
+"""Write record batches that are already encoded, for example from columns without a loop over records.
 
-    async with BatchWriter(cluster, author) as writer:
-        await writer.put(target, batches)
+    async with BatchWriter(cluster, producer) as writer:
+        await writer.append(target, batches)
         await writer.flush()
 
-The bytes are sent as they are, again and again if need be, so their maker must have put the author's identity and
-the partition's next sequence number into them. Order and repetition are those of `Sender`: one batch of a partition is
-under way at a time, one request takes along the next batch of every partition that the broker leads, and a batch that
-was written before is not written again. Memory is bounded: while `bytes_in_flight_max` wait, `put` waits too. The first
-batch that is refused ends it all, since what is behind it has sequence numbers that count on it.
+- Batches are sent unchanged, also when they are retried. They must contain the identity of the producer and consecutive
+  sequence numbers of their partition.
+- Order and retries are those of `Sender`: one batch per partition is in flight, one request carries the next batch of
+  every partition of a leader, and a retried batch is stored once.
+- Memory is bounded: `append` waits while `bytes_in_flight_max` bytes are not acknowledged.
+- The first rejected batch fails the writer, because the sequence numbers of all later batches depend on it.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from headrace.wire.messages.transactions import InitProducerIdRequest, InitProdu
 
 
 class ReadyBatch(NamedTuple):
-    """A batch as it goes over the wire."""
+    """An encoded batch."""
 
     encoded: bytes | bytearray | memoryview
     record_count: int
 
 
 class BatchWriterSettings(msgspec.Struct, frozen=True):
-    """`topic_wait_seconds`: how long a topic that was just made may be unknown to the broker that leads it."""
+    """`topic_wait_seconds`: how long the leader may not know a topic that was just created."""
 
     bytes_in_flight_max: int = 32 * 1024 * 1024
     delivery_timeout_seconds: float = 120.0
@@ -48,7 +49,7 @@ class BatchWriterSettings(msgspec.Struct, frozen=True):
 
 
 class BatchProducer(Protocol):
-    """Who writes: a transaction that is open, or one that takes part in none, whose transactional id is empty."""
+    """The producer of the batches: an open transaction, or a producer without one, with an empty transactional id."""
 
     @property
     def transactional_id(self) -> str: ...
@@ -57,11 +58,11 @@ class BatchProducer(Protocol):
     def identity(self) -> ProducerIdentity: ...
 
     async def enlist(self, targets: Iterable[TopicPartition]) -> None:
-        """Return when batches may come to these partitions."""
+        """Return when batches may be written to these partitions."""
 
 
 class IdempotentProducer:
-    """An author without a transaction: repetitions are recognised, and that is all."""
+    """A producer without a transaction; retried batches are stored once."""
 
     transactional_id = ""
 
@@ -69,28 +70,28 @@ class IdempotentProducer:
         self.identity = identity
 
     async def enlist(self, targets: Iterable[TopicPartition]) -> None:
-        """There is nothing to be enlisted in."""
+        """Nothing to do without a transaction."""
 
 
 async def idempotent_producer(cluster: Cluster) -> IdempotentProducer:
-    """A new identity, of nobody else."""
+    """Request a new producer id."""
 
-    async def ask() -> IdempotentProducer:
-        answer: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
-        raise_for_code(answer.error_code)
-        return IdempotentProducer(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+    async def attempt() -> IdempotentProducer:
+        response: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
+        raise_for_code(response.error_code)
+        return IdempotentProducer(ProducerIdentity(response.producer_id, response.producer_epoch))
 
-    return await cluster.call_with_retries(ask)
+    return await cluster.call_with_retries(attempt)
 
 
 class BatchWriter:
-    """Runs while it is entered, on the cluster's loop."""
+    """Sends while it is entered, on the cluster's event loop."""
 
-    def __init__(self, cluster: Cluster, author: BatchProducer, settings: BatchWriterSettings | None = None) -> None:
+    def __init__(self, cluster: Cluster, producer: BatchProducer, settings: BatchWriterSettings | None = None) -> None:
         self.settings = settings or BatchWriterSettings()
         self._cluster = cluster
         self._sender = _EncodedBatchSender(
-            cluster, _sender_settings(self.settings), self._settled, _WriterTransactionContext(author)
+            cluster, _sender_settings(self.settings), self._settled, _WriterTransactionContext(producer)
         )
         self._buffered_bytes = 0
         self._changed = asyncio.Event()
@@ -101,27 +102,27 @@ class BatchWriter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """What is under way is given up; after `flush` that is nothing."""
+        """Abandon batches in flight; after `flush` there are none."""
         await self._sender.stop()
         self._sender.abandon(ProducerClosed("the writer was left before this batch was acknowledged"))
 
     async def append(self, target: TopicPartition, batches: Sequence[ReadyBatch]) -> None:
-        """Hand over the next batches of a partition; waits while too many bytes do."""
+        """Hand over the next batches of a partition; waits while too many bytes are in flight."""
         for ready in batches:
-            # One batch is let in however large it is: waiting would not make it smaller.
+            # A batch is accepted whatever its size if there is room at all: otherwise a large one would wait forever.
             await self._wait_until(lambda: self._buffered_bytes < self.settings.bytes_in_flight_max)
             self._buffered_bytes += len(ready.encoded)
             self._sender.submit_ready(target, _PendingEncodedBatch(self._cluster.clock.monotonic(), ready))
 
     async def flush(self) -> None:
-        """Return when every batch is written on all in-sync replicas; raises what refused the first one."""
+        """Return when every batch is committed; raises the error of the first failed one."""
         await self._wait_until(lambda: self._buffered_bytes == 0)
 
-    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while True:
             if self._failure is not None:
                 raise self._failure
-            if is_so():
+            if condition():
                 return
             self._changed.clear()
             await self._changed.wait()
@@ -135,12 +136,12 @@ class BatchWriter:
 
 
 class _WriterTransactionContext:
-    """An author as the sender sees it. Nobody needs to be told that a batch was given up: the writer remembers."""
+    """Adapts the producer to the sender. Errors need no handling here: the writer keeps the first one."""
 
-    def __init__(self, author: BatchProducer) -> None:
-        self.transactional_id = author.transactional_id
-        self.identity = author.identity
-        self.enlist = author.enlist
+    def __init__(self, producer: BatchProducer) -> None:
+        self.transactional_id = producer.transactional_id
+        self.identity = producer.identity
+        self.enlist = producer.enlist
 
     def set_abortable_error(self, error: HeadraceError) -> None: ...
 
@@ -181,7 +182,7 @@ class _EncodedBatchSender(Sender):
         )
 
     def _may_split(self, error: HeadraceError) -> bool:  # noqa: ARG002
-        """What came as bytes cannot be halved."""
+        """An encoded batch cannot be split."""
         return False
 
     def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError, *, in_doubt: bool) -> None:

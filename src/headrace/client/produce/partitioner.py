@@ -1,8 +1,8 @@
-"""Which partition a record goes to.
+"""Choose the partition of a record.
 
-A key always goes to the same partition as with Kafka's own clients (murmur2), so that producers in several
-languages may share a topic. Records without a key stay with one partition until its batch is closed: fewer,
-fuller batches.
+- A key maps to the same partition as with Kafka's own clients (murmur2), so that producers in several languages can
+  share a topic.
+- Records without a key stay with one partition until its batch is closed, which makes fewer and fuller batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from struct import iter_unpack
 from headrace.runtime.entropy import Entropy
 
 _SHORT_BYTES_MAX = 16
-"""The call of a C function costs as much as hashing so many bytes in Python."""
+"""Up to this length, hashing in Python is as fast as calling the C function."""
 _MIX = 0x5BD1E995
 _SEED = 0x9747B28C
 _MASK = 0xFFFFFFFF
@@ -28,7 +28,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 def murmur2(data: bytes) -> int:
     """The 32-bit MurmurHash2 that Kafka's clients use, as an unsigned number.
 
-    A key may have megabytes, and is hashed on the event loop: the compiled library does that a hundred times faster.
+    A key may have megabytes and is hashed on the event loop; the compiled library is a hundred times faster.
     """
     if len(data) > _SHORT_BYTES_MAX and (compiled := _compiled()) is not None:
         return compiled(data, len(data))
@@ -37,7 +37,7 @@ def murmur2(data: bytes) -> int:
 
 @cache
 def _compiled() -> Callable[[bytes, int], int] | None:
-    # By the first long key, since no start may wait for ctypes.
+    # Loaded with the first long key, because importing ctypes would slow down every start.
     from ctypes import c_char_p, c_int64, c_uint32
 
     from headrace.native.library import library
@@ -63,7 +63,7 @@ def murmur2_in_python(data: bytes) -> int:
 
 
 class StickyPartitioner:
-    """The partition that records without a key go to, per topic, until `move_on`."""
+    """The current partition of records without a key, per topic, until `move_on`."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
@@ -76,7 +76,7 @@ class StickyPartitioner:
         return chosen
 
     def move_on(self, topic: str, partition_count: int) -> int:
-        """The batch of the current partition is closed: go on with another partition, if there is one."""
+        """Change to another partition, if there is one."""
         if partition_count > 1:
             step = self._entropy.integer(1, partition_count - 1)
             self._current[topic] = (self._current[topic] + step) % partition_count

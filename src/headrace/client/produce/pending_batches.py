@@ -1,10 +1,10 @@
-"""What waits to be written to one partition, in order.
+"""The queue of batches that wait to be written to one partition, in order.
 
-    append -> [batch] [batch] [open batch]      one batch is under way at a time
+    append -> [batch] [batch] [open batch]      one batch is in flight at a time
 
-One batch at a time keeps the order through every retry without thought, and while it is under way the next
-one fills up, so a slow disk makes batches larger instead of requests more. A batch keeps the producer
-identity and sequence of its first attempt, so a repetition is recognised by the broker.
+- One batch in flight keeps the order through every retry. Meanwhile the next one fills up, so a slow disk leads to
+  larger batches instead of more requests.
+- A batch keeps the producer id, epoch and sequence number of its first attempt, so the broker recognises a retry.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _HEADER_OVERHEAD = 8
 
 
 class ProducerIdentity(NamedTuple):
-    """Who writes, for the broker's check of sequences; -1 when it does not check."""
+    """Producer id and epoch, for the broker's check of sequence numbers; -1 without idempotence."""
 
     producer_id: int = -1
     epoch: int = -1
 
 
 class BatchLocation(NamedTuple):
-    """Where a batch lies now; the offset is -1 when the broker did not tell."""
+    """The position of a written batch; the offset is -1 if the broker did not return it."""
 
     base_offset: int
     log_append_time_ms: int
 
 
 class PendingBatch:
-    """Records that travel together, and the one answer for all of them."""
+    """Records that are sent together, and their common result."""
 
     __slots__ = (
         "attempts",
@@ -66,9 +66,9 @@ class PendingBatch:
         self.identity = ProducerIdentity()
         self.base_sequence = -1
         self.attempts = 0
-        self.in_doubt = False  # an attempt ended without a final verdict: it may be in the log
+        self.in_doubt = False  # an attempt ended without a final result: the batch may be in the log
         self.split_batches: tuple[PendingBatch, PendingBatch] | None = None
-        self.observed = False  # somebody waits for the outcome
+        self.observed = False  # a caller waits for the result
         self.is_closed = False  # it takes no more records
 
     def add(self, record: BatchRecord, size_bytes: int) -> None:
@@ -92,7 +92,7 @@ class PendingBatch:
         )
 
     async def offset_of(self, index: int) -> int:
-        """Wait until the record at `index` is written; its offset, or -1 if the broker did not tell."""
+        """Wait until the record at `index` is written; its offset, or -1 if the broker did not return it."""
         location = await self._outcome()
         if self.split_batches is not None:
             first, second = self.split_batches
@@ -102,7 +102,7 @@ class PendingBatch:
         return location.base_offset + index if location.base_offset >= 0 else -1
 
     async def results_of(self, first: int, count: int) -> Sequence[int | HeadraceError]:
-        """What became of records that stand side by side: the offset of each, or why it was refused."""
+        """Wait for consecutive records; returns the offset of each, or its error."""
         try:
             location = await self._outcome()
         except HeadraceError as error:
@@ -117,7 +117,8 @@ class PendingBatch:
         return outcomes
 
     async def _outcome(self) -> BatchLocation:
-        """Whoever gives up waiting takes nothing from the others. A future for each of them costs half of a shield."""
+        """Wait for the result. Each caller waits on its own future, so that cancelling one does not affect the others;
+        this costs half as much as `asyncio.shield`."""
         self.observed = True
         if not self.done.done():
             waiter = asyncio.get_running_loop().create_future()
@@ -127,7 +128,7 @@ class PendingBatch:
 
     def _wake(self, done: asyncio.Future[BatchLocation]) -> None:
         if not done.cancelled():
-            # A record sent without looking back must not leave "exception was never retrieved" behind.
+            # Mark the exception as retrieved: callers need not await the delivery of each record.
             done.exception()
         for waiter in self.waiting:
             if not waiter.done():
@@ -144,7 +145,7 @@ def size_of(record: BatchRecord) -> int:
 
 
 class PartitionBatchQueue:
-    """The batches of one partition. `in_flight` while its head is under way."""
+    """The batches of one partition; `in_flight` while the first one is being sent."""
 
     def __init__(self, target: TopicPartition) -> None:
         self.target = target
@@ -152,19 +153,19 @@ class PartitionBatchQueue:
         self.in_flight = False
         self.not_before = 0.0
         self.failures = 0
-        self.last_error: HeadraceError | None = None  # the last refusal of those
+        self.last_error: HeadraceError | None = None  # of the failures
         self.identity: ProducerIdentity | None = None
         self.next_sequence = 0
 
     def has_room(self, size_bytes: int, size_bytes_max: int) -> bool:
-        """Whether the last batch can still take a record of this size: it is not full and not under way."""
+        """Whether the last batch can take a record of this size: it is not full and not in flight."""
         if not self.batches or (self.in_flight and len(self.batches) == 1):
             return False
         last = self.batches[-1]
         return last.attempts == 0 and not last.is_closed and last.size_bytes + size_bytes <= size_bytes_max
 
     def append(self, record: BatchRecord, size_bytes: int, now: float, size_bytes_max: int) -> PendingBatch:
-        """Put a record into the last batch, or into a new one behind it."""
+        """Append a record to the last batch, or to a new one."""
         if not self.has_room(size_bytes, size_bytes_max):
             self.batches.append(PendingBatch(now))
         batch = self.batches[-1]
@@ -174,7 +175,7 @@ class PartitionBatchQueue:
     def append_all(
         self, records: Sequence[BatchRecord], size_bytes: int, now: float, size_bytes_max: int, *, alone: bool
     ) -> PendingBatch:
-        """Put records side by side into one batch; `alone` in one that has no others."""
+        """Append consecutive records to one batch; with `alone` to a batch without other records."""
         if alone or not self.has_room(size_bytes, size_bytes_max):
             self.batches.append(PendingBatch(now))
         batch = self.batches[-1]
@@ -183,19 +184,17 @@ class PartitionBatchQueue:
         return batch
 
     def ready_at(self, linger_seconds: float, size_bytes_max: int) -> float:
-        """When the head may be sent: at once if it is full, followed or a repetition, else after its
-        linger.
-        """
+        """When the head may be sent: at once if it is full, followed, or a retry, otherwise after its linger."""
         head = self.batches[0]
         hurried = len(self.batches) > 1 or head.attempts > 0 or head.size_bytes >= size_bytes_max
         return max(self.not_before, head.created_at if hurried else head.created_at + linger_seconds)
 
     def set_identity(self, identity: ProducerIdentity) -> None:
-        """Write under a new identity from the next fresh batch on."""
+        """Use a new identity from the next batch on that was never sent."""
         self.identity, self.next_sequence = identity, 0
 
     def assign_sequence(self) -> None:
-        """Give the head its place in the producer's sequence, at its first attempt."""
+        """Assign sequence numbers to the head at its first attempt."""
         head = self.batches[0]
         assert head.attempts == 0
         assert self.identity is not None
@@ -203,7 +202,7 @@ class PartitionBatchQueue:
         self.next_sequence = (self.next_sequence + head.record_count) % 0x80000000
 
     def complete_head(self, location: BatchLocation) -> PendingBatch:
-        """The head is written."""
+        """Complete the head, which was written."""
         batch = self.batches.popleft()
         batch.records = []
         self.failures, self.last_error = 0, None
@@ -211,10 +210,10 @@ class PartitionBatchQueue:
         return batch
 
     def fail_head(self, error: BaseException, *, in_doubt: bool) -> PendingBatch:
-        """The head is given up.
+        """Fail the head.
 
-        If it was refused for certain, the next batch takes its sequence. If it may have been written, its
-        sequence can neither be used nor skipped: what follows needs a new identity.
+        If it was certainly rejected, the next batch takes its sequence numbers. If it may have been written, these can
+        neither be reused nor skipped, and later batches need a new identity.
         """
         batch = self.batches.popleft()
         batch.records = []
@@ -227,12 +226,12 @@ class PartitionBatchQueue:
         return batch
 
     def restart_with_new_identity(self) -> None:
-        """Let the head start again under a new identity; only when no attempt of it can have been written."""
+        """Send the head again with a new identity; only if no attempt of it can have been written."""
         self.identity = None
         self.batches[0].attempts = 0
 
     def split_head(self) -> None:
-        """Halve the head, which the broker found too large; the halves take over its sequences."""
+        """Split the head in two halves, which take over its sequence numbers."""
         whole = self.batches.popleft()
         assert whole.record_count > 1
         middle = whole.record_count // 2

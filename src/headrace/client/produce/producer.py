@@ -1,8 +1,8 @@
-"""Writing to topics: `await producer.publish(topic, value)` returns when the broker has acknowledged.
+"""Write records to topics: `await producer.publish(topic, value)` returns when the broker has acknowledged it.
 
-Records are gathered into batches per partition. Order within a partition is the order of the calls,
-whatever is retried; with `idempotent` (the default) a retry never writes twice. Memory is bounded: when
-`buffer_bytes_max` wait, `submit` waits too.
+- Records are batched per partition. The order within a partition is the order of the calls, also with retries.
+- With `idempotent` (the default) a retry never writes twice.
+- Memory is bounded: `submit` waits while `buffer_bytes_max` bytes are not acknowledged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """How a producer writes. Idempotence needs acks=ACKS_ALL and is left out with any other."""
+    """Settings of a producer. Idempotence requires acks=ACKS_ALL and is disabled otherwise."""
 
     acks: int = ACKS_ALL
     idempotent: bool = True
@@ -44,7 +44,7 @@ class ProducerSettings:
 
 
 class Receipt(NamedTuple):
-    """Where a record lies now. The offset is -1 when the broker was not asked to tell (acks=0)."""
+    """The position of a written record. The offset is -1 with acks=0."""
 
     topic: str
     partition: int
@@ -52,12 +52,12 @@ class Receipt(NamedTuple):
 
     @property
     def id(self) -> MessageId:
-        """What names the message from now on, at every door."""
+        """The message id, the same in all protocols."""
         return MessageId(*self)
 
 
 class Delivery:
-    """A record on its way; await it for its receipt."""
+    """A submitted record; await it for its receipt."""
 
     __slots__ = ("_batch", "_index", "_target")
 
@@ -74,8 +74,8 @@ class Delivery:
 class Producer:
     """Writes through one cluster.
 
-    Use it as `async with Producer(cluster) as producer:`; leaving it flushes. A `transaction` is what all it writes is
-    part of; see `headrace.client.transactions.transactional_producer`.
+    Use it as `async with Producer(cluster) as producer:`; leaving it flushes. All records are part of `transaction`, if
+    it is given; see `headrace.client.transactions.transactional_producer`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Hand over one record; returns when there is room for it. Await the delivery, or `flush` later."""
+        """Submit one record; returns when there is room for it. Await the delivery, or `flush` later."""
         if self._closed:
             raise ProducerClosed("this producer is closed")
         view = self._cluster.view.topics.get(topic) or await self._topic(topic)
@@ -139,9 +139,9 @@ class Producer:
         return self._enqueue(view, record, size_bytes, partition)
 
     async def flush(self) -> None:
-        """Wait until all that was submitted is acknowledged or refused.
+        """Wait until all submitted records are acknowledged or rejected.
 
-        Raises the first failure since the last flush that nobody has awaited by its delivery.
+        Raises the first failure since the last flush whose delivery was not awaited.
         """
         self._sender.set_no_linger(True)
         try:
@@ -154,7 +154,7 @@ class Producer:
             raise failure
 
     async def close(self, *, flush: bool = True) -> None:
-        """Stop; with `flush` only after everything was acknowledged or refused."""
+        """Stop; with `flush` after all records were acknowledged or rejected."""
         if self._closed:
             return
         try:

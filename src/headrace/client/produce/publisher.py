@@ -1,14 +1,14 @@
-"""Writing for many callers who each bring a few records and wait for them, such as the requests of a door.
+"""Write records for many concurrent callers with a few records each, such as HTTP requests.
 
     view = await publisher.topic("orders")
-    (shipment,) = publisher.submit(view, [record])
-    outcomes = await shipment.outcomes()
+    (publish,) = publisher.submit(view, [record])
+    outcomes = await publish.outcomes()
 
-Records that are submitted together stay together: they travel in one batch, side by side with those of other callers,
-while the batch before theirs is under way. One wait per shipment, none per record; a record that breaks a rule of its
-topic is refused alone. Order and idempotence are those of
-`Sender`. Memory is bounded: when too many bytes wait, `submit` refuses, since a caller that is told to come again is
-better off than one that waits in a queue without an end.
+- Records that are submitted together are consecutive in one batch, which they share with those of other callers.
+- Callers wait once per `PendingPublish`, not per record. A record that violates a rule of its topic fails alone.
+- Order and idempotence are those of `Sender`.
+- Memory is bounded: `submit` raises `Overloaded` when too many bytes wait, because a caller that retries later is
+  better off than one in an unbounded queue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Overloaded(RetriableError):
 
 
 class PublisherSettings(msgspec.Struct, frozen=True):
-    """`sticky_bytes`: so much goes to one partition, of what names none, before it is another one's turn."""
+    """`sticky_bytes`: the bytes without key or partition that go to one partition before the next one is chosen."""
 
     sticky_bytes: int = 256 * 1024
     batch_bytes_max: int = 256 * 1024
@@ -54,12 +54,12 @@ class PendingPublish(NamedTuple):
     record_count: int
 
     def outcomes(self) -> Awaitable[Sequence[int | HeadraceError]]:
-        """Wait until they are written; the offset of each, or why it was refused."""
+        """Wait until the records are written; returns the offset of each, or its error."""
         return self.batch.results_of(self.first, self.record_count)
 
 
 class Publisher:
-    """Writes through one cluster; `start` it on its loop."""
+    """Writes through one cluster; the first `submit` starts it."""
 
     def __init__(self, cluster: Cluster, settings: PublisherSettings | None = None) -> None:
         self.settings = settings or PublisherSettings()
@@ -72,17 +72,17 @@ class Publisher:
         self._is_closed = False
 
     async def close(self) -> None:
-        """What waits is given up: whoever waits for it is told so."""
+        """Stop, and fail what is still waiting."""
         self._is_closed = True
         await self._sender.stop()
         self._sender.abandon(ProducerClosed("this server is stopping; the message may not have been written"))
 
     def cached_topic(self, name: str) -> TopicView | None:
-        """The topic, if it need not be asked for."""
+        """The topic, if it is in fresh metadata."""
         return self._cluster.view.topics.get(name) if self._cluster.fresh else None
 
     async def topic(self, name: str, *, create: bool = True) -> TopicView:
-        """The topic; made by the broker, if it makes topics by itself and that is wanted. Raises what the broker says
+        """The topic, created if the broker creates topics automatically and `create` is set. Raises the broker's error
         if there is none."""
         await switch_to_task()
         cluster = self._cluster
@@ -103,8 +103,8 @@ class Publisher:
     def submit(
         self, view: TopicView, records: Sequence[BatchRecord], partition: int | None = None, *, alone: bool = False
     ) -> list[PendingPublish]:
-        """Hand over at least one record for one partition, the one that others use if none is named. They make one
-        shipment, unless they are too large for one batch. `alone`: nobody else's records come into the batch."""
+        """Submit at least one record for one partition, by default the current sticky one. The result is a single
+        publish, unless the records are too large for one batch. With `alone` the batch has no other records."""
         if self._is_closed:
             raise ProducerClosed("this server is stopping")
         size_bytes = 0
@@ -130,16 +130,16 @@ class Publisher:
         ]
 
     async def _fetch_topic(self, name: str, create: bool) -> TopicView:
-        """Of this topic alone: others that have gone are not to be made again."""
+        """Refresh only this topic, because `create` would recreate others that were deleted."""
         view = await self._cluster.refresh([name], create=create)
         found = view.topics.get(name)
         if found is None:
-            code = view.refusals.get(name, UnknownTopicOrPartition.code)
+            code = view.topic_errors.get(name, UnknownTopicOrPartition.code)
             raise error_of_code(code, f"there is no topic {name!r}" if code == UnknownTopicOrPartition.code else None)
         return found
 
     def _choose_partition(self, topic: str, count: int, size_bytes: int) -> int:
-        """The same partition for a while: those who come together shall travel together."""
+        """The same partition for a while, so that concurrent records share batches."""
         partition = self._sticky.choose(topic, count)
         if count > 1:
             left = self._records_left.get(topic, self.settings.sticky_bytes) - size_bytes
@@ -162,7 +162,7 @@ class Publisher:
 
 
 def _batch_ranges(sizes: Sequence[int], size_bytes_max: int) -> list[tuple[int, int]]:
-    """Cut into pieces of at most that size, or of one."""
+    """Split into ranges of at most this size, or of one record."""
     runs: list[tuple[int, int]] = []
     first = size_bytes = 0
     for index, size in enumerate(sizes):

@@ -1,8 +1,7 @@
-"""Moves outboxes to their leaders: who is ready, one Produce request per leader, and what each answer means.
+"""Send the batches of partitions to their leaders, one Produce request per leader, and handle the responses.
 
-Per partition an answer is success, "again" (the batch stays at the head and is sent again after a pause),
-or the end of that batch. The sender never reorders and never drops in silence: every batch ends written or
-refused.
+- A response completes the batch of a partition, fails it, or lets it be retried after a pause.
+- The sender never reorders batches and never drops one silently: every batch is written or fails.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ from headrace.wire.messages.produce import (
 from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 _PRODUCER_STATE_LOST = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
-_TIMER_SLACK_SECONDS = 0.001  # timers may fire a little early, and must not then be set again and again
+_TIMER_SLACK_SECONDS = 0.001  # timers may fire slightly early and must not be set again then
 _NAMES_UNTIL = 12  # Produce names topics by id from version 13 on
 _UNKNOWN_SERVER_ERROR = -1
-_ENLISTS_UNTIL = 11  # from version 12 on the broker would enlist the partition by itself
+_ENLISTS_UNTIL = 11  # from version 12 on the broker adds the partition to the transaction itself
 
 
 @dataclass(frozen=True, slots=True)
 class SenderSettings:
-    """How the sender sends. `topic_wait_seconds`: a topic that is not there may appear for so long; for as long as a
-    record may wait at all, if it is None. `isolate_invalid_records`: the records are those of strangers to each other;
-    one that breaks a rule does not take its batch with it, and a partition that is slow does not hold up others."""
+    """`topic_wait_seconds`: how long a missing topic may still appear; None means as long as a record may wait at all.
+    `isolate_invalid_records`: the records are from unrelated callers; an invalid one does not fail its whole batch, and
+    a slow partition does not delay others."""
 
     acks: int
     idempotent: bool
@@ -64,7 +63,7 @@ class SenderSettings:
 
 
 class TransactionContext(Protocol):
-    """The transaction of which the batches are a part, if they are."""
+    """The transaction that the batches are part of."""
 
     @property
     def transactional_id(self) -> str: ...
@@ -73,17 +72,17 @@ class TransactionContext(Protocol):
     def identity(self) -> ProducerIdentity: ...
 
     async def enlist(self, targets: Iterable[TopicPartition]) -> None:
-        """Return when the partitions are part of it, durably: only then may its batches come there."""
+        """Return when the partitions are durably part of the transaction; batches may be sent only then."""
 
     def set_abortable_error(self, error: HeadraceError) -> None:
-        """One of its batches was given up, so that it cannot be committed any more."""
+        """A batch has failed, so the transaction can only be aborted."""
 
 
 class Sender:
     """Runs in the background of one producer.
 
-    `settled` is called with every batch that has left its outbox. In a transaction the identity is the transaction's:
-    there is no other to go on with when the broker does not know it any more.
+    `settled` is called with every batch that was written or failed. In a transaction the identity is that of the
+    transaction, and cannot be replaced when the broker does not know it any more.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class Sender:
         transaction: TransactionContext | None = None,
     ) -> None:
         self._queues: dict[TopicPartition, PartitionBatchQueue] = {}
-        self._active_queues: dict[TopicPartition, PartitionBatchQueue] = {}  # those with something in them
+        self._active_queues: dict[TopicPartition, PartitionBatchQueue] = {}  # those that are not empty
         self._cluster = cluster
         self._settings = settings
         self._settled = settled
@@ -117,7 +116,7 @@ class Sender:
         return queue is not None and queue.has_room(size_bytes, self._settings.batch_bytes_max)
 
     def submit(self, target: TopicPartition, record: BatchRecord, size_bytes: int) -> PendingBatch:
-        """Put a record into its outbox; returns its batch."""
+        """Queue a record; returns its batch."""
         queue = self._queues.get(target)
         if queue is None:
             queue = self._queues[target] = PartitionBatchQueue(target)
@@ -130,7 +129,7 @@ class Sender:
     def submit_together(
         self, target: TopicPartition, records: Sequence[BatchRecord], size_bytes: int, *, alone: bool
     ) -> PendingBatch:
-        """Put records into their outbox, side by side at the end of one batch, which is returned."""
+        """Queue consecutive records at the end of one batch, which is returned."""
         queue = self._queues.get(target)
         if queue is None:
             queue = self._queues[target] = PartitionBatchQueue(target)
@@ -142,16 +141,16 @@ class Sender:
 
     @property
     def pending(self) -> list[PendingBatch]:
-        """Every batch that is neither written nor refused yet."""
+        """All batches that are neither written nor failed."""
         return [batch for queue in self._active_queues.values() for batch in queue.batches]
 
     def set_no_linger(self, on: bool) -> None:
-        """While on, nothing lingers."""
+        """While on, batches are sent without linger."""
         self._no_linger = on
         self._wake.set()
 
     def abandon(self, error: BaseException) -> None:
-        """Refuse all that waits; for when the sender has stopped."""
+        """Fail all batches; for when the sender has stopped."""
         for queue in self._active_queues.values():
             while queue.batches:
                 self._settled(queue.fail_head(error, in_doubt=True))
@@ -161,7 +160,7 @@ class Sender:
         self._tasks.spawn(work, name).add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that dies of a bug must not leave the application waiting."""
+        """A task that fails by a bug must not leave the application waiting."""
         if not task.cancelled() and (bug := task.exception()) is not None:
             self.abandon(bug)
 
@@ -179,7 +178,7 @@ class Sender:
                 continue
 
     def _dispatch(self) -> float | None:
-        """Send what is ready; returns the seconds until something else will be."""
+        """Send the batches that are ready; returns the seconds until the next one is."""
         now = self._cluster.clock.monotonic()
         settings = self._settings
         linger = 0.0 if self._no_linger else settings.linger_seconds
@@ -225,7 +224,7 @@ class Sender:
                 by_leader[(await self._cluster.partition(*queue.target)).leader].append(queue)
             except HeadraceError as error:
                 self._handle_batch_error(queue, error)
-        if len(by_leader) == 1:  # mostly; a group of tasks would cost as much as the request
+        if len(by_leader) == 1:  # the usual case; a task group would cost as much as the request
             ((leader, theirs),) = by_leader.items()
             await self._send(leader, theirs)
             return
@@ -246,7 +245,7 @@ class Sender:
             response = responses.get(queue.target)
             if response is None:
                 queue.batches[0].in_doubt = True
-                self._handle_batch_error(queue, error_of_code(-1, f"the broker's answer left out {queue.target}"))
+                self._handle_batch_error(queue, error_of_code(-1, f"the broker's response left out {queue.target}"))
             elif response.error_code in (0, DuplicateSequence.code):
                 self._complete_batch(queue, BatchLocation(response.base_offset, response.log_append_time_ms))
             else:
@@ -258,7 +257,7 @@ class Sender:
     async def _produce(
         self, leader: int, queues: list[PartitionBatchQueue]
     ) -> dict[TopicPartition, PartitionProduceResponse]:
-        """One request. With acks=0 there is no answer, and success is assumed when it has been sent."""
+        """One request. With acks=0 there is no response, and success is assumed when it has been sent."""
         cluster, settings = self._cluster, self._settings
         transport = await cluster.transport(leader)
         for queue in queues:
@@ -295,11 +294,11 @@ class Sender:
         )
 
     def _handle_batch_error(self, queue: PartitionBatchQueue, error: HeadraceError) -> None:
-        """An attempt failed: again, in halves, under a new identity, or not at all."""
+        """Retry the batch after a failed attempt, split it, restart it with a new identity, or fail it."""
         head = queue.batches[0]
-        # Rejected at its first attempt, a batch cannot be in the log: it may go out again in another form. After an
-        # attempt without a final verdict, it may have been written: its sequence must not be used for another batch,
-        # whose records the broker would take for duplicates.
+        # A batch whose attempts were all rejected cannot be in the log, and may be sent in another form. After an
+        # attempt without a final result it may have been written: its sequence numbers must not be used for another
+        # batch, whose records the broker would drop as duplicates.
         certain = head.attempts > 0 and not head.in_doubt
         if head.record_count > 1 and certain and self._may_split(error):
             queue.split_head()
@@ -318,14 +317,14 @@ class Sender:
         self._wake.set()
 
     def _may_split(self, error: HeadraceError) -> bool:
-        """Whether a part of the batch may be welcome where the whole is not. A request that reuses a dedup id is one
-        that the caller did not mean to send: no part of it may be written."""
+        """Whether a part of the batch may be accepted where the whole is not. A batch that reuses a dedup id fails as a
+        whole: the caller did not mean to send it, so no part of it may be written."""
         if isinstance(error, InvalidRecords):
             return self._settings.isolate_invalid_records and DEDUP_ID_REUSED not in error.message
         return isinstance(error, MessageTooLarge)
 
     def _topic_never_appeared(self, batch: PendingBatch, error: HeadraceError) -> bool:
-        """Whether a batch is for a topic that was not there for so long that it will not come."""
+        """Whether the topic of a batch has been missing for so long that it is not expected to appear."""
         seconds = self._settings.topic_wait_seconds
         waited = self._cluster.clock.monotonic() - batch.created_at
         return isinstance(error, UnknownTopicOrPartition) and seconds is not None and waited >= seconds
@@ -345,7 +344,7 @@ class Sender:
         self._wake.set()
 
     async def _producer_identity(self) -> ProducerIdentity:
-        """The producer's identity; asked for when there is none, or the last one was lost."""
+        """The producer's identity; requested if there is none, or the broker has lost it."""
         if self._transaction is not None:
             return self._transaction.identity
         async with self._identifying:
@@ -357,7 +356,7 @@ class Sender:
 
 
 def _error_message(response: PartitionProduceResponse) -> str | None:
-    """The broker's sentence, with the first record that it objects to."""
+    """The broker's message, with the first record that it rejects."""
     if response.record_errors:
         first = response.record_errors[0]
         why = first.batch_index_error_message or response.error_message

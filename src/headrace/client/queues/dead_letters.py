@@ -1,20 +1,18 @@
-"""Dead letters, as an operator handles them: look at them, send them back, or be done with them.
+"""List, redrive and discard dead letters.
 
     queue = DeadLetterQueue(cluster, "orders")
     async for letter in queue.letters(Selection(wanted=compile_filter("header.type = 'order'"))): ...
     await queue.redrive(Selection(ids=[letter.id]))
 
-What became of a dead letter is kept by a subscription of its own, `headrace-redrive`: one that was sent back or
-discarded is settled there. So whatever is broken off goes on where it stopped, and two who do it at the same time are
-not in each other's way. A letter is settled when it lies in its target topic; only where that was not told, because
-something broke in between, it is sent again, with the same dedup id, by which a topic with a window knows it.
-
-Only what was there at the beginning is sent back: what dies again meanwhile waits for the next time. A letter that came
-back often enough is refused, since it would come back once more.
-
-A letter belongs to the topic that had the name when its message died, and says the id of that. Whoever names the topic
-gets the letters of the one that exists now, and none of an earlier one of that name. Whoever names the dead-letter
-topic gets all that it holds; letters of an earlier topic are sent only where `to` says.
+- The subscription `headrace-redrive` keeps the state: letters that were redriven or discarded are settled there. An
+  interrupted redrive continues where it stopped, and concurrent ones do not interfere.
+- A letter is settled after its message is committed in the target topic. If that was not confirmed, the message is sent
+  again with the same dedup id, so that a topic with a dedup window drops the duplicate.
+- Only letters that exist at the beginning are redriven: a message that dies again waits for the next redrive. A letter
+  that was redriven too often is refused.
+- A letter carries the id of its topic. A queue that is opened by the name of a topic has the letters of the topic that
+  exists now, not those of a deleted topic of the same name. Opened by the name of the dead-letter topic, it has all
+  letters; those of deleted topics are redriven only with an explicit `to`.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer, ProducerSettings
-from headrace.client.queues.message_status import SETTLED
 from headrace.client.queues.redrive import (
     READY,
     DeadLetter,
@@ -40,6 +37,7 @@ from headrace.client.queues.redrive import (
     RedriveResult,
     RedriveSubscription,
 )
+from headrace.client.queues.settling import SETTLED
 from headrace.machines.queues.filters import Filter
 from headrace.model.errors import InvalidRequest, InvalidTopic, UnknownTopicId, UnknownTopicOrPartition
 from headrace.model.ids import MessageId
@@ -51,12 +49,12 @@ _POLL_SECONDS = 0.1
 _RECORD_BYTES_MAX = 64 << 20
 
 ReportProgress = Callable[[RedriveResult], None]
-"""Called now and then, with the same outcome each time."""
+"""Called after each chunk, with the same result object each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettleLimits:
-    """How many are settled at most, and after how long no more are begun with."""
+    """The maximum number of letters to settle, and the time after which no further chunk is started."""
 
     count_max: int | None = None
     seconds: float | None = None
@@ -64,8 +62,8 @@ class SettleLimits:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSelection:
-    """Which ones: by their ids, by a filter, or all. Who names one by its id that the filter leaves out is told that
-    there is none."""
+    """Letters by their ids, by a filter, or all. A letter that is named by id but excluded by the filter counts as
+    missing."""
 
     ids: Collection[MessageId] = ()
     wanted: Filter | None = None
@@ -75,8 +73,8 @@ class DeadLetterSelection:
 
 
 class DeadLetterQueue:
-    """Of a topic, or of all that a dead-letter topic holds if that is named. `with_unmarked`: letters that do not say
-    the id of their topic count as the topic's; earlier versions and clients write such letters."""
+    """The dead letters of a topic, or all letters of a dead-letter topic. `with_unmarked`: letters without a topic id,
+    which earlier versions and clients write, count as letters of the topic."""
 
     def __init__(self, cluster: Cluster, topic: str, *, with_unmarked: bool = True) -> None:
         self.name = topic if topic.endswith(DEAD_LETTER_SUFFIX) else dead_letter_topic(topic)
@@ -87,13 +85,13 @@ class DeadLetterQueue:
         self._leases = RedriveSubscription(cluster, self.name)
         self._windows: dict[str, bool] = {}
 
-    # Looking
+    # Listing
 
     async def letters(
         self, selection: DeadLetterSelection | None = None, *, with_settled: bool = True
     ) -> AsyncGenerator[tuple[DeadLetter, str], None]:
-        """Those that the log has, oldest first in each partition, and what became of them: ready, leased (somebody is
-        at it), waiting, dying or settled. Without the settled ones those at the beginning are not even read."""
+        """The letters, oldest first in each partition, with their state: ready, leased (by a redrive), waiting, dying
+        or settled. Without the settled ones, letters below the ack floor are not read."""
         floors = {} if with_settled else {one.target: one.floor for one in await self._leases.backlogs()}
         async with aclosing(self._chunks(selection or DeadLetterSelection(), floors)) as chunks:
             async for chunk in chunks:
@@ -103,14 +101,14 @@ class DeadLetterQueue:
                         yield letter, states[letter.id.offset]
 
     async def count(self) -> int:
-        """How many are not settled; gaps in the log are among them."""
+        """The number of unsettled letters; gaps in the log count as well."""
         counts = {one.target: one.backlog for one in await self._leases.backlogs()}
         untouched = [target for target in await self._targets() if target not in counts]
         starts = await find_offsets(self._cluster, dict.fromkeys(untouched, START))
         ends = await find_offsets(self._cluster, dict.fromkeys(untouched, END))
         return sum(counts.values()) + sum(ends[target].offset - starts[target].offset for target in untouched)
 
-    # Sending back, and being done with
+    # Redriving and discarding
 
     async def redrive(
         self,
@@ -118,10 +116,10 @@ class DeadLetterQueue:
         rules: RedriveOptions | None = None,
         *,
         dry_run: bool = False,
-        tell: ReportProgress | None = None,
-        bounds: SettleLimits | None = None,
+        report_progress: ReportProgress | None = None,
+        limits: SettleLimits | None = None,
     ) -> RedriveResult:
-        """Send them back. Raises what keeps a topic from taking any message; the rest is told in the outcome."""
+        """Send letters back. Raises errors that affect a whole topic; errors of single letters are in the result."""
         rules = rules or RedriveOptions()
         if rules.to == self.name:
             raise InvalidTopic(f"dead letters cannot be sent to {self.name}, where they are")
@@ -136,27 +134,31 @@ class DeadLetterQueue:
                     raise UnknownTopicId(f"topic {self._source} was deleted, or created again")
 
             sending = Redriver(producer, rules, self._cluster.clock, self._has_window, source_id, ensure_same_source)
-            return await self._settle(selection, sending, bounds or SettleLimits(), dry_run=dry_run, tell=tell)
+            return await self._settle(
+                selection, sending, limits or SettleLimits(), dry_run=dry_run, report_progress=report_progress
+            )
 
     async def discard(
         self,
         selection: DeadLetterSelection,
         *,
         dry_run: bool = False,
-        tell: ReportProgress | None = None,
-        bounds: SettleLimits | None = None,
+        report_progress: ReportProgress | None = None,
+        limits: SettleLimits | None = None,
     ) -> RedriveResult:
-        """Be done with them: nobody is sent what they say."""
-        return await self._settle(selection, None, bounds or SettleLimits(), dry_run=dry_run, tell=tell)
+        """Settle letters without sending them."""
+        return await self._settle(
+            selection, None, limits or SettleLimits(), dry_run=dry_run, report_progress=report_progress
+        )
 
     async def _settle(
         self,
         selection: DeadLetterSelection,
         sending: Redriver | None,
-        bounds: SettleLimits,
+        limits: SettleLimits,
         *,
         dry_run: bool,
-        tell: ReportProgress | None,
+        report_progress: ReportProgress | None,
     ) -> RedriveResult:
         outcome = RedriveResult()
         clock, began = self._cluster.clock, self._cluster.clock.monotonic()
@@ -168,7 +170,7 @@ class DeadLetterQueue:
         async with aclosing(self._chunks(selection, floors, chunk_max)) as chunks:
             async for chunk in chunks:
                 rest = chunk
-                while rest and (room := _remaining_count(bounds, outcome)):
+                while rest and (room := _remaining_count(limits, outcome)):
                     some, rest = rest[:room], rest[room:]
                     outcome.chosen += len(some)
                     due = [letter for letter in some if sending is None or sending.check_redrive(letter, outcome)]
@@ -176,9 +178,9 @@ class DeadLetterQueue:
                         await self._attempt_chunk(due, outcome)
                     else:
                         await self._settle_batch(due, sending, outcome)
-                if tell is not None:
-                    tell(outcome)
-                if rest or (bounds.seconds is not None and clock.monotonic() - began >= bounds.seconds):
+                if report_progress is not None:
+                    report_progress(outcome)
+                if rest or (limits.seconds is not None and clock.monotonic() - began >= limits.seconds):
                     outcome.is_complete = False
                     break
         return outcome
@@ -207,7 +209,7 @@ class DeadLetterQueue:
     # Reading
 
     async def _states(self, letters: Sequence[DeadLetter]) -> dict[int, str]:
-        """Of letters of one partition, by offset."""
+        """The states of letters of one partition, by offset."""
         if not letters:
             return {}
         target = TopicPartition(self.name, letters[0].id.partition)
@@ -218,14 +220,14 @@ class DeadLetterQueue:
         return [TopicPartition(self.name, partition.partition) for partition in view.partitions]
 
     async def _source_id(self) -> UUID | None:
-        """Of the topic that has the name now, as the brokers know it: memory may hold an earlier one."""
+        """The id of the topic that has the name now, by fresh metadata: cached metadata may be of a deleted topic."""
         try:
             return (await self._cluster.call_with_retries(lambda: self._cluster.current_topic(self._source))).topic_id
         except UnknownTopicOrPartition:
             return None
 
     async def _own(self, selection: DeadLetterSelection) -> DeadLetterSelection:
-        """Without the letters of earlier topics of the name, if the topic was named."""
+        """Exclude letters of deleted topics of the same name, unless the dead-letter topic was named."""
         if not self._is_of_source:
             return selection
         source_id = await self._source_id()
@@ -244,8 +246,8 @@ class DeadLetterQueue:
     async def _chunks(
         self, selection: DeadLetterSelection, floors: Mapping[TopicPartition, int], chunk_max: int = _CHUNK_MAX
     ) -> AsyncGenerator[list[DeadLetter], None]:
-        """The selected ones of all that is there now, some of one partition at a time; a search among all leaves out
-        what lies below the floors."""
+        """The selected letters that exist now, in chunks of one partition. Letters below `floors` are skipped unless
+        they are selected by id."""
         targets = await self._targets()
         selection = await self._own(selection)
         starts = await find_offsets(self._cluster, dict.fromkeys(targets, START))
@@ -272,7 +274,7 @@ class DeadLetterQueue:
                         yield chunk
 
     async def _find(self, letter_id: MessageId, target: TopicPartition) -> DeadLetter:
-        """One whose offset is within the log, where it may have been compacted away."""
+        """Read one letter, which may have been compacted away."""
         async with Consumer(self._cluster, partitions={target: letter_id.offset}) as consumer:
             while consumer.position(target) <= letter_id.offset:
                 for record in await consumer.poll(1, _POLL_SECONDS):
@@ -287,9 +289,9 @@ class DeadLetterQueue:
         return self._windows[topic]
 
 
-def _remaining_count(bounds: SettleLimits, outcome: RedriveResult) -> int:
-    """How many more may be settled, and at most so many as a chunk can have."""
-    return _CHUNK_MAX if bounds.count_max is None else max(bounds.count_max - outcome.settled, 0)
+def _remaining_count(limits: SettleLimits, outcome: RedriveResult) -> int:
+    """How many more letters may be settled, at most a chunk."""
+    return _CHUNK_MAX if limits.count_max is None else max(limits.count_max - outcome.settled, 0)
 
 
 def _missing(letter_id: MessageId) -> InvalidRequest:

@@ -1,7 +1,7 @@
-"""From the answer of a Lease to the messages that the application works on, each with its receipt.
+"""Decode Lease responses: the messages that the application works on, each with its receipt.
 
-Whole batches come back, as in Fetch; leased are the offsets that the answer names. Where one of them has no message
-(compaction took it, or it is the marker of a transaction) there is a gap, which is settled as such.
+- A response contains whole batches, as Fetch does. Only the offset ranges that it names are leased.
+- A leased offset without a message (compaction removed it, or it is a transaction marker) is a gap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RECEIPT = re.compile(r"([^/]+)/([0-9]{1,9})/([0-9]{1,9})/(.+)", re.DOTALL)
 
 
 class LeaseReceipt(NamedTuple):
-    """What proves a lease: of which message, in which delivery, by whom, and in which reign of the leader."""
+    """The proof of a lease: the message, its delivery attempt, the leader epoch, and the member."""
 
     id: MessageId
     attempt: int
@@ -54,8 +54,6 @@ class LeasedMessage(NamedTuple):
 
 
 class LeasedPartition(NamedTuple):
-    """What one partition gave."""
-
     messages: list[LeasedMessage]
     gaps: list[LeaseReceipt]
 
@@ -69,7 +67,7 @@ def receipt_from_text(text: str) -> LeaseReceipt:
 
 
 class UnpackedBatches(dict[int, UnpackedBatch]):
-    """The batch of each partition that was read last and not to its end: the next lease goes on in it."""
+    """The batch of each partition that was not read to its end: the next lease continues in it."""
 
     def open(self, partition: int, batch: memoryview, header: BatchHeader) -> UnpackedBatch:
         found = self.get(partition)
@@ -82,19 +80,20 @@ class UnpackedBatches(dict[int, UnpackedBatch]):
         return found
 
     def close(self, partition: int) -> None:
-        """What was read to its end is not needed any more."""
+        """Drop the batch if it was read to its end."""
         found = self.get(partition)
         if found is not None and found.is_read:
             del self[partition]
 
 
 def read_leased(
-    topic: str, member: str, answer: LeasePartitionResponse, batches: UnpackedBatches | None = None
+    topic: str, member: str, response: LeasePartitionResponse, batches: UnpackedBatches | None = None
 ) -> LeasedPartition:
-    """Records and leased ranges both ascend. Whoever leases bit by bit says what it has kept open."""
+    """Decode the messages and gaps of one partition. Records and leased ranges are both in ascending order. `batches`
+    keeps batches open for a member that leases few messages at a time."""
     messages: list[LeasedMessage] = []
     gaps: list[LeaseReceipt] = []
-    partition, epoch, until_ms = answer.partition_index, answer.lease_epoch, answer.leased_until_ms
+    partition, epoch, until_ms = response.partition_index, response.lease_epoch, response.leased_until_ms
 
     def leave_out(begin: int, last: int, attempt: int) -> None:
         gaps.extend(
@@ -102,11 +101,11 @@ def read_leased(
             for offset in range(begin, last + 1)
         )
 
-    ranges = iter(answer.leased)
+    ranges = iter(response.leased)
     current = next(ranges, None)
     expected = 0 if current is None else current.first
     for offset, timestamp_ms, key, value, headers in _records(
-        answer, UnpackedBatches() if batches is None else batches
+        response, UnpackedBatches() if batches is None else batches
     ):
         while current is not None and offset > current.last:
             leave_out(expected, current.last, current.attempt)
@@ -128,24 +127,24 @@ def read_leased(
     return LeasedPartition(messages, gaps)
 
 
-def _records(answer: LeasePartitionResponse, open_batches: UnpackedBatches) -> Iterator[WantedRecord]:
-    """Those from the first that is leased to the last."""
-    if not answer.leased:
+def _records(response: LeasePartitionResponse, open_batches: UnpackedBatches) -> Iterator[WantedRecord]:
+    """The records from the first leased offset to the last."""
+    if not response.leased:
         return
-    first, last = answer.leased[0].first, answer.leased[-1].last
-    batches = memoryview(answer.records or b"")  # type: ignore[arg-type]
+    first, last = response.leased[0].first, response.leased[-1].last
+    batches = memoryview(response.records or b"")  # type: ignore[arg-type]
     position = 0
     while len(batches) - position >= HEADER_SIZE:
         header = parse_header(batches, position)
         batch = batches[position : position + header.size_bytes]
         position += header.size_bytes
         if not header.is_control:
-            yield from open_batches.open(answer.partition_index, batch, header).read(first, last)
-    open_batches.close(answer.partition_index)
+            yield from open_batches.open(response.partition_index, batch, header).read(first, last)
+    open_batches.close(response.partition_index)
 
 
 def receipt_runs(receipts: Iterable[LeaseReceipt]) -> Iterator[list[LeaseReceipt]]:
-    """Those of one partition in runs of neighbours that were delivered equally often."""
+    """Group the receipts of one partition into runs of adjacent offsets with the same delivery attempt."""
     run: list[LeaseReceipt] = []
     expected: tuple[int, int] | None = None
     for receipt in sorted(receipts):

@@ -1,7 +1,10 @@
-"""Send dead letters back: leases of single letters, and the messages that they become.
+"""Send dead letters back: lease single letters, republish their messages, settle the letters.
 
-The message goes where it came from, into the partition that it lay in, or to another topic, where its key decides.
-Its time is now, so that what counts from a message's time begins anew.
+- The settlement state of dead letters is that of the subscription `headrace-redrive` of the dead-letter topic.
+- Each letter is leased by its offset, so that other letters are not touched: an unwanted lease would count as a
+  delivery attempt. Letters that were leased and not redriven are released at once.
+- The message returns to its original topic and partition, or goes to another topic, where its key selects the
+  partition. Its timestamp is the current time, so that retention and expiry count from now.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from headrace.client.admin.config_requests import alter_configs
 from headrace.client.admin.subscription_admin import START, PartitionBacklog, Position, SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import raise_for_code
@@ -37,12 +41,8 @@ from headrace.model.message_headers import (
     without,
 )
 from headrace.model.names import DEAD_LETTER_SUFFIX
+from headrace.model.subscription_configs import GROUP_RESOURCE
 from headrace.runtime.clock import Clock
-from headrace.wire.messages.configs import (
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-)
 from headrace.wire.messages.queues import (
     LeaseOffsetsRange,
     LeaseOffsetsRequest,
@@ -53,23 +53,16 @@ from headrace.wire.messages.queues import (
     SubscriptionStatus,
 )
 
-# What became of dead letters: the subscription `headrace-redrive` of a dead-letter topic, and leases of single ones.
-#
-# Each is leased by its offset, so the others are not touched: a lease that nobody wants would count as a delivery. What
-# was leased and is not done comes back at once.
-
-
 REDRIVE_SUBSCRIPTION = "headrace-redrive"
 READY = "ready"
 _LEASED = "leased"
 
-_DELIVERIES_MAX = "1000"  # the most there can be: a letter that could not be sent back is not to be lost for that
+_DELIVERIES_MAX = "1000"  # the maximum: a letter must not be lost because it could not be redriven
 _LEASE_MS = 5 * 60_000
-_GROUP_RESOURCE = 32
 
 
 class LeasedDeadLetters:
-    """`receipts` by offset. `done` is for whoever has them: those are settled in the end, and the others come back."""
+    """`receipts` by offset. In the end the offsets in `done` are acked and all others are released."""
 
     def __init__(self, receipts: Mapping[int, LeaseReceipt]) -> None:
         self.receipts = receipts
@@ -84,31 +77,20 @@ class RedriveSubscription:
         self._member = f"redrive-{cluster.entropy.token(9)}"
 
     async def begin(self) -> Mapping[TopicPartition, int]:
-        """Make the subscription where it is missing, from the first dead letter on; where it stands."""
-        change = IncrementalAlterableConfig(
-            name="share.delivery.count.limit", config_operation=0, value=_DELIVERIES_MAX
-        )
-        resource = IncrementalAlterConfigsResource(
-            resource_type=_GROUP_RESOURCE, resource_name=REDRIVE_SUBSCRIPTION, configs=[change]
-        )
-
-        async def configure() -> None:
-            answer = await self._cluster.call(IncrementalAlterConfigsRequest(resources=[resource]))
-            for told in answer.responses:
-                raise_for_code(told.error_code, told.error_message)
-
-        await self._cluster.call_with_retries(configure)
+        """Create the subscription where it is missing, from the first dead letter on; returns its ack floors."""
+        limit = {"share.delivery.count.limit": _DELIVERIES_MAX}
+        await alter_configs(self._cluster, (GROUP_RESOURCE, REDRIVE_SUBSCRIPTION), limit)
         return await self._admin.create(self._topic, REDRIVE_SUBSCRIPTION, Position(START))
 
     async def backlogs(self) -> Sequence[PartitionBacklog]:
-        """How far the subscription is, where it is made."""
+        """The backlog of the subscription in the partitions that have it."""
         try:
             return await self._admin.describe(REDRIVE_SUBSCRIPTION, [self._topic])
         except GroupIdNotFound:
             return []
 
     async def states(self, target: TopicPartition, offsets: Sequence[int]) -> dict[int, str]:
-        """What became of each; without the subscription nothing has."""
+        """The state of each letter; all are ready if the subscription does not exist."""
         try:
             statuses = await self._cluster.call_with_retries(lambda: self._statuses(target, offsets))
         except GroupIdNotFound:
@@ -129,7 +111,7 @@ class RedriveSubscription:
 
     @asynccontextmanager
     async def lease(self, target: TopicPartition, offsets: Collection[int]) -> AsyncIterator[LeasedDeadLetters]:
-        """Those of the offsets that are neither settled nor leased by somebody else."""
+        """Lease those of the offsets that are neither settled nor leased by another member."""
         leased = await self._lease(target, offsets)
         try:
             yield leased
@@ -146,23 +128,23 @@ class RedriveSubscription:
             wanted=[LeaseOffsetsRange(offset, offset) for offset in sorted(offsets)],
         )
 
-        async def ask() -> LeasedDeadLetters:
-            answer: LeaseOffsetsResponse = await self._cluster.call(request, node_id=await self._leader(target))
-            raise_for_code(answer.error_code, answer.error_message)
-            attempts = {offset: one.attempt for one in answer.leased for offset in range(one.first, one.last + 1)}
+        async def attempt() -> LeasedDeadLetters:
+            response: LeaseOffsetsResponse = await self._cluster.call(request, node_id=await self._leader(target))
+            raise_for_code(response.error_code, response.error_message)
+            attempts = {offset: one.attempt for one in response.leased for offset in range(one.first, one.last + 1)}
             attempts |= await self._already_leased(target, [one for one in offsets if one not in attempts])
             return LeasedDeadLetters(
                 {
-                    offset: LeaseReceipt(MessageId(*target, offset), attempt, answer.lease_epoch, self._member)
+                    offset: LeaseReceipt(MessageId(*target, offset), attempt, response.lease_epoch, self._member)
                     for offset, attempt in attempts.items()
                 }
             )
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def _already_leased(self, target: TopicPartition, offsets: Collection[int]) -> dict[int, int]:
-        """The attempts of those that an earlier request of ours has leased, whose response was lost. Otherwise they
-        would count as dealt with by another redrive."""
+        """The attempts of letters that an earlier request of this member has leased, whose response was lost. Otherwise
+        they would be taken for letters that another redrive is handling."""
         if not offsets:
             return {}
         statuses = await self._statuses(target, offsets)
@@ -187,11 +169,11 @@ class RedriveSubscription:
 MAX_REDRIVES = 3
 
 _CHUNK_MAX = 100
-_CHUNK_SECONDS = 5  # of a rate: a lease must not end while its messages wait for their turn
+_CHUNK_SECONDS = 5  # at a limited rate: a lease must not expire while its letters wait
 
 
 class DeadLetter(NamedTuple):
-    """`death` is None of a message that somebody else has put among the dead letters."""
+    """`death` is None for a message that a client wrote to the dead-letter topic."""
 
     id: MessageId
     record: ConsumedRecord
@@ -205,14 +187,15 @@ class DeadLetter(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """The topic whose queue it lies in. The letter's headers do not decide: a client may have written them."""
+        """The topic that the dead-letter topic belongs to. The headers of the letter are not trusted here: a client may
+        have written them."""
         return self.id.topic.removesuffix(DEAD_LETTER_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveOptions:
-    """`to`: another topic than that where they come from. `rate`: messages per second. `max_redrives`: who came back so
-    often stays."""
+    """`to`: a topic other than the original one. `rate`: messages per second. A letter that was already redriven
+    `max_redrives` times is not sent again."""
 
     to: str | None = None
     rate: int | None = None
@@ -221,8 +204,8 @@ class RedriveOptions:
 
 @dataclass(slots=True)
 class RedriveResult:
-    """How far it is: `chosen` by the selection so far; of these, `settled` now, before, or refused for a reason. Not
-    complete: it was ended by its bounds before it had come to the end."""
+    """Progress: letters `chosen` by the selection so far, and of these those settled now, settled before, and refused
+    with a reason. `is_complete` is False if a limit ended it early."""
 
     chosen: int = 0
     settled: int = 0
@@ -236,8 +219,8 @@ async def _unchecked() -> None:
 
 
 class Redriver:
-    """`has_window` says whether a topic knows dedup ids. `source_id` is that of the topic that has the name of the
-    letters' origin now; `ensure_same_source` raises when it has another one."""
+    """`has_window` tells whether a topic has a dedup window. `source_id` is the id of the topic that now has the name
+    of the letters' origin; `ensure_same_source` raises if that has changed."""
 
     def __init__(
         self,
@@ -258,7 +241,7 @@ class Redriver:
 
     @property
     def chunk_max(self) -> int:
-        """How many may be leased at a time."""
+        """The maximum number of letters to lease at a time."""
         rate = self._options.rate
         return _CHUNK_MAX if rate is None else min(max(rate * _CHUNK_SECONDS, 1), _CHUNK_MAX)
 
@@ -274,8 +257,8 @@ class Redriver:
         return False
 
     async def send(self, letters: Sequence[DeadLetter], done: set[int], outcome: RedriveResult) -> None:
-        """Send them in their order; the offsets of those that lie in their topic are added to `done`, also of those
-        before the one that raises."""
+        """Send letters in order, and add the offsets of those that are committed to `done`, also if a later one
+        raises."""
         deliveries: list[tuple[DeadLetter, Delivery]] = []
         try:
             await self._ensure_same_source()
@@ -289,7 +272,7 @@ class Redriver:
             await _await_deliveries(deliveries, done, outcome)
 
     async def _wait_for_rate(self) -> None:
-        """Return when the rate allows one more."""
+        """Return when the rate allows another letter."""
         if self._options.rate is not None:
             await asyncio.sleep(self._next_at - self._clock.monotonic())
             await self._ensure_same_source()
@@ -312,7 +295,7 @@ class Redriver:
 async def _await_deliveries(
     deliveries: Sequence[tuple[DeadLetter, Delivery]], done: set[int], outcome: RedriveResult
 ) -> None:
-    """Wait for all of them, whatever becomes of one; raise in the end what is not the fault of a letter."""
+    """Wait for all deliveries; raise the first error that is not caused by a letter itself at the end."""
     failure: HeadraceError | None = None
     for letter, delivery in deliveries:
         try:
@@ -328,7 +311,7 @@ async def _await_deliveries(
 
 
 def redriven_headers(letter: DeadLetter, *, has_window: bool) -> Headers:
-    """Those that the message had. With the dedup id that it had, too, a topic that still knows that would drop it."""
+    """The original headers, with a new dedup id: a topic with a window would drop the message under its old id."""
     headers = without(letter.record.headers, DEAD_LETTER_HEADERS)
     given = header_value(letter.record.headers, DEAD_DEDUP_ID)
     if has_window:

@@ -1,12 +1,12 @@
-"""Messages that are due later: add them, list them, cancel and move them.
+"""Delayed messages of a topic: add, list, cancel and reschedule them.
 
     schedule = Schedule(cluster, "orders")
     where = await schedule.add(b"remind", key=b"c-42", when=When(delay_ms=60_000))
     await schedule.move(where, due_ms)
     await schedule.cancel(where)
 
-They lie in the topic's companion until they are due; an id names the place there, and goes with the message as the
-header `headrace-delayed-id` when it is released.
+They wait in the co-located topic `__delayed.<topic>` until they are due. The id of a delayed message is its position
+there; the released message carries it in the header `headrace-delayed-id`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """At a time, or after a while; and, if it repeats, how: `every 10s`, or five fields of cron. One that only repeats
-    comes first when its schedule says."""
+    """When a message is due: at a time or after a delay, and how it repeats (`every 10s`, or five cron fields). With
+    `repeat` alone, the first delivery is the next time of the schedule."""
 
     due_ms: int | None = None
     delay_ms: int | None = None
     repeat: str | None = None
 
     def headers(self) -> list[Header]:
-        """What says so on the message. Raises `InvalidRequest` for what makes no sense."""
+        """The headers of the delayed message. Raises `InvalidRequest` for contradictory settings."""
         if self.due_ms is not None and self.delay_ms is not None:
             raise InvalidRequest("a message is due at a time or after a while, not both")
         headers: list[Header] = []
@@ -92,14 +92,14 @@ class Schedule:
         headers: Iterable[Header] = (),
         partition: int | None = None,
     ) -> MessageId:
-        """Returns when it is as safe as any message. To add many, use a producer of your own on `__delayed.<topic>`."""
+        """Returns when the message is committed. To add many, use one producer for `__delayed.<topic>`."""
         named = [*headers, *when.headers()]
         async with Producer(self._cluster) as producer:
             receipt = await producer.publish(self._delayed, value, key=key, headers=named, partition=partition)
         return MessageId(*receipt)
 
     async def messages(self) -> AsyncIterator[ScheduledMessage]:
-        """All that wait, by when they are due. What is added or released meanwhile may be missed or told."""
+        """The waiting messages, by due time. Messages that are added or released meanwhile may or may not be listed."""
         cursors = [_ScheduleCursor(self, index) for index in range(await self._partitions())]
         ready = [(cursor.head, cursor) for cursor in cursors if await cursor.fill()]
         heapify(ready)
@@ -112,22 +112,22 @@ class Schedule:
                 heappop(ready)
 
     async def count(self) -> int:
-        """How many wait."""
+        """The number of waiting messages."""
         answers = [await self._list(index, -1, -1, 1) for index in range(await self._partitions())]
-        return sum(answer.waiting for answer in answers)
+        return sum(response.waiting for response in answers)
 
     async def cancel(self, message_id: MessageId) -> None:
-        """Raises `InvalidRecordState` if it does not wait any more."""
+        """Raises `InvalidRecordState` if the message is not waiting any more."""
         await self._alter(message_id, CANCEL)
 
     async def move(self, message_id: MessageId, due_ms: int) -> None:
-        """Let it come at another time; of one that repeats, its next time. Raises `InvalidRecordState`."""
+        """Set the due time; for a repeating message, that of its next delivery. Raises `InvalidRecordState`."""
         await self._alter(message_id, due_ms)
 
     async def page(self, partition: int, after_due_ms: int, after_offset: int) -> list[ScheduledMessage]:
-        """Those that wait for a partition behind this one, by when they are due; empty if there are no more."""
-        answer = await self._list(partition, after_due_ms, after_offset, _PAGE)
-        return [self._scheduled(partition, one) for one in answer.messages]
+        """The next waiting messages of a partition, by due time; empty at the end."""
+        response = await self._list(partition, after_due_ms, after_offset, _PAGE)
+        return [self._scheduled(partition, one) for one in response.messages]
 
     async def _list(self, partition: int, after_due_ms: int, after_offset: int, count_max: int) -> ListDelayedResponse:
         request = ListDelayedRequest(
@@ -138,15 +138,15 @@ class Schedule:
             count_max=count_max,
         )
 
-        async def ask() -> ListDelayedResponse:
-            answer: ListDelayedResponse = await self._call(partition, request)
-            raise_for_code(answer.error_code, answer.error_message)
-            return answer
+        async def attempt() -> ListDelayedResponse:
+            response: ListDelayedResponse = await self._call(partition, request)
+            raise_for_code(response.error_code, response.error_message)
+            return response
 
-        return await self._cluster.call_with_retries(ask)
+        return await self._cluster.call_with_retries(attempt)
 
     async def _partitions(self) -> int:
-        """None if nothing was ever delayed."""
+        """The number of partitions; 0 if no message of the topic was ever delayed."""
         try:
             return len(
                 (await self._cluster.call_with_retries(lambda: self._cluster.current_topic(self._delayed))).partitions
@@ -161,25 +161,25 @@ class Schedule:
         change = DelayedChange(offset=message_id.offset, due_ms=due_ms)
         request = AlterDelayedRequest(topic=self.topic, partition=message_id.partition, changes=[change])
 
-        async def ask() -> None:
-            answer: AlterDelayedResponse = await self._call(message_id.partition, request)
-            told = only_result(answer.results)
-            raise_for_code(told.error_code, told.error_message)
+        async def attempt() -> None:
+            response: AlterDelayedResponse = await self._call(message_id.partition, request)
+            result = only_result(response.results)
+            raise_for_code(result.error_code, result.error_message)
 
-        await self._cluster.call_with_retries(ask)
+        await self._cluster.call_with_retries(attempt)
 
     async def _call(self, partition: int, request: Any) -> Any:
         view = await self._cluster.partition(self._delayed, partition)
         return await self._cluster.call(request, node_id=view.leader)
 
-    def _scheduled(self, partition: int, told: DelayedMessage) -> ScheduledMessage:
+    def _scheduled(self, partition: int, result: DelayedMessage) -> ScheduledMessage:
         return ScheduledMessage(
-            MessageId(self._delayed, partition, told.offset),
-            told.due_ms,
-            told.timestamp_ms,
-            None if told.key is None else bytes(told.key),
-            None if told.value is None else bytes(told.value),
-            [(one.name, None if one.value is None else bytes(one.value)) for one in told.headers],
+            MessageId(self._delayed, partition, result.offset),
+            result.due_ms,
+            result.timestamp_ms,
+            None if result.key is None else bytes(result.key),
+            None if result.value is None else bytes(result.value),
+            [(one.name, None if one.value is None else bytes(one.value)) for one in result.headers],
         )
 
 
@@ -194,7 +194,7 @@ def topic_of(message_id: MessageId) -> str:
 
 
 class _ScheduleCursor:
-    """A place in what waits for one partition; as its pages come."""
+    """Reads the waiting messages of one partition page by page."""
 
     def __init__(self, schedule: Schedule, partition: int) -> None:
         self._schedule = schedule
@@ -210,7 +210,7 @@ class _ScheduleCursor:
         return self._page[-1].due_ms, self._partition
 
     async def fill(self) -> bool:
-        """Whether there is another one."""
+        """Load the next page if needed; returns whether there is another message."""
         if not self._page:
             page = await self._schedule.page(self._partition, *self._after)
             if page:

@@ -1,9 +1,12 @@
-"""Saying what became of leased messages, at the brokers that lead their partitions.
+"""Settle leased messages at the leaders of their partitions, and query their delivery state.
 
-Neighbours go out as one range; a range that is refused is tried again message by message, so that each hears for itself
-what is wrong with it. What cannot be answered for a while (a leader has moved) is asked again. Then a message may be
-refused because the first attempt has settled it and only its answer was lost: an ack that is refused so is looked at
-before it is told. Of the others a refusal says no more than that the message is not this member's any more.
+- Neighbouring messages travel as one range. If the broker rejects a range, it is retried message by message, so that
+  each rejected message is reported with its own error.
+- A retriable error (the leader has moved) is retried. Then an ack may be rejected because an earlier attempt settled
+  the message and only its response was lost, so `settle` queries the state of such messages before it reports them.
+- `AckBatcher` combines acks: those that are requested while others of the same partition are in flight leave together
+  as soon as these are answered. An ack that finds none in flight leaves at once, so many workers that ack one message
+  each cost little more than one that acks many. A partition whose leader is unreachable delays no other partition.
 """
 
 from __future__ import annotations
@@ -19,16 +22,48 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
 from headrace.client.metadata import TopicPartition
 from headrace.client.queues.leased_messages import LeaseReceipt, receipt_runs
-from headrace.client.queues.message_status import SETTLED, message_statuses
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
+from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.queues import (
+    MessageStatusRequest,
+    MessageStatusResponse,
     SettleItem,
     SettlePartition,
     SettlePartitionResponse,
     SettleRequest,
     SettleResponse,
     SettleTopic,
+    SubscriptionStatus,
 )
+
+SETTLED = "settled"
+
+
+async def message_statuses(
+    cluster: Cluster,
+    target: TopicPartition,
+    offsets: Sequence[int],
+    names: Sequence[str] | None = None,
+    *,
+    with_history: bool = False,
+) -> Sequence[SubscriptionStatus]:
+    """For each offset and each of these subscriptions, or all. With history: also how and when, as far as known."""
+    request = MessageStatusRequest(
+        topic=target.topic,
+        partition_index=target.partition,
+        offsets=[*offsets],
+        subscriptions=None if names is None else [*names],
+        with_history=with_history,
+    )
+
+    async def attempt() -> Sequence[SubscriptionStatus]:
+        leader = (await cluster.partition(*target)).leader
+        response: MessageStatusResponse = await cluster.call(request, node_id=leader)
+        raise_for_code(response.error_code, response.error_message)
+        return response.statuses
+
+    return await cluster.call_with_retries(attempt)
+
 
 GAP, ACK, NACK, REJECT, EXTEND, RELEASE = range(6)
 
@@ -44,7 +79,7 @@ class FailedSettlement(NamedTuple):
 
 
 class _SettleTarget(NamedTuple):
-    """What can be settled by one part of a request: one partition, in one reign of its leader, for one member."""
+    """What one part of a request can settle: leases of one member, by one leader epoch of one partition."""
 
     topic: str
     partition: int
@@ -53,15 +88,15 @@ class _SettleTarget(NamedTuple):
 
 
 class _PartitionSettlement(NamedTuple):
-    """One such part, and whose items they are, in their order."""
+    """One part of a request; `runs` are the receipts of its items, in the same order."""
 
-    place: _SettleTarget
+    target: _SettleTarget
     items: list[SettleItem]
     runs: list[list[LeaseReceipt]]
 
 
 class _BrokerSettlement(NamedTuple):
-    """One request: what a member has to say to one broker."""
+    """One request of a member to one broker."""
 
     node_id: int
     member: str
@@ -76,7 +111,7 @@ async def settle(
     *,
     deadline_seconds: float | None = None,
 ) -> list[FailedSettlement]:
-    """Settle all in the same way; those that were refused."""
+    """Settle all messages in the same way; returns those that were not settled."""
     waiting = _PendingSettlements(cluster, subscription, how)
     waiting.add(receipts)
     try:
@@ -91,7 +126,7 @@ async def settle(
 async def _still_unsettled(
     cluster: Cluster, subscription: str, refused: Sequence[FailedSettlement]
 ) -> list[FailedSettlement]:
-    """Those of the refused that are not settled, or of which nobody can say so."""
+    """The rejected messages that are not settled, or whose state cannot be queried."""
     by_target: dict[TopicPartition, list[FailedSettlement]] = defaultdict(list)
     for one in refused:
         by_target[TopicPartition(one.receipt.id.topic, one.receipt.id.partition)].append(one)
@@ -108,7 +143,7 @@ async def _still_unsettled(
 
 
 class _PendingSettlements:
-    """The messages of one call that no broker has answered for yet."""
+    """The messages of one `settle` call for which there is no response yet."""
 
     def __init__(self, cluster: Cluster, subscription: str, how: SettleItem) -> None:
         self.refused: list[FailedSettlement] = []
@@ -119,58 +154,58 @@ class _PendingSettlements:
         self._parts: list[_PartitionSettlement] = []
 
     def add(self, receipts: Iterable[LeaseReceipt]) -> None:
-        places: dict[tuple[str, int, int, str], list[LeaseReceipt]] = defaultdict(list)
+        by_target: dict[_SettleTarget, list[LeaseReceipt]] = defaultdict(list)
         for receipt in receipts:
             (topic, partition, _), _, epoch, member = receipt
-            places[topic, partition, epoch, member].append(receipt)
-        for place, found in places.items():
+            by_target[_SettleTarget(topic, partition, epoch, member)].append(receipt)
+        for target, found in by_target.items():
             runs = receipt_runs(found)
             while some := list(islice(runs, _ITEMS_MAX)):
-                self._add_receipt_runs(_SettleTarget(*place), some)
+                self._add_receipt_runs(target, some)
 
     def fail_all(self, error: HeadraceError) -> None:
         for part in self._parts:
             self._fail_part(part, error)
 
     async def settle_at_brokers(self) -> None:
-        """One attempt, the brokers side by side; raises what is worth another one."""
+        """One attempt, at all brokers concurrently; raises the first error that is worth another attempt."""
         while self._parts:
-            errands = await self._broker_settlements()
+            settlements = await self._broker_settlements()
             failures: list[HeadraceError] = []
-            if len(errands) == 1:
-                await self._settle_at_broker(errands[0], failures)
+            if len(settlements) == 1:
+                await self._settle_at_broker(settlements[0], failures)
             else:
                 async with asyncio.TaskGroup() as group:
-                    for settlement in errands:
+                    for settlement in settlements:
                         group.create_task(self._settle_at_broker(settlement, failures))
             for failure in failures:
                 self.has_retried = True
                 raise failure
 
     async def _broker_settlements(self) -> list[_BrokerSettlement]:
-        """What there is to ask, and whom. What can be asked of nobody is refused."""
-        errands: list[_BrokerSettlement] = []
+        """The requests to send. Messages of partitions that do not exist fail."""
+        settlements: list[_BrokerSettlement] = []
         latest: dict[tuple[int, str], _BrokerSettlement] = {}
         for part in [*self._parts]:
-            place = part.place
+            target = part.target
             try:
-                leader = (await self._cluster.partition(place.topic, place.partition)).leader
+                leader = (await self._cluster.partition(target.topic, target.partition)).leader
             except UnknownTopicOrPartition as error:
                 self._parts.remove(part)
                 self._fail_part(part, error)
                 continue
-            settlement = latest.get((leader, place.member))
+            settlement = latest.get((leader, target.member))
             if settlement is None or sum(len(one.items) for one in settlement.parts) + len(part.items) > _ITEMS_MAX:
-                settlement = latest[leader, place.member] = _BrokerSettlement(leader, place.member, [])
-                errands.append(settlement)
+                settlement = latest[leader, target.member] = _BrokerSettlement(leader, target.member, [])
+                settlements.append(settlement)
             settlement.parts.append(part)
-        return errands
+        return settlements
 
     async def _settle_at_broker(self, settlement: _BrokerSettlement, failures: list[HeadraceError]) -> None:
-        """Answers come in the order of the request; what is worth another attempt is added to the failures."""
+        """Results come in the order of the request; errors that are worth another attempt are added to `failures`."""
         parts = settlement.parts
         topics = [
-            SettleTopic(part.place.topic, [SettlePartition(part.place.partition, part.place.epoch, part.items)])
+            SettleTopic(part.target.topic, [SettlePartition(part.target.partition, part.target.epoch, part.items)])
             for part in parts
         ]
         try:
@@ -182,12 +217,12 @@ class _PendingSettlements:
             for part in parts:
                 self._handle_error(part, error, failures)
             return
-        for part, told in zip(parts, response.topics, strict=True):
-            answer = told.partitions[0]
-            if answer.error_code:
-                self._handle_error(part, error_of_code(answer.error_code, answer.error_message), failures)
+        for part, topic in zip(parts, response.topics, strict=True):
+            settled = topic.partitions[0]
+            if settled.error_code:
+                self._handle_error(part, error_of_code(settled.error_code, settled.error_message), failures)
             else:
-                self._accept_response(part, answer)
+                self._accept_response(part, settled)
 
     def _handle_error(self, part: _PartitionSettlement, error: HeadraceError, failures: list[HeadraceError]) -> None:
         if error.retriable and not isinstance(error, UnknownTopicOrPartition):
@@ -196,20 +231,20 @@ class _PendingSettlements:
             self._parts.remove(part)
             self._fail_part(part, error)
 
-    def _accept_response(self, part: _PartitionSettlement, answer: SettlePartitionResponse) -> None:
+    def _accept_response(self, part: _PartitionSettlement, response: SettlePartitionResponse) -> None:
         self._parts.remove(part)
         singles: list[list[LeaseReceipt]] = []
-        for one in answer.refused:
+        for one in response.refused:
             run = part.runs[one.index]
             if len(run) == 1:
                 self.refused.append(FailedSettlement(run[0], error_of_code(one.error_code, one.error_message)))
             else:
                 singles += [[receipt] for receipt in run]
         if singles:
-            self._add_receipt_runs(part.place, singles)
+            self._add_receipt_runs(part.target, singles)
 
-    def _add_receipt_runs(self, place: _SettleTarget, runs: list[list[LeaseReceipt]]) -> None:
-        self._parts.append(_PartitionSettlement(place, [self._item(run) for run in runs], runs))
+    def _add_receipt_runs(self, target: _SettleTarget, runs: list[list[LeaseReceipt]]) -> None:
+        self._parts.append(_PartitionSettlement(target, [self._item(run) for run in runs], runs))
 
     def _item(self, run: Sequence[LeaseReceipt]) -> SettleItem:
         how = self._how
@@ -225,3 +260,56 @@ class _PendingSettlements:
 
     def _fail_part(self, part: _PartitionSettlement, error: HeadraceError) -> None:
         self.refused += [FailedSettlement(receipt, error) for run in part.runs for receipt in run]
+
+
+class _AckBatch(NamedTuple):
+    """The acks of one request, and the future of its failed ones."""
+
+    receipts: dict[LeaseReceipt, None]  # each once, also if two ask for it
+    refused: asyncio.Future[list[FailedSettlement]]
+
+
+class AckBatcher:
+    def __init__(self, cluster: Cluster, subscription: str) -> None:
+        self._cluster = cluster
+        self._subscription = subscription
+        self._next_batches: dict[TopicPartition, _AckBatch] = {}  # what leaves next
+        self._partitions_in_flight: set[TopicPartition] = set()
+        self._tasks = Supervisor()  # never stopped: who acks is answered also when its member has gone
+
+    async def ack(self, receipts: Iterable[LeaseReceipt]) -> list[FailedSettlement]:
+        """Ack messages, and wait for it; returns those that were not acked."""
+        by_partition: dict[TopicPartition, list[LeaseReceipt]] = defaultdict(list)
+        for receipt in receipts:
+            by_partition[TopicPartition(receipt.id.topic, receipt.id.partition)].append(receipt)
+        joined = [(self._join_batch(target, some), set(some)) for target, some in by_partition.items()]
+        refused: list[FailedSettlement] = []
+        for group, requested in joined:
+            refused += [one for one in await asyncio.shield(group.refused) if one.receipt in requested]
+        return refused
+
+    def _join_batch(self, target: TopicPartition, receipts: Iterable[LeaseReceipt]) -> _AckBatch:
+        group = self._next_batches.get(target)
+        if group is None:
+            group = self._next_batches[target] = _AckBatch({}, asyncio.get_running_loop().create_future())
+        group.receipts.update(dict.fromkeys(receipts))
+        if target not in self._partitions_in_flight:
+            self._partitions_in_flight.add(target)
+            self._tasks.spawn(self._send(target), f"acks of {target}")
+        return group
+
+    async def _send(self, target: TopicPartition) -> None:
+        group = None
+        try:
+            while (group := self._next_batches.pop(target, None)) is not None:
+                try:
+                    refused = await settle(self._cluster, self._subscription, group.receipts, SettleItem(how=ACK))
+                except Exception as error:  # whatever it is, it belongs to those who wait
+                    group.refused.set_exception(error)
+                else:
+                    group.refused.set_result(refused)
+        finally:
+            self._partitions_in_flight.discard(target)
+            for unanswered in (group, self._next_batches.pop(target, None)):
+                if unanswered is not None:
+                    unanswered.refused.cancel()

@@ -1,16 +1,17 @@
-"""Bundles: transactions of several producers, in several processes, that commit as one.
+"""Joint commits (bundles): transactions of several producers, in several processes, that commit atomically.
 
     # Each worker, on its own:
     transaction = MemberTransaction(cluster, "nightly", worker, timeout_seconds=600)
     member = await transaction.begin()
     await transaction.enlist(targets)              # then write there, as (member.producer_id, member.epoch)
 
-    # Who leads them, when all are done; `number` grows from commit to commit:
+    # The driver, when all workers are done; `number` increases with every commit:
     if not await commit_jointly(cluster, "nightly", number, members):
-        ...                                        # somebody else has committed this number, or a later one
+        ...                                        # this number or a later one was committed before
 
-The commit takes all members or none, through crashes of whoever asks or answers. Ask again when in doubt: the same
-members and number get the same answer. What a member has written is ended by its bundle only, never by itself.
+- The commit includes all members or none, also if clients or brokers crash. It can be repeated when in doubt: the same
+  members and number get the same result.
+- The transaction of a member is ended by its bundle only, never by the member.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ __all__ = [
 
 
 class MemberTransaction:
-    """One transaction of a bundle, from its begin until it is handed over."""
+    """The transaction of one member of a bundle, until it is handed over to the driver."""
 
     def __init__(self, cluster: Cluster, bundle: str, member: str, timeout_seconds: float) -> None:
         self.transactional_id = member_id(bundle, member)
@@ -65,13 +66,13 @@ class MemberTransaction:
         self._enlisted: set[TopicPartition] = set()
 
     async def begin(self) -> JointCommitMember:
-        """Take the member over: what it has open is aborted, and all that an older attempt still does is refused."""
+        """Begin a transaction; aborts an open one of the same member and fences earlier attempts."""
         self.identity = await self._coordinator_client.init(ProducerIdentity())
         self._enlisted.clear()
         return JointCommitMember(self.transactional_id, *self.identity)
 
     async def enlist(self, targets: Iterable[TopicPartition]) -> None:
-        """Return when the partitions are part of it, durably: only then may its batches come there."""
+        """Return when the partitions are durably part of the transaction; batches may be sent only then."""
         if self.identity == ProducerIdentity():
             raise InvalidTransactionState(f"no transaction of {self.transactional_id!r} is open; begin one")
         fresh = sorted(set(targets) - self._enlisted)
@@ -81,7 +82,7 @@ class MemberTransaction:
 
 
 class JointCommitView(msgspec.Struct, frozen=True):
-    """What a bundle has committed last; sequence -1 and nobody if nothing is known of it."""
+    """The last commit of a bundle; sequence -1 and no members if there is none."""
 
     sequence: int
     members: tuple[JointCommitMember, ...]
@@ -90,30 +91,31 @@ class JointCommitView(msgspec.Struct, frozen=True):
 
 async def describe_joint_commit(cluster: Cluster, bundle: str) -> JointCommitView:
     check_joint_commit_name(bundle)
-    answer: DescribeBundleResponse = await _call_coordinator(cluster, bundle, DescribeBundleRequest(bundle))
+    response: DescribeBundleResponse = await _call_coordinator(cluster, bundle, DescribeBundleRequest(bundle))
     members = (
-        JointCommitMember(told.transactional_id, told.producer_id, told.producer_epoch) for told in answer.members
+        JointCommitMember(member.transactional_id, member.producer_id, member.producer_epoch)
+        for member in response.members
     )
-    return JointCommitView(answer.sequence, tuple(members), answer.digest)
+    return JointCommitView(response.sequence, tuple(members), response.digest)
 
 
 async def committed_sequence(cluster: Cluster, bundle: str) -> int:
-    """The last sequence that the bundle has committed; -1 if there is none."""
+    """The sequence of the last commit of the bundle; -1 if there is none."""
     return (await describe_joint_commit(cluster, bundle)).sequence
 
 
 async def commit_jointly(
     cluster: Cluster, bundle: str, sequence: int, members: Sequence[JointCommitMember], digest: str = ""
 ) -> bool:
-    """Commit what all members have written, as one. False: this sequence or a later one was committed before, by
-    others as far as is known; whatever these members still had open is aborted. `digest` names what is committed, for
-    whoever finds this sequence committed (`describe_joint_commit`).
+    """Commit the transactions of all members atomically. Returns False if this sequence or a later one was committed
+    before, possibly by others; open transactions of these members are aborted then. `digest` identifies the content of
+    the commit, for readers of `describe_joint_commit`.
 
-    Raises what refused it: nothing is committed if one of them is fenced, has timed out or was aborted. After
-    `CommitInDoubt` it may be committed: ask again.
+    Raises if a member is fenced, has timed out or was aborted; nothing is committed then. After `CommitInDoubt` it may
+    be committed: call again.
     """
     try:
-        answer = await _end(cluster, bundle, sequence, members, is_commit=True, digest=digest)
+        response = await _end(cluster, bundle, sequence, members, is_commit=True, digest=digest)
     except HeadraceError as error:
         if not error.retriable:
             raise
@@ -121,11 +123,11 @@ async def commit_jointly(
             f"the commit of sequence {sequence} of bundle {bundle!r} was not answered ({error.message}); it may have "
             "been committed: ask again with the same members"
         ) from error
-    return answer.is_committed
+    return response.is_committed
 
 
 async def abort_joint_commit(cluster: Cluster, bundle: str, members: Sequence[JointCommitMember]) -> None:
-    """Abort what these members have open. What is committed stays so."""
+    """Abort the open transactions of these members. A commit is not reverted."""
     if members:
         await _end(cluster, bundle, NO_SEQUENCE, members, is_commit=False)
 
@@ -142,15 +144,15 @@ async def _end(
     check_joint_commit_name(bundle)
     named = [BundleMember(member.transactional_id, member.producer_id, member.epoch) for member in members]
     request = EndBundleRequest(bundle, sequence, is_commit, named, digest)
-    answer: EndBundleResponse = await _call_coordinator(cluster, bundle, request)
-    return answer
+    response: EndBundleResponse = await _call_coordinator(cluster, bundle, request)
+    return response
 
 
 async def _call_coordinator(cluster: Cluster, bundle: str, request: Any) -> Any:
     async def attempt() -> Any:
         node_id = await transaction_coordinator(cluster, joint_commit_owner_id(bundle))
-        answer = await cluster.call(request, node_id=node_id)
-        raise_for_code(answer.error_code, answer.error_message)
-        return answer
+        response = await cluster.call(request, node_id=node_id)
+        raise_for_code(response.error_code, response.error_message)
+        return response
 
     return await cluster.call_with_retries(attempt)

@@ -1,4 +1,4 @@
-"""Write in transactions: what is written between `begin` and `commit` is read as a whole or not at all.
+"""Write in transactions: all records between `begin` and `commit` become visible together or not at all.
 
     async with TransactionalProducer(cluster, "payments-1") as producer:
         async with producer.transaction():
@@ -8,9 +8,12 @@
     NEW --start--> IDLE --begin--> OPEN --commit--> IDLE
                     ^                |--abort, or a commit that failed--> SPENT --begin (a new epoch)--> OPEN
 
-Starting fences whoever had the id before, and ends what that one left open. A batch that is given up dooms its
-transaction: then it can only be aborted. After an abort the epoch is raised before anything else is written, so that
-a batch of the aborted transaction that is still on its way cannot become part of the next one.
+- Starting fences the previous producer with this transactional id and aborts its open transaction.
+- After a failed batch the transaction can only be aborted.
+- After an abort the producer epoch is raised before anything else is written, so that a delayed batch of the aborted
+  transaction cannot become part of the next one.
+- `TransactionCoordinatorClient` uses the protocol in which the client adds partitions to the transaction. All brokers
+  support it; the newer one (KIP-890) must be enabled for the whole cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from headrace.client.admin.transaction_admin import transaction_coordinator
 from headrace.client.cluster import Cluster
 from headrace.client.errors import CommitInDoubt, error_of_code
 from headrace.client.groups.offsets import ConsumerGroupMetadata
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.client.produce.pending_batches import ProducerIdentity
 from headrace.client.produce.producer import Delivery, Header, Producer, ProducerSettings
 from headrace.model.errors import (
@@ -56,18 +59,12 @@ from headrace.wire.messages.transactions import (
     InitProducerIdResponse,
 )
 
-# What a transactional producer asks of the coordinator of its transactional id, wherever that is at present.
-#
-# In the protocol in which the client says which partitions take part. It is spoken by every broker; the newer one
-# (KIP-890) only where the cluster has switched it on.
-
-
 _ADD_PARTITIONS_MAX = 3
 _FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, TransactionCoordinatorFenced)
 
 
 class TransactionCoordinatorClient:
-    """The calls of one transactional id, whose transactions may be open for so long."""
+    """Calls the coordinator of one transactional id, wherever it is at present."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, timeout_seconds: float) -> None:
         self._cluster = cluster
@@ -76,7 +73,7 @@ class TransactionCoordinatorClient:
         self._coordinator: int | None = None
 
     async def call(self, request: Any, version_max: int | None = None) -> Any:
-        """One attempt; the answer, whatever code it holds: `check` that."""
+        """One attempt; check the error code of the response with `raise_for_code`."""
         if self._coordinator is None:
             self._coordinator = await transaction_coordinator(self._cluster, self._transactional_id)
         try:
@@ -87,7 +84,7 @@ class TransactionCoordinatorClient:
             raise
 
     def raise_for_code(self, code: int, message: str | None = None) -> None:
-        """Raise what the code stands for; 0 is success."""
+        """Raise the error of a code; 0 is success."""
         if code:
             error = error_of_code(code, message)
             if error.retriable:
@@ -95,7 +92,7 @@ class TransactionCoordinatorClient:
             raise self.fencing_explained(error)
 
     def fencing_explained(self, error: HeadraceError) -> HeadraceError:
-        """Being fenced has several numbers, and one meaning."""
+        """Replace the several errors of a fenced producer by one."""
         if not isinstance(error, _FENCED):
             return error
         return ProducerFenced(
@@ -105,42 +102,39 @@ class TransactionCoordinatorClient:
         )
 
     async def init(self, claim: ProducerIdentity) -> ProducerIdentity:
-        """An epoch of our own: a new one for whoever comes first, or the next for whoever still has the last."""
+        """Get a new producer epoch. `claim` is the current identity, or empty for the first call."""
         request = InitProducerIdRequest(
             self._transactional_id, int(self._timeout_seconds * 1000), claim.producer_id, claim.epoch
         )
 
         async def attempt() -> ProducerIdentity:
-            answer: InitProducerIdResponse = await self.call(request)
-            self.raise_for_code(answer.error_code)
-            return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            response: InitProducerIdResponse = await self.call(request)
+            self.raise_for_code(response.error_code)
+            return ProducerIdentity(response.producer_id, response.producer_epoch)
 
         return await self._cluster.call_with_retries(attempt)
 
     async def add_partitions(self, identity: ProducerIdentity, targets: Iterable[TopicPartition]) -> None:
         """One attempt to make the partitions part of the transaction: all of them, or none."""
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in targets:
-            topics[topic].append(partition)
+        topics = partitions_by_topic(targets)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name, indexes) for name, indexes in topics.items()],
         )
-        answer: AddPartitionsToTxnResponse = await self.call(request, _ADD_PARTITIONS_MAX)
+        response: AddPartitionsToTxnResponse = await self.call(request, _ADD_PARTITIONS_MAX)
         codes = {
             result.partition_error_code
-            for added in answer.results_by_topic_v3_and_below
+            for added in response.results_by_topic_v3_and_below
             for result in added.results_by_partition
         }
-        # Where one is refused the others are not tried: what matters is why the one is.
+        # If one partition is rejected the others are not attempted: report the error of that one.
         for code in sorted(codes, key=lambda code: code == OperationNotAttempted.code):
             self.raise_for_code(code)
 
 
-_ABORT_SECONDS = 5.0  # what is not aborted by then is with the next `begin`, or when its time is over
-# The older protocol, as in `TransactionCoordinatorClient`.
+_ABORT_SECONDS = 5.0  # after that, the next `begin` or the transaction timeout aborts it
 _TXN_OFFSET_COMMIT_MAX, _END_TXN_MAX = 4, 4
 
 
@@ -160,7 +154,7 @@ class _TransactionState(Enum):
 
 
 class TransactionalProducer:
-    """The writer that has a transactional id: one at a time, everywhere. One transaction at a time, too."""
+    """The only live producer with its transactional id; it has one transaction at a time."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, settings: TransactionSettings | None = None) -> None:
         self.transactional_id = transactional_id
@@ -184,18 +178,18 @@ class TransactionalProducer:
         await self.close()
 
     async def start(self) -> None:
-        """Take the id over: what another with this id has open is aborted, and all that it still does is refused."""
+        """Take over the transactional id: fences the previous producer and aborts its open transaction."""
         assert self._state is _TransactionState.NEW
         await self._take_over(ProducerIdentity())
 
     async def close(self) -> None:
-        """Abort what is open, and stop."""
+        """Abort the open transaction, and stop."""
         await self.abort_quietly()
         await self._drop_producer()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """Commits in the end; aborts when something is raised, and if the commit is refused."""
+        """Commit at the end of the block; abort if it raises, or if the commit fails."""
         await self.begin()
         try:
             yield self
@@ -230,15 +224,15 @@ class TransactionalProducer:
         headers: Iterable[Header] = (),
         partition: int | None = None,
     ) -> Delivery:
-        """Hand over one record; `commit` waits until it is written, whether its delivery is awaited or not."""
+        """Submit one record; `commit` waits until it is written, whether its delivery is awaited or not."""
         return await self._open_producer().submit(topic, value, key=key, headers=headers, partition=partition)
 
     async def send_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], membership: ConsumerGroupMetadata | None = None
     ) -> None:
-        """Let the group have read up to these offsets if the transaction commits.
+        """Commit these offsets for the group together with the transaction.
 
-        With the consumer's `membership` it is refused when the group has given the partitions to another member.
+        With the consumer's `membership` this fails if the partitions were assigned to another member.
         """
         self._open_producer()
         if not offsets:
@@ -247,8 +241,8 @@ class TransactionalProducer:
         request = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, group)
 
         async def add() -> None:
-            answer: AddOffsetsToTxnResponse = await self._coordinator_client.call(request)
-            self._coordinator_client.raise_for_code(answer.error_code)
+            response: AddOffsetsToTxnResponse = await self._coordinator_client.call(request)
+            self._coordinator_client.raise_for_code(response.error_code)
 
         await self._cluster.call_with_retries(add)
         await self._cluster.call_with_retries(
@@ -256,8 +250,8 @@ class TransactionalProducer:
         )
 
     async def commit(self) -> None:
-        """Return when all of it can be read. Raises what refused it, after which it can only be aborted, or
-        `CommitInDoubt`."""
+        """Return when the transaction is committed. After an error it can only be aborted; after `CommitInDoubt` it may
+        be committed."""
         try:
             await self._open_producer().flush()
         except HeadraceError as error:
@@ -277,20 +271,19 @@ class TransactionalProducer:
         self._state = _TransactionState.IDLE
 
     async def abort(self) -> None:
-        """As if nothing had been written. If it cannot be said now, the next `begin` says it."""
+        """Abort the transaction. If the coordinator cannot be reached, the next `begin` aborts it."""
         if self._state is not _TransactionState.OPEN:
             raise InvalidTransactionState(f"no transaction of {self.transactional_id!r} is open")
         self._state = _TransactionState.SPENT
         await self._drop_producer()
-        with suppress(InvalidTransactionState):  # nothing of it has come as far as the coordinator
+        with suppress(InvalidTransactionState):  # the coordinator does not know the transaction yet
             await self._end(is_commit=False)
 
     async def abort_quietly(self) -> bool:
-        """Abort what is open, for when something else has gone wrong; False if nothing is open any more, since its
-        outcome is not known."""
+        """Abort after another error. Returns False if no transaction is open, because its outcome is not known."""
         if self._state is not _TransactionState.OPEN:
             return False
-        with suppress(HeadraceError):  # what went wrong before is what matters; the next `begin` ends it for sure
+        with suppress(HeadraceError):  # the earlier error matters more, and the next `begin` aborts it
             await self.abort()
         return True
 
@@ -333,8 +326,8 @@ class TransactionalProducer:
         request = EndTxnRequest(self.transactional_id, *self.identity, is_commit)
 
         async def call() -> None:
-            answer: EndTxnResponse = await self._coordinator_client.call(request, _END_TXN_MAX)
-            self._coordinator_client.raise_for_code(answer.error_code)
+            response: EndTxnResponse = await self._coordinator_client.call(request, _END_TXN_MAX)
+            self._coordinator_client.raise_for_code(response.error_code)
 
         await self._cluster.call_with_retries(call, deadline_seconds=None if is_commit else _ABORT_SECONDS)
 
@@ -353,11 +346,11 @@ class TransactionalProducer:
             membership.instance_id,
             [TxnOffsetCommitRequestTopic(name, partitions) for name, partitions in topics.items()],
         )
-        answer: TxnOffsetCommitResponse = await self._cluster.call_coordinator(
+        response: TxnOffsetCommitResponse = await self._cluster.call_coordinator(
             group, request, version_max=_TXN_OFFSET_COMMIT_MAX
         )
-        for told in answer.topics:
-            for partition_ in told.partitions:
+        for result in response.topics:
+            for partition_ in result.partitions:
                 if partition_.error_code:
                     error = error_of_code(partition_.error_code)
                     self._cluster.forget_coordinator_on_error(group, error)

@@ -1,12 +1,4 @@
-"""The REST application: route, authenticate and authorize requests, and call their handlers.
-
-    head complete: route (404, 405) -> authenticate (401, 429) -> find the topic (404, 409) -> authorize (403)
-                   -> reject unknown parameters and encodings (415, 422)
-    body complete: if it came later than the head, the same checks again -> handler
-
-- A body is read only if the client is authorized to send it, and processed only if it is still authorized.
-- Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
-"""
+"""The REST application: route, authenticate and authorize requests, and call their handlers."""
 
 from __future__ import annotations
 
@@ -15,6 +7,7 @@ from functools import partial
 
 from headrace.client.cluster import Cluster
 from headrace.client.produce.publisher import Publisher
+from headrace.client.queues.feed import FeedRegistry
 from headrace.client.queues.puller import PullerPool
 from headrace.http.message import HttpResponse, Request, Response
 from headrace.http.problems import Problem
@@ -40,13 +33,8 @@ from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
 from headrace.protocols.rest.subscriptions import SubscriptionRoutes
 from headrace.protocols.rest.topics import TopicRoutes
 from headrace.protocols.rest.webhooks import StatusOf, WebhookRoutes
-from headrace.push.settlements_elsewhere import FeedRegistry
 
-ALL_ROLES = frozenset({ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE})
-BODY_BYTES_MAX = 1 << 20
-"""The default body limit of routes that accept a body."""
-_METRICS = Access(Verb.METRICS, AccessSubject.CLUSTER)
-_KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
+# The table of all routes, collected from the modules that serve them, and the objects that these share.
 
 
 class RestServices:
@@ -94,6 +82,23 @@ def routes(services: RestServices) -> Sequence[Route]:
         *WebhookRoutes(cluster, services.status_of).routes(),
         *ApiDescription(services.described, with_auth=services.with_auth).routes(),
     ]
+
+
+# The REST application: route, authenticate and authorize requests, and call their handlers.
+#
+#     head complete: route (404, 405) -> authenticate (401, 429) -> find the topic (404, 409) -> authorize (403)
+#                    -> reject unknown parameters and encodings (415, 422)
+#     body complete: if it came later than the head, the same checks again -> handler
+#
+# - A body is read only if the client is authorized to send it, and processed only if it is still authorized.
+# - Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
+
+
+ALL_ROLES = frozenset({ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE})
+BODY_BYTES_MAX = 1 << 20
+"""The default body limit of routes that accept a body."""
+_METRICS = Access(Verb.METRICS, AccessSubject.CLUSTER)
+_KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
 
 
 class RestApplication:

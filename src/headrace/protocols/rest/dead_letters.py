@@ -153,7 +153,7 @@ class DeadLetterRoutes:
             selection,
             RedriveOptions(body.to, body.rate, body.max_redrives),
             dry_run=body.dry_run,
-            bounds=SettleLimits(body.max, _SECONDS),
+            limits=SettleLimits(body.max, _SECONDS),
         )
         return await _settled_response(outcome, queue)
 
@@ -168,7 +168,7 @@ class DeadLetterRoutes:
         selection = _selection(request, queue.name, body.message_ids, body.filter)
         if not await self._has_any(queue):
             return json_response(_NOTHING)
-        outcome = await queue.discard(selection, dry_run=body.dry_run, bounds=SettleLimits(body.max, _SECONDS))
+        outcome = await queue.discard(selection, dry_run=body.dry_run, limits=SettleLimits(body.max, _SECONDS))
         return await _settled_response(outcome, queue)
 
     def _queue(self, request: Request, verb: Verb) -> DeadLetterQueue:

@@ -10,7 +10,7 @@ from headrace.client.errors import only_result, raise_for_code
 from headrace.client.fetch.fetched_records import ConsumedRecord, FetchedRecords
 from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
-from headrace.client.queues.message_status import SETTLED, message_statuses
+from headrace.client.queues.settling import SETTLED, message_statuses
 from headrace.http.message import Request, Response, json_response
 from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, Operation, Route, Verb

@@ -1,11 +1,4 @@
-"""Publish over REST: one message per request, several in a batch, or a request that waits for a reply.
-
-- The response is sent when the message is as durable as its topic is configured to be.
-- Concurrent requests share record batches, so that many small requests cost little more than a few large ones.
-- A batch request is written to one partition as one record batch, except for messages with keys, whose partitions
-  depend on the keys.
-- Requests that wait for a reply share one reply topic, which is created on the first such request.
-"""
+"""Publish over REST: one message per request, or several in a batch, or a request that waits for a reply."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicView
 from headrace.client.produce.producer import Header
 from headrace.client.produce.publisher import PendingPublish, Publisher
-from headrace.client.queues.requests import REPLY_PREFIX, ReplyMessage, Requests
+from headrace.client.queues.request_reply import REPLY_PREFIX, ReplyMessage, Requests
 from headrace.http.message import JSON, Request, Response, json_response
 from headrace.http.problems import Problem, ProblemBody
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
@@ -57,11 +50,9 @@ from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.tasks import CooperativeYield
 from headrace.wire.batches.batch import BatchRecord
 
-BATCH = "application/vnd.headrace.messages+json"
-BODY_BYTES_MAX = 16 << 20
-_ERROR_PREFIX = '{"error"'
-_REUSED = f'{_ERROR_PREFIX}:{{"code":"{IDEMPOTENCY_KEY_REUSED}"'
-_REPLY_SECONDS, _REPLY_SECONDS_MAX = 30.0, 60.0
+# REST requests that wait for a reply. They share one reply topic, which is created on the first such request.
+
+
 _CLOSE_SECONDS = 2.0
 
 
@@ -100,6 +91,22 @@ class ReplyService:
                 await opened.__aenter__()
                 self._requests = opened
             return self._requests
+
+
+# Publish over REST: one message per request, several in a batch, or a request that waits for a reply.
+#
+# - The response is sent when the message is as durable as its topic is configured to be.
+# - Concurrent requests share record batches, so that many small requests cost little more than a few large ones.
+# - A batch request is written to one partition as one record batch, except for messages with keys, whose partitions
+#   depend on the keys.
+# - Requests that wait for a reply share one reply topic, which is created on the first such request.
+
+
+BATCH = "application/vnd.headrace.messages+json"
+BODY_BYTES_MAX = 16 << 20
+_ERROR_PREFIX = '{"error"'
+_REUSED = f'{_ERROR_PREFIX}:{{"code":"{IDEMPOTENCY_KEY_REUSED}"'
+_REPLY_SECONDS, _REPLY_SECONDS_MAX = 30.0, 60.0
 
 
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):

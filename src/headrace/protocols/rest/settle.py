@@ -17,9 +17,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headrace.client.cluster import Cluster
-from headrace.client.queues.gathered_acks import AckBatcher
+from headrace.client.queues.feed import FeedRegistry
 from headrace.client.queues.leased_messages import LeaseReceipt, receipt_from_text
-from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement, settle
+from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, AckBatcher, FailedSettlement, settle
 from headrace.http.message import JSON, Request, Response, json_response
 from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
@@ -29,7 +29,6 @@ from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.pull import lease_ms
 from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER, SubscriptionDirectory
-from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.queues import SettleItem
 

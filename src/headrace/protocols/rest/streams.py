@@ -29,6 +29,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from headrace.client.cluster import Cluster
+from headrace.client.queues.feed import Feed, FeedRegistry, forget_foreign_settlements
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, receipt_from_text
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement
 from headrace.http.message import HttpResponse, Request, StreamedResponse, WebSocket, WebSocketResponse
@@ -39,8 +40,6 @@ from headrace.protocols.rest.bodies import Duration, duration_ms, integer_parame
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.pull import lease_ms, pulled_message
 from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
-from headrace.push.feed import Feed
-from headrace.push.settlements_elsewhere import FeedRegistry, forget_foreign_settlements
 from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.tasks import Supervisor
 from headrace.wire.messages.queues import SettleItem

@@ -212,7 +212,7 @@ class TopicRoutes:
         view = await self._cluster.call_with_retries(partial(self._cluster.refresh, [name]))
         found = view.topics.get(name)
         if found is None:
-            code = view.refusals.get(name, UnknownTopicOrPartition.code)
+            code = view.topic_errors.get(name, UnknownTopicOrPartition.code)
             raise error_of_code(
                 code, f"topic {name!r} does not exist" if code == UnknownTopicOrPartition.code else None
             )

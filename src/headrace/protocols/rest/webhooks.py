@@ -20,7 +20,7 @@ from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body, rfc3339_time
 from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
-from headrace.push.pusher import WebhookStatus
+from headrace.push.webhook_pusher import WebhookStatus
 from headrace.runtime.inline_start import switch_to_task
 
 StatusOf = Callable[[str, str], WebhookStatus | None]

@@ -11,7 +11,7 @@ from headrace.protocols.kafka.listener import KafkaServer
 from headrace.server.metrics.exposition import Exposition, format_labels
 
 if TYPE_CHECKING:
-    from headrace.push.pusher import WebhookStatus
+    from headrace.push.webhook_pusher import WebhookStatus
 
 CIRCUIT_STATES = ("closed", "half-open", "open")
 

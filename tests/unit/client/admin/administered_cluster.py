@@ -96,8 +96,8 @@ class AdministeredCluster:
                 apis.DRAIN_BROKER: self._drain,
                 apis.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
             }
-            for api_key, answer in answers.items():
-                broker.script(api_key, *[answer] * _MANY)
+            for api_key, response in answers.items():
+                broker.script(api_key, *[response] * _MANY)
 
     def drain(self, node_id: int) -> None:
         self.live[node_id] = replace(self.live[node_id], is_draining=True)
@@ -137,7 +137,7 @@ class AdministeredCluster:
     def _log_dirs(self, node_id: int) -> Callable[[DescribeLogDirsRequest], DescribeLogDirsResponse]:
         """A leader has 100 bytes of each partition, everybody else 40."""
 
-        def answer(request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        def response(request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
             topics = []
             for requested in request.topics or ():
                 held = [
@@ -150,7 +150,7 @@ class AdministeredCluster:
                 topics.append(DescribeLogDirsTopic(requested.topic, held))
             return DescribeLogDirsResponse(results=[DescribeLogDirsResult(log_dir="/data", topics=topics)])
 
-        return answer
+        return response
 
     def _list_moves(self, _: Any) -> ListPartitionReassignmentsResponse:
         if self.polls_left is not None:

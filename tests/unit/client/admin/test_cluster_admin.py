@@ -1,4 +1,4 @@
-"""The cluster is seen whole, and what is asked for many partitions is answered for each."""
+"""Cluster administration covers all partitions, and reports errors per partition."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def administer(there: AdministeredCluster, work: Callable[[ClusterAdmin], Awaita
     return in_world(scenario)
 
 
-def test_the_members_are_those_that_are_up() -> None:
+def test_the_members_are_the_live_brokers() -> None:
     there = AdministeredCluster(2, 1)
     there.drain(2)
     members = administer(there, lambda admin: admin.members())
@@ -92,7 +92,7 @@ def test_moves_begin_and_end_and_some_are_refused() -> None:
     assert administer(there, lambda admin: admin.moves()) == {}
 
 
-def test_what_may_succeed_later_is_asked_for_again_alone() -> None:
+def test_only_partitions_with_retriable_errors_are_retried() -> None:
     there = AdministeredCluster(1, 2, 3)
     there.records = {("orders", index): led_partition(1, 2) for index in range(2)}
     there.busy = 1
@@ -104,7 +104,7 @@ def test_what_may_succeed_later_is_asked_for_again_alone() -> None:
     assert [len(request.topics[0].partitions) for request in requested] == [2, 1]
 
 
-def test_what_never_succeeds_ends_with_its_error() -> None:
+def test_retries_that_never_succeed_end_with_the_error() -> None:
     there = AdministeredCluster(1, 2, 3)
     there.records["orders", 0] = led_partition(1, 2)
     there.busy = 10_000
@@ -120,7 +120,7 @@ def test_a_large_plan_goes_in_several_requests() -> None:
     assert all(record.adding == (3,) for record in there.records.values())
 
 
-def test_an_election_tells_at_once_who_cannot_lead() -> None:
+def test_an_election_returns_the_errors_of_partitions_at_once() -> None:
     there = AdministeredCluster(1, 2)
     there.records = {
         ("orders", 0): led_partition(2, 1, first=1),

@@ -1,4 +1,4 @@
-"""Topics are made, changed, trimmed and deleted, and refusals say why."""
+"""Topics are created, changed, trimmed and deleted, and errors say why."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_created_topic_can_be_described_and_deleted() -> None:
     in_world(scenario)
 
 
-def test_refusals_are_typed() -> None:
+def test_errors_are_typed() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:

@@ -1,4 +1,4 @@
-"""An administrator of transactions asks the right brokers, and ends only what nobody else will end."""
+"""Transaction administration calls the right brokers, and ends only hanging transactions in their partition."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def play(scene: Scene) -> None:
 
 
 def coordinated_by(node_id: int) -> Callable[[FindCoordinatorRequest], FindCoordinatorResponse]:
-    def answer(request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    def response(request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         assert request.key_type == 1
         (key,) = request.coordinator_keys
         return FindCoordinatorResponse(coordinators=[Coordinator(key=key, node_id=node_id, host="x", port=1)])
 
-    return answer
+    return response
 
 
 def transaction(
@@ -191,7 +191,7 @@ def test_to_abort_is_to_fence_with_the_same_timeout_as_often_as_it_takes() -> No
     play(scene)
 
 
-def test_an_id_that_nobody_knows_is_not_made_by_aborting_it() -> None:
+def test_aborting_an_unknown_id_does_not_create_it() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         first.script(apis.FIND_COORDINATOR, coordinated_by(2))
         second.script(apis.DESCRIBE_TRANSACTIONS, transaction(error_code=TransactionalIdNotFound.code))
@@ -244,7 +244,7 @@ def test_it_hangs_unless_its_coordinator_counts_the_partition_in(
     play(scene)
 
 
-def test_what_was_written_to_lately_does_not_count_as_hanging() -> None:
+def test_a_transaction_that_was_written_to_recently_does_not_count_as_hanging() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         written_ms = first.cast.world.clock.now_ms() - HOUR_MS + 60_000
         first.script(apis.DESCRIBE_PRODUCERS, open_at(12, written_ms=written_ms))

@@ -1,4 +1,4 @@
-"""Webhooks as an administrator sets them and as whoever pushes is told of them."""
+"""Webhooks are set by an administrator and listed for the process that pushes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.testkit.world import World
 URL = "https://receiver.test/hook"
 
 
-def test_a_webhook_without_a_secret_gets_one_that_is_told_once() -> None:
+def test_a_webhook_without_a_secret_gets_one_that_is_returned_once() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         assert await get_webhook(cluster, "jobs", "workers") is None
         made = await set_webhook(cluster, "jobs", "workers", WebhookSettings(URL))
@@ -53,7 +53,7 @@ def test_one_that_is_deleted_leaves_nothing_behind() -> None:
     with_queue(scenario)
 
 
-def test_what_makes_no_sense_is_refused_and_secrets_are_not_repeated() -> None:
+def test_invalid_settings_are_rejected_and_secrets_are_not_repeated() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         for settings in (
             WebhookSettings("ftp://x/"),
@@ -70,7 +70,7 @@ def test_what_makes_no_sense_is_refused_and_secrets_are_not_repeated() -> None:
     with_queue(scenario)
 
 
-def test_nothing_is_told_again_while_nothing_has_changed() -> None:
+def test_nothing_is_returned_while_nothing_has_changed() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         pushes = WebhookPoller(cluster)
         await set_webhook(cluster, "jobs", "workers", WebhookSettings(URL))
@@ -82,7 +82,7 @@ def test_nothing_is_told_again_while_nothing_has_changed() -> None:
     with_queue(scenario)
 
 
-def test_the_topics_of_subscriptions_are_told() -> None:
+def test_the_topics_of_subscriptions_are_listed() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         assert await subscribed_topics(cluster, ["workers", "nobody"]) == {"workers": ["jobs"]}
 

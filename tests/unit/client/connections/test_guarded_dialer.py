@@ -1,4 +1,4 @@
-"""A broker that does not answer is left alone, tried again by one at a time, and welcome when it is back."""
+"""The circuit of a broker that does not respond opens, admits one probe at a time, and closes after a success."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ async def dial(world: World, broker: ScriptedBroker) -> TcpTransport:
 
 
 async def ask_metadata(transport: TcpTransport, deadline_seconds: float = 5.0) -> MetadataResponse:
-    answer: MetadataResponse = await transport.call(apis.METADATA, 12, MetadataRequest(), deadline_seconds)
-    return answer
+    response: MetadataResponse = await transport.call(apis.METADATA, 12, MetadataRequest(), deadline_seconds)
+    return response
 
 
 def test_dialling_learns_the_versions_of_the_broker() -> None:
@@ -118,7 +118,7 @@ def test_a_call_that_is_cancelled_does_not_disturb_the_next() -> None:
     in_world(scenario)
 
 
-def test_calls_under_way_hear_that_the_broker_has_closed() -> None:
+def test_pending_calls_fail_when_the_broker_closes_the_connection() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         broker.script(apis.METADATA, Fault.CLOSE)
@@ -131,7 +131,7 @@ def test_calls_under_way_hear_that_the_broker_has_closed() -> None:
     in_world(scenario)
 
 
-def test_calls_under_way_hear_that_the_connection_was_reset() -> None:
+def test_pending_calls_fail_when_the_connection_is_reset() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         broker.script(apis.METADATA, Fault.SILENCE)

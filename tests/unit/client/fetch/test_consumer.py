@@ -1,4 +1,4 @@
-"""A consumer gives every record of its partitions once and in order, wherever it has to look for them."""
+"""A consumer returns every record of its partitions once and in order, also after leader changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.client.errors import NoCommittedOffset, TopicAuthorizationFailed
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.fetch.fetcher import Fetcher
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
 from headrace.model.errors import CorruptMessage, InvalidGroupId, NotLeader, OffsetOutOfRange
@@ -108,7 +108,7 @@ def test_a_poll_gives_no_more_than_asked_for_and_keeps_the_rest() -> None:
     in_world(scenario)
 
 
-def test_a_seek_forgets_what_was_fetched_ahead() -> None:
+def test_a_seek_drops_prefetched_records() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -125,7 +125,7 @@ def test_a_seek_forgets_what_was_fetched_ahead() -> None:
     in_world(scenario)
 
 
-def test_reading_goes_on_at_the_new_leader() -> None:
+def test_reading_continues_at_the_new_leader() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker(1)
@@ -142,7 +142,7 @@ def test_reading_goes_on_at_the_new_leader() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.CLOSE, Fault.SILENCE])
-def test_reading_goes_on_after_a_broken_or_stuck_connection(fault: Fault) -> None:
+def test_reading_continues_after_a_broken_or_stuck_connection(fault: Fault) -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -295,7 +295,7 @@ def test_a_reader_and_a_writer_share_a_cluster_without_delaying_each_other() -> 
     in_world(scenario)
 
 
-def test_start_none_without_a_commit_is_told() -> None:
+def test_start_none_without_a_commit_raises() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()

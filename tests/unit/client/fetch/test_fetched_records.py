@@ -1,4 +1,4 @@
-"""Only what the application may see comes out of the bytes of a Fetch answer."""
+"""Decoding a Fetch response returns only records that the application may see."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_batch_that_was_cut_off_is_left_for_the_next_fetch() -> None:
         assert read(whole + cut[:length]) == ([b"a"], 1)
 
 
-def test_a_first_batch_that_does_not_fit_is_told() -> None:
+def test_a_first_batch_that_does_not_fit_raises() -> None:
     with pytest.raises(MessageTooLarge):
         read(batch(0, b"a")[:-1])
 

@@ -1,4 +1,4 @@
-"""However members and topics look, every partition has exactly one owner that wants it, and shares are fair."""
+"""Every partition has exactly one subscribed owner, and assignments are balanced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.client.groups.assignors import (
     assign_range,
     assign_round_robin,
 )
-from headrace.client.groups.group_member import (
+from headrace.client.groups.group_membership import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -88,7 +88,7 @@ def test_cooperative_rounds_end_even_and_move_no_more_than_needed(
 
 
 @given(wishes=MEMBERS, counts=COUNTS, claims=st.data())
-def test_a_cooperative_round_never_gives_away_what_another_still_holds(
+def test_a_cooperative_round_never_assigns_a_partition_that_another_member_still_owns(
     wishes: dict[str, list[str]], counts: dict[str, int], claims: st.DataObject
 ) -> None:
     everything = [TopicPartition(topic, number) for topic in counts for number in range(counts[topic])]
@@ -112,7 +112,7 @@ def test_of_two_claims_the_later_generation_is_believed() -> None:
 
 
 @given(targets=st.lists(st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 50)), unique=True))
-def test_what_members_tell_each_other_survives_the_way(targets: list[TopicPartition]) -> None:
+def test_subscriptions_and_assignments_survive_encoding(targets: list[TopicPartition]) -> None:
     assert decode_assignment(encode_assignment(targets)) == sorted(targets)
     told = decode_subscription(encode_subscription(["a", "b"], targets, 7))
     assert (told.topics, sorted(told.owned), told.generation) == (["a", "b"], sorted(targets), 7)

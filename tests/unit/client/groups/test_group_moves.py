@@ -12,7 +12,7 @@ from headrace.client.admin.group_admin import GroupAdmin
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import committed
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
@@ -51,7 +51,7 @@ def test_a_group_that_does_not_exist_yet_can_be_given_a_place_to_begin() -> None
     in_world(scenario)
 
 
-def test_a_group_with_members_is_not_moved_and_the_refusal_says_who_they_are() -> None:
+def test_a_group_with_members_is_not_moved_and_the_error_names_them() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:

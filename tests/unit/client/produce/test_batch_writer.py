@@ -1,4 +1,4 @@
-"""Batches that were made elsewhere: in order, once, whatever happens on the way."""
+"""Encoded batches are written in order and once, also after failures."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def play(scenario: Callable[[ScriptedCluster, ScriptedBroker, Cluster, BatchMake
 
 
 def refuse(error: type[HeadraceError]) -> Callable[[ProduceRequest], ProduceResponse]:
-    def answer(request: ProduceRequest) -> ProduceResponse:
+    def response(request: ProduceRequest) -> ProduceResponse:
         return ProduceResponse(
             responses=[
                 TopicProduceResponse(
@@ -94,10 +94,10 @@ def refuse(error: type[HeadraceError]) -> Callable[[ProduceRequest], ProduceResp
             ]
         )
 
-    return answer
+    return response
 
 
-def test_batches_are_written_in_order_and_those_of_several_partitions_travel_together() -> None:
+def test_batches_are_written_in_order_and_requests_carry_several_partitions() -> None:
     async def scenario(
         scripted_cluster: ScriptedCluster, broker: ScriptedBroker, cluster: Cluster, maker: BatchMaker
     ) -> None:
@@ -118,7 +118,7 @@ def test_batches_are_written_in_order_and_those_of_several_partitions_travel_tog
     [Fault.DONE_THEN_CLOSE, Fault.CLOSE, refuse(NotLeader), refuse(UnknownTopicOrPartition)],
     ids=["answer lost", "request lost", "leader moved", "topic not known yet"],
 )
-def test_what_fails_for_a_moment_is_sent_again_and_written_once(trouble: object) -> None:
+def test_a_temporary_failure_is_retried_and_the_batch_is_written_once(trouble: object) -> None:
     async def scenario(
         scripted_cluster: ScriptedCluster, broker: ScriptedBroker, cluster: Cluster, maker: BatchMaker
     ) -> None:
@@ -160,7 +160,7 @@ def test_a_batch_that_was_written_long_ago_counts_as_written() -> None:
     play(scenario)
 
 
-def test_a_batch_that_is_too_large_ends_it_and_says_which_and_what_to_do() -> None:
+def test_a_batch_that_is_too_large_fails_the_writer_with_a_helpful_message() -> None:
     async def scenario(
         scripted_cluster: ScriptedCluster, broker: ScriptedBroker, cluster: Cluster, maker: BatchMaker
     ) -> None:
@@ -196,11 +196,11 @@ def test_put_waits_while_too_many_bytes_do() -> None:
     ) -> None:
         gate = asyncio.Event()
 
-        async def answer(request: ProduceRequest) -> object:
+        async def response(request: ProduceRequest) -> object:
             await gate.wait()
             return await broker._behave(request)
 
-        broker.script(apis.PRODUCE, answer)
+        broker.script(apis.PRODUCE, response)
         async with BatchWriter(cluster, maker.of, BatchWriterSettings(bytes_in_flight_max=3000)) as writer:
             batches = [maker.batch(FIRST, size=500) for _ in range(5)]
             putting = asyncio.create_task(writer.append(FIRST, batches))
@@ -214,7 +214,7 @@ def test_put_waits_while_too_many_bytes_do() -> None:
     play(scenario)
 
 
-def test_what_is_not_acknowledged_in_time_is_an_error_with_a_name() -> None:
+def test_a_batch_that_is_not_acknowledged_in_time_fails_with_a_typed_error() -> None:
     async def scenario(_cast: ScriptedCluster, broker: ScriptedBroker, cluster: Cluster, maker: BatchMaker) -> None:
         broker.script(apis.PRODUCE, *[Fault.CLOSE] * 1000)
         async with BatchWriter(cluster, maker.of, BatchWriterSettings(delivery_timeout_seconds=5)) as writer:
@@ -225,7 +225,7 @@ def test_what_is_not_acknowledged_in_time_is_an_error_with_a_name() -> None:
     play(scenario)
 
 
-def test_who_leaves_with_batches_under_way_leaves_nobody_waiting() -> None:
+def test_leaving_with_batches_in_flight_leaves_no_caller_waiting() -> None:
     async def scenario(_cast: ScriptedCluster, broker: ScriptedBroker, cluster: Cluster, maker: BatchMaker) -> None:
         broker.script(apis.PRODUCE, Fault.SILENCE)
         async with BatchWriter(cluster, maker.of) as writer:

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, records are written once and in order, or their sender is told."""
+"""Records are written once and in order, or their delivery raises."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_new_leader_is_found_and_written_to() -> None:
     in_world(scenario)
 
 
-def test_a_batch_whose_answer_was_lost_is_sent_again_and_not_written_twice() -> None:
+def test_a_batch_whose_response_was_lost_is_retried_and_written_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -215,10 +215,10 @@ def test_the_sequence_of_a_batch_in_doubt_is_not_used_again_after_its_delivery_t
         is_silent = True
 
         def append_in_silence(request: ProduceRequest) -> Any:
-            answer = broker._produce(request)
+            response = broker._produce(request)
             if is_silent:
                 broker.script(apis.PRODUCE, append_in_silence)
-            return Fault.CLOSE if is_silent else answer
+            return Fault.CLOSE if is_silent else response
 
         rules = ProducerSettings(delivery_timeout_seconds=5.0)
         async with scripted_cluster.cluster() as cluster, Producer(cluster, rules) as producer:
@@ -232,7 +232,7 @@ def test_the_sequence_of_a_batch_in_doubt_is_not_used_again_after_its_delivery_t
     in_world(scenario)
 
 
-def test_what_is_refused_for_good_is_told_and_the_next_record_takes_its_sequence() -> None:
+def test_a_rejected_record_raises_and_the_next_one_takes_its_sequence() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -259,7 +259,7 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
     in_world(scenario)
 
 
-def test_a_single_record_that_is_too_large_is_told() -> None:
+def test_a_single_record_that_is_too_large_raises() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -273,7 +273,7 @@ def test_a_single_record_that_is_too_large_is_told() -> None:
     in_world(scenario)
 
 
-def test_delivery_is_given_up_in_time_and_what_follows_is_written() -> None:
+def test_delivery_times_out_and_later_records_are_written() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -292,7 +292,7 @@ def test_delivery_is_given_up_in_time_and_what_follows_is_written() -> None:
     in_world(scenario)
 
 
-def test_flush_tells_of_a_failure_that_nobody_awaited() -> None:
+def test_flush_raises_a_failure_that_was_not_awaited() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -360,7 +360,7 @@ def test_records_without_a_key_spread_over_all_partitions() -> None:
     in_world(scenario)
 
 
-def test_a_topic_that_does_not_appear_is_told_after_a_while() -> None:
+def test_a_topic_that_does_not_appear_raises_after_a_while() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         await scripted_cluster.broker()
@@ -371,7 +371,7 @@ def test_a_topic_that_does_not_appear_is_told_after_a_while() -> None:
     in_world(scenario)
 
 
-def test_closing_without_a_flush_refuses_what_waits() -> None:
+def test_closing_without_a_flush_fails_waiting_records() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()

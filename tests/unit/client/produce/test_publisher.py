@@ -1,4 +1,4 @@
-"""Many callers share batches, and each hears of its own records: where they lie, or why they do not."""
+"""Many callers share batches, and each gets the offsets or errors of its own records."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_records_that_are_to_be_alone_have_no_company() -> None:
     in_world(scenario)
 
 
-def test_what_is_too_much_for_one_batch_goes_in_several_and_in_order() -> None:
+def test_records_that_exceed_one_batch_are_written_in_several_in_order() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -112,7 +112,7 @@ def test_a_batch_that_the_broker_finds_too_large_is_halved_and_everybody_is_answ
 
 
 @pytest.mark.parametrize("fault", [refused(NotLeader.code), Fault.CLOSE, Fault.DONE_THEN_CLOSE])
-def test_what_passes_is_waited_out_and_nothing_is_written_twice(fault: object) -> None:
+def test_temporary_faults_are_retried_and_nothing_is_written_twice(fault: object) -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -126,7 +126,7 @@ def test_what_passes_is_waited_out_and_nothing_is_written_twice(fault: object) -
     in_world(scenario)
 
 
-def test_a_refusal_reaches_all_whose_records_it_is_about() -> None:
+def test_an_error_reaches_all_callers_with_records_in_the_batch() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -187,7 +187,7 @@ def test_each_partition_is_written_by_a_request_of_its_own() -> None:
     in_world(scenario)
 
 
-def test_one_who_gives_up_takes_nothing_from_the_others() -> None:
+def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -248,7 +248,7 @@ def test_without_a_partition_records_stay_together_and_all_partitions_get_some()
     in_world(scenario)
 
 
-def test_a_topic_that_is_not_there_is_told_soon() -> None:
+def test_a_missing_topic_is_reported_soon() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -264,7 +264,7 @@ def test_a_topic_that_is_not_there_is_told_soon() -> None:
     in_world(scenario)
 
 
-def test_closing_tells_those_who_wait() -> None:
+def test_closing_fails_waiting_callers() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()

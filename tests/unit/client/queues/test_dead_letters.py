@@ -1,4 +1,4 @@
-"""Dead letters are sent back or discarded once, whoever breaks it off, and those that come back too often stay."""
+"""Dead letters are redriven or discarded once, also after interruptions; those that were redriven too often stay."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_dry_run_changes_nothing() -> None:
     with_dead(scenario, b"a", b"b")
 
 
-def test_what_is_discarded_is_not_sent_back() -> None:
+def test_discarded_letters_are_not_redriven() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         assert await queue.discard(DeadLetterSelection(ids=[MessageId("orders.dlq", 0, 0)])) == RedriveResult(
             chosen=1, settled=1
@@ -215,7 +215,7 @@ def test_a_letter_that_came_back_too_often_stays() -> None:
     with_dead(scenario, b"a")
 
 
-def test_what_dies_meanwhile_waits_for_the_next_time() -> None:
+def test_messages_that_die_during_a_redrive_wait_for_the_next_one() -> None:
     async def scenario(broker: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         redriving = asyncio.create_task(queue.redrive(ALL, RedriveOptions(rate=2)))
         await asyncio.sleep(2)
@@ -226,7 +226,7 @@ def test_what_dies_meanwhile_waits_for_the_next_time() -> None:
     with_dead(scenario, *(b"%d" % at for at in range(12)))
 
 
-async def test_what_was_sent_before_a_failure_is_known_as_sent() -> None:
+async def test_letters_that_were_sent_before_a_failure_count_as_sent() -> None:
     class Failing:
         async def submit(self, _topic: str, value: bytes, **_: object) -> Awaitable[None]:
             async def delivery() -> None:
@@ -254,7 +254,9 @@ def test_a_rate_is_kept() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         began = cluster.clock.monotonic()
         told: list[int] = []
-        outcome = await queue.redrive(ALL, RedriveOptions(rate=2), tell=lambda so_far: told.append(so_far.settled))
+        outcome = await queue.redrive(
+            ALL, RedriveOptions(rate=2), report_progress=lambda so_far: told.append(so_far.settled)
+        )
         assert outcome.settled == told[-1] == 20
         assert 9.4 <= cluster.clock.monotonic() - began < 12
         assert told[0] < 20
@@ -286,7 +288,7 @@ def test_a_letter_that_its_topic_does_not_take_stays_and_the_others_go() -> None
     with_dead(scenario, b"a", b"b" * 1000, b"c")
 
 
-def test_what_is_broken_off_goes_on_where_it_stopped() -> None:
+def test_an_interrupted_redrive_continues_where_it_stopped() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         first = asyncio.create_task(queue.redrive(ALL, RedriveOptions(rate=2)))
         await asyncio.sleep(9)
@@ -364,7 +366,7 @@ def test_the_id_that_a_message_had_comes_back_only_where_it_does_no_harm() -> No
     assert header_value(redriven_headers(letter, has_window=True), DEDUP_ID) == b"redrive/orders.dlq:0:3/99"
 
 
-def test_a_message_that_somebody_put_among_the_dead_goes_where_the_name_says() -> None:
+def test_a_message_that_a_client_wrote_to_the_dead_letter_topic_goes_to_the_topic_of_its_name() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         async with Producer(cluster) as producer:
             await producer.publish("orders.dlq", b"by hand")

@@ -1,4 +1,4 @@
-"""Those who pull from a subscription stand in line, get what there is in their order, and leave nothing behind."""
+"""Concurrent pulls of a subscription are served in order and leave no leases behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def leases(cluster: Cluster) -> list[LeaseRequest]:
     return sent
 
 
-def test_a_pull_takes_what_there_is_and_does_not_wait() -> None:
+def test_a_pull_returns_available_messages_without_waiting() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         assert await puller.pull(10) == []
         await put(cluster, b"a", b"b", b"c")
@@ -80,7 +80,7 @@ def test_a_pull_takes_what_there_is_and_does_not_wait() -> None:
     pulling(scenario)
 
 
-def test_a_pull_waits_for_the_first_message_and_no_longer_than_it_said() -> None:
+def test_a_pull_waits_for_the_first_message_at_most_for_its_wait_time() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         began = cluster.clock.monotonic()
         waiting = asyncio.create_task(puller.pull(10, 20.0))
@@ -118,7 +118,7 @@ def test_the_last_fraction_of_a_millisecond_of_a_wait_is_not_spent_asking_again(
     pulling(scenario)
 
 
-def test_those_who_come_at_the_same_time_share_one_lease_and_are_served_in_their_order() -> None:
+def test_concurrent_pulls_share_one_lease_and_are_served_in_order() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await put(cluster, b"a", b"b", b"c", b"d")
         sent = leases(cluster)
@@ -129,7 +129,7 @@ def test_those_who_come_at_the_same_time_share_one_lease_and_are_served_in_their
     pulling(scenario, partitions=1)
 
 
-def test_many_who_wait_cost_one_lease_that_waits() -> None:
+def test_many_waiting_pulls_share_one_waiting_lease() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         sent = leases(cluster)
         pulls = [asyncio.create_task(puller.pull(1, 30.0)) for _ in range(100)]
@@ -143,7 +143,7 @@ def test_many_who_wait_cost_one_lease_that_waits() -> None:
     pulling(scenario, partitions=1)
 
 
-def test_who_does_not_wait_is_not_held_up_by_those_who_do() -> None:
+def test_a_pull_that_does_not_wait_is_not_delayed_by_waiting_pulls() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         waiting = asyncio.create_task(puller.pull(1, 60.0))
         await asyncio.sleep(1)
@@ -157,7 +157,7 @@ def test_who_does_not_wait_is_not_held_up_by_those_who_do() -> None:
     pulling(scenario)
 
 
-def test_who_has_waited_for_longer_is_served_first_and_the_others_still_get_what_there_is() -> None:
+def test_the_pull_that_has_waited_longest_is_served_first_and_others_get_the_rest() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         call = cluster.call
 
@@ -176,7 +176,7 @@ def test_who_has_waited_for_longer_is_served_first_and_the_others_still_get_what
     pulling(scenario, partitions=1)
 
 
-def test_who_goes_away_while_it_waits_leaves_nothing_behind() -> None:
+def test_a_pull_that_is_cancelled_while_it_waits_leases_nothing() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         gone = asyncio.create_task(puller.pull(10, 60.0))
         await asyncio.sleep(1)
@@ -192,17 +192,17 @@ def test_who_goes_away_while_it_waits_leaves_nothing_behind() -> None:
     pulling(scenario)
 
 
-def test_what_came_for_one_who_has_just_gone_goes_to_the_next_at_once() -> None:
+def test_messages_for_a_pull_that_was_just_cancelled_are_released_at_once() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await put(cluster, b"a")
         gone = asyncio.create_task(puller.pull(10, 60.0))
-        hand_out = puller._deliver
+        deliver = puller._leases.deliver
 
-        def hand_out_too_late(messages: list[LeasedMessage]) -> None:
-            hand_out(messages)
+        def deliver_too_late(messages: list[LeasedMessage]) -> None:
+            deliver(messages)
             gone.cancel()
 
-        puller._deliver = hand_out_too_late  # type: ignore[method-assign]
+        puller._leases.deliver = deliver_too_late
         with pytest.raises(asyncio.CancelledError):
             await gone
         (message,) = await Puller(cluster, "jobs", "workers").pull(10, 5.0)
@@ -211,7 +211,7 @@ def test_what_came_for_one_who_has_just_gone_goes_to_the_next_at_once() -> None:
     pulling(scenario)
 
 
-def test_more_than_anybody_wants_is_not_kept() -> None:
+def test_messages_that_no_pull_wants_are_not_kept() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         waiting = [asyncio.create_task(puller.pull(10, 60.0)) for _ in range(2)]
         await asyncio.sleep(1)
@@ -227,7 +227,7 @@ def test_more_than_anybody_wants_is_not_kept() -> None:
     pulling(scenario)
 
 
-def test_a_subscription_that_is_not_there_is_not_made() -> None:
+def test_a_pull_does_not_create_a_missing_subscription() -> None:
     async def scenario(cluster: Cluster, _: Puller) -> None:
         nobody = Puller(cluster, "jobs", "nobody")
         with pytest.raises(SubscriptionNotFound):
@@ -239,7 +239,7 @@ def test_a_subscription_that_is_not_there_is_not_made() -> None:
     pulling(scenario)
 
 
-def test_those_who_wait_are_told_when_it_is_deleted_and_it_stays_deleted() -> None:
+def test_waiting_pulls_fail_when_the_subscription_is_deleted_and_do_not_recreate_it() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         waiting = asyncio.create_task(puller.pull(1, 60.0))
         await asyncio.sleep(1)
@@ -251,7 +251,7 @@ def test_those_who_wait_are_told_when_it_is_deleted_and_it_stays_deleted() -> No
     pulling(scenario)
 
 
-def test_new_partitions_of_the_topic_are_taken_in_from_their_beginning() -> None:
+def test_new_partitions_of_the_topic_are_read_from_their_beginning() -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await TopicAdmin(cluster).add_partitions("jobs", 3)
         await TopicAdmin(cluster).describe("jobs")
@@ -262,7 +262,7 @@ def test_new_partitions_of_the_topic_are_taken_in_from_their_beginning() -> None
     pulling(scenario)
 
 
-def test_a_leader_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_does_not_respond_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await put(cluster, b"a", partition=1)
         two_leaders(cluster, monkeypatch)
@@ -284,7 +284,7 @@ def test_a_leader_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.Mon
     pulling(scenario)
 
 
-def test_a_leader_that_has_moved_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_finds_a_leader_that_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await put(cluster, b"a")
         refusals = [NotLeader("it has moved"), NotLeader("it still has")]
@@ -303,7 +303,7 @@ def test_a_leader_that_has_moved_is_looked_for(monkeypatch: pytest.MonkeyPatch) 
     pulling(scenario)
 
 
-def test_when_nobody_can_be_asked_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pull_fails_when_no_leader_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         call = cluster.call
 
@@ -319,7 +319,7 @@ def test_when_nobody_can_be_asked_that_is_told(monkeypatch: pytest.MonkeyPatch) 
     pulling(scenario)
 
 
-def test_pullers_that_nobody_uses_are_closed() -> None:
+def test_idle_pullers_are_closed() -> None:
     async def scenario(cluster: Cluster, _: Puller) -> None:
         pullers = PullerPool(cluster)
         first = pullers.get_or_create("jobs", "workers")

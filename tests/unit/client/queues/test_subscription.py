@@ -1,4 +1,4 @@
-"""The client of a subscription, against a real broker: taking, settling, and what goes wrong on the way."""
+"""A subscription client against a real broker: leasing, settling, and failures."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_last_fraction_of_a_millisecond_of_a_wait_is_not_spent_asking_again(
     queue(scenario)
 
 
-def test_nack_reject_and_extend_do_what_they_say() -> None:
+def test_nack_reject_and_extend_take_effect() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a", b"b", b"c")
         rules = LeasingRules(lease_seconds=2.0)
@@ -115,7 +115,7 @@ def test_nack_reject_and_extend_do_what_they_say() -> None:
     queue(scenario)
 
 
-def test_each_message_that_is_refused_is_told_and_the_others_count() -> None:
+def test_failed_settlements_are_returned_and_the_others_take_effect() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a", b"b", b"c", b"d")
         subscription = Subscription(cluster, "jobs", "workers", LeasingRules(lease_seconds=1.0))
@@ -131,7 +131,7 @@ def test_each_message_that_is_refused_is_told_and_the_others_count() -> None:
     queue(scenario)
 
 
-def test_acks_that_are_asked_for_while_others_are_on_their_way_leave_together() -> None:
+def test_acks_that_are_requested_while_others_are_in_flight_are_sent_together() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, *(b"%d" % number for number in range(100)))
         subscription = Subscription(cluster, "jobs", "workers")
@@ -161,7 +161,7 @@ def test_acks_that_are_asked_for_while_others_are_on_their_way_leave_together() 
     queue(scenario)
 
 
-def test_acks_of_a_partition_that_cannot_be_asked_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acks_of_an_unreachable_partition_delay_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a", partition=0)
         await put(cluster, b"b", partition=1)
@@ -201,7 +201,7 @@ def counted_settles(cluster: Cluster) -> list[int]:
     return counts
 
 
-def test_what_nobody_has_taken_is_given_back_at_the_end() -> None:
+def test_messages_that_were_not_taken_are_released_on_close() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a", b"b", b"c", partition=0)
         await put(cluster, b"d", partition=1)
@@ -229,7 +229,7 @@ def test_a_member_that_is_closed_while_it_waits_leases_nothing() -> None:
     queue(scenario)
 
 
-def test_what_is_no_message_is_settled_as_a_gap() -> None:
+def test_offsets_without_a_message_are_settled_as_gaps() -> None:
     async def play(world: World) -> None:
         broker = await start_broker(world)
         async with client(world) as cluster:
@@ -251,7 +251,7 @@ def test_what_is_no_message_is_settled_as_a_gap() -> None:
     in_world(play)
 
 
-def test_a_topic_that_does_not_exist_is_told_at_once() -> None:
+def test_a_missing_topic_is_reported_at_once() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         before = world.clock.monotonic()
         async with Subscription(cluster, "nowhere", "workers") as subscription:
@@ -262,7 +262,7 @@ def test_a_topic_that_does_not_exist_is_told_at_once() -> None:
     queue(scenario)
 
 
-def test_nonsense_is_raised_and_not_repeated() -> None:
+def test_an_invalid_request_is_raised_and_not_retried() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with Subscription(cluster, "jobs", "") as subscription:
             with pytest.raises(Exception, match="group id is empty"):
@@ -376,7 +376,7 @@ def test_a_subscription_that_is_created_while_its_topic_grows_begins_with_the_fi
     queue(scenario)
 
 
-def test_peeking_shows_what_is_not_settled_and_leases_nothing() -> None:
+def test_peeking_shows_unsettled_messages_and_leases_nothing() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, *(b"%d" % number for number in range(6)))
         admin = SubscriptionAdmin(cluster)
@@ -390,7 +390,7 @@ def test_peeking_shows_what_is_not_settled_and_leases_nothing() -> None:
     queue(scenario)
 
 
-def test_the_status_of_a_message_is_told_by_its_id() -> None:
+def test_the_status_of_a_message_is_queried_by_its_id() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a")
         admin = SubscriptionAdmin(cluster)

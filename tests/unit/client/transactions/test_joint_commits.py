@@ -66,8 +66,8 @@ async def produce(cluster: Cluster, member: JointCommitMember, value: bytes, seq
     data = PartitionProduceData(index=TARGET.partition, records=memoryview(batch))
     topics = [TopicProduceData(name=TARGET.topic, partition_data=[data])]
     request = ProduceRequest(transactional_id=member.transactional_id, acks=-1, timeout_ms=3000, topic_data=topics)
-    answer = await cluster.call(request, version_max=11)
-    raise_for_code(only_result(only_result(answer.responses).partition_responses).error_code)
+    response = await cluster.call(request, version_max=11)
+    raise_for_code(only_result(only_result(response.responses).partition_responses).error_code)
 
 
 async def write(cluster: Cluster, name: str, *values: bytes, timeout_seconds: float = 60.0) -> JointCommitMember:
@@ -98,7 +98,7 @@ def test_members_commit_as_one() -> None:
     with_broker(scenario)
 
 
-def test_a_driver_that_was_replaced_is_told_and_its_members_are_aborted() -> None:
+def test_a_replaced_driver_gets_an_error_and_its_members_are_aborted() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         old, new = await write(cluster, "0", b"old"), await write(cluster, "0.1", b"new")
         assert await commit_jointly(cluster, BUNDLE, 0, [new])
@@ -133,7 +133,7 @@ def test_an_attempt_that_begins_anew_shuts_out_the_one_before() -> None:
     with_broker(scenario)
 
 
-def test_a_member_that_timed_out_takes_nobody_with_it() -> None:
+def test_a_member_that_timed_out_does_not_abort_the_others() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         slow, quick = await write(cluster, "0", b"slow", timeout_seconds=2.0), await write(cluster, "1", b"quick")
         while (await TransactionAdmin(cluster).describe(slow.transactional_id)).state != "CompleteAbort":
@@ -147,7 +147,7 @@ def test_a_member_that_timed_out_takes_nobody_with_it() -> None:
     with_broker(scenario)
 
 
-def test_an_abort_ends_what_is_open_and_undoes_nothing() -> None:
+def test_an_abort_ends_open_transactions_and_reverts_no_commit() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         one, two = await write(cluster, "0", b"a"), await write(cluster, "1", b"b")
         assert await commit_jointly(cluster, BUNDLE, 0, [one])
@@ -190,7 +190,7 @@ def test_operators_see_members_like_any_other_and_can_abort_them() -> None:
     with_broker(scenario)
 
 
-def test_what_is_not_begun_or_has_no_name_is_refused_at_once() -> None:
+def test_a_transaction_without_begin_or_name_is_rejected_at_once() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         with pytest.raises(InvalidTransactionState, match="begin"):
             await MemberTransaction(cluster, BUNDLE, "0", 60.0).enlist([TARGET])
@@ -248,7 +248,7 @@ def with_script(scenario: Callable[[Cluster, ScriptedCoordinator], Awaitable[Non
 MEMBERS = [JointCommitMember(member_id(BUNDLE, "0"), 7, 0)]
 
 
-def test_what_is_not_answered_is_asked_again_alike() -> None:
+def test_requests_without_a_response_are_repeated_unchanged() -> None:
     async def scenario(cluster: Cluster, coordinating: ScriptedCoordinator) -> None:
         coordinating.broker.script(
             apis.END_BUNDLE,
@@ -275,7 +275,7 @@ def test_a_commit_that_is_never_answered_is_in_doubt() -> None:
     with_script(scenario)
 
 
-def test_a_refusal_is_told_in_the_brokers_words() -> None:
+def test_an_error_has_the_message_of_the_broker() -> None:
     async def scenario(cluster: Cluster, coordinating: ScriptedCoordinator) -> None:
         refused = EndBundleResponse(error_code=ProducerFenced.code, error_message="epoch 0 is over")
         coordinating.broker.script(apis.END_BUNDLE, refused)

@@ -16,7 +16,7 @@ from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.errors import CommitInDoubt
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetcher import FetchingRules
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import ConsumerGroupMetadata, committed
 from headrace.client.metadata import TopicPartition
 from headrace.client.transactions.transactional_producer import TransactionalProducer, TransactionSettings
@@ -85,7 +85,7 @@ async def write(producer: TransactionalProducer, *values: bytes) -> None:
 # Against a real broker
 
 
-def test_what_is_committed_is_read_and_what_is_aborted_is_not() -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with TransactionalProducer(cluster, "t-1") as producer:
             async with producer.transaction():
@@ -129,7 +129,7 @@ def test_a_reader_of_committed_records_that_begins_at_the_end_gets_what_is_commi
     with_broker(scenario)
 
 
-def test_who_starts_with_the_id_ends_what_the_other_left_open_and_fences_it() -> None:
+def test_starting_aborts_the_open_transaction_of_the_previous_producer_and_fences_it() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with TransactionalProducer(cluster, "t-1") as old:
             await old.begin()
@@ -168,7 +168,7 @@ def test_offsets_come_into_force_with_the_commit_and_not_with_an_abort() -> None
     with_broker(scenario)
 
 
-def test_offsets_of_who_is_no_longer_a_member_are_refused_and_nothing_is_committed() -> None:
+def test_offsets_of_a_former_member_are_rejected_and_nothing_is_committed() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with (
             TransactionalProducer(cluster, "t-1") as producer,
@@ -198,7 +198,7 @@ def test_offsets_of_who_is_no_longer_a_member_are_refused_and_nothing_is_committ
     with_broker(scenario)
 
 
-def test_a_batch_that_is_refused_dooms_the_transaction_also_if_nobody_looks_at_it() -> None:
+def test_a_rejected_batch_dooms_the_transaction_also_if_its_delivery_is_not_awaited() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await TopicAdmin(cluster).alter_configs("target", set_to={"max.message.bytes": "1000"})
         async with TransactionalProducer(cluster, "t-1") as producer:
@@ -334,7 +334,7 @@ def test_after_an_abort_the_epoch_is_raised_and_sequences_begin_anew() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.CLOSE, Fault.DONE_THEN_CLOSE])
 @pytest.mark.parametrize("api", [apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.PRODUCE, apis.END_TXN])
-def test_whatever_is_lost_on_the_way_is_said_again(api: int, fault: Fault) -> None:
+def test_lost_requests_and_responses_are_retried(api: int, fault: Fault) -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         coordinating.broker.script(api, fault)
         async with producer.transaction():
@@ -346,7 +346,7 @@ def test_whatever_is_lost_on_the_way_is_said_again(api: int, fault: Fault) -> No
 
 
 @pytest.mark.parametrize("error", [ConcurrentTransactions, NotCoordinator, CoordinatorNotAvailable])
-def test_what_is_refused_for_a_while_is_asked_again(error: type[HeadraceError]) -> None:
+def test_retriable_errors_are_retried(error: type[HeadraceError]) -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         broker = coordinating.broker
         broker.script(apis.INIT_PRODUCER_ID, InitProducerIdResponse(error_code=error.code))
@@ -381,8 +381,8 @@ def test_a_commit_that_is_never_answered_is_in_doubt_and_the_next_transaction_be
 def test_a_producer_that_is_fenced_by_a_partition_says_so() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         refused = PartitionProduceResponse(index=0, error_code=InvalidProducerEpoch.code)
-        answer = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[refused])])
-        coordinating.broker.script(apis.PRODUCE, answer)
+        response = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[refused])])
+        coordinating.broker.script(apis.PRODUCE, response)
         await producer.begin()
         await producer.submit("target", b"a")
         with pytest.raises(ProducerFenced, match="'t-1'"):

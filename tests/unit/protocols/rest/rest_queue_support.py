@@ -15,6 +15,7 @@ from headrace.broker.broker import Broker
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Producer
+from headrace.client.queues.feed import FeedRegistry
 from headrace.client.queues.puller import PullerPool
 from headrace.http.message import Request, Response
 from headrace.http.problems import Problem
@@ -27,7 +28,6 @@ from headrace.protocols.rest.pull import PullRoutes
 from headrace.protocols.rest.settle import SettleRoutes
 from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
 from headrace.protocols.rest.subscriptions import SubscriptionRoutes
-from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.testkit.world import World
 
 TOPIC = "jobs"

@@ -14,7 +14,7 @@ from headrace.client.admin.tokens import TokenAdmin
 from headrace.client.fetch.consumer import Consumer
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.metadata import TopicPartition
-from headrace.client.queues.requests import Responder
+from headrace.client.queues.request_reply import Responder
 from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener
 from headrace.http.message import Response, StreamedResponse, WebSocket, WebSocketResponse

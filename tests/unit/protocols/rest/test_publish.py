@@ -13,7 +13,7 @@ from headrace.client.fetch.consumer import Consumer
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.publisher import PublisherSettings
-from headrace.client.queues.requests import Responder
+from headrace.client.queues.request_reply import Responder
 from headrace.model.ids import message_id_from_text
 from headrace.protocols.rest.bodies import time_ms
 from headrace.runtime import tasks as cooperative_yield

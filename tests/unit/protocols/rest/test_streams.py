@@ -12,13 +12,13 @@ from tests.unit.push.push_support import leased, put, until, with_queue
 
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
+from headrace.client.queues.feed import FeedRegistry
 from headrace.client.queues.leased_messages import receipt_from_text
 from headrace.client.queues.settling import ACK, settle
 from headrace.client.queues.subscription import Subscription
 from headrace.http.message import Request, StreamedResponse, WebSocketResponse
 from headrace.http.problems import Problem
 from headrace.protocols.rest.streams import StreamRoutes
-from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import SettleItem
 

@@ -140,7 +140,7 @@ def test_requests_for_missing_topics_leave_no_state() -> None:
             assert (await harness.ask("GET", f"/topics/nowhere-{number}")).status == 404
             assert (await harness.ask("POST", f"/topics/no%20where-{number}/messages", {})).status == 422
         assert set(harness.cluster.view.topics) == {"orders"}
-        assert len(harness.cluster.view.refusals) <= 1
+        assert len(harness.cluster.view.topic_errors) <= 1
 
     with_rest_harness(scenario)
 

@@ -19,7 +19,7 @@ from headrace.model.errors import HeadraceError
 from headrace.protocols.rest.authorization import ANONYMOUS
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.webhooks import StatusOf, WebhookRoutes
-from headrace.push.pusher import WebhookStatus
+from headrace.push.webhook_pusher import WebhookStatus
 from headrace.testkit.world import World
 
 URL = "https://receiver.test/hook"

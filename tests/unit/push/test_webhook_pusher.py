@@ -1,4 +1,4 @@
-"""One webhook: what it is sent, when it is left alone, and in which order things come."""
+"""One webhook: delivery, circuit breaker and order."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from headrace.client.admin.subscription_admin import END, Position, Subscription
 from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.subscription import Subscription
-from headrace.push.pusher import WebhookPusher
 from headrace.push.webhook import AcknowledgeType, DeliveryOutcome
+from headrace.push.webhook_pusher import WebhookPusher
 from headrace.testkit.world import World
 
 
@@ -96,7 +96,7 @@ def test_a_message_that_fails_comes_again_and_is_a_dead_letter_in_the_end() -> N
     with_queue(scenario)
 
 
-def test_a_message_that_nobody_wants_is_a_dead_letter_at_once() -> None:
+def test_a_message_with_status_410_is_a_dead_letter_at_once() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         receiver.answer = lambda _message: DeliveryOutcome(AcknowledgeType.REJECT, is_healthy=True, error="HTTP 410")
@@ -186,7 +186,7 @@ def test_while_the_circuit_is_open_nothing_is_leased_and_then_one_is_tried_at_a_
     with_queue(scenario, share_delivery_count_limit="100")
 
 
-def test_what_is_leased_and_not_sent_when_the_circuit_opens_is_let_go_uncounted() -> None:
+def test_messages_that_were_not_sent_when_the_circuit_opens_are_released_uncounted() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         receiver.answer = lambda _message: FAILED
@@ -211,13 +211,13 @@ def test_a_receiver_that_fails_and_hangs_and_is_gone_gets_everything_in_the_orde
         seasons = [FAILED, WELL, hung, WELL, ABSENT, WELL]
         began = world.clock.monotonic()
 
-        def answer(_message: LeasedMessage) -> DeliveryOutcome:
+        def response(_message: LeasedMessage) -> DeliveryOutcome:
             season = int((world.clock.monotonic() - began) / 20)
             outcome = seasons[season] if season < len(seasons) else WELL
             receiver.seconds = 10.0 if outcome is hung else 0.05
             return outcome
 
-        receiver.answer = answer
+        receiver.answer = response
         states = set[str]()
         async with pushing(cluster, receiver) as pusher:
             for number in range(40):
@@ -249,7 +249,7 @@ def test_a_slow_receiver_keeps_its_messages_for_as_long_as_it_takes() -> None:
     with_queue(scenario)
 
 
-def test_one_that_is_stopped_finishes_what_it_has_sent_and_gives_back_the_rest() -> None:
+def test_a_stopped_pusher_settles_what_it_has_sent_and_gives_back_the_rest() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         receiver.seconds = 5.0
@@ -279,7 +279,7 @@ def test_one_that_is_stopped_before_it_has_begun_does_nothing() -> None:
     with_queue(scenario)
 
 
-def test_trouble_with_the_brokers_is_told_and_passes() -> None:
+def test_broker_errors_are_reported_and_retried() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         async with pushing(cluster, receiver) as pusher:

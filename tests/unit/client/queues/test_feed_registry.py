@@ -1,4 +1,4 @@
-"""A stream hears of what is settled by other requests: at once in its own process, soon elsewhere."""
+"""A feed is notified of settlements by other requests: at once in its own process, soon in others."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from tests.unit.push.push_support import put, with_queue
 
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
-from headrace.client.queues.message_status import message_statuses
-from headrace.client.queues.settling import ACK, settle
-from headrace.push import settlements_elsewhere as foreign_settles
-from headrace.push.feed import Feed
-from headrace.push.settlements_elsewhere import FeedRegistry, forget_foreign_settlements
+from headrace.client.queues import feed as foreign_settles
+from headrace.client.queues.feed import Feed, FeedRegistry, forget_foreign_settlements
+from headrace.client.queues.settling import ACK, message_statuses, settle
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import SettleItem
 
 
-def test_what_is_settled_elsewhere_makes_room_within_a_second() -> None:
+def test_settlements_in_other_processes_return_credit_within_a_second() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a", b"b", b"c", b"d")
         feed = Feed(cluster, "workers", ["jobs"], 3, 3600.0)
@@ -89,7 +87,7 @@ def test_a_lease_that_is_over_makes_room_also_if_the_message_comes_back_to_the_s
     with_queue(scenario)
 
 
-def test_messages_that_nobody_settles_and_that_come_back_again_and_again_are_counted_once() -> None:
+def test_a_message_that_is_redelivered_again_and_again_is_counted_once() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a")
         feed = Feed(cluster, "workers", ["jobs"], 2, 5.0)
@@ -107,7 +105,7 @@ def test_messages_that_nobody_settles_and_that_come_back_again_and_again_are_cou
     with_queue(scenario)
 
 
-def test_what_is_settled_in_this_process_makes_room_at_once() -> None:
+def test_settlements_in_this_process_return_credit_at_once() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a", b"b")
         feeds = FeedRegistry()

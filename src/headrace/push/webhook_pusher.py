@@ -1,32 +1,35 @@
-"""One webhook of one process: takes messages from its feed, sends them, and settles them by what the receiver says.
+"""Push the messages of subscriptions to webhooks: one `WebhookPusher` per webhook, and all pushers of a process.
 
-A receiver that fails again and again is left alone (`machines.circuit`): while the circuit is open nothing is leased,
-and then one message at a time is tried. Messages wait in the log meanwhile, and their deliveries are not used up; nor
-are they where nobody was there to take a message. The order of keys is the subscription's: a key is held by its message
-until that is settled, also while it waits to be tried again.
-
-An unexpected error, whatever its cause, is logged, shown as the last error of this push and retried with back-off. It
-never leaves `run`: it would end the process, and with it every other push.
+- A circuit breaker guards each webhook. While it is open nothing is leased, then one message at a time is tried.
+  Messages wait in the log meanwhile, and no delivery attempt is counted for a message that could not be sent.
+- A key is held by its message until the message is settled, also while it waits for its retry: the order of keys is
+  that of the subscription.
+- An unexpected error is logged, shown as the last error of the webhook, and retried with back-off. It never leaves
+  `WebhookPusher.run`, where it would end the process and with it all other webhooks.
+- `WebhookPushers` polls the brokers for the webhooks every second, and for the topics of their subscriptions every few
+  seconds. A webhook that is changed is stopped, its messages are settled or given back, and it starts anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from typing import Protocol
 
 import msgspec
 
+from headrace.client.admin.webhooks import WebhookPoller, subscribed_topics
 from headrace.client.cluster import Cluster
 from headrace.client.connections.backoff import Backoff
+from headrace.client.queues.feed import Feed
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.settling import ACK, NACK, REJECT
 from headrace.machines.queues.circuit_breaker import CircuitBreaker
 from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.model.errors import HeadraceError
-from headrace.push.feed import Feed
-from headrace.push.sender import MessageSender
 from headrace.push.webhook import AcknowledgeType, DeliveryOutcome, retry_seconds, unanswered_outcome
+from headrace.push.webhook_sender import MessageSender
 from headrace.wire.messages.queues import DescribedPush, SettleItem
 
 log = logging.getLogger(__name__)
@@ -39,12 +42,12 @@ _FAILURES_MAX = 5  # in a row, before the circuit opens
 _OPEN_MS, _OPEN_MAX_MS = 1000, 60_000
 _RESTART_SECONDS, _RESTART_MAX_SECONDS = 1.0, 60.0
 _ERROR_LENGTH_MAX = 300
-_RECHECK_SECONDS = 0.1  # between tries of a receiver that is there at times
+_RECHECK_SECONDS = 0.1  # between attempts to connect to a receiver that is up at times
 
 
 class WebhookStatus(msgspec.Struct):
-    """How a push is doing, in this process, since it was set. `failed` counts answers and tries, not messages. `topic`
-    is empty for a webhook of several topics."""
+    """The state of a webhook in this process, since it was set. `failed` counts requests, not messages. `topic` is
+    empty for a webhook of several topics."""
 
     subscription: str
     topic: str
@@ -67,7 +70,7 @@ class WebhookPusher:
         self._circuit = CircuitBreaker(_FAILURES_MAX, _OPEN_MS, _OPEN_MAX_MS)
         self._rate = RateLimiter(push.rate or None)
         self._status = WebhookStatus(push.subscription, push.topics[0] if len(push.topics) == 1 else "", push.url)
-        self._response_received = asyncio.Event()  # a receiver has answered, or a message was let go
+        self._response_received = asyncio.Event()  # or a message was released
         self._take_task: asyncio.Task[None] | None = None
         self._is_stopped = False
 
@@ -78,18 +81,18 @@ class WebhookPusher:
         return self._status
 
     def set_topics(self, topics: Sequence[str]) -> None:
-        """Its subscription is in these topics now."""
+        """Set the topics that have the subscription now."""
         self._feed.topics = topics
 
     def stop(self) -> None:
-        """Take nothing more; `run` returns when what was sent is answered."""
+        """Take no more messages; `run` returns when every message that was sent is settled."""
         self._is_stopped = True
         self._response_received.set()
         if self._take_task is not None:
             self._take_task.cancel()
 
     async def run(self) -> None:
-        """Until it is stopped; what is in flight when it is cancelled is given back."""
+        """Run until stopped. If it is cancelled, messages in flight are given back."""
         backoff, delivered = self._restart_backoff(), 0
         while not self._is_stopped:
             try:
@@ -132,7 +135,7 @@ class WebhookPusher:
                 deliveries.create_task(self._deliver(message))
 
     async def _wait_for_demand(self) -> None:
-        """Return when more may be leased: one message to try an open circuit with, or all that the push allows."""
+        """Return when messages may be leased: one to probe an open circuit, or as many as the webhook allows."""
         circuit, feed = self._circuit, self._feed
         while circuit.state != "closed":
             await feed.stop_leasing()
@@ -155,7 +158,7 @@ class WebhookPusher:
             await self._feed.release([message])
 
     async def _wait_for_rate(self, message: LeasedMessage) -> bool:
-        """Return when it is this message's turn by the rate; False if it is not to be sent from here, or not now."""
+        """Return True when the rate allows this message; False if it must not be sent from here, or not now."""
         circuit = self._circuit
         while not self._is_stopped and self._feed.holds(message):
             now_ms = self._now_ms()
@@ -182,7 +185,7 @@ class WebhookPusher:
                 how = SettleItem(how=NACK, delay_ms=self._delay_ms(message, outcome), reason=outcome.error)
         refused = await self._feed.settle([message.receipt], how)
         for one in refused:
-            log.info("%s was sent, and is delivered again: %s", one.receipt.id, one.error.message)
+            log.info("webhook message will be delivered again message=%s error=%r", one.receipt.id, one.error.message)
 
     def _delay_ms(self, message: LeasedMessage, outcome: DeliveryOutcome) -> int:
         seconds = outcome.delay_seconds
@@ -204,9 +207,9 @@ class WebhookPusher:
             self._record_error(outcome.error)
         after = self._circuit.state
         if (before, after) == ("closed", "open"):
-            log.warning("the push of %s is held back: %s", self.push.subscription, outcome.error)
+            log.warning("webhook circuit opened subscription=%s error=%r", self.push.subscription, outcome.error)
         elif before != "closed" and after == "closed":
-            log.info("the push of %s goes on", self.push.subscription)
+            log.info("webhook circuit closed subscription=%s", self.push.subscription)
         if after != "closed":
             self._feed.credit = 0
         self._response_received.set()
@@ -222,7 +225,7 @@ class WebhookPusher:
         return what
 
     async def _wait_for_response(self, seconds: float) -> None:
-        """Return when something was answered, or after that time."""
+        """Return when a receiver has responded, or after this time."""
         self._response_received.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -239,3 +242,102 @@ def _root_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+_Key = tuple[str, tuple[str, ...]]
+"""The subscription and the configured topics of a webhook."""
+
+_POLL_SECONDS = 1.0
+_TOPICS_SECONDS = 5.0
+
+
+class ClosableSender(MessageSender, Protocol):
+    async def close(self) -> None: ...
+
+
+class WebhookPushers:
+    """Starts and stops the pushers of a process; iterates over their states."""
+
+    def __init__(self, cluster: Cluster, open_sender: Callable[[], Awaitable[ClosableSender]]) -> None:
+        self._cluster = cluster
+        self._open_sender = open_sender
+        self._sender: ClosableSender | None = None
+        self._poller = WebhookPoller(cluster)
+        self._pushers: dict[_Key, WebhookPusher] = {}
+        self._last_webhooks: Sequence[DescribedPush] = ()
+        self._checked_at: float | None = None
+
+    def __iter__(self) -> Iterator[WebhookStatus]:
+        return (pusher.status for pusher in self._pushers.values())
+
+    def status(self, topic: str, subscription: str) -> WebhookStatus | None:
+        """None while the subscription has no webhook in this process."""
+        of_group = self._pushers.get((subscription, ()))
+        found = self._pushers.get((subscription, (topic,)), of_group)
+        return None if found is None else found.status
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        last_error = ""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    try:
+                        await self._update(tasks)
+                        last_error = ""
+                    except HeadraceError as error:
+                        if error.message != last_error:
+                            log.warning("cannot list webhooks error=%r", error.message)
+                        last_error = error.message
+                        self._cluster.invalidate_metadata()
+                    await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            if self._sender is not None:
+                await self._sender.close()
+
+    async def _update(self, tasks: asyncio.TaskGroup) -> None:
+        pushes = await self._poller.ask()
+        if not pushes and not self._pushers:
+            return
+        now = self._cluster.clock.monotonic()
+        is_due = self._checked_at is None or now - self._checked_at >= _TOPICS_SECONDS
+        if pushes is self._last_webhooks and not is_due:
+            return
+        names = {push.subscription for push in pushes}
+        subscribed = await subscribed_topics(self._cluster, sorted(names)) if pushes else {}
+        own = {(push.subscription, topic) for push in pushes if len(push.topics) == 1 for topic in push.topics}
+        wanted = {_key(push): push for push in pushes if push.url}
+        topics = {key: _topics_of(push, subscribed.get(push.subscription, ()), own) for key, push in wanted.items()}
+        await self._apply(tasks, wanted, topics)
+        self._last_webhooks, self._checked_at = pushes, now
+
+    async def _apply(
+        self, tasks: asyncio.TaskGroup, wanted: Mapping[_Key, DescribedPush], topics: Mapping[_Key, Sequence[str]]
+    ) -> None:
+        for key, pusher in list(self._pushers.items()):
+            if wanted.get(key) != pusher.push or not topics.get(key):
+                del self._pushers[key]
+                pusher.stop()  # its task ends when the receiver has responded
+        for key, push in wanted.items():
+            if key in self._pushers:
+                self._pushers[key].set_topics(topics[key])
+            elif topics.get(key):
+                if self._sender is None:
+                    self._sender = await self._open_sender()
+                pusher = self._pushers[key] = WebhookPusher(push, topics[key], self._cluster, self._sender)
+                tasks.create_task(pusher.run())
+
+
+def _key(push: DescribedPush) -> _Key:
+    return push.subscription, tuple(push.topics)
+
+
+def _topics_of(push: DescribedPush, subscribed: Sequence[str], own: Set[tuple[str, str]]) -> Sequence[str]:
+    """A group's webhook applies to its topics, except for those whose subscription has its own configuration."""
+    if len(push.topics) == 1:
+        return [topic for topic in subscribed if topic in push.topics]
+    return [
+        topic
+        for topic in subscribed
+        if (not push.topics or topic in push.topics) and (push.subscription, topic) not in own
+    ]

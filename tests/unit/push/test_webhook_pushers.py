@@ -1,4 +1,4 @@
-"""All webhooks of a process follow what the brokers tell of them."""
+"""The webhooks of a process follow the configuration at the brokers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.client.admin.subscription_admin import START, Position, Subscripti
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.admin.webhooks import WebhookPoller, WebhookSettings, delete_webhook, set_webhook
 from headrace.client.cluster import Cluster
+from headrace.client.queues.feed import Feed
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.model.subscription_configs import GROUP_RESOURCE
-from headrace.push.feed import Feed
-from headrace.push.pushers import WebhookPushers
 from headrace.push.webhook import DeliveryOutcome
+from headrace.push.webhook_pusher import WebhookPushers
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import DescribedPush, LeaseRequest, LeaseTopic
 
@@ -59,7 +59,7 @@ def test_a_push_begins_when_it_is_set_and_ends_when_it_is_deleted() -> None:
     with_queue(scenario)
 
 
-def test_one_that_is_set_anew_goes_on_with_what_is_new() -> None:
+def test_a_webhook_that_is_set_again_continues_with_its_new_settings() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         receiver.seconds = 20.0
@@ -156,7 +156,7 @@ def test_a_push_of_a_subscription_that_is_nowhere_waits_until_it_is_made() -> No
     with_queue(scenario)
 
 
-def test_while_no_broker_tells_anything_all_goes_on_and_it_is_logged_once(
+def test_while_no_broker_responds_pushing_continues_and_the_error_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:

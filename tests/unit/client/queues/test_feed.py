@@ -16,11 +16,11 @@ from headrace.client.connections.address import parse_addresses
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import SubscriptionNotFound
 from headrace.client.produce.producer import Producer
+from headrace.client.queues.feed import Feed
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.settling import ACK, EXTEND, NACK, settle
 from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
-from headrace.push.feed import Feed
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import SettleItem
@@ -51,7 +51,7 @@ def test_a_receiver_that_settles_nothing_gets_exactly_its_credit() -> None:
     with_queue(scenario)
 
 
-def test_whoever_does_not_take_is_not_fed() -> None:
+def test_a_feed_leases_nothing_unless_messages_are_taken() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         feed = Feed(cluster, "workers", ["jobs"], 2)
         await put(cluster, b"a", b"b", b"c", b"d")
@@ -65,7 +65,7 @@ def test_whoever_does_not_take_is_not_fed() -> None:
     with_queue(scenario)
 
 
-def test_it_waits_for_a_message_and_no_longer_than_it_is_told() -> None:
+def test_take_waits_for_a_message_at_most_for_its_wait_time() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         feed = Feed(cluster, "workers", ["jobs"], 10)
         taking = asyncio.create_task(feed.take(60.0))
@@ -82,7 +82,7 @@ def test_it_waits_for_a_message_and_no_longer_than_it_is_told() -> None:
     with_queue(scenario)
 
 
-def test_a_credit_that_is_withdrawn_ends_the_taking_and_takes_nothing_back() -> None:
+def test_withdrawing_the_credit_ends_take_and_takes_no_message_back() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         feed = Feed(cluster, "workers", ["jobs"], 10, 3600.0)
         await put(cluster, b"a")
@@ -104,7 +104,7 @@ def test_a_credit_that_is_withdrawn_ends_the_taking_and_takes_nothing_back() -> 
     with_queue(scenario)
 
 
-def test_what_nobody_has_taken_is_given_back_and_what_was_taken_is_not() -> None:
+def test_close_releases_messages_that_were_not_taken_and_no_others() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         feed = Feed(cluster, "workers", ["jobs"], 10, 3600.0)
         await put(cluster, b"a")
@@ -174,7 +174,7 @@ def test_several_topics_share_one_credit() -> None:
     with_queue(scenario)
 
 
-def test_what_will_not_mend_is_raised() -> None:
+def test_errors_that_retrying_does_not_help_are_raised() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         feed = Feed(cluster, "workers", ["jobs"], 4)
         await SubscriptionAdmin(cluster).delete("jobs", "workers")

@@ -14,7 +14,7 @@ from headrace.client.admin.group_admin import GroupAdmin
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
-from headrace.client.groups.group_member import GroupRules
+from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import Commit, committed
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
@@ -121,7 +121,7 @@ def test_a_member_that_dies_is_replaced_when_its_session_ends(assignor: str) -> 
     in_world(scenario)
 
 
-def test_a_later_member_goes_on_where_the_group_has_committed() -> None:
+def test_a_later_member_continues_at_the_committed_offset() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -156,7 +156,7 @@ def test_a_record_still_in_hand_when_the_application_fails_comes_again() -> None
     in_world(scenario)
 
 
-def test_what_was_dealt_with_is_committed_every_few_seconds() -> None:
+def test_processed_records_are_committed_periodically() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -172,7 +172,7 @@ def test_what_was_dealt_with_is_committed_every_few_seconds() -> None:
     in_world(scenario)
 
 
-def test_a_consumer_may_commit_only_when_it_is_told_to() -> None:
+def test_automatic_commits_can_be_disabled() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         by_hand = ConsumerSettings(commit_seconds=None)

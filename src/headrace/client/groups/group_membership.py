@@ -1,25 +1,24 @@
-"""A consumer's place in its group (classic protocol).
+"""The membership of a consumer in its group (classic protocol).
 
-    OUT --join, sync--> MEMBER --heartbeat says "rebalance", or the group moved on--> must join again
+    OUT --join, sync--> MEMBER --heartbeat returns REBALANCE_IN_PROGRESS, or the generation is outdated--> must rejoin
      ^------ leave --------'
 
-Heartbeats run in the background, so a slow application does not lose its place until
-`poll_interval_max_seconds` have passed without a poll; joining happens inside the application's poll, so
-that it never loses a partition in the middle of its work.
+- Heartbeats run in the background, so a slow application stays a member until it has not polled for
+  `poll_interval_max_seconds`.
+- Joining happens inside the application's poll, so that it never loses a partition while it processes a record.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code, raise_for_code
 from headrace.client.groups.assignors import ASSIGNORS, Assignor, ConsumerSubscription
-from headrace.client.groups.offsets import ConsumerGroupMetadata as Seat
-from headrace.client.metadata import TopicPartition
+from headrace.client.groups.offsets import ConsumerGroupMetadata
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.model.errors import (
     FencedInstanceId,
     HeadraceError,
@@ -44,23 +43,20 @@ from headrace.wire.messages.groups import (
 )
 from headrace.wire.state_records import consumer_protocol as wire
 
-# What members of a consumer group tell each other through the coordinator, in the client's own words.
-
 
 def encode_subscription(topics: list[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """What a member wants, and what it holds from which generation."""
+    """The topics of a member, and the partitions that it owns since `generation`."""
     return wire.encode_subscription(
         wire.ConsumerProtocolSubscription(topics=topics, owned_partitions=_by_topic(owned), generation_id=generation)
     )
 
 
 def decode_subscription(data: bytes) -> ConsumerSubscription:
-    told = wire.decode_subscription(data)
-    return ConsumerSubscription(told.topics, _flat(told.owned_partitions), told.generation_id)
+    decoded = wire.decode_subscription(data)
+    return ConsumerSubscription(decoded.topics, _flat(decoded.owned_partitions), decoded.generation_id)
 
 
 def encode_assignment(targets: Iterable[TopicPartition]) -> bytes:
-    """What a member gets."""
     return wire.encode_assignment(wire.ConsumerProtocolAssignment(assigned_partitions=_by_topic(targets)))
 
 
@@ -69,9 +65,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def _by_topic(targets: Iterable[TopicPartition]) -> list[wire.NamedTopicPartitions]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(targets):
-        topics[topic].append(partition)
+    topics = partitions_by_topic(sorted(targets))
     return [wire.NamedTopicPartitions(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
 
 
@@ -86,7 +80,7 @@ _LEAVE_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class GroupRules:
-    """How a member behaves in its group."""
+    """Settings of a group member."""
 
     group: str
     instance_id: str | None = None
@@ -124,13 +118,13 @@ class GroupMembership:
         self._tasks = Supervisor()
 
     @property
-    def consumer_group_metadata(self) -> Seat:
-        """Who commits, as the coordinator knows it."""
-        return Seat(self._generation, self._member_id, self._rules.instance_id)
+    def consumer_group_metadata(self) -> ConsumerGroupMetadata:
+        """The group metadata for commits."""
+        return ConsumerGroupMetadata(self._generation, self._member_id, self._rules.instance_id)
 
     @property
     def cooperative(self) -> bool:
-        """Whether partitions that stay may be read on through a rebalance."""
+        """Whether partitions that this member keeps are read during a rebalance."""
         return self._assignor.cooperative
 
     def start(self) -> None:
@@ -138,9 +132,9 @@ class GroupMembership:
         self._tasks.spawn(self._run_heartbeats(), "group heartbeat")
 
     async def stop(self) -> None:
-        """Stop the heartbeat and leave, so that the others need not wait for the session to end.
+        """Stop the heartbeat and leave, so that the other members need not wait for the session timeout.
 
-        A static member keeps its place: it is expected back.
+        A static member does not leave: it is expected to return.
         """
         await self._tasks.stop()
         if self._member_id and self._rules.instance_id is None:
@@ -151,18 +145,18 @@ class GroupMembership:
                     self._rules.group, request, timeout_seconds=_LEAVE_SECONDS, connection_key=self._connection_key
                 )
             except HeadraceError:
-                return  # the session timeout will do it
+                return  # the session timeout removes the member
             finally:
                 self._member_id = ""
 
     def record_poll(self) -> None:
-        """The application is alive; raises what ended the membership for good."""
+        """Record that the application is alive; raises the error that ended the membership."""
         self._polled_at = self._cluster.clock.monotonic()
         if self._failure is not None:
             raise self._failure
 
     async def join(self) -> frozenset[TopicPartition]:
-        """Take a place in the next generation; returns the partitions that are this member's now."""
+        """Join the next generation; returns the assigned partitions."""
         backoff = self._cluster.backoff()
         while True:
             self.record_poll()
@@ -208,19 +202,19 @@ class GroupMembership:
             protocol_type=_PROTOCOL_TYPE,
             protocols=protocols,
         )
-        answer: JoinGroupResponse = await self._cluster.call_coordinator(
+        response: JoinGroupResponse = await self._cluster.call_coordinator(
             rules.group,
             request,
             timeout_seconds=rules.poll_interval_max_seconds + _RESPONSE_SLACK_SECONDS,
             connection_key=self._connection_key,
         )
-        if answer.error_code == MemberIdRequired.code:
-            self._member_id = answer.member_id
-        raise_for_code(answer.error_code)
-        self._member_id = answer.member_id
-        self._generation = answer.generation_id
-        self._assignor = _known_assignor(answer.protocol_name or "")
-        return answer
+        if response.error_code == MemberIdRequired.code:
+            self._member_id = response.member_id
+        raise_for_code(response.error_code)
+        self._member_id = response.member_id
+        self._generation = response.generation_id
+        self._assignor = _known_assignor(response.protocol_name or "")
+        return response
 
     async def _sync(self, joined: JoinGroupResponse) -> frozenset[TopicPartition]:
         assignments = []
@@ -240,17 +234,17 @@ class GroupMembership:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        answer: SyncGroupResponse = await self._cluster.call_coordinator(
+        response: SyncGroupResponse = await self._cluster.call_coordinator(
             self._rules.group,
             request,
             timeout_seconds=self._rules.poll_interval_max_seconds + _RESPONSE_SLACK_SECONDS,
             connection_key=self._connection_key,
         )
-        raise_for_code(answer.error_code)
-        return frozenset(decode_assignment(answer.assignment)) if answer.assignment else frozenset()
+        raise_for_code(response.error_code)
+        return frozenset(decode_assignment(response.assignment)) if response.assignment else frozenset()
 
     async def _compute_assignment(self, metadata: Mapping[str, bytes]) -> Mapping[str, Sequence[TopicPartition]]:
-        """The leader's work: who gets what."""
+        """As the leader of the group, assign the partitions."""
         members = {member_id: decode_subscription(blob) for member_id, blob in metadata.items()}
         counts = await self._count(members.values())
         self._assigned_partition_counts = counts
@@ -262,11 +256,11 @@ class GroupMembership:
             try:
                 counts[topic] = len((await self._cluster.topic(topic)).partitions)
             except UnknownTopicOrPartition:
-                continue  # it may appear later; then the leader shares out again
+                continue  # it may appear later; then the leader starts a rebalance
         return counts
 
     async def _run_heartbeats(self) -> None:
-        """Say that we live, as long as the application does."""
+        """Send heartbeats while the application polls."""
         rules = self._rules
         while True:
             await asyncio.sleep(rules.heartbeat_seconds)
@@ -292,17 +286,17 @@ class GroupMembership:
             member_id=self._member_id,
             group_instance_id=self._rules.instance_id,
         )
-        answer: HeartbeatResponse = await self._cluster.call_coordinator(
+        response: HeartbeatResponse = await self._cluster.call_coordinator(
             self._rules.group,
             request,
             timeout_seconds=self._rules.session_timeout_seconds,
             connection_key=self._connection_key,
         )
-        if answer.error_code and generation == self._generation and not self.needs_join:
-            raise error_of_code(answer.error_code)
+        if response.error_code and generation == self._generation and not self.needs_join:
+            raise error_of_code(response.error_code)
 
     async def _watch_partition_counts(self) -> None:
-        """The leader notices when subscribed topics have grown or appeared, and calls a rebalance."""
+        """As the leader, start a rebalance when subscribed topics have new partitions or were created."""
         if self._assigned_partition_counts is None or self.needs_join:
             return
         counts = await self._count([ConsumerSubscription(sorted({*self._topics, *self._assigned_partition_counts}))])
@@ -310,7 +304,7 @@ class GroupMembership:
             self.request_rejoin()
 
     async def _leave_for_poll_timeout(self) -> None:
-        """The application has not polled for too long: let others have the partitions until it does."""
+        """Leave the group because the application has not polled for too long; it rejoins with the next poll."""
         leaving = MemberIdentity(member_id=self._member_id, reason="the application has stopped polling")
         request = LeaveGroupRequest(group_id=self._rules.group, member_id=self._member_id, members=[leaving])
         await self._attempt(
@@ -319,7 +313,7 @@ class GroupMembership:
         self._reset_membership()
 
     def _handle_error(self, error: HeadraceError) -> None:
-        """What an error says about our place."""
+        """Update the membership after an error of the coordinator."""
         if isinstance(error, FencedInstanceId):
             self._failure = error
             self._on_rejoin_needed()

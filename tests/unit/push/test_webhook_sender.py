@@ -1,4 +1,4 @@
-"""Sending for real, to a receiver on this host that misbehaves in every way."""
+"""Real HTTP requests to a local receiver that misbehaves in every way."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from aiohttp import web
 from tests.unit.push.push_support import push_of
 from tests.unit.push.test_webhook import message
 
-from headrace.push.sender import WebhookSender, open_sender
 from headrace.push.webhook import AcknowledgeType, DeliveryOutcome
+from headrace.push.webhook_sender import WebhookSender, open_sender
 from headrace.runtime.clock import SystemClock
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -108,7 +108,7 @@ async def test_a_connection_that_breaks_may_have_delivered_the_message() -> None
     assert (told.verdict, told.is_healthy) == (AcknowledgeType.NACK, False)
 
 
-async def test_where_nobody_listens_nothing_was_delivered() -> None:
+async def test_a_refused_connection_counts_as_undelivered() -> None:
     async def handler(_request: web.Request) -> web.Response:
         return web.Response()
 
@@ -120,13 +120,13 @@ async def test_where_nobody_listens_nothing_was_delivered() -> None:
     assert "cannot connect" in told.error
 
 
-async def test_a_name_that_means_nothing_is_nobody_there() -> None:
+async def test_a_host_name_that_does_not_resolve_counts_as_undelivered() -> None:
     async with opened() as sender:
         told = await sender.send(push_of(url="http://nobody.invalid/hook"), message())
     assert told.verdict is AcknowledgeType.UNDELIVERED
 
 
-async def test_who_speaks_no_http_has_not_answered() -> None:
+async def test_a_receiver_that_does_not_speak_http_counts_as_unanswered() -> None:
     async def websocket_handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"220 smtp.example ESMTP\r\n")
@@ -168,7 +168,7 @@ async def test_an_error_does_not_tell_whether_an_internal_name_exists_nor_its_ad
     assert "--push-private" in error
 
 
-async def test_where_nobody_listens_the_error_tells_no_address() -> None:
+async def test_the_error_of_a_refused_connection_contains_no_address() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://localhost:{free.getsockname()[1]}/hook"
@@ -177,7 +177,7 @@ async def test_where_nobody_listens_the_error_tells_no_address() -> None:
     assert told.error == "cannot connect: Connection refused"
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused() -> None:
+async def test_an_untrusted_certificate_is_rejected() -> None:
     import ssl
 
     import trustme

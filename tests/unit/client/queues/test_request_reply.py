@@ -1,4 +1,4 @@
-"""Requests and replies through a real broker: each reply finds its request, and nothing is left behind."""
+"""Requests and replies through a real broker: each reply reaches its request, and no topic is left behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
-from headrace.client.queues.requests import Requests, RequestSettings, Responder
+from headrace.client.queues.request_reply import Requests, RequestSettings, Responder
 from headrace.model.errors import RequestTimedOut
 from headrace.model.message_headers import (
     CORRELATION_ID,
@@ -103,7 +103,7 @@ def test_two_clients_have_their_own_replies() -> None:
     in_world(scenario)
 
 
-def test_a_request_that_nobody_answers_ends_in_time() -> None:
+def test_a_request_without_a_reply_times_out() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -216,7 +216,7 @@ def test_the_topic_of_a_client_that_is_gone_without_a_word_ends_by_itself() -> N
     in_world(scenario)
 
 
-def test_who_waits_when_the_requests_are_closed_is_told() -> None:
+def test_closing_fails_pending_requests() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:

@@ -1,4 +1,4 @@
-"""Requests and replies: `await requests.request("prices", b"c-42")` returns what whoever works on that topic answers.
+"""Request and reply over topics: `await requests.request("prices", b"c-42")` returns the reply of a consumer.
 
     async with Requests(cluster) as requests:
         reply = await requests.request("prices", b"c-42", timeout_seconds=5)
@@ -6,10 +6,10 @@
     async with Responder(cluster) as responder, Consumer(cluster, ["prices"], group=...) as consumer:
         await responder.answer(consumer, price_of)
 
-A request says in its headers to which topic the reply goes and under which id. Each `Requests` has such a topic, which
-it deletes when it is closed; if it is gone without that, the broker deletes the topic when it was idle for long enough.
-A reply that comes too late, or twice, finds nobody who waits for it; a request that nobody answered in time says when
-that was, so that a subscription that looks at expiry does not work on it.
+- The headers of a request name the topic of the reply and a correlation id. Each `Requests` has its own reply topic and
+  deletes it in `close`. If the client disappears, the broker deletes the topic after it has been idle for long enough.
+- Late and duplicate replies are ignored. A request carries its expiry time, so that a subscription that honours it does
+  not work on a request whose sender has given up.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from headrace.runtime.tasks import Supervisor
 REPLY_PREFIX = "__reply."
 _NOT_OF_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
 _CLIENT_ID_LENGTH_MAX = 100
-_GONE_SECONDS = 2.0  # after which a reply topic that is missing counts as deleted
-_KEPT_ALIVE = 3  # times per idle period, so that one miss is no harm
+_GONE_SECONDS = 2.0  # a reply topic that is missing for this long counts as deleted
+_KEPT_ALIVE = 3  # times per idle period, so that a single miss is harmless
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """`idle_seconds`: how long after the end of a client that closed nothing its topic is deleted."""
+    """`idle_seconds`: how long the reply topic of a client that disappeared is kept."""
 
     idle_seconds: float = 3600.0
     timeout_seconds: float = 30.0
@@ -59,7 +59,7 @@ class ReplyMessage(NamedTuple):
 
 
 class Requests:
-    """Asks through one cluster. Use it as `async with Requests(cluster) as requests:`."""
+    """Sends requests and receives their replies. Use it as `async with Requests(cluster) as requests:`."""
 
     def __init__(self, cluster: Cluster, settings: RequestSettings | None = None) -> None:
         self.settings = settings or RequestSettings()
@@ -71,7 +71,7 @@ class Requests:
         self._consumer = Consumer(cluster, partitions={TopicPartition(self.reply_topic, 0): 0})
         self._waiting: dict[bytes, asyncio.Future[ReplyMessage]] = {}
         self._failure: HeadraceError | None = None
-        self._has_timed_out = asyncio.Event()  # a request: perhaps because the reply topic is gone
+        self._has_timed_out = asyncio.Event()  # perhaps because the reply topic was deleted
         self._tasks = Supervisor()
 
     async def __aenter__(self) -> Self:
@@ -86,12 +86,12 @@ class Requests:
         await self.close()
 
     async def close(self) -> None:
-        """Whoever still waits for a reply is told that none will come; the topic of replies is deleted."""
+        """Fail the pending requests, and delete the reply topic."""
         await self._tasks.stop()
         self._fail(RequestTimedOut("the requests were closed before the reply came"))
         await self._consumer.close()
         await self._producer.close(flush=False)
-        with suppress(HeadraceError):  # then it goes when it has been idle
+        with suppress(HeadraceError):  # the broker deletes the topic when it has been idle
             await self._admin.delete(self.reply_topic)
 
     async def request(
@@ -103,7 +103,7 @@ class Requests:
         headers: Iterable[Header] = (),
         timeout_seconds: float | None = None,
     ) -> ReplyMessage:
-        """Write a request and wait for its reply; raises `RequestTimedOut` when none has come in time."""
+        """Write a request and wait for its reply; raises `RequestTimedOut` if none arrives in time."""
         if self._failure is not None:
             raise self._failure
         seconds = self.settings.timeout_seconds if timeout_seconds is None else timeout_seconds
@@ -141,7 +141,7 @@ class Requests:
                     await self._has_timed_out.wait()
             self._has_timed_out.clear()
             await self._restore_reply_topic()
-            with suppress(HeadraceError):  # the next time may do
+            with suppress(HeadraceError):  # retried in the next period
                 await self._producer.publish(self.reply_topic, None)
 
     async def _create_reply_topic(self) -> None:
@@ -155,7 +155,7 @@ class Requests:
         try:
             await self._create_reply_topic()
         except HeadraceError:
-            return  # it is there, or the next time may do
+            return  # the topic exists, or this is retried in the next period
         self._consumer.seek(TopicPartition(self.reply_topic, 0), 0)
 
     def _fail(self, error: HeadraceError) -> None:
@@ -166,7 +166,7 @@ class Requests:
 
 
 class RequestMessage(Protocol):
-    """Any message that may be a request, by whichever way it was read."""
+    """Any message that may be a request: consumed, or leased from a subscription."""
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
@@ -176,10 +176,10 @@ A = TypeVar("A", bound=RequestMessage)
 
 
 class Responder:
-    """Answers through one cluster. Use it as `async with Responder(cluster) as responder:`."""
+    """Replies to requests. Use it as `async with Responder(cluster) as responder:`."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
-        # The topic of a client that is gone must not be made again for a reply that nobody reads.
+        # A reply must not recreate the reply topic of a client that is gone.
         self._producer = Producer(
             cluster,
             settings
@@ -194,13 +194,13 @@ class Responder:
         await self._producer.close(flush=kind is None)
 
     async def reply(self, request: RequestMessage, value: bytes | None, *, headers: Iterable[Header] = ()) -> bool:
-        """Answer one request; returns whether there is still a topic for the reply. Raises `InvalidHeader` for a
-        message that asks for none, or for one in a topic that is not for replies."""
+        """Reply to a request; returns whether the reply topic still exists. Raises `InvalidHeader` for a message that
+        is no request, or names a topic that is no reply topic."""
         topic, correlation_id = header_text(request.headers, REPLY_TO), header_text(request.headers, CORRELATION_ID)
         if not topic or not correlation_id:
             raise InvalidHeader(f"the message asks for no reply: it has no {REPLY_TO} or no {CORRELATION_ID}")
         if not topic.startswith(REPLY_PREFIX):
-            # The sender of the request chose it; the reply must not let it write where it may not.
+            # The sender of the request chose the topic, and must not make the responder write elsewhere.
             raise InvalidHeader(f"{REPLY_TO} names {topic!r}, which is no topic for replies ({REPLY_PREFIX}...)")
         ours = {CORRELATION_ID: correlation_id}
         try:
@@ -210,7 +210,7 @@ class Responder:
         return True
 
     async def answer(self, requests: AsyncIterable[A], work: Callable[[A], Awaitable[bytes | None]]) -> None:
-        """Answer one request after the other; messages that ask for no reply are worked on all the same."""
+        """Process requests one after the other. Messages that ask for no reply are processed as well."""
         async for request in requests:
             value = await work(request)
             with suppress(InvalidHeader):

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from headrace.push.addresses import ForbiddenAddress, is_public, public_socket
+from headrace.push.webhook_sender import ForbiddenAddress, is_public, public_socket
 
 
 @pytest.mark.parametrize(
