@@ -15,8 +15,8 @@ from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, sent
 
 from headrace.archive import Archive
 from headrace.client.metadata import TopicPartition
-from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
-from headrace.pipeline.replay import ReplayJob, ReplaySettings
+from headrace.pipeline.archive_job import ArchiveJob, ArchiveSettings
+from headrace.pipeline.replay_job import ReplayJob, ReplaySettings
 from headrace.pipeline.replay_task import ReplayAccount
 
 if TYPE_CHECKING:

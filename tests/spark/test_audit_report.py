@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq
 from tests.integration.process import BrokerProcess
-from tests.unit.pipeline.audit_support import Row, tamper, wait_for_dead_letters
+from tests.unit.pipeline.audit.audit_support import Row, tamper, wait_for_dead_letters
 from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, Sent, sent
-from tests.unit.pipeline.report_page_reader import PageReader
+from tests.unit.pipeline.report.report_page_reader import PageReader
 
 from headrace import Client
-from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
-from headrace.pipeline.audit import AuditJob
-from headrace.pipeline.audit_findings import AuditResult, AuditSettings
-from headrace.pipeline.replay import ReplayJob, ReplaySettings
-from headrace.pipeline.report import ReportJob, ReportSettings
+from headrace.pipeline.archive_job import ArchiveJob, ArchiveSettings
+from headrace.pipeline.audit.audit_job import AuditJob
+from headrace.pipeline.audit.findings import AuditResult, AuditSettings
+from headrace.pipeline.replay_job import ReplayJob, ReplaySettings
+from headrace.pipeline.report.report_job import ReportJob, ReportSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,12 +13,12 @@ from tests.integration.process import BrokerProcess, wait_until
 from tests.integration.records import create_topic, produce
 
 from headrace.columns.scan import bounds, scan
-from headrace.pipeline.dataflow import InvalidDataflow
 from headrace.pipeline.job import JobResult
 from headrace.pipeline.runner import plan_pipeline, run_pipeline
 from headrace.pipeline.settings import Mode, read_pipeline
 from headrace.pipeline.state import WorkFolder
-from headrace.pipeline.transform_plan import TransformFailed
+from headrace.pipeline.transform.dataflow import InvalidDataflow
+from headrace.pipeline.transform.outputs import TransformFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

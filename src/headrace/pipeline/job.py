@@ -1,7 +1,9 @@
-"""What a job is: it says what is wrong with its settings, what it would do, and does it, once or for ever.
+"""The interface between a job and the runner, and the table of all jobs.
 
-A job keeps its own account of how far it came (a checkpoint, a manifest) in a way that survives a kill at any moment: a
-run that was broken off is taken up by the next one, and what was done is not done twice. `work` is a folder of its own.
+- A job checks its settings, lists what it would do, and does it, once or continuously.
+- A job stores its own progress (a checkpoint, a manifest) such that a kill at any moment loses none: the next run
+  continues an interrupted one, and no work is done twice.
+- `find_job` imports only the requested job: some jobs import Arrow or Spark.
 """
 
 from __future__ import annotations
@@ -15,6 +17,10 @@ import msgspec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+from importlib import import_module
+from typing import Final
+
+from headrace.model.errors import HeadraceError
 
 
 class JobProgress(msgspec.Struct, frozen=True):
@@ -92,3 +98,34 @@ class Job(ABC):
             run.wait(trigger_seconds)
             if run.stop_requested:
                 return outcome
+
+
+JOBS: Final = {
+    "archive": ("headrace.pipeline.archive_job", "ArchiveJob", "topics to Parquet files"),
+    "replay": ("headrace.pipeline.replay_job", "ReplayJob", "Parquet files back to a topic"),
+    "transform": ("headrace.pipeline.transform.transform_job", "TransformJob", "topics to topics, by SQL or Python"),
+    "report": ("headrace.pipeline.report.report_job", "ReportJob", "throughput, lag and latency as a page with plots"),
+    "audit": (
+        "headrace.pipeline.audit.audit_job",
+        "AuditJob",
+        "proves that nothing was lost, repeated, reordered or altered",
+    ),
+}
+
+
+class NotInstalled(HeadraceError):
+    """What jobs need is not there."""
+
+
+def find_job(name: str) -> type[Job]:
+    """The job of a name that is among `JOBS`."""
+    module, job, _ = JOBS[name]
+    try:
+        found = getattr(import_module(module), job)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("pyarrow", "pyspark", "py4j"):
+            raise
+        raise NotInstalled(f"{error.name} is not installed; `pip install 'headrace[spark]'` brings it") from None
+    assert isinstance(found, type)
+    assert issubclass(found, Job)
+    return found

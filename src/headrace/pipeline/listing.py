@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from headrace.model.errors import HeadraceError
-from headrace.pipeline.jobs import JOBS
-from headrace.pipeline.setting_types import near
-from headrace.pipeline.settings import WORK_FOLDERS, InvalidPipeline, PipelineTable, read_tables, work_folder
+from headrace.pipeline.job import JOBS
+from headrace.pipeline.settings import WORK_FOLDERS, InvalidPipeline, PipelineTable, near, read_tables, work_folder
 from headrace.pipeline.state import Status, WorkFolder
 
 

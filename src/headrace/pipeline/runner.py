@@ -25,8 +25,7 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.display import Display, display_on
-from headrace.pipeline.job import Job, JobProgress, JobResult
-from headrace.pipeline.jobs import find_job
+from headrace.pipeline.job import Job, JobProgress, JobResult, find_job
 from headrace.pipeline.settings import InvalidPipeline, Mode, Pipeline, SettingsProblem
 from headrace.pipeline.spark_errors import is_of_spark, readable
 from headrace.pipeline.state import PipelineAlreadyRunning, Process, State, Status, WorkFolder

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from headrace.model.errors import HeadraceError
-from headrace.pipeline.jobs import JOBS
-from headrace.pipeline.setting_types import near
+from headrace.pipeline.job import JOBS
+from headrace.pipeline.settings import near
 
 HEAD: Final = """\
 # {does}. `headrace pipeline run {file}` runs it; docs/pipelines.md explains every key.

@@ -14,14 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from headrace.model.errors import InvalidConfig
+from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.spark.avro import avro_type, decode
-from headrace.spark.errors import BadValue
 
 Decode = Callable[[pa.Array], pa.Array]
 """Of values to a column; raises ValueError (as all of Arrow's errors are) if one of them is bad."""
 
 _TEXT_BYTES_MAX = 1 << 30  # of the values that are parsed as one text: Arrow counts them in 32 bits
+
+
+class BadValue(HeadraceError):
+    """A record's value is not valid in the format of the query."""
 
 
 def value_ddl(value_format: str, value_schema: str) -> str:

@@ -1,17 +1,28 @@
-"""What is there to be read, and from where to where a query reads it: asked of the brokers when a query is planned."""
+"""Query the brokers when a Spark query is planned: partitions, offsets, and the progress of its consumer group.
+
+A stream's position is in its checkpoint. The consumer group only reports it to lag tools, so a failed commit is logged
+and the query continues; only an invalid group is an error.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from headrace.client.cluster import Cluster
-from headrace.client.groups.offsets import committed
+from headrace.client.groups.offsets import Commit, commit, committed
 from headrace.client.metadata import TopicPartition
 from headrace.columns.link import sync_cluster
 from headrace.columns.offsets import OffsetBounds, find_bounds, offsets_at, topics_matching
-from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
+from headrace.model.errors import (
+    HeadraceError,
+    InconsistentGroupProtocol,
+    InvalidConfig,
+    InvalidGroupId,
+    UnknownTopicOrPartition,
+)
 from headrace.model.ids import ZERO_ID, id_to_text
 from headrace.spark.offsets import OffsetMap
 from headrace.spark.options import EARLIEST, LATEST, OffsetSpec, SourceOptions
@@ -110,3 +121,34 @@ def _check_same(given: Iterable[TopicPartition], there: Iterable[TopicPartition]
         raise InvalidConfig(f"{name} names {unknown[0]}, which is not read")
     if left_out:
         raise InvalidConfig(f"{name} must name every partition that is read; {left_out[0]} is left out")
+
+
+DEADLINE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class GroupProgress:
+    def __init__(self, brokers: str, group: str) -> None:
+        self._brokers = brokers
+        self._group = group
+        self._committed: OffsetMap = {}
+        self._has_warned = ""
+
+    def commit(self, offsets: OffsetMap) -> None:
+        """All records before these offsets are done with."""
+        moved = {target: Commit(offset) for target, offset in offsets.items() if self._committed.get(target) != offset}
+
+        async def ask(cluster: Cluster) -> None:
+            await commit(cluster, self._group, moved, deadline_seconds=DEADLINE_SECONDS)
+
+        try:
+            sync_cluster(self._brokers).call(ask)
+        except (InvalidGroupId, InconsistentGroupProtocol):
+            raise
+        except HeadraceError as error:
+            if error.message != self._has_warned:  # a stream asks every second or so
+                log.warning("the progress of group %r was not committed: %s", self._group, error.message)
+            self._has_warned = error.message
+        else:
+            self._committed, self._has_warned = dict(offsets), ""

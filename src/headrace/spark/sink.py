@@ -1,19 +1,28 @@
-"""Headrace as a sink of Spark: what each (query, batch) writes is read once and as a whole, or not at all.
+"""Write a Spark query to topics exactly once: readers see all rows of a batch or none.
 
-Each task writes in a transaction of its own and leaves it open (`writing`); the driver commits them all in one step,
-together with the number of the batch and a digest of its offsets (`headrace.client.transactions.joint_commits`).
-Whoever runs a batch again asks for that number first. So it does not matter where a task, an executor, the driver or a
-broker dies, how often, or how a shuffle deals the rows out the next time: the batch was committed, then nothing is
-written any more, or it was not, then nothing of it is read. A number behind the committed one, or the same with another
-digest, is an error: the checkpoint is not the one that the last commit was made from.
-
-Spark builds a sink anew for every batch: the tasks' messages are all that links them with the commit.
+- Each task writes in its own transaction and leaves it open (`writing`). The driver commits all of them in one joint
+  commit, together with the number of the batch and a digest of its offsets
+  (`headrace.client.transactions.joint_commits`).
+- A batch that runs again first queries the committed number. It therefore does not matter which task, executor, driver
+  or broker fails, how often, or how a shuffle distributes the rows the next time: if the batch was committed, nothing
+  is written again; if it was not, nothing of it is read.
+- A number below the committed one, or the same number with another digest, is an error: this checkpoint is not the one
+  that the last commit came from.
+- Spark writes the offsets of a batch to `offsets/<batch id>` of the checkpoint before the batch runs, and reads them
+  from there when it runs the batch again. Their digest therefore identifies the content of a batch. The same number
+  with another digest is another batch, for example after a checkpoint was restored from a backup.
+- Spark creates a new sink for every batch: only the tasks' messages connect them with the commit.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Final
+from urllib.parse import unquote, urlsplit
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -23,10 +32,43 @@ from headrace.client.transactions.joint_commits import JointCommitMember, abort_
 from headrace.columns.link import sync_cluster
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.runtime.entropy import SystemEntropy
-from headrace.spark.checkpoint import PlannedBatch, planned_batch
 from headrace.spark.sink_columns import columns_of
 from headrace.spark.sink_options import SinkOptions, parse
 from headrace.spark.writing import TaskCommitMessage, WriteTask, explained, is_committed, write
+
+_HEADER_LINES: Final = 2  # the version of the format, and the time and settings of the batch
+
+
+class PlannedBatch(msgspec.Struct, frozen=True):
+    batch_id: int
+    digest: str
+
+
+def planned_batch(location: str | None) -> PlannedBatch | None:
+    """The batch that was planned last; None if the checkpoint is not in a file system that can be read from here."""
+    folder = _local(location)
+    if folder is None:
+        return None
+    offsets = os.path.join(folder, "offsets")
+    try:
+        batch_id = max((int(name) for name in os.listdir(offsets) if name.isascii() and name.isdigit()), default=None)
+        if batch_id is None:
+            return None
+        with open(os.path.join(offsets, str(batch_id)), encoding="utf-8") as file:
+            sources = file.read().splitlines()[_HEADER_LINES:]
+    except (OSError, UnicodeDecodeError):
+        return None
+    return PlannedBatch(batch_id, sha256("\n".join(sources).encode()).hexdigest())
+
+
+def _local(location: str | None) -> str | None:
+    if not location:
+        return None
+    parts = urlsplit(location)
+    if not parts.scheme:
+        return location
+    return unquote(parts.path) if parts.scheme == "file" else None
+
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"

@@ -18,12 +18,11 @@ from headrace.columns.offsets import offsets_at
 from headrace.columns.schema import ARROW_SCHEMA, SPARK_DDL
 from headrace.model.errors import InvalidConfig
 from headrace.spark.decoding import decoder, value_ddl
-from headrace.spark.loss import fit_to_log
 from headrace.spark.offsets import OffsetRange, split_ranges
 from headrace.spark.options import RAW_VALUE, SourceOptions, parse, parse_columns
 from headrace.spark.planning import describe_log, resolve_offsets
 from headrace.spark.pushdown import PushedFilters, after_time, pushed_filters
-from headrace.spark.reading import rows
+from headrace.spark.reading import fit_to_log, rows
 
 _DDL = {column.split(" ", 1)[0]: column for column in SPARK_DDL.split(", ", len(ARROW_SCHEMA) - 1)}
 

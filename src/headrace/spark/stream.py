@@ -24,13 +24,10 @@ from pyspark.sql.types import StructType
 from headrace.client.metadata import TopicPartition
 from headrace.columns.offsets import OffsetBounds
 from headrace.runtime.clock import Clock, SystemClock
-from headrace.spark.errors import DataLost
-from headrace.spark.loss import fit_to_log, log, report_data_loss
 from headrace.spark.offsets import OffsetMap, OffsetRange, StreamOffset, share_limit, split_ranges
 from headrace.spark.options import parse
-from headrace.spark.planning import LogView, describe_log, resolve_offsets
-from headrace.spark.progress import GroupProgress
-from headrace.spark.reading import rows
+from headrace.spark.planning import GroupProgress, LogView, describe_log, resolve_offsets
+from headrace.spark.reading import DataLost, fit_to_log, log, report_data_loss, rows
 from headrace.spark.source import checked_schema
 
 _EMPTY_BOUNDS = OffsetBounds(0, 0)

@@ -1,26 +1,30 @@
-"""What one task of a write does with its rows: into a transaction of its own, which it leaves open for the driver.
+"""Write the rows of one Spark task: into its own transaction, which the driver commits.
 
     rows -> windows -> columns of records -> rows of each partition -> batches -> brokers
 
-The transaction is a member of the write's bundle (`headrace.client.transactions.joint_commits`): all tasks commit as
-one, or none does. A task that finds its batch committed already, since the driver died between that and its own note of
-it, writes nothing. It fails if a later batch is committed, or this one with other offsets: skipping it would lose its
-rows. A task that fails aborts what it wrote; one that is killed leaves that to the attempt after it, to the bundle's
-next commit, or to the transaction's timeout, whichever comes first.
-
-Without a bundle (`delivery=at-least-once`) rows are there as soon as they are written, and twice if a task is repeated.
+- The transaction is a member of the write's joint commit (`headrace.client.transactions.joint_commits`): all tasks
+  commit, or none does.
+- A task whose batch is already committed, because the driver failed between the commit and its own checkpoint, writes
+  nothing. A task fails if a later batch is committed, or this one with other offsets: skipping it would lose its rows.
+- A task that fails aborts its transaction. The transaction of a killed task is aborted by the next attempt, by the next
+  joint commit, or by its timeout, whichever comes first.
+- Without a joint commit (`delivery=at-least-once`) rows are readable as soon as they are written, and twice if a task
+  is repeated.
+- Routing keeps the order of the rows of a partition. The partition column has precedence over the key. Rows with
+  neither go to one partition per batch, so that batches are few and large; the first partition is random.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headrace.client.cluster import Cluster
@@ -32,7 +36,7 @@ from headrace.client.transactions.joint_commits import (
     abort_joint_commit,
     describe_joint_commit,
 )
-from headrace.columns.encode import encode_batches
+from headrace.columns.encode import encode_batches, partitions_of
 from headrace.columns.link import SyncCluster, sync_cluster
 from headrace.model.errors import (
     HeadraceError,
@@ -45,10 +49,74 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.entropy import SystemEntropy
-from headrace.spark.sink_columns import RecordColumnsBuilder, SinkColumns
+from headrace.runtime.entropy import Entropy, SystemEntropy
+from headrace.spark.sink_columns import InvalidRow, RecordColumnsBuilder, SinkColumns
 from headrace.spark.sink_options import SinkOptions
-from headrace.spark.sink_routing import PartitionRows, RowRouter
+
+
+class PartitionRows(NamedTuple):
+    """The rows at these indexes (None: all of them) go to one partition."""
+
+    target: TopicPartition
+    rows: pa.RecordBatch
+    indexes: pa.Array | None
+
+
+class RowRouter:
+    """`total_offset_count` tells how many partitions a topic has."""
+
+    def __init__(self, count_of: Callable[[str], int], batch_bytes: int, entropy: Entropy) -> None:
+        self._count_of = count_of
+        self._batch_bytes = batch_bytes
+        self._entropy = entropy
+
+    def parts(self, rows: pa.RecordBatch) -> Iterator[PartitionRows]:
+        """The rows by topic and partition. Raises InvalidRow for a partition that is not there."""
+        topics = rows.column("topic")
+        names = pc.unique(topics).to_pylist()
+        for name in names:
+            theirs = rows if len(names) == 1 else rows.filter(pc.equal(topics, name))
+            count = self._count_of(name)
+            if "partition" in theirs.schema.names:
+                yield from _parts(theirs, name, self._named(theirs, name, count))
+            elif theirs.column("key").null_count < len(theirs):
+                yield from _parts(theirs, name, self._by_key(theirs, count))
+            else:
+                yield from self._dealt(theirs, name, count)
+
+    def _by_key(self, rows: pa.RecordBatch, count: int) -> pa.Array:
+        return partitions_of(rows.column("key"), count, keyless=self._any(count))
+
+    def _named(self, rows: pa.RecordBatch, topic: str, count: int) -> pa.Array:
+        named = rows.column("partition")
+        ends = pc.min_max(named)
+        for end in (ends["min"].as_py(), ends["max"].as_py()):
+            if end is not None and not 0 <= end < count:
+                raise InvalidRow(f"a row is for partition {end} of topic {topic!r}, which has 0 to {count - 1}")
+        return pc.coalesce(named, self._by_key(rows, count)) if named.null_count else named
+
+    def _dealt(self, rows: pa.RecordBatch, topic: str, count: int) -> Iterator[PartitionRows]:
+        """About a batch for each partition in turn."""
+        each = max(1, len(rows) * self._batch_bytes // max(1, rows.nbytes))
+        first = self._any(count)
+        for turn, position in enumerate(range(0, len(rows), each)):
+            yield PartitionRows(TopicPartition(topic, (first + turn) % count), rows.slice(position, each), None)
+
+    def _any(self, count: int) -> int:
+        return self._entropy.integer(0, count - 1)
+
+
+def _parts(rows: pa.RecordBatch, topic: str, numbers: pa.Array) -> Iterator[PartitionRows]:
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(numbers).to_pylist()}
+    if len(counts) == 1:
+        yield PartitionRows(TopicPartition(topic, next(iter(counts))), rows, None)
+        return
+    order = pc.array_sort_indices(numbers)  # stable: each partition's rows keep their order
+    position = 0
+    for number in sorted(counts):
+        yield PartitionRows(TopicPartition(topic, number), rows, order.slice(position, counts[number]))
+        position += counts[number]
+
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 """So much of a task's rows is parted by partition at a time: enough that many partitions get batches worth sending."""

@@ -17,7 +17,7 @@ from tests.unit.pipeline.fakes import TOML, FakeJob
 
 from headrace.cli.main import main
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.pipeline import jobs
+from headrace.pipeline import job as jobs
 from headrace.pipeline.job import JobProgress, JobResult, JobRun
 from headrace.pipeline.state import Process, Status, WorkFolder
 

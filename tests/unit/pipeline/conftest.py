@@ -10,7 +10,7 @@ import pytest
 from tests.unit.pipeline import fakes
 from tests.unit.pipeline.in_process_run import Brokers, InProcessRun
 
-from headrace.pipeline import jobs
+from headrace.pipeline import job as jobs
 from headrace.testkit.embedded import EmbeddedBroker
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct, structs
 
 from headrace.pipeline.settings import PipelineTable, SparkTable
-from headrace.pipeline.transform import TransformSettings
+from headrace.pipeline.transform.transform_job import TransformSettings
 
 TEXT = Path(__file__).parents[3].joinpath("docs", "pipelines.md").read_text()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.jobs import JOBS
+from headrace.pipeline.job import JOBS
 from headrace.pipeline.runner import make_job
 from headrace.pipeline.samples import TABLES, CannotWriteSample, write_sample
 from headrace.pipeline.settings import read_pipeline

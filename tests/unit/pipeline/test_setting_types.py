@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.pipeline.setting_types import parse_size
+from headrace.pipeline.settings import parse_size
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark.decoding import decode_column, decode_column_or_null, decoder, value_ddl
-from headrace.spark.errors import BadValue
+from headrace.spark.decoding import BadValue, decode_column, decode_column_or_null, decoder, value_ddl
 
 PERSON = pa.struct([("id", pa.int64()), ("name", pa.string())])
 

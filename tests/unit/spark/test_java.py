@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark import java
-from headrace.spark.java import cache_folder, java_home
-from headrace.spark.session import environment, is_local
+from headrace.spark.session import _shim, cache_folder, environment, is_local, java_home
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def test_the_folder_is_made_once(cache: Path) -> None:
 
 
 def test_another_java_has_another_folder(cache: Path, tmp_path: Path) -> None:
-    first, second = (java._shim(an_executable(tmp_path / name / "bin" / "java")) for name in ("one", "two"))
+    first, second = (_shim(an_executable(tmp_path / name / "bin" / "java")) for name in ("one", "two"))
     assert first != second
 
 
@@ -69,7 +67,7 @@ def test_without_a_home_the_folder_for_what_is_temporary_is_used(
 
 
 def test_without_the_wheel_the_java_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda _name: None)
+    monkeypatch.setattr(sys.modules["headrace.spark.session"], "find_spec", lambda _name: None)
     there = an_executable(tmp_path / "jdk" / "bin" / "java")
     monkeypatch.setenv("PATH", str(there.parent))
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -9,10 +9,9 @@ from tests.unit.archive.archive_support import TOPIC, TOPIC_ID, add, archive_in,
 
 from headrace.archive.errors import ArchiveOfAnotherTopic
 from headrace.columns.offsets import OffsetBounds
-from headrace.spark.errors import DataLost
-from headrace.spark.loss import fit_to_log, read_archived
 from headrace.spark.offsets import OffsetRange
 from headrace.spark.options import parse
+from headrace.spark.reading import DataLost, fit_to_log, read_archived
 
 FAIL = parse({"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}, streaming=True)
 SKIP = msgspec.structs.replace(FAIL, on_data_loss="skip")

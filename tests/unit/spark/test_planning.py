@@ -16,8 +16,7 @@ from headrace.columns.link import sync_cluster
 from headrace.columns.offsets import OffsetBounds
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.spark.options import SourceOptions, parse
-from headrace.spark.planning import describe_log, resolve_offsets
-from headrace.spark.progress import GroupProgress
+from headrace.spark.planning import GroupProgress, describe_log, resolve_offsets
 from headrace.spark.source import BatchReader, ddl
 from headrace.testkit import EmbeddedBroker
 

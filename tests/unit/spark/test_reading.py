@@ -15,12 +15,13 @@ from headrace.client.produce.producer import Producer
 from headrace.columns.link import sync_cluster
 from headrace.columns.scan import RangeOutOfLog
 from headrace.columns.schema import schema_of
-from headrace.spark import loss, reading
-from headrace.spark.errors import BadValue, DataLost
+from headrace.spark import reading
+from headrace.spark import reading as loss
+from headrace.spark.decoding import BadValue
 from headrace.spark.offsets import OffsetRange
 from headrace.spark.options import SourceOptions, parse
 from headrace.spark.planning import describe_log
-from headrace.spark.reading import rows
+from headrace.spark.reading import DataLost, rows
 from headrace.testkit.embedded import EmbeddedBroker
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}

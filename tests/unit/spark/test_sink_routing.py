@@ -11,7 +11,7 @@ import pytest
 from headrace.client.produce.partitioner import partition_for_key
 from headrace.runtime.entropy import SystemEntropy
 from headrace.spark.sink_columns import InvalidRow
-from headrace.spark.sink_routing import RowRouter
+from headrace.spark.writing import RowRouter
 
 COUNTS = {"few": 2, "many": 7}
 

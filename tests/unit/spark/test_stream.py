@@ -11,10 +11,11 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 from headrace.client.metadata import TopicPartition
 from headrace.columns.offsets import OffsetBounds
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.spark import planning, progress, stream
-from headrace.spark.errors import DataLost
+from headrace.spark import planning, stream
+from headrace.spark import planning as progress
 from headrace.spark.offsets import OffsetMap, OffsetRange
 from headrace.spark.planning import LogView
+from headrace.spark.reading import DataLost
 from headrace.spark.stream import StreamReader
 
 SCHEMA = StructType().add("offset", LongType()).add("value", BinaryType())
