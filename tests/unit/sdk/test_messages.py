@@ -58,7 +58,7 @@ def test_an_exception_gives_the_message_back_and_the_loop_goes_on(caplog: pytest
 
     with caplog.at_level(logging.WARNING, "headrace"):
         run_scenario(scenario)
-    assert "jobs:0:0 failed at attempt 1" in caplog.text
+    assert "handler failed message=jobs:0:0 attempt=1" in caplog.text
     assert "not today" in caplog.text
 
 
@@ -159,7 +159,7 @@ def test_work_whose_lease_is_over_does_not_end_the_loop(caplog: pytest.LogCaptur
 
     with caplog.at_level(logging.WARNING, "headrace"):
         run_scenario(scenario)
-    assert "jobs:0:0 was worked on, but not settled" in caplog.text
+    assert "message was processed but not settled message=jobs:0:0" in caplog.text
 
 
 def test_a_stop_ends_the_iteration_and_gives_back_what_nobody_has_taken() -> None:
