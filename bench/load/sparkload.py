@@ -134,7 +134,7 @@ class _Run:
         self.brokers = brokers
         self.work = work
 
-    def tell(self, progress: JobProgress) -> None:
+    def report_progress(self, progress: JobProgress) -> None:
         """Nobody looks."""
 
     def wait(self, seconds: float) -> None:

@@ -137,7 +137,7 @@ def test_sql_goes_on_where_it_was(stage: Stage) -> None:
     plan = stage.plan()
     assert any(f"reads {stage.source}, 2 partitions, 4 records" in line for line in plan)
     assert any("writes value string, key binary" in line for line in plan)
-    assert any("goes on after batch" in line for line in plan)
+    assert any("continues after batch" in line for line in plan)
 
 
 def test_python_describes_views_and_sinks_and_all_flows_run_together(stage: Stage) -> None:
@@ -209,7 +209,7 @@ def forward():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("dp.create_sink('out', 'headrace', {'topic': 't'})", "nothing is written anywhere"),
+        ("dp.create_sink('out', 'headrace', {'topic': 't'})", "the file writes nothing"),
         ("@dp.table\ndef t(): return None", r"t is a table, .*x\.py, line 2"),
         ("@dp.append_flow(target='ot')\ndef f(): return None\ndp.create_sink('out', 'noop')", "did you mean out"),
         ("import nothing_of_the_kind", r"ModuleNotFoundError: .*x\.py, line 2"),

@@ -1,10 +1,12 @@
-"""The job `archive`: topics to Parquet files, each offset once.
+"""The job `archive`: copy topics to Parquet files, each offset once.
 
-What is to be done is what lies between the end of the archive's manifest and the last stable offset, cut into pieces of
-about a file each. A task reads a piece and writes its file, past Java; the driver adds the files to the manifest in the
-order of their offsets. The manifest is the only account: whoever dies leaves files that it does not name, and the next
-run plans from its end. The consumer group follows it, so that others see the lag; nothing is read from there again,
-but for where an archive begins that is not to begin with the oldest record.
+- A run archives what lies between the end of the archive's manifest and the last stable offset, in ranges of about one
+  file each. A task reads a range and writes its file, without Java; the driver adds the files to the manifest in the
+  order of their offsets.
+- Only the manifest decides what is archived. A failed process leaves files that it does not name, and the next run
+  plans from its end.
+- The consumer group follows the manifest, so that lag tools show the job. The job reads its offset only to choose the
+  start of a partition that is not in the archive yet, unless that starts at the oldest record.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ from headrace.pipeline.spark_tasks import SparkTaskPool, run_task
 from headrace.pipeline.topic_selection import location_of, log_bytes, topic_ids, topic_names, wrong_topics
 from headrace.runtime.clock import Clock, SystemClock
 
-_FILES_TO_COMPACT = 16  # in a continuous run: merging two and two would write each row again and again
+_FILES_TO_COMPACT = 16  # in a continuous run: merging pairs of files would rewrite each row many times
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[archive]`. `topics` are names, or patterns where they could be no name. `file_bytes` counts the log's bytes."""
+    """`[archive]`. `topics` are names or patterns. `file_bytes` counts bytes of the log."""
 
     topics: list[str]
     path: str
@@ -55,7 +57,7 @@ class ArchiveSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArchiveTask(msgspec.Struct, frozen=True):
-    """What one task is told."""
+    """The range of offsets that one Spark task archives as one file."""
 
     brokers: str
     location: str
@@ -68,23 +70,23 @@ class ArchiveTask(msgspec.Struct, frozen=True):
 
 
 class RangeUnavailable(msgspec.Struct, frozen=True):
-    """The piece could not be read: it has left the log meanwhile."""
+    """The range could not be read: it was removed from the log."""
 
     why: str
 
 
-def run_archive_task(piece: ArchiveTask) -> ArchivedFile | RangeUnavailable:
-    """What a task does."""
-    subject = piece.subject
-    rows = scan(piece.brokers, subject.topic, subject.partition, subject.first, subject.last + 1)
+def run_archive_task(task: ArchiveTask) -> ArchivedFile | RangeUnavailable:
+    """Runs in a Spark worker."""
+    subject = task.subject
+    rows = scan(task.brokers, subject.topic, subject.partition, subject.first, subject.last + 1)
     try:
-        return write_file(open_storage(piece.location), subject, rows, piece.rules)
+        return write_file(open_storage(task.location), subject, rows, task.rules)
     except OffsetOutOfRange as error:
         return RangeUnavailable(error.message)
 
 
 class PendingRange(msgspec.Struct, frozen=True):
-    """What is to be archived of a partition: [start, end)."""
+    """The offsets [start, end) of a partition that are not archived yet."""
 
     target: TopicPartition
     topic_id: str
@@ -123,7 +125,7 @@ class ArchiveJob(Job):
             if files := sum(1 for _ in self._tasks(run, pending, whole_only=False)):
                 what = "1 file" if files == 1 else f"{files} files"
                 lines.append(f"{pending.target}: offsets {pending.start} to {pending.end - 1} into {what}")
-        return lines or ["nothing to archive: all that there is has been archived"]
+        return lines or ["nothing to archive: the archive is up to date"]
 
     def once(self, run: JobRun) -> JobResult:
         return self._archive_round(run, whole_only=False, files_min=2)
@@ -134,8 +136,8 @@ class ArchiveJob(Job):
         files = records = 0
         while True:
             is_due = self._clock.monotonic() - flushed_at >= interval
-            outcome = self._archive_round(run, whole_only=not is_due, files_min=_FILES_TO_COMPACT)
-            files, records = files + int(outcome.figures["files"]), records + int(outcome.figures["records"])
+            result = self._archive_round(run, whole_only=not is_due, files_min=_FILES_TO_COMPACT)
+            files, records = files + int(result.figures["files"]), records + int(result.figures["records"])
             if is_due:
                 flushed_at = self._clock.monotonic()
             if not run.stop_requested:
@@ -146,14 +148,14 @@ class ArchiveJob(Job):
     # --- one round ---
 
     def _archive_round(self, run: JobRun, *, whole_only: bool, files_min: int) -> JobResult:
-        """Archive what there is now. Who was slower than somebody else plans again."""
+        """Archive what is available now. After a conflict with another writer, plan again."""
         archive = Archive(self._location)
         work = _ArchiveRound(run, archive, self._group(run), skips=self.settings.on_data_loss == "skip")
         while work.must_replan and not run.stop_requested:
-            todos = list(self._pending_ranges(run, archive))
-            _commit(run.brokers, self._group(run), {pending.target: pending.start for pending in todos})
-            work.open({pending.target.topic for pending in todos}, self._clock.now_ms())
-            work.do([list(self._tasks(run, pending, whole_only)) for pending in todos])
+            ranges = list(self._pending_ranges(run, archive))
+            _commit(run.brokers, self._group(run), {pending.target: pending.start for pending in ranges})
+            work.open({pending.target.topic for pending in ranges}, self._clock.now_ms())
+            work.do([list(self._tasks(run, pending, whole_only)) for pending in ranges])
         merged = 0
         if self.settings.compact and not run.stop_requested:
             for catalogue in work.catalogues:
@@ -186,11 +188,11 @@ class ArchiveJob(Job):
             return max(start, found.earliest)
         raise ArchiveGap(
             f"offsets {start} to {found.earliest - 1} of {target} were removed from the log before they were archived; "
-            'on_data_loss = "skip" goes on without them, and a longer retention.ms keeps it from happening'
+            'set on_data_loss = "skip" to continue without them, and raise retention.ms to avoid this'
         )
 
     def _first(self, run: JobRun, target: TopicPartition, found: OffsetBounds) -> int:
-        """Where the archive of a partition begins of which there is nothing yet."""
+        """The start of a partition that is not in the archive yet."""
         time_ms = self._begin_ms()
         if time_ms is None and self.settings.begin == "earliest":
             return found.earliest
@@ -223,7 +225,7 @@ class ArchiveJob(Job):
 
 
 class _ArchiveRound:
-    """Pieces become files of the archive. What was archived is told as it comes."""
+    """Archives ranges, and reports progress file by file."""
 
     def __init__(self, run: JobRun, archive: Archive, group: str, *, skips: bool) -> None:
         self.must_replan = True
@@ -240,39 +242,39 @@ class _ArchiveRound:
         return list(self._catalogues.values())
 
     def open(self, topics: Iterable[str], now_ms: int) -> None:
-        """Have the catalogues at hand, as they are now, and clear up what was left behind by those who died."""
+        """Load the current catalogues, and remove files that failed processes left behind."""
         self._catalogues = {name: self._archive.open(name) for name in sorted(topics)}
         for catalogue in self._catalogues.values():
             catalogue.settle()
             sweep(catalogue, now_ms)
 
     def do(self, tasks: Sequence[Sequence[ArchiveTask]]) -> None:
-        """The pieces of each partition, in their order."""
+        """Run the tasks; those of a partition are in the order of their offsets."""
         self.must_replan = False
-        # Partitions in turn, so that all of them get on.
-        ordered = [piece for turn in zip_longest(*tasks) for piece in turn if piece is not None]
+        # One task of each partition in turn, so that all partitions progress.
+        ordered = [task for turn in zip_longest(*tasks) for task in turn if task is not None]
         if not ordered:
             return
-        self._total = self._done + sum(piece.offsets for piece in ordered)
-        under_way: list[tuple[ArchiveTask, Future[object]]] = []
+        self._total = self._done + sum(task.offsets for task in ordered)
+        running: list[tuple[ArchiveTask, Future[object]]] = []
         try:
-            with SparkTaskPool(self._run.spark, f"{self._run.name}: archive") as spread:
-                for piece in ordered:
-                    task = partial(run_task, function=run_archive_task, item=piece)
-                    under_way.append((piece, spread.submit(task)))
-                self._accept_results(under_way)
+            with SparkTaskPool(self._run.spark, f"{self._run.name}: archive") as pool:
+                for task in ordered:
+                    work = partial(run_task, function=run_archive_task, item=task)
+                    running.append((task, pool.submit(work)))
+                self._accept_results(running)
         finally:
-            for piece, future in under_way:
+            for task, future in running:
                 if future.done() and not future.cancelled() and future.exception() is None:
-                    _discard(self._catalogues[piece.subject.topic], future.result())
+                    _discard(self._catalogues[task.subject.topic], future.result())
 
-    def _accept_results(self, under_way: Sequence[tuple[ArchiveTask, Future[object]]]) -> None:
-        """Add the files in the order of their offsets: where one is missing, those behind it are given up."""
-        given_up: set[tuple[str, int]] = set()
-        for piece, future in under_way:
-            key = (piece.subject.topic, piece.subject.partition)
-            if key in given_up or (self._run.stop_requested and future.cancel()):
-                given_up.add(key)
+    def _accept_results(self, running: Sequence[tuple[ArchiveTask, Future[object]]]) -> None:
+        """Add the files in the order of their offsets. After a missing file, drop the later ones of the partition."""
+        dropped: set[tuple[str, int]] = set()
+        for task, future in running:
+            key = (task.subject.topic, task.subject.partition)
+            if key in dropped or (self._run.stop_requested and future.cancel()):
+                dropped.add(key)
                 future.cancel()
                 continue
             result = future.result()
@@ -281,29 +283,33 @@ class _ArchiveRound:
                     self._report_lost(result)
                 else:
                     assert isinstance(result, ArchivedFile)
-                    self._add(self._catalogues[piece.subject.topic], piece, result)
+                    self._add(self._catalogues[task.subject.topic], task, result)
                     continue
             except ArchiveConflict:
                 pass
-            given_up.add(key)
+            dropped.add(key)
             self.must_replan = True
 
-    def _report_lost(self, vanished: RangeUnavailable) -> None:
+    def _report_lost(self, lost: RangeUnavailable) -> None:
         if not self._skips:
-            raise ArchiveGap(f'{vanished.why}; on_data_loss = "skip" goes on without them')
+            raise ArchiveGap(f'{lost.why}; set on_data_loss = "skip" to continue without them')
 
-    def _add(self, catalogue: ArchiveCatalogue, piece: ArchiveTask, file: ArchivedFile) -> None:
-        topic_id = piece.subject.topic_id
-        # An id is never given twice: if the topic still has it now, the task has read this topic.
+    def _add(self, catalogue: ArchiveCatalogue, task: ArchiveTask, file: ArchivedFile) -> None:
+        topic_id = task.subject.topic_id
+        # Ids are never reused: if the topic still has this id, the task has read this topic.
         if topic_ids(self._run.brokers, [catalogue.topic])[catalogue.topic] != topic_id:
-            raise ArchiveOfAnotherTopic(f"topic {catalogue.topic!r} was deleted and made anew while it was archived")
+            raise ArchiveOfAnotherTopic(
+                f"topic {catalogue.topic!r} was deleted and created again while it was archived"
+            )
         catalogue.add(topic_id, [file], gaps=self._skips)
         self._commit(catalogue)
         self.files += 1
         self.records += file.records
         self.size_bytes += file.bytes
-        self._done += piece.offsets
-        self._run.tell(JobProgress(self._done, self._total, note=f"{self.files} files, {self.size_bytes} bytes"))
+        self._done += task.offsets
+        self._run.report_progress(
+            JobProgress(self._done, self._total, note=f"{self.files} files, {self.size_bytes} bytes")
+        )
 
     def _commit(self, catalogue: ArchiveCatalogue) -> None:
         ends = {TopicPartition(catalogue.topic, p): catalogue.end_offset(p) for p in catalogue.partitions}
@@ -311,7 +317,7 @@ class _ArchiveRound:
 
 
 def _discard(catalogue: ArchiveCatalogue, result: object) -> None:
-    """What has not become part of the archive is not left lying about."""
+    """Delete a file that was not added to the archive."""
     if isinstance(result, ArchivedFile) and catalogue.all_files.file_named(result.name) != result:
         catalogue.discard(result)
 

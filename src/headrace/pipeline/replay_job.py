@@ -1,8 +1,9 @@
-"""The job `replay`: records of an archive, or of a topic, into a topic; each once, in order per partition.
+"""The job `replay`: copy records of an archive or of a topic to a topic, each once, in order per partition.
 
-Every partition is cut into stretches of offsets, which are written and committed one after another; partitions go side
-by side. A stretch is one transaction, and its commit notes its last offset (`replay_account`). Whoever dies before the
-commit has written nothing that anybody reads; whoever dies after it goes on behind it.
+- Each partition is divided into ranges of offsets, which are written and committed one after another. Partitions are
+  processed concurrently.
+- A range is one transaction, and its commit stores its last offset (`ReplayAccount`). After a failure before the
+  commit, readers see nothing of the range; after a failure behind it, the next run continues behind the range.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class ReplaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[replay]`. Without `archive` the topics' own logs are read. `to` is a topic, with `{topic}` for the name of the
-    one that is read, or a table from one to the other."""
+    """`[replay]`. Without `archive` the logs of the topics are read. `to` is the target topic, with `{topic}` for the
+    name of the source, or a table from source to target."""
 
     topics: list[str]
     to: str | dict[str, str]
@@ -56,7 +57,7 @@ class ReplaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TopicPartitionSpan(msgspec.Struct, frozen=True):
-    """What is there to be replayed of a partition: [start, end)."""
+    """The available offsets of a partition: [start, end)."""
 
     partition: int
     start: int
@@ -70,7 +71,7 @@ class SourceTopic(msgspec.Struct, frozen=True):
 
 
 class PartitionReplay(msgspec.Struct, frozen=True):
-    """One partition, from where it was left to its end."""
+    """The rest of one partition: the offsets [start, end)."""
 
     route: ReplayRoute
     start: int
@@ -117,7 +118,7 @@ class ReplayJob(Job):
                 where = f"{target}[{replay.route.partition}]" if self.settings.keep_partitions else target
                 span = f"offsets {replay.start} to {replay.end - 1}"
                 lines.append(f"{source.topic}[{replay.route.partition}]: {span} to {where}")
-        return lines or ["nothing to replay: this pipeline has replayed all of it"]
+        return lines or ["nothing to replay: this pipeline has replayed everything"]
 
     def once(self, run: JobRun) -> JobResult:
         account = self._account(run)
@@ -128,7 +129,7 @@ class ReplayJob(Job):
             _make_topic(run.brokers, target, count)
             replays += self._partition_replays(run, account, source, target)
         if not replays:
-            return JobResult(True, "nothing to replay: this pipeline has replayed all of it", {"records": 0})
+            return JobResult(True, "nothing to replay: this pipeline has replayed everything", {"records": 0})
         records = self._replay(run, account, replays)
         return JobResult(True, f"{records} records replayed", {"records": records})
 
@@ -175,7 +176,7 @@ class ReplayJob(Job):
     ) -> Iterator[PartitionReplay]:
         target_id = topic_ids(run.brokers, [target])[target]
         if target_id == source.topic_id and self._location is None:
-            raise InvalidConfig(f"topic {target!r} would be replayed into itself; name another with `to`")
+            raise InvalidConfig(f"topic {target!r} would be replayed into itself; choose another target with `to`")
         for span in source.spans:
             route = ReplayRoute(source.topic, source.topic_id, span.partition, target, target_id)
             start = max(span.start, account.position(route))
@@ -184,8 +185,8 @@ class ReplayJob(Job):
 
     def _account(self, run: JobRun) -> ReplayAccount:
         settings = self.settings
-        chosen_by = ReplaySelection(settings.filter, settings.from_time, settings.from_offset, settings.keep_partitions)
-        return ReplayAccount(run.brokers, run.name, run.work, chosen_by)
+        selection = ReplaySelection(settings.filter, settings.from_time, settings.from_offset, settings.keep_partitions)
+        return ReplayAccount(run.brokers, run.name, run.work, selection)
 
     # --- where it goes ---
 
@@ -194,7 +195,7 @@ class ReplayJob(Job):
         if isinstance(to, str):
             return check_topic_name(to.replace("{topic}", topic))
         if topic not in to:
-            raise InvalidConfig(f"topic {topic!r} is to be replayed, but `to` does not say where to")
+            raise InvalidConfig(f"topic {topic!r} is selected, but `to` has no target for it")
         return check_topic_name(to[topic])
 
     def _check_targets(self) -> None:
@@ -203,11 +204,11 @@ class ReplayJob(Job):
             check_topic_name(name)
 
     def _checked_count(self, source: SourceTopic, target: str, count: int | None) -> int:
-        """How many partitions the target has or gets."""
+        """The number of partitions that the target has, or will be created with."""
         needed = max((span.partition for span in source.spans), default=0) + 1
         if count is None:
             if not self.settings.create:
-                raise UnknownTopicOrPartition(f"there is no topic {target!r}; `create = true` makes it")
+                raise UnknownTopicOrPartition(f"there is no topic {target!r}; set `create = true` to create it")
             return needed
         if self.settings.keep_partitions and count < needed:
             raise InvalidPartitions(
@@ -222,35 +223,35 @@ class ReplayJob(Job):
         total = sum(replay.end - replay.start for replay in replays)
         done = records = 0
         positions = {replay.route: replay.start for replay in replays}
-        with SparkTaskPool(run.spark, f"{run.name}: replay") as spread:
-            under_way: dict[Future[tuple[int, int]], PartitionReplay] = {}
+        with SparkTaskPool(run.spark, f"{run.name}: replay") as pool:
+            running: dict[Future[tuple[int, int]], PartitionReplay] = {}
 
-            def go_on(replay: PartitionReplay) -> None:
+            def start_next(replay: PartitionReplay) -> None:
                 start = positions[replay.route]
                 if start < replay.end and not run.stop_requested:
                     end = min(start + self.settings.chunk_records, replay.end)
                     task, target = self._task(run, replay.route, start, end), self._target(run, account, replay)
                     work = partial(self._replay_range, account, replay.route, task, target)
-                    under_way[spread.submit(work)] = replay
+                    running[pool.submit(work)] = replay
 
             for replay in replays:
-                go_on(replay)
-            while under_way:
-                for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                    replay = under_way.pop(future)
+                start_next(replay)
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    replay = running.pop(future)
                     written, end = future.result()
                     account.replayed(replay.route, end)
                     records += written
                     done += end - positions[replay.route]
                     positions[replay.route] = end
-                    run.tell(JobProgress(done, total, unit="offsets", note=f"{records} records"))
-                    go_on(replay)
+                    run.report_progress(JobProgress(done, total, unit="offsets", note=f"{records} records"))
+                    start_next(replay)
         return records
 
     def _replay_range(
         self, account: ReplayAccount, route: ReplayRoute, task: ReplayTask, target: ReplayTarget, spark: SparkSession
     ) -> tuple[int, int]:
-        """One stretch; how many records it gave, and the offset behind it."""
+        """Replay one range; the number of its records, and the offset behind it."""
         from headrace.pipeline.replay_task import ReplayResult, run_replay_task
 
         if self.settings.filter is None:
@@ -291,14 +292,14 @@ class ReplayJob(Job):
 
 
 def _all_partitions(source: SourceTopic, target: str) -> Sequence[PartitionReplay]:
-    """What a topic that is not there yet would get."""
+    """The replays into a topic that does not exist yet."""
     routes = (ReplayRoute(source.topic, source.topic_id, span.partition, target, "") for span in source.spans)
     replays = (PartitionReplay(route, span.start, span.end) for route, span in zip(routes, source.spans, strict=True))
     return [replay for replay in replays if replay.start < replay.end]
 
 
 def _partitions(brokers: str, topic: str) -> int | None:
-    """How many the topic has; None if there is no such topic."""
+    """The number of partitions; None if the topic does not exist."""
 
     async def ask(cluster: Cluster) -> int | None:
         try:

@@ -33,7 +33,7 @@ _SIZES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
 
 def parse_size(text: str) -> int:
-    """Bytes of 128MB, 1GiB, 512 kB or 4096; raises ValueError with a sentence for the user."""
+    """The bytes of 128MB, 1GiB, 512 kB or 4096; raises ValueError with a message for the user."""
     number = text.rstrip("BKMGTIbkmgti ")
     unit = text[len(number) :].strip().lower()
     if not number.isascii() or not number.isdigit() or unit not in _SIZES:
@@ -47,7 +47,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def problems_in(value: Any, kind: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Where something is wrong, and what; the rest is as its type has it."""
+    """The problems of a value: path and message."""
     if _is_struct(kind):
         yield from _problems_in_table(value, kind, path)
     elif tagged := _tagged(kind):
@@ -98,7 +98,7 @@ def _problems_in_tagged(
 
 
 def value_of(kind: Any, key: str, text: str) -> tuple[list[str], Any]:
-    """The names that a dotted key goes through, and its value; unknown ones are left for `problems_in` to name."""
+    """The names in a dotted key, and the value in the type of the key. `problems_in` reports unknown names."""
     names = []
     while True:
         if _is_struct(kind):
@@ -107,7 +107,7 @@ def value_of(kind: Any, key: str, text: str) -> tuple[list[str], Any]:
             kind = next((field.type for field in structs.fields(kind) if field.encode_name == name), str)
         elif get_origin(kind) is dict and key:
             inner = get_args(kind)[1]
-            # In a table of plain values, such as Spark's own settings, the dots belong to the name.
+            # In a table of plain values, such as the settings of Spark, dots are part of the name.
             name, _, key = key.partition(".") if _is_struct(inner) or get_origin(inner) is dict else (key, "", "")
             names.append(name)
             kind = inner
@@ -145,7 +145,7 @@ def _shown_value(value: Any) -> str:
 
 
 def _read(kind: Any, text: str) -> Any:
-    """The value of a text by the type that is expected; what does not fit stays text, to be refused with its type."""
+    """Convert text to the expected type. What does not fit stays text, which `problems_in` then reports."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if text[:1] not in ("[", "{"):
         if str in kinds:
@@ -159,7 +159,7 @@ def _read(kind: Any, text: str) -> Any:
 
 
 def _tagged(kind: Any) -> dict[str, Any]:
-    """The Structs of a union, by their tags; none for any other type."""
+    """The Structs of a tagged union, by tag; none for any other type."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
     if not kinds or not all(_is_struct(one) for one in kinds):
         return {}
@@ -172,7 +172,7 @@ def _is_struct(kind: Any) -> bool:
 
 BROKERS_DEFAULT: Final = "127.0.0.1:9092"
 WORK_FOLDERS: Final = "headrace-pipelines"
-"""Beside the file: one folder for each pipeline, named as it is."""
+"""Next to the file: contains one work folder per pipeline, with its name."""
 
 Mode = Literal["once", "continuous"]
 
@@ -191,14 +191,14 @@ class PipelineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SparkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[spark]`; `conf` holds Spark's own settings by their names."""
+    """`[spark]`; `conf` maps the names of Spark's settings to values."""
 
     master: str = "local[*]"
     conf: dict[str, str | bool | int | float] = {}
 
 
 class SettingsProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong; `table` and `key` are empty where it concerns the whole."""
+    """One problem; `table` and `key` are empty if it concerns the whole file."""
 
     file: str
     table: str
@@ -207,8 +207,8 @@ class SettingsProblem(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        place = f"[{self.table}] {self.key}".rstrip() if self.table else self.key
-        return f"{self.file}: {place}: {self.what}" if place else f"{self.file}: {self.what}"
+        where = f"[{self.table}] {self.key}".rstrip() if self.table else self.key
+        return f"{self.file}: {where}: {self.what}" if where else f"{self.file}: {self.what}"
 
 
 class InvalidPipeline(HeadraceError):
@@ -222,7 +222,7 @@ class InvalidPipeline(HeadraceError):
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """One pipeline, ready to run. `folder`: from where paths count; `work`: what it keeps between runs."""
+    """A checked pipeline. `folder`: resolves relative paths; `work`: its state between runs."""
 
     name: str
     job: str
@@ -238,20 +238,20 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 
 def read_pipeline(path: Path, changes: Sequence[str] = (), *, brokers: str = BROKERS_DEFAULT) -> Pipeline:
-    """The pipeline of a file; `changes` are `table.key=value`, `brokers` those to ask where the file names none."""
+    """The pipeline of a file, changed by `changes` (`table.key=value`). `brokers`: used if the file names none."""
     return _pipeline(str(path), path.absolute().parent, read_tables(path), changes, brokers)
 
 
 def pipeline_of_job(
     job: str, changes: Sequence[str], *, folder: Path | None = None, brokers: str = BROKERS_DEFAULT
 ) -> Pipeline:
-    """A pipeline without a file: it is named as its job, and all else is said by `changes`."""
+    """A pipeline without a file: it has the name of its job and the settings of `changes`."""
     tables: dict[str, Any] = {"pipeline": {"name": job, "job": job}}
     return _pipeline("--set", folder or Path.cwd(), tables, changes, brokers)
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """What stands in the file, unchecked."""
+    """The tables of the file, unchecked."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -275,7 +275,7 @@ def _pipeline(file: str, folder: Path, tables: dict[str, Any], changes: Sequence
     spark = msgspec.convert(tables.get("spark", {}), SparkTable)
     try:
         settings = msgspec.convert(tables.get(pipeline.job, {}), kinds[pipeline.job])
-    except msgspec.ValidationError as error:  # what the settings' own check refuses
+    except msgspec.ValidationError as error:  # raised by `__post_init__` of the settings
         raise InvalidPipeline([SettingsProblem(file, pipeline.job, "", str(error))]) from None
     return Pipeline(
         name=pipeline.name,
@@ -293,7 +293,7 @@ def _pipeline(file: str, folder: Path, tables: dict[str, Any], changes: Sequence
 
 
 def _kinds(file: str, tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, type[msgspec.Struct]]:
-    """The tables that may be there, which depends on the job."""
+    """The tables that the job allows, and their types."""
     pipeline = tables.get("pipeline")
     job = pipeline.get("job") if isinstance(pipeline, dict) else None
     job = next((text.partition("=")[2] for text in reversed(changes) if text.startswith("pipeline.job=")), job)
@@ -359,7 +359,7 @@ def _why_unknown(table: str, known: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Times as text, which is how jobs take them: TOML has a type of its own for those without quotes."""
+    """Convert unquoted TOML dates and times to text, which jobs expect."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -26,12 +26,12 @@ T = TypeVar("T")
 
 
 class SparkTaskPool:
-    """Use it as a context: whoever leaves it by an error breaks off what runs."""
+    """A context manager: an error within cancels the running pieces."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.spark = spark
         self._name = name
-        self._pool = ThreadPoolExecutor(max(1, spark.sparkContext.defaultParallelism), "headrace-spread")
+        self._pool = ThreadPoolExecutor(max(1, spark.sparkContext.defaultParallelism), "headrace-spark-tasks")
 
     def __enter__(self) -> Self:
         return self
@@ -42,7 +42,7 @@ class SparkTaskPool:
         self._pool.shutdown(cancel_futures=True)
 
     def submit(self, work: Callable[[SparkSession], T]) -> Future[T]:
-        """Run it in a thread of its own, in which it may start a job of Spark's and wait for it."""
+        """Run `work` in a thread, in which it may start a Spark job and wait for it."""
 
         def in_group() -> T:
             self.spark.sparkContext.setJobGroup(self._name, self._name)
@@ -52,7 +52,7 @@ class SparkTaskPool:
 
 
 def run_task(spark: SparkSession, function: Callable[[T], object], item: T) -> object:
-    """What the function, which workers can import, makes of the item in a task."""
+    """The result of an importable function for the item, computed in one Spark task."""
     (result,) = spark.sparkContext.parallelize([item], 1).map(function).collect()
     return result
 
@@ -65,7 +65,7 @@ Result = TypeVar("Result")
 
 
 class TopicSource(msgspec.Struct, frozen=True, tag=True):
-    """As readers see it who wait for transactions to be committed, or as those do who take everything."""
+    """A topic, read with isolation read_committed or read_uncommitted."""
 
     brokers: str
     name: str
@@ -83,7 +83,7 @@ RecordSource: TypeAlias = TopicSource | ArchiveSource
 
 
 class PartitionRange(msgspec.Struct, frozen=True, gc=False):
-    """Offsets of a partition from `start` to below `end`."""
+    """The offsets [start, end) of a partition."""
 
     partition: int
     start: int
@@ -94,7 +94,7 @@ ReadSource: TypeAlias = Callable[[RecordSource, PartitionRange, Sequence[str]], 
 
 
 def read_source(side: RecordSource, stretch: PartitionRange, columns: Sequence[str]) -> Iterator[Any]:
-    """Record batches of the records that are there, in order."""
+    """The existing records of the range, in order, as Arrow record batches."""
     where = (side.name, stretch.partition, stretch.start, stretch.end)
     if isinstance(side, TopicSource):
         from headrace.columns.scan import scan
@@ -106,7 +106,7 @@ def read_source(side: RecordSource, stretch: PartitionRange, columns: Sequence[s
 
 
 class SourceInspector:
-    """What the driver asks before it hands out tasks."""
+    """Queries that the driver makes before it creates tasks."""
 
     def __init__(self, brokers: str, clock: Clock | None = None) -> None:
         self.brokers = brokers
@@ -117,7 +117,7 @@ class SourceInspector:
         return self._clock.now_ms()
 
     def bounds(self, topic: str, *, read_committed: bool = True) -> dict[int, tuple[int, int]]:
-        """The first offset that is there and the one behind the last, by partition."""
+        """Per partition, the first offset and the offset behind the last."""
         from headrace.columns.scan import bounds
 
         found = bounds(self.brokers, [topic], read_committed=read_committed)
@@ -129,12 +129,12 @@ class SourceInspector:
         return topic_ids(self.brokers, [topic])[topic]
 
     def drops_records(self, topic: str) -> bool:
-        """Whether records are taken out between others: outdated ones, or settled ones."""
-        told = self._configs(topic)
-        return "compact" in told.get("cleanup.policy", "") or told.get("retention.mode") == "acked"
+        """Whether records may be removed from the middle of the log, by compaction or as settled messages."""
+        configs = self._configs(topic)
+        return "compact" in configs.get("cleanup.policy", "") or configs.get("retention.mode") == "acked"
 
     def drops_duplicates(self, topic: str) -> bool:
-        """Whether batches are stored without those of their records that are duplicates."""
+        """Whether the topic removes duplicate records from batches before it stores them."""
         return self._configs(topic).get("dedup.window.ms", "0") != "0"
 
     def _configs(self, topic: str) -> dict[str, str]:
@@ -158,18 +158,18 @@ def split_range(partition: int, start: int, end: int, most: int = RANGE_OFFSETS)
 def run_by_spark(
     run: JobRun, work: Callable[[Task], Result], tasks: Sequence[Task], note: str, at_once: int = _TASKS_AT_ONCE
 ) -> list[Result]:
-    """The results in the order of the tasks, by Spark. Raises `Stopped` when somebody asks for a stop."""
+    """Run the tasks by Spark; the results are in the order of the tasks. Raises `RunStopped` at a stop request."""
     results: list[Result] = []
     for start in range(0, len(tasks), at_once):
         if run.stop_requested:
             raise RunStopped
-        run.tell(JobProgress(start, len(tasks), "tasks", note))
+        run.report_progress(JobProgress(start, len(tasks), "tasks", note))
         some = tasks[start : start + at_once]
         results += run.spark.sparkContext.parallelize(some, len(some)).map(work).collect()
     if tasks:
-        run.tell(JobProgress(len(tasks), len(tasks), "tasks", note))
+        run.report_progress(JobProgress(len(tasks), len(tasks), "tasks", note))
     return results
 
 
 class RunStopped(Exception):
-    """Somebody asked for a stop: what was found so far proves nothing."""
+    """A stop was requested, so the results are incomplete."""

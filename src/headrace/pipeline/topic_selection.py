@@ -1,6 +1,6 @@
-"""Which topics a job is about, and where its archive lies, as the settings have it.
+"""The topics that a job's settings select, and the location of its archive.
 
-A text that could be the name of a topic is one; anything else is a pattern that names must match as a whole (RE2).
+A text that is a valid topic name is a name; any other text is a pattern (RE2) that must match the whole name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_name(text: str) -> bool:
 
 
 def wrong_topics(texts: Sequence[str]) -> Sequence[str]:
-    """What is wrong with them."""
+    """The problems of the texts."""
     if not texts:
         return ["topics: name at least one"]
     found = []
@@ -40,13 +40,13 @@ def wrong_topics(texts: Sequence[str]) -> Sequence[str]:
 
 
 def chosen(texts: Iterable[str], matching: Iterable[str]) -> list[str]:
-    """Those of `matching` that the texts name or match."""
+    """The names of `matching` that equal or match one of the texts."""
     names = list(matching)
     return sorted({n for text in texts for n in names if (n == text if is_name(text) else compiled(text).fullmatch(n))})
 
 
 def topic_names(brokers: str, texts: Iterable[str]) -> list[str]:
-    """The topics that are meant at present; internal ones only if they are named."""
+    """The existing topics that the texts select; internal ones only by name."""
     found: set[str] = set()
     for text in texts:
         found |= {text} if is_name(text) else {*topics_matching(brokers, text)}
@@ -54,7 +54,7 @@ def topic_names(brokers: str, texts: Iterable[str]) -> list[str]:
 
 
 def topic_ids(brokers: str, names: Sequence[str]) -> dict[str, str]:
-    """Which topics have these names now; raises UnknownTopicOrPartition."""
+    """The ids of the topics; raises UnknownTopicOrPartition."""
 
     async def ask(cluster: Cluster) -> dict[str, str]:
         await cluster.call_with_retries(lambda: cluster.refresh(names))
@@ -64,10 +64,10 @@ def topic_ids(brokers: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def log_bytes(brokers: str, name: str) -> dict[int, int]:
-    """What each partition takes on disk."""
+    """The size of each partition on disk."""
     return sync_cluster(brokers).call(lambda cluster: TopicAdmin(cluster).sizes(name))
 
 
 def location_of(path: str, folder: Path) -> str:
-    """Paths count from the folder in which the pipeline's file lies; a URI stands for itself."""
+    """Resolve a path against the folder of the pipeline's file; a URI is returned as it is."""
     return path if "://" in path else str(folder / path)

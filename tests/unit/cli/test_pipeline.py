@@ -38,7 +38,7 @@ def lines(text: str) -> list[Any]:
 def died(name: str = "orders") -> None:
     work = WorkFolder(Path("headrace-pipelines", name))
     work.path.mkdir(parents=True)
-    work.keep(Status(name, "fake", "once", "running", Process.own(), 1, 2, progress=JobProgress(1, 4)))
+    work.write_status(Status(name, "fake", "once", "running", Process.own(), 1, 2, progress=JobProgress(1, 4)))
     gone = json.loads((work.path / "status.json").read_text())
     gone["process"]["boot"] = "an earlier one"
     (work.path / "status.json").write_text(json.dumps(gone))
@@ -59,7 +59,7 @@ def test_init_writes_a_file_that_lint_finds_well(capsys: pytest.CaptureFixture[s
     assert main(["pipeline", "lint", "big.toml", "orders.toml"]) == 0
     assert "2 checked, no problems" in capsys.readouterr().err
     assert main(["pipeline", "init", "transform", "big.toml"]) == 1
-    assert "big.toml is there already" in capsys.readouterr().err
+    assert "big.toml exists already" in capsys.readouterr().err
 
 
 def test_lint_tells_all_problems_of_all_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +249,7 @@ def test_a_pipeline_that_runs_is_not_run_again(
 ) -> None:
     def work(run: JobRun) -> JobResult:
         assert main(["pipeline", "run", "orders.toml"]) == 1
-        assert f"is run by process {os.getpid()}" in capsys.readouterr().err
+        assert f"is in use by process {os.getpid()}" in capsys.readouterr().err
         return JobResult(True, "done")
 
     monkeypatch.setattr(FakeJob, "work", staticmethod(work))

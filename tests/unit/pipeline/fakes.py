@@ -55,7 +55,7 @@ class FakeJob(Job):
         return [f"would read {topic} of {run.brokers}" for topic in self.settings.topics]
 
     def once(self, run: JobRun) -> JobResult:
-        run.tell(JobProgress(1, 4))
+        run.report_progress(JobProgress(1, 4))
         return type(self).work(run)
 
 

@@ -183,7 +183,7 @@ class InProcessRun:
         self.sessions += 1
         return self.session
 
-    def tell(self, progress: JobProgress) -> None:
+    def report_progress(self, progress: JobProgress) -> None:
         self.told.append(progress)
 
     @property

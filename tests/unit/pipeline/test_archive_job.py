@@ -68,7 +68,7 @@ def test_the_next_run_goes_on_where_the_archive_ends(
     assert ranges_in(topic, tmp_path) == [(0, 0, 9), (0, 10, 12), (0, 13, 22), (0, 23, 25)]
     sessions = run.sessions
     assert job_of(topic, tmp_path).once(run).figures["records"] == 0
-    assert job_of(topic, tmp_path).plan(run) == ["nothing to archive: all that there is has been archived"]
+    assert job_of(topic, tmp_path).plan(run) == ["nothing to archive: the archive is up to date"]
     assert run.sessions == sessions, "Spark is not started for nothing"
 
 

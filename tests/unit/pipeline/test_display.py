@@ -85,7 +85,7 @@ def test_a_bar_is_drawn_over_itself_within_the_width_of_the_terminal(monkeypatch
     display.progress(JobProgress(13, 24))
     clock.seconds += 1
     display.progress(JobProgress(24, 24, note="a note that is much too long"))
-    display.say("something that stays")
+    display.write_line("something that stays")
     display.close()
     half, full = f"p  [{'#' * 12}{'-' * 12}]", f"p  [{'#' * 24}]"
     erase = "\r\x1b[K"

@@ -18,9 +18,7 @@ def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
         raise ModuleNotFoundError("No module named 'pyarrow.lib'", name="pyarrow.lib")
 
     monkeypatch.setattr(jobs, "import_module", missing)
-    with pytest.raises(
-        NotInstalled, match=r"pyarrow\.lib is not installed; `pip install 'headrace\[spark\]'` brings it"
-    ):
+    with pytest.raises(NotInstalled, match=r"pyarrow\.lib is not installed; run `pip install 'headrace\[spark\]'`"):
         find_job("archive")
 
 

@@ -15,7 +15,7 @@ from headrace.pipeline.state import Process, Status, WorkFolder
 def left_behind(folder: Path, name: str) -> None:
     work = WorkFolder(folder / "headrace-pipelines" / name)
     work.path.mkdir(parents=True)
-    work.keep(Status(name, "fake", "continuous", "done", Process.own(), 1, 2))
+    work.write_status(Status(name, "fake", "continuous", "done", Process.own(), 1, 2))
 
 
 def test_pipelines_are_listed_by_name_with_or_without_a_file(tmp_path: Path, written: Callable[..., Path]) -> None:

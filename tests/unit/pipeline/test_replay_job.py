@@ -67,7 +67,7 @@ def test_a_replay_that_was_done_is_not_done_again(
     archive(topic, run, tmp_path)
     job_of(topic, tmp_path).once(run)
     again = job_of(topic, tmp_path)
-    assert again.plan(run) == ["nothing to replay: this pipeline has replayed all of it"]
+    assert again.plan(run) == ["nothing to replay: this pipeline has replayed everything"]
     assert again.once(run).figures["records"] == 0
     brokers.produce(topic, 0, sent(5, 25))
     archive(topic, run, tmp_path)
@@ -261,7 +261,7 @@ def test_a_target_that_is_not_there_is_made_only_if_asked_for(
     brokers.produce(topic, 0, sent(3))
     archive(topic, run, tmp_path)
     for work in (job_of(topic, tmp_path, create=False).once, job_of(topic, tmp_path, create=False).plan):
-        with pytest.raises(UnknownTopicOrPartition, match="`create = true` makes it"):
+        with pytest.raises(UnknownTopicOrPartition, match="set `create = true` to create it"):
             work(run)
 
 
@@ -287,7 +287,7 @@ def test_topics_may_go_to_different_ones(brokers: Brokers, run: InProcessRun, to
     job_of(f"{topic}-[ab]", tmp_path, to=table).once(run)
     assert brokers.records(f"{topic}-x", 0) == sent(5, ord("a"))
     assert brokers.records(f"{topic}-y", 0) == sent(5, ord("b"))
-    with pytest.raises(InvalidConfig, match="`to` does not say where to"):
+    with pytest.raises(InvalidConfig, match="`to` has no target for it"):
         job_of(f"{topic}-a", tmp_path, to={"other": "z"}).once(run)
 
 

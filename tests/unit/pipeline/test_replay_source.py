@@ -32,7 +32,7 @@ def brokers() -> Iterator[Brokers]:
 def source_of(brokers: str, folder: Path) -> ReplaySource:
     stretch = ReplayTask(brokers, str(folder), TOPIC, 1, 3, 9)
     target = ReplayTarget(SinkOptions(brokers, "again", keep_timestamp=True), "a-bundle", True, False)
-    options = {"stretch": msgspec.json.encode(stretch).decode(), "target": msgspec.json.encode(target).decode()}
+    options = {"task": msgspec.json.encode(stretch).decode(), "target": msgspec.json.encode(target).decode()}
     return ReplaySource(options | {"result": str(folder / "result")})
 
 

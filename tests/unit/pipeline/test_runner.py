@@ -90,7 +90,7 @@ def test_an_error_of_spark_is_told_in_a_line_and_the_log_has_the_rest(
         )
 
     does(work)
-    with pytest.raises(RunFailed, match=f"ValueError: bad; {pipeline.work / 'log'} has the whole story"):
+    with pytest.raises(RunFailed, match=f"ValueError: bad; for details see {pipeline.work / 'log'}"):
         run_pipeline(pipeline)
     assert "at java" in (pipeline.work / "log").read_text()
 
@@ -106,7 +106,7 @@ def test_settings_that_the_job_refuses_are_told_before_anything_is_made(
 
 def test_a_pipeline_is_not_run_twice_at_once(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     def work(run: JobRun) -> JobResult:
-        with pytest.raises(PipelineAlreadyRunning, match=f"is run by process {os.getpid()}"):
+        with pytest.raises(PipelineAlreadyRunning, match=f"is in use by process {os.getpid()}"):
             run_pipeline(pipeline)
         assert status_of(pipeline).state == "running"
         return DONE
@@ -128,16 +128,16 @@ def test_a_run_waits_for_what_a_killed_one_left_behind(
 
     monkeypatch.setattr("headrace.pipeline.runner.select.select", pause)
     assert run_pipeline(pipeline).ok
-    assert "waiting for what the last run has left behind" in capfd.readouterr().err
+    assert "waiting for the Java process of the last run to end" in capfd.readouterr().err
 
 
 def test_a_run_does_not_wait_for_ever_for_what_is_left_behind(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LEFT_BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "LOCK_WAIT_SECONDS", 0.0)
     left_behind = WorkFolder(pipeline.work).lock()
     assert left_behind is not None
-    with pytest.raises(PipelineAlreadyRunning, match="is still held by what the last run has left behind"):
+    with pytest.raises(PipelineAlreadyRunning, match="is still locked by the Java process of the last run"):
         run_pipeline(pipeline)
     os.close(left_behind)
 
@@ -177,13 +177,13 @@ def test_a_second_ctrl_c_ends_it_now(pipeline: Pipeline, does: Callable[[Work], 
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(pipeline)
     assert reached == ["the second"]
-    assert (status_of(pipeline).state, status_of(pipeline).summary) == ("stopped", "broken off")
+    assert (status_of(pipeline).state, status_of(pipeline).summary) == ("stopped", "interrupted")
 
 
 def test_a_request_to_stop_is_seen(
     pipeline: Pipeline, does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(runner, "STOP_POLL_SECONDS", 0.001)
     folder = WorkFolder(pipeline.work)
 
     def work(run: JobRun) -> JobResult:
@@ -201,7 +201,7 @@ def test_a_request_to_stop_is_seen(
 def test_a_request_to_stop_an_earlier_run_is_void(
     pipeline: Pipeline, does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "STOP_POLL_SECONDS", 0.0)
     pipeline.work.mkdir(parents=True)
     WorkFolder(pipeline.work).request_stop_of(Process.own())
     seen: list[bool] = []

@@ -42,7 +42,7 @@ def test_there_is_a_sample_for_every_job() -> None:
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     (tmp_path / "x.sql").write_text("mine")
-    with pytest.raises(CannotWriteSample, match=r"x\.sql is there already"):
+    with pytest.raises(CannotWriteSample, match=r"x\.sql exists already"):
         write_sample("transform", path)
     assert not path.exists()
     with pytest.raises(CannotWriteSample, match=r"no job 'transfrm' \(did you mean transform\?\)"):

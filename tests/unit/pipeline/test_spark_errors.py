@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.pipeline.spark_errors import is_of_spark, place_in, readable
+from headrace.pipeline.spark_errors import is_of_spark, location_in, readable
 
 STREAM = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed \
 when running Python data source instance: Traceback (most recent call last):
@@ -82,5 +82,5 @@ def test_the_place_is_the_innermost_line_of_the_file() -> None:
     code = compile("def f():\n    raise ValueError\n\nf()\n", "/home/me/y.py", "exec")
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         exec(code, {})
-    assert place_in(caught.value, "/home/me/y.py") == " (/home/me/y.py, line 2)"
-    assert place_in(caught.value, "/home/me/z.py") == ""
+    assert location_in(caught.value, "/home/me/y.py") == " (/home/me/y.py, line 2)"
+    assert location_in(caught.value, "/home/me/z.py") == ""

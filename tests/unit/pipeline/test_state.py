@@ -30,7 +30,7 @@ def test_a_pipeline_that_never_ran_has_no_status(folder: WorkFolder) -> None:
 
 def test_what_is_kept_is_found_again(folder: WorkFolder) -> None:
     status = status_of(Process.own())
-    folder.keep(status)
+    folder.write_status(status)
     assert folder.status() == status
     assert [path.name for path in folder.path.iterdir()] == ["status.json"]
 
@@ -38,7 +38,7 @@ def test_what_is_kept_is_found_again(folder: WorkFolder) -> None:
 def test_a_run_whose_process_is_gone_has_died(folder: WorkFolder) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = msgspec.structs.replace(Process.own(), pid=child.pid, started=state._started(child.pid))
-    folder.keep(status_of(process))
+    folder.write_status(status_of(process))
     found = folder.status()
     assert found is not None
     assert found.state == "running"
@@ -48,12 +48,12 @@ def test_a_run_whose_process_is_gone_has_died(folder: WorkFolder) -> None:
     assert found is not None
     assert found.state == "died"
     child.communicate()
-    assert not process.lives
+    assert not process.is_alive
 
 
 @pytest.mark.parametrize("changes", [{"boot": "an earlier one"}, {"started": "17"}])
 def test_another_process_of_the_same_number_is_not_taken_for_it(folder: WorkFolder, changes: dict[str, str]) -> None:
-    folder.keep(status_of(msgspec.structs.replace(Process.own(), **changes)))
+    folder.write_status(status_of(msgspec.structs.replace(Process.own(), **changes)))
     found = folder.status()
     assert found is not None
     assert found.state == "died"
@@ -61,19 +61,19 @@ def test_another_process_of_the_same_number_is_not_taken_for_it(folder: WorkFold
 
 def test_of_a_run_on_another_host_nothing_is_assumed(folder: WorkFolder) -> None:
     status = status_of(Process("elsewhere", "b", 1, "2"))
-    folder.keep(status)
+    folder.write_status(status)
     assert folder.status() == status
 
 
 def test_a_run_that_has_ended_needs_no_process(folder: WorkFolder) -> None:
     status = status_of(Process("elsewhere", "b", 1, "2"), "done")
-    folder.keep(status)
+    folder.write_status(status)
     assert folder.status() == status
 
 
 def test_a_request_to_stop_is_for_the_run_that_was_there(folder: WorkFolder) -> None:
     process = Process.own()
-    folder.keep(status_of(process))
+    folder.write_status(status_of(process))
     assert not folder.is_stop_requested(process)
     folder.request_stop_of(process)
     assert folder.is_stop_requested(process)

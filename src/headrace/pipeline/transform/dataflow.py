@@ -1,11 +1,11 @@
-"""A transform as a Python file of the shape of Spark Declarative Pipelines, run in one session of ours.
+"""A transform as a Python file in the style of Spark Declarative Pipelines, run in one session.
 
     @dp.temporary_view          a view; views may use views, in any order
-    dp.create_sink              where rows go; of the format headrace it needs a topic, the brokers are known
+    dp.create_sink              a sink; the format headrace needs a topic, the brokers are preset
     @dp.append_flow(target=)    rows for a sink: one streaming query
 
-Tables and materialized views are refused: they belong into a catalogue that outlives the run, and there is none here.
-The file is registered as Spark's own runner does it, so it stays runnable under `spark-pipelines run`.
+Tables and materialized views are rejected: they need a catalogue that outlives the run. The file registers its elements
+as in Spark's own runner, so it also runs with `spark-pipelines run`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.settings import near
-from headrace.pipeline.spark_errors import place_in, readable
+from headrace.pipeline.spark_errors import location_in, readable
 from headrace.pipeline.transform.outputs import BROKERS, FORMAT, Output, as_records
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class InvalidDataflow(HeadraceError):
-    """A Python file describes something that a transform cannot run."""
+    """A Python file defines an element that a transform cannot run."""
 
 
 class Dataflow(GraphElementRegistry):
-    """What a file has described."""
+    """The elements that a Python file defines."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class Dataflow(GraphElementRegistry):
 
     def register_output(self, output: Element) -> None:
         if output.name in self._sinks or output.name in self._views:
-            raise InvalidDataflow(f"{output.name} is there twice; give each sink and view a name of its own")
+            raise InvalidDataflow(f"{output.name} is defined twice; give each sink and view a unique name")
         if isinstance(output, Sink):
             self._sinks[output.name] = output
         elif isinstance(output, TemporaryView):
@@ -60,28 +60,30 @@ class Dataflow(GraphElementRegistry):
         if flow.target in self._views:
             if self._views[flow.target] is not None or flow.spark_conf:
                 raise InvalidDataflow(
-                    f"the view {flow.target} takes one query, and no spark_conf: a flow may have that"
+                    f"the view {flow.target} takes one query and no spark_conf; set spark_conf on a flow"
                 )
             self._views[flow.target] = flow
         elif flow.name in self._flows:
-            raise InvalidDataflow(f"there are two flows {flow.name}; their progress is kept by name")
+            raise InvalidDataflow(
+                f"there are two flows {flow.name}; checkpoints are stored by name, so it must be unique"
+            )
         else:
             self._flows[flow.name] = flow
 
     def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
-        raise InvalidDataflow(f"{flow.target} is a table fed by create_auto_cdc_flow, and tables cannot be kept here")
+        raise InvalidDataflow(f"{flow.target} is a table of create_auto_cdc_flow, and a transform has no tables")
 
     def register_sql(self, sql_text: str, file_path: Path) -> None:  # noqa: ARG002
-        raise InvalidDataflow(f"{file_path} is SQL; give it to a pipeline of its own, with [transform] sql")
+        raise InvalidDataflow(f"{file_path} is SQL; run it in another pipeline, with [transform] sql")
 
     def outputs(self, brokers: str, folder: Path) -> list[Output]:
-        """One for each flow; views are made on the way."""
+        """Create the views, and return one output per flow."""
         for flow in self._flows.values():
             if flow.target not in self._sinks:
                 hint = near(flow.target, self._sinks)
-                raise InvalidDataflow(f"the flow {flow.name} goes to {flow.target}, which is not a sink{hint}")
+                raise InvalidDataflow(f"the target {flow.target} of flow {flow.name} is not a sink{hint}")
         if not self._flows:
-            raise InvalidDataflow("nothing is written anywhere; add an append_flow to a sink")
+            raise InvalidDataflow("the file writes nothing; add an append_flow to a sink")
         self._make_views()
         return [self._output(flow, brokers, folder) for flow in self._flows.values()]
 
@@ -90,7 +92,7 @@ class Dataflow(GraphElementRegistry):
         return list(self._views)
 
     def _make_views(self) -> None:
-        """A view that uses one that is not made yet is tried again after it."""
+        """Create the views; a view that uses one that does not exist yet is retried later."""
         waiting = {name: flow for name, flow in self._views.items() if flow is not None}
         while waiting:
             missing: AnalysisException | None = None
@@ -136,11 +138,11 @@ class Dataflow(GraphElementRegistry):
         return frame
 
     def _failure(self, name: str, error: Exception) -> InvalidDataflow:
-        return InvalidDataflow(f"{name}: {_error_text(error)}{place_in(error, str(self._path))}")
+        return InvalidDataflow(f"{name}: {_error_text(error)}{location_in(error, str(self._path))}")
 
 
 def load_dataflow(path: Path, spark: SparkSession) -> Dataflow:
-    """Run the file, which describes its dataflow by that."""
+    """Execute the file, which registers its elements."""
     dataflow = Dataflow(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -151,9 +153,9 @@ def load_dataflow(path: Path, spark: SparkSession) -> Dataflow:
         try:
             spec.loader.exec_module(module)
         except HeadraceError as error:
-            raise InvalidDataflow(f"{error.message}{place_in(error, str(path))}") from error
+            raise InvalidDataflow(f"{error.message}{location_in(error, str(path))}") from error
         except Exception as error:
-            raise InvalidDataflow(f"{_error_text(error)}{place_in(error, str(path))}") from error
+            raise InvalidDataflow(f"{_error_text(error)}{location_in(error, str(path))}") from error
     return dataflow
 
 

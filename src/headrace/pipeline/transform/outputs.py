@@ -1,61 +1,43 @@
-"""The plan of a transform: its queries and the rows between them.
+"""The outputs of a transform: convert rows to records, run one streaming query per output, describe the plan.
 
-Each has a checkpoint folder of its own, named as the output is: there a run goes on where the last one was, whatever
-became of it. When one fails, the others are stopped and the failure is told; nothing is written twice by that, since
-each batch of each query is committed by itself.
+- Each query has its own checkpoint folder, named after its output; a run continues from there after any failure.
+- If one query fails, the others are stopped and the error is raised. Nothing is written twice, because each batch of
+  each query commits alone.
+- Records: with a column `value`, structs, maps and arrays become JSON, and other types text; the sink ignores columns
+  that it does not know. Without one, all columns except the sink's own become one JSON object.
+- The sink's own columns are key, headers, partition, delay, deliverAt and priority; topic if the options set none; and
+  timestamp if the options keep it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from headrace.model.errors import HeadraceError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import Column, DataFrame
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from headrace.columns.offsets import bounds, topics_matching
+from headrace.model.errors import HeadraceError
 from headrace.pipeline.job import JobProgress, JobRun
 from headrace.pipeline.spark_errors import readable
 from headrace.spark.offsets import OffsetMap, StreamOffset
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from headrace.columns.offsets import bounds, topics_matching
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
-# What a transform makes, as the sink takes it: a value and a key of bytes or text, and the sink's own columns.
-#
-#     there is a column `value`      structs, maps and arrays become JSON, numbers and the like text; other columns that
-#                                    the sink does not know are left out by it
-#     there is none                  all columns but the sink's own become one JSON object
-#
-# The sink's own are key, headers, partition, delay, deliverAt and priority; topic where none is set for all rows, and
-# timestamp where the sink is told to keep it.
 
 
 OWN_COLUMNS: Final = ("key", "headers", "partition", "delay", "deliverat", "priority")
 
 
 class NoRows(HeadraceError):
-    """Nothing is left to write."""
+    """The query has no column to write."""
 
 
 def as_records(frame: DataFrame, options: Mapping[str, str]) -> DataFrame:
-    """`options` are the sink's."""
+    """Rows as the sink expects them; `options` are those of the sink."""
     from pyspark.sql import functions
 
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
@@ -73,7 +55,7 @@ def as_records(frame: DataFrame, options: Mapping[str, str]) -> DataFrame:
     elif rest:
         value = functions.to_json(functions.struct(*(frame[f"`{name}`"] for name in rest)))
     else:
-        raise NoRows(f"there is nothing to write: no column value, and none but {', '.join(kinds)}")
+        raise NoRows(f"there is nothing to write: no column value, and only {', '.join(kinds)}")
     return frame.select(value.alias("value"), *columns)
 
 
@@ -90,7 +72,7 @@ BROKERS: Final = "kafka.bootstrap.servers"
 POLL_SECONDS: Final = 1.0
 END_POLL_SECONDS: Final = 1
 END_POLLS: Final = 60
-"""How often a batch that is under way is looked at before it is broken off, at a stop."""
+"""At a stop, how many times a running batch is polled before it is interrupted."""
 
 
 class TransformFailed(HeadraceError):
@@ -98,7 +80,7 @@ class TransformFailed(HeadraceError):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """Rows and where they go. `conf`: Spark's settings for this one alone."""
+    """Rows and their sink. `conf`: Spark settings for this query only."""
 
     name: str
     frame: DataFrame
@@ -110,19 +92,20 @@ class Output(msgspec.Struct, frozen=True):
 def run_queries(
     run: JobRun, outputs: Sequence[Output], checkpoints: str, trigger_seconds: float | None, own_file: str
 ) -> tuple[int, bool]:
-    """Run them until all is read (no trigger) or a stop is asked for; the rows read, and whether all was read."""
+    """Run the queries until everything is read (no trigger) or a stop is requested. Returns the number of rows read,
+    and whether everything was read."""
     queries: dict[str, StreamingQuery] = {}
     monitor = _QueryMonitor(own_file, has_end=trigger_seconds is None)
     try:
         for output in outputs:
             queries[output.name] = _start(run, output, f"{checkpoints}/{output.name}", trigger_seconds)
         while any(query.isActive for query in queries.values()) and not run.stop_requested:
-            run.tell(monitor.update(queries))
+            run.report_progress(monitor.update(queries))
             run.wait(POLL_SECONDS)
         is_finished = not run.stop_requested
         _end(queries)
-        run.tell(monitor.update(queries))
-    except Exception:  # who breaks it off does not want to wait for their stop
+        run.report_progress(monitor.update(queries))
+    except Exception:  # not for KeyboardInterrupt, which must not wait for the queries to stop
         for query in queries.values():
             query.stop()
         raise
@@ -141,11 +124,11 @@ def _start(run: JobRun, output: Output, checkpoint: str, trigger_seconds: float 
 
 
 def _end(queries: Mapping[str, StreamingQuery]) -> None:
-    """Between two batches, if one comes to its end in time: a batch that is broken off has to be done again."""
-    under_way = {name: _batch(query) for name, query in queries.items()}
+    """Stop each query between two batches if the current one ends in time: an interrupted batch is repeated."""
+    batches = {name: _batch(query) for name, query in queries.items()}
     for _ in range(END_POLLS):
         for name, query in queries.items():
-            if query.isActive and (not query.status["isTriggerActive"] or _batch(query) != under_way[name]):
+            if query.isActive and (not query.status["isTriggerActive"] or _batch(query) != batches[name]):
                 query.stop()
         if not any(query.isActive for query in queries.values()):
             return
@@ -161,7 +144,7 @@ def _batch(query: StreamingQuery) -> int:
 
 @contextmanager
 def _conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """A query takes a copy of the settings when it starts."""
+    """Set the conf while a query starts: the query copies the settings then."""
     before = {name: spark.conf.get(name, None) for name in conf}
     for name, value in conf.items():
         spark.conf.set(name, value)
@@ -176,7 +159,7 @@ def _conf(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 class _QueryMonitor:
-    """Adds up what the queries tell of their batches; raises when one has failed."""
+    """Sums the progress of the queries, and raises if one has failed."""
 
     def __init__(self, own_file: str, *, has_end: bool) -> None:
         self.rows = 0
@@ -209,7 +192,7 @@ class _QueryMonitor:
 
 
 def lag_of(source: Mapping[str, Any]) -> int | None:
-    """Records between where a source was read to and where it ends; None for a source that does not tell."""
+    """The records that a source has not read yet; None for a source that does not report it."""
     end, latest = (_offsets(source[key]) for key in ("endOffset", "latestOffset"))
     if end is None or latest is None:
         return None
@@ -217,43 +200,39 @@ def lag_of(source: Mapping[str, Any]) -> int | None:
 
 
 def _offsets(value: Any) -> OffsetMap | None:
-    """Offsets of topics, as our source writes them; None for those of any other."""
+    """Decode the offsets of our data source; None for those of other sources."""
     try:
         return StreamOffset.from_dict(msgspec.json.decode(value) if isinstance(value, str) else value).offsets
     except (msgspec.MsgspecError, AttributeError, TypeError, ValueError):
         return None
 
 
-# What a transform would do, in lines: each output with its columns, where it is read from and where it goes.
-#
-# Spark has analysed the queries by then, so that what is wrong with them was told already.
-
-
 def planned(brokers: str, outputs: Sequence[Output], checkpoints: str) -> list[str]:
-    there = topics_matching(brokers, ".*")
-    return [line for output in outputs for line in _lines(brokers, output, checkpoints, there)]
+    """The plan, line by line: columns, sources, target and checkpoint of each output."""
+    existing = topics_matching(brokers, ".*")
+    return [line for output in outputs for line in _lines(brokers, output, checkpoints, existing)]
 
 
-def _lines(brokers: str, output: Output, checkpoints: str, there: Sequence[str]) -> Iterator[str]:
+def _lines(brokers: str, output: Output, checkpoints: str, existing: Sequence[str]) -> Iterator[str]:
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in output.frame.schema.fields)
     target = output.options.get("topic") or output.options.get("path") or "the topics of column topic"
     yield f"{output.name}: writes {columns} to {output.format} {target}"
     for topic in topics_read(output.frame):
-        if topic not in there:
-            yield f"{output.name}: reads {topic}, which is missing; `headrace topic create {topic}` makes it"
+        if topic not in existing:
+            yield f"{output.name}: reads {topic}, which does not exist; create it with `headrace topic create {topic}`"
             continue
         found = bounds(brokers, [topic])
         records = sum(bound.latest - bound.earliest for bound in found.values())
         yield f"{output.name}: reads {topic}, {len(found)} partitions, {records:,} records"
     target_topic = output.options.get("topic")
-    if target_topic is not None and target_topic not in there:
-        yield f"{output.name}: {target_topic} is missing; `headrace topic create {target_topic}` makes it"
+    if target_topic is not None and target_topic not in existing:
+        yield f"{output.name}: {target_topic} does not exist; create it with `headrace topic create {target_topic}`"
     yield f"{output.name}: {_checkpoint_state(checkpoints, output.name)}"
 
 
 def topics_read(frame: DataFrame) -> list[str]:
-    """The topics that its sources name; those of a pattern are not known before the query runs."""
-    # The leaves of a plan and their options are not among what PySpark shows of it.
+    """The topics that the sources name. Those of a pattern are unknown until the query runs."""
+    # PySpark does not expose the leaves of a plan and their options.
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001
     topics: dict[str, None] = {}
     for leaf in (leaves.apply(number) for number in range(leaves.size())):
@@ -265,7 +244,7 @@ def topics_read(frame: DataFrame) -> list[str]:
 
 def _checkpoint_state(checkpoints: str, name: str) -> str:
     if "://" in checkpoints:
-        return f"goes on as {checkpoints}/{name} says"
+        return f"continues from the checkpoint {checkpoints}/{name}"
     commits = Path(checkpoints, name, "commits")
     batches = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
-    return f"goes on after batch {max(batches)}" if batches else "begins as its sources say: it has no checkpoint yet"
+    return f"continues after batch {max(batches)}" if batches else "has no checkpoint yet: starts at startingOffsets"

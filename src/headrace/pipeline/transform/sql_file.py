@@ -1,10 +1,10 @@
-"""A transform as a SQL file: views over views over topics, and what of it goes where.
+"""Parse the SQL file of a transform: views over topics and other views, and queries whose rows are written.
 
     CREATE TEMPORARY VIEW big AS SELECT ... FROM orders;      any number; orders is declared in [transform.sources]
     INSERT INTO big-orders SELECT ... FROM big;               any number; the name is that of a topic
     SELECT ... FROM big                                       at most one, for the topic of [transform] to
 
-Nothing else is taken: whatever else Spark's SQL can do would be done once per start and not once per record.
+Other statements are rejected: Spark would execute them once per start and not once per record.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _QUERY = re.compile(r"(SELECT|WITH|FROM|VALUES|\()", re.IGNORECASE)
 
 
 class InvalidSql(HeadraceError):
-    """A SQL file holds something that a transform cannot run."""
+    """A SQL file contains a statement that a transform cannot run."""
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """`target`: the topic of an INSERT, the name of a view; empty for a query. `sql` is what Spark gets of it."""
+    """`target`: the topic of an INSERT or the name of a view; empty for a query. `sql`: the part that Spark runs."""
 
     kind: Kind
     target: str
@@ -41,18 +41,18 @@ class Statement(msgspec.Struct, frozen=True):
 def parse_sql(text: str) -> list[Statement]:
     statements = [_statement(sql, line) for sql, line in _split(text)]
     if not any(statement.kind != "view" for statement in statements):
-        raise InvalidSql("nothing is written anywhere; end the file with a SELECT, or say INSERT INTO a topic")
+        raise InvalidSql("the file writes nothing; end it with a SELECT, or add INSERT INTO a topic")
     queries = [statement for statement in statements if statement.kind == "query"]
     if len(queries) > 1:
         raise InvalidSql(
-            f"line {queries[1].line}: a second SELECT has nowhere to go; say INSERT INTO a topic, "
+            f"line {queries[1].line}: a second SELECT has no target; use INSERT INTO a topic, "
             "or make the first a CREATE TEMPORARY VIEW"
         )
     return statements
 
 
 def output_names(statements: Sequence[Statement], to: str) -> Iterator[tuple[str, Statement]]:
-    """A name for each that writes, the same in every run as long as the ones before it stay."""
+    """A name for each writing statement. It is the same in every run while the statements before it stay the same."""
     count: dict[str, int] = {}
     for statement in statements:
         if statement.kind != "view":
@@ -71,9 +71,7 @@ def _statement(sql: str, line: int) -> Statement:
     if _QUERY.match(sql) is not None:
         return Statement("query", "", sql, line)
     words = " ".join(sql.split()[:3])
-    raise InvalidSql(
-        f"line {line}: {words!r} cannot be run here; a transform takes CREATE TEMPORARY VIEW, INSERT INTO and SELECT"
-    )
+    raise InvalidSql(f"line {line}: {words!r} is not supported; use CREATE TEMPORARY VIEW, INSERT INTO and SELECT")
 
 
 def _split(text: str) -> Iterator[tuple[str, int]]:

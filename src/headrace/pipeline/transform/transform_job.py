@@ -1,7 +1,7 @@
-"""The job `transform`: records of topics, changed on the way to other topics, exactly once.
+"""The job `transform`: streaming queries from topics to topics, exactly once.
 
-What is to be done stands in a SQL file (`transform_sql.py`) or in a Python file (`dataflow.py`). Each thing that is
-written is one streaming query with a checkpoint folder of its own; a run goes on where the last one was.
+A SQL file (`sql_file.py`) or a Python file (`dataflow.py`) defines the queries. Each output is one streaming query with
+its own checkpoint folder, from which the next run continues.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BROKERS_CONF: Final = "spark.headrace.brokers"
-"""Where a Python file finds the pipeline's brokers: `spark.conf.get("spark.headrace.brokers")`."""
+"""Python files read the brokers of the pipeline from it: `spark.conf.get("spark.headrace.brokers")`."""
 
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _GROUPS = ("groupId", "groupIdPrefix", "kafka.group.id")
@@ -35,12 +35,12 @@ Value = str | bool | int | float
 
 
 class InvalidTransform(HeadraceError):
-    """A transform does not say what can be run."""
+    """The definition of a transform cannot be run."""
 
 
 class TransformSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`sql` or `python`: the file. `to`: the topic of the last SELECT. `sources`: topics as views, by the name of the
-    view; `options`: the sink's. `checkpoints`: a URI, where Spark's workers do not see the work folder."""
+    """`sql` or `python`: the file. `to`: the topic of the last SELECT. `sources`: topics as views, by view name.
+    `options`: of the sink. `checkpoints`: a URI, needed if Spark's workers cannot access the work folder."""
 
     sql: str | None = None
     python: str | None = None
@@ -51,8 +51,8 @@ class TransformSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class TopicSqlView(msgspec.Struct, frozen=True):
-    """One topic as a view: `topic`, how late its records may come (`watermark`, by `watermarkColumn`), and whatever
-    else the data source takes."""
+    """A topic as a view: `topic`, the allowed lateness (`watermark`, by `watermarkColumn`), and options of the data
+    source."""
 
     name: str
     options: dict[str, str]
@@ -109,7 +109,7 @@ class TransformJob(Job):
             checkpoints = self._checkpoints(run)
             rows, all_read = run_queries(run, outputs, checkpoints, trigger_seconds, str(self._file))
         names = ", ".join(output.name for output in outputs)
-        rest = "" if all_read or trigger_seconds is not None else "; stopped before all was read"
+        rest = "" if all_read or trigger_seconds is not None else "; stopped before everything was read"
         return JobResult(True, f"{rows:,} records read for {names}{rest}", {"records": rows})
 
     @property
@@ -121,7 +121,7 @@ class TransformJob(Job):
 
     @contextmanager
     def _outputs(self, run: JobRun) -> Iterator[list[Output]]:
-        """What is to be written; the views behind it are gone from the session afterwards."""
+        """The outputs; their views are dropped from the session afterwards."""
         spark = run.spark
         spark.conf.set(BROKERS_CONF, run.brokers)
         if self._settings.python is not None:
@@ -141,32 +141,32 @@ class TransformJob(Job):
 
     def _sql_outputs(self, run: JobRun, statements: Sequence[Statement]) -> list[Output]:
         spark, outputs = run.spark, []
-        for name, writing in output_names(statements, self._settings.to or ""):
-            # Each has the sources to itself: they read on at their own pace, each as a group of its own.
+        for name, insert in output_names(statements, self._settings.to or ""):
+            # Each output has its own sources, with their own progress and consumer group.
             for source in self._sources():
                 source.make_view(spark, run.brokers, f"{run.name}.{name}")
             for statement in statements:
                 if statement.kind == "view":
                     spark.sql(f"CREATE OR REPLACE {statement.sql[statement.sql.upper().index('TEMP') :]}")
-            frame = spark.sql(writing.sql)
+            frame = spark.sql(insert.sql)
             if not frame.isStreaming:
-                raise InvalidTransform(f"{self._file}, line {writing.line}: this reads no topic of [transform.sources]")
-            options = self._sink_options(run.brokers, writing)
+                raise InvalidTransform(f"{self._file}, line {insert.line}: the SELECT reads no source")
+            options = self._sink_options(run.brokers, insert)
             outputs.append(Output(name, as_records(frame, options), FORMAT, options))
         return outputs
 
     def _sources(self) -> list[TopicSqlView]:
         return [TopicSqlView.of(name, table) for name, table in self._settings.sources.items()]
 
-    def _sink_options(self, brokers: str, writing: Statement) -> dict[str, str]:
+    def _sink_options(self, brokers: str, insert: Statement) -> dict[str, str]:
         options = {BROKERS: brokers} | {key: _text(value) for key, value in self._settings.options.items()}
-        topic = writing.target or self._settings.to
+        topic = insert.target or self._settings.to
         return options if topic is None else options | {"topic": topic}
 
     def _problems(self) -> Iterator[str]:
         settings = self._settings
         if (settings.sql is None) == (settings.python is None):
-            yield "give either sql, the name of a SQL file, or python, that of a Python file"
+            yield "set either sql, the name of a SQL file, or python, the name of a Python file"
             return
         if not self._file.is_file():
             yield f"there is no file {self._file}"
@@ -174,7 +174,7 @@ class TransformJob(Job):
         if settings.python is not None:
             for key in ("to", "sources", "options"):
                 if getattr(settings, key):
-                    yield f"{key} belongs to SQL files; a Python file says itself what it reads and writes"
+                    yield f"{key} applies to SQL files only; a Python file defines its own sources and sinks"
             yield from self._python_problems()
         else:
             yield from self._sql_problems()
@@ -196,8 +196,8 @@ class TransformJob(Job):
                 yield f"sources.{name}: {error.message}"
         try:
             statements = parse_sql(self._file.read_text("utf-8"))
-            for _, writing in output_names(statements, self._settings.to or ""):
-                options = self._sink_options(_NO_BROKERS, writing)
+            for _, insert in output_names(statements, self._settings.to or ""):
+                options = self._sink_options(_NO_BROKERS, insert)
                 sink_options.parse(options, streaming=True)
         except UnicodeDecodeError:
             yield f"{self._file} is not UTF-8"

@@ -95,7 +95,7 @@ class FakeRun:
         self._queries = queries
         self._looks = looks
 
-    def tell(self, progress: JobProgress) -> None:
+    def report_progress(self, progress: JobProgress) -> None:
         self.told.append(progress)
 
     @property
