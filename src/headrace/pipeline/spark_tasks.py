@@ -93,9 +93,9 @@ class PartitionRange(msgspec.Struct, frozen=True, gc=False):
 ReadSource: TypeAlias = Callable[[RecordSource, PartitionRange, Sequence[str]], Iterator[Any]]
 
 
-def read_source(side: RecordSource, stretch: PartitionRange, columns: Sequence[str]) -> Iterator[Any]:
+def read_source(side: RecordSource, range_: PartitionRange, columns: Sequence[str]) -> Iterator[Any]:
     """The existing records of the range, in order, as Arrow record batches."""
-    where = (side.name, stretch.partition, stretch.start, stretch.end)
+    where = (side.name, range_.partition, range_.start, range_.end)
     if isinstance(side, TopicSource):
         from headrace.columns.scan import scan
 

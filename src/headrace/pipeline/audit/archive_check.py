@@ -1,9 +1,9 @@
-"""A topic against its archive, and topics or archives against what was replayed from them.
+"""Compare a topic with its archive, and topics or archives with their replays.
 
-The files of the archive are compared with the same offsets of the topic, as far as the topic still has them; all of
-them are compared with the manifest's checksums. Offsets that neither has, between the beginning of the archive and the
-end of the topic, are lost. So are those at the end of the archive that lie behind the end of the topic: the topic had
-them once.
+- The files of the archive are compared with the same offsets of the topic, as far as the topic still has them. All
+  files are compared with the checksums of the manifest.
+- Offsets between the start of the archive and the end of the topic that neither has are lost.
+- Archived offsets at or above the end of the topic are lost, too: the topic had them once.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class _FileCheckTask(msgspec.Struct, frozen=True):
 
 
 class _FileCheckResult(msgspec.Struct, frozen=True):
-    """`damage`: why the file is not the one that was archived; `is_there`: it can be read all the same."""
+    """`damage`: how the file differs from the manifest; `is_readable`: its records can be read nevertheless."""
 
     damage: str
-    is_there: bool
+    is_readable: bool
     findings: Sequence[AuditFinding]
 
 
@@ -59,24 +59,22 @@ def check_archive(run: JobRun, check: ArchiveCheck, location: str, inspector: So
     catalogue = inspector.catalogue(side)
     catalogue.check_topic_id(inspector.topic_id(check.topic))
     files = list(catalogue.all_files)
-    bounds = inspector.bounds(check.topic)  # after the files: what is archived meanwhile does not lie behind this end
-    examined = run_by_spark(
+    bounds = inspector.bounds(check.topic)  # after the files, so that no archived offset is above this end
+    results = run_by_spark(
         run, partial(_check_file, inspector.read), [_FileCheckTask(side, one) for one in files], "checking files"
     )
     findings: list[AuditFinding] = []
     pairings: list[PartitionPairing] = []
     for partition in catalogue.partitions:
-        own = [(file, told) for file, told in zip(files, examined, strict=True) if file.partition == partition]
+        own = [(file, checked) for file, checked in zip(files, results, strict=True) if file.partition == partition]
         start, end = bounds.get(partition, (0, 0))
         findings += _damage_findings(check.topic, own, start, end)
         findings += _gap_findings(check.topic, [file for file, _ in own], start)
         findings += _beyond_log_end_findings(check.topic, [file for file, _ in own], end)
-        stretches = _overlapping_ranges(own, start, end)
-        if stretches:
-            reading = DigestOptions("offset", timestamps=True)
-            pairings.append(
-                PartitionPairing(ComparedSide(topic, reading, stretches), ComparedSide(side, reading, stretches))
-            )
+        ranges = _overlapping_ranges(own, start, end)
+        if ranges:
+            options = DigestOptions("offset", timestamps=True)
+            pairings.append(PartitionPairing(ComparedSide(topic, options, ranges), ComparedSide(side, options, ranges)))
     compared = compare(run, pairings, inspector.read, check.title)
     records = sum(file.records for file in files)
     notes = list(_not_archived(check.topic, catalogue, bounds))
@@ -84,7 +82,7 @@ def check_archive(run: JobRun, check: ArchiveCheck, location: str, inspector: So
 
 
 def _check_file(read: ReadSource, task: _FileCheckTask) -> _FileCheckResult:
-    """One file against its checksum, and by itself."""
+    """Check one file against its checksum, and the order of its offsets."""
     from headrace.archive.place import open_storage
 
     file, name = task.file, task.side.name
@@ -101,7 +99,7 @@ def _check_file(read: ReadSource, task: _FileCheckTask) -> _FileCheckResult:
         return _FileCheckResult(damage or f"{name}/{file.name} cannot be read: {error}", False, ())
     count = len(present) + sum(one.kind == "duplicated" for one in findings)
     if count < file.records:
-        detail = f"{name}/{file.name} has {count} records, where the manifest has {file.records}"
+        detail = f"{name}/{file.name} has {count} records, and the manifest says {file.records}"
         lost = AuditFinding(
             "lost", name, file.partition, file.first, file.last, count=file.records - count, detail=detail
         )
@@ -112,19 +110,19 @@ def _check_file(read: ReadSource, task: _FileCheckTask) -> _FileCheckResult:
 def _damage_findings(
     topic: str, files: Sequence[tuple[ArchivedFile, _FileCheckResult]], start: int, end: int
 ) -> Iterator[AuditFinding]:
-    """Where the topic still has the offsets, the comparison with it tells more than a look at the file alone."""
-    for file, told in files:
+    """Findings in offsets that the topic still has are omitted: the comparison with it finds more."""
+    for file, checked in files:
         where = topic, file.partition, file.first, file.last
-        if not told.is_there:
-            yield AuditFinding("lost", *where, count=file.records, detail=told.damage)
+        if not checked.is_readable:
+            yield AuditFinding("lost", *where, count=file.records, detail=checked.damage)
             continue
-        if told.damage:
-            yield AuditFinding("altered", *where, detail=told.damage)
-        yield from (one for one in told.findings if one.offset is None or not start <= one.offset < end)
+        if checked.damage:
+            yield AuditFinding("altered", *where, detail=checked.damage)
+        yield from (one for one in checked.findings if one.offset is None or not start <= one.offset < end)
 
 
 def _gap_findings(topic: str, files: Sequence[ArchivedFile], start: int) -> Iterator[AuditFinding]:
-    """What was not archived and has left the topic."""
+    """Offsets that were removed from the topic before they were archived."""
     reached = files[0].first
     for first, following in [*((file.first, file.last + 1) for file in files), (start, start)]:
         last = min(first, start) - 1
@@ -136,11 +134,11 @@ def _gap_findings(topic: str, files: Sequence[ArchivedFile], start: int) -> Iter
 
 
 def _beyond_log_end_findings(topic: str, files: Sequence[ArchivedFile], end: int) -> Iterator[AuditFinding]:
-    """What the archive has and the topic has lost: a log starts later as time goes on, and never ends earlier."""
+    """Archived offsets that the topic has lost: the end of a log never moves backwards."""
     for file in files:
         first = max(file.first, end)
         if first <= file.last:
-            detail = f"is in the archive, and the topic ends at offset {end}: it has lost its end"
+            detail = f"is in the archive, but the topic ends at offset {end}"
             yield AuditFinding(
                 "lost", topic, file.partition, first, file.last, count=file.last - first + 1, detail=detail
             )
@@ -149,8 +147,8 @@ def _beyond_log_end_findings(topic: str, files: Sequence[ArchivedFile], end: int
 def _overlapping_ranges(
     files: Sequence[tuple[ArchivedFile, _FileCheckResult]], start: int, end: int
 ) -> list[PartitionRange]:
-    """Stretches as the files have them: so that a file that cannot be read takes nothing else along."""
-    readable = [file for file, told in files if told.is_there]
+    """One range per readable file, so that an unreadable file affects no other."""
+    readable = [file for file, checked in files if checked.is_readable]
     ranges = [(file.partition, max(file.first, start), min(file.last + 1, end)) for file in readable]
     return [PartitionRange(*one) for one in ranges if one[1] < one[2]]
 
@@ -173,7 +171,7 @@ def check_replay(run: JobRun, check: ReplayCheck, location: str | None, inspecto
     if set(found) < set(expected):
         raise InvalidRequest(
             f"{check.target} has {len(found)} partitions and {check.topic} has {len(expected)}: "
-            "partitions are compared one by one, so there must be as many"
+            "partitions are compared one by one, so the target needs at least as many"
         )
     by = _matching_key(check, target, found, inspector)
     own = DigestOptions(
@@ -188,13 +186,13 @@ def check_replay(run: JobRun, check: ReplayCheck, location: str | None, inspecto
         right = ComparedSide(target, DigestOptions(by, check.timestamps, check.topic, partition), found[partition])
         pairings.append(PartitionPairing(left, right))
     compared = compare(run, pairings, inspector.read, check.title)
-    how = {"origin": "matched by the headers that tell their origin", "content": "matched by their content"}[by]
+    how = {"origin": "matched by their origin headers", "content": "matched by their content"}[by]
     records = sum(one.records for one in compared)
     return result_of_check(check.title, records, _findings(compared), [f"records were {how}"])
 
 
 def _ranges_by_partition(side: RecordSource, inspector: SourceInspector) -> dict[int, list[PartitionRange]]:
-    """By partition, at least one of each: it names the partition also where there is nothing to read."""
+    """The ranges by partition; an empty range for a partition without records."""
     if isinstance(side, TopicSource):
         found = {
             partition: split_range(partition, *bounds) for partition, bounds in inspector.bounds(side.name).items()
@@ -204,35 +202,35 @@ def _ranges_by_partition(side: RecordSource, inspector: SourceInspector) -> dict
         found = {partition: [] for partition in range(max(catalogue.partitions, default=-1) + 1)}
         for file in catalogue.all_files:
             found[file.partition].append(PartitionRange(file.partition, file.first, file.last + 1))
-    return {partition: stretches or [PartitionRange(partition, 0, 0)] for partition, stretches in found.items()}
+    return {partition: ranges or [PartitionRange(partition, 0, 0)] for partition, ranges in found.items()}
 
 
-def _clipped(stretches: Mapping[int, Sequence[PartitionRange]], check: ReplayCheck) -> dict[int, list[PartitionRange]]:
-    """What lies within the offsets that were to be replayed."""
+def _clipped(ranges: Mapping[int, Sequence[PartitionRange]], check: ReplayCheck) -> dict[int, list[PartitionRange]]:
+    """The parts of the ranges within the replayed offsets."""
 
     def clipped(one: PartitionRange) -> PartitionRange:
         start = max(one.start, check.from_offset)
         end = one.end if check.to_offset is None else min(one.end, check.to_offset)
         return PartitionRange(one.partition, start, max(start, end))
 
-    return {partition: [clipped(one) for one in some] for partition, some in stretches.items()}
+    return {partition: [clipped(one) for one in some] for partition, some in ranges.items()}
 
 
 def _matching_key(
     check: ReplayCheck,
     target: TopicSource,
-    stretches: Mapping[int, Sequence[PartitionRange]],
+    ranges: Mapping[int, Sequence[PartitionRange]],
     inspector: SourceInspector,
 ) -> MatchBy:
-    """The headers decide unless the settings do: those of the first record of the target that there is."""
+    """The `match` setting, or for auto: by origin if the first record of the target has origin headers."""
     if check.match != "auto":
         return check.match
-    for partition, some in stretches.items():
+    for partition, some in ranges.items():
         range_ = PartitionRange(partition, some[0].start, min(some[0].start + _SAMPLED, some[0].end))
-        reading = DigestOptions("origin", False, check.topic, partition)
-        for batch in inspector.read(target, range_, reading.columns):
+        options = DigestOptions("origin", False, check.topic, partition)
+        for batch in inspector.read(target, range_, options.columns):
             if len(batch):
-                return "content" if identities_of(batch, reading)[0] is None else "origin"
+                return "content" if identities_of(batch, options)[0] is None else "origin"
     return "content"
 
 

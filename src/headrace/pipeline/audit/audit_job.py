@@ -1,7 +1,7 @@
-"""The job `audit`: proves that nothing was lost, duplicated, reordered or altered, or names exactly what was.
+"""The job `audit`: verify that nothing was lost, duplicated, reordered or altered, or list what was.
 
-Each check of the settings has a verdict. The run is ok if no check found anything; all findings are in findings.json in
-the work folder, the first of them in findings.txt.
+Each check of the settings has a result. The run succeeds if no check has findings. findings.json in the work folder has
+the findings, findings.txt the first of them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AuditJob(Job):
         path = write_results(run.work, results)
         if len(results) < len(self.settings.checks):
             done = f"stopped after {len(results)} of {len(self.settings.checks)} checks"
-            return JobResult(False, f"{done}; this proves nothing, run it again")
+            return JobResult(False, f"{done}; the audit is incomplete, run it again")
         found = sum(count for one in results for count in one.counts.values())
         many = "1 finding" if found == 1 else f"{found} findings"
         what = f"{many}: {path}" if found else "nothing was lost, duplicated, reordered or altered"
@@ -112,47 +112,51 @@ class AuditJob(Job):
 def _settled(run: JobRun, check: SettledCheck, inspector: SourceInspector) -> AuditResult:
     grace_ms = parse_duration(check.grace)
     until_ms = inspector.now_ms() - grace_ms if grace_ms else None
-    # What comes meanwhile may be settled or not: judged is what was there before, by what was settled since.
+    # Messages that arrive during the check may or may not be settled: only earlier ones are checked, against a later
+    # acks log.
     judged = inspector.bounds(check.topic, read_committed=False)
     try:
         acks = inspector.bounds(acks_topic(check.topic))
     except UnknownTopicOrPartition:
         raise SubscriptionNotFound(f"{check.topic} has no subscriptions") from None
     newest = inspector.bounds(check.topic, read_committed=False)
-    letters, are_complete = _dead_letters_of(run, check, inspector)
+    dead_letters, are_complete = _dead_letters_of(run, check, inspector)
     topic = TopicSource(inspector.brokers, check.topic, read_committed=False)
     tasks = [
         SettledTask(topic, check.subscription, partition, *bounds, newest[partition][1], *acks[partition], until_ms)
         for partition, bounds in judged.items()
     ]
-    offsets = {one.partition: frozenset(of.offset for of in letters if of.partition == one.partition) for one in tasks}
+    offsets = {
+        one.partition: frozenset(letter.offset for letter in dead_letters if letter.partition == one.partition)
+        for one in tasks
+    }
     parts = run_by_spark(run, partial(check_settled, inspector.read, offsets), tasks, check.title)
     known = [part for part in parts if part.exists]
     if not known:
         raise SubscriptionNotFound(f"there is no subscription {check.subscription!r} of {check.topic}")
     findings = [finding for part in known for finding in part.findings]
-    findings += dead_letter_findings(check.topic, known, letters, are_complete=are_complete)
+    findings += dead_letter_findings(check.topic, known, dead_letters, are_complete=are_complete)
     notes = [f"{check.topic}[{part.partition}] is not subscribed to" for part in parts if not part.exists]
     if expired := sum(part.expired for part in known):
         notes.append(f"{expired} messages expired before they were settled")
     if not are_complete:
-        notes.append("dead letters were taken out: of those that are gone nobody can tell")
+        notes.append("dead letters were removed from the topic, so missing ones are not reported")
     return result_of_check(check.title, sum(part.judged for part in known), findings, notes)
 
 
 def _dead_letters_of(
     run: JobRun, check: SettledCheck, inspector: SourceInspector
 ) -> tuple[list[AuditedDeadLetter], bool]:
-    """The dead letters of the subscription, and whether all that ever came are still there."""
+    """The dead letters of the subscription, and whether none was removed from the topic."""
     name = dead_letter_topic(check.topic)
     try:
         bounds = inspector.bounds(name)
     except UnknownTopicOrPartition:
         return [], True
     tasks = [
-        (TopicSource(inspector.brokers, name), stretch)
+        (TopicSource(inspector.brokers, name), range_)
         for partition, (start, end) in bounds.items()
-        for stretch in split_range(partition, start, end)
+        for range_ in split_range(partition, start, end)
     ]
     read = run_by_spark(
         run, partial(read_dead_letters, inspector.read, check.topic, check.subscription), tasks, "dead letters"
@@ -166,19 +170,19 @@ def _log(run: JobRun, check: LogCheck, inspector: SourceInspector) -> AuditResul
     drops_records, drops_duplicates = inspector.drops_records(check.topic), inspector.drops_duplicates(check.topic)
     topic = TopicSource(inspector.brokers, check.topic, read_committed=False)
     bounds = inspector.bounds(check.topic, read_committed=False)
-    stretches = [stretch for partition, there in bounds.items() for stretch in split_range(partition, *there)]
+    ranges = [range_ for partition, there in bounds.items() for range_ in split_range(partition, *there)]
     parts = run_by_spark(
         run,
         partial(check_log, inspector.read),
-        [LogTask(topic, stretch, drops_records, drops_duplicates) for stretch in stretches],
+        [LogTask(topic, range_, drops_records, drops_duplicates) for range_ in ranges],
         check.title,
     )
     control, thinned = sum(part.control for part in parts), sum(part.thinned for part in parts)
-    notes = [f"{control} offsets are those of control records"] if control else []
+    notes = [f"{control} offsets belong to control records"] if control else []
     if thinned:
         notes.append(
-            f"{thinned} offsets are missing, as they may be where records are compacted, removed when settled, or "
-            "left out as duplicates"
+            f"{thinned} offsets are missing, as expected where records are compacted, removed when settled, or dropped "
+            "as duplicates"
         )
     findings = [finding for part in parts for finding in part.findings]
     return result_of_check(check.title, sum(part.records for part in parts), findings, notes)

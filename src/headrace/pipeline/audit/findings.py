@@ -1,4 +1,4 @@
-"""What an audit checks, and what it found."""
+"""The settings of an audit, and its findings as JSON and text."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headrace.model.names import check_topic_name
 from headrace.pipeline.audit.record_comparison import KINDS, Difference, Kind, RecordDigest
 
 LISTED_MAX = 1000
-"""Findings of one check that are listed; the counts have them all."""
+"""The listed findings of one check; the counts include all."""
 
 _SHOWN_MAX = 20
 _DIGEST_DIGITS = 12
 
 
 class AuditFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`offset` to `last` are offsets of the topic that was expected to have it, `found` is where it was found instead
-    or in excess. `count` records in a row that have the same story are one finding."""
+    """`offset` to `last`: offsets in the expected topic; `found`: the offset of the misplaced or additional copy.
+    Consecutive records with the same kind of difference are one finding with a `count`."""
 
     kind: Kind
     topic: str
@@ -48,7 +48,7 @@ class AuditFinding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AuditResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one check: how much was looked at, and what was found."""
+    """The result of one check: the number of compared records, and the findings."""
 
     check: str
     records: int
@@ -80,10 +80,10 @@ def findings_of(
     found: Sequence[RecordDigest],
     differences: Iterable[Difference],
 ) -> list[AuditFinding]:
-    """In the order of the records; neighbours of one kind are one finding, but for those that were altered."""
+    """The findings in record order. Neighbours of one kind are one finding, except altered records."""
     findings: list[AuditFinding] = []
     last: Difference | None = None
-    for difference in sorted(differences, key=_place):
+    for difference in sorted(differences, key=_sort_key):
         if last is not None and _is_continuation(last, difference):
             before = findings[-1]
             offset = before.last if difference.expected is None else expected[difference.expected].offset
@@ -95,7 +95,7 @@ def findings_of(
 
 
 def write_results(folder: Path, results: Sequence[AuditResult]) -> Path:
-    """Writes findings.json and findings.txt; where the former is."""
+    """Write findings.json and findings.txt; returns the path of the former."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "findings.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
@@ -124,11 +124,11 @@ def _finding(
     assert shown is not None
     fields = ", ".join(difference.fields)
     detail = {
-        "lost": "is not there",
-        "duplicated": f"is there again{f', with another {fields}' if fields else ''}",
-        "reordered": "is not in its place",
+        "lost": "is missing",
+        "duplicated": f"occurs again{f', with another {fields}' if fields else ''}",
+        "reordered": "is out of order",
         "altered": f"{fields} differ{'' if len(difference.fields) > 1 else 's'}",
-        "foreign": "is not of the source",
+        "foreign": "does not come from the source",
     }[difference.kind]
     return AuditFinding(
         difference.kind,
@@ -141,14 +141,14 @@ def _finding(
     )
 
 
-def _place(difference: Difference) -> tuple[int, int]:
+def _sort_key(difference: Difference) -> tuple[int, int]:
     return (-1 if difference.expected is None else difference.expected), (
         -1 if difference.found is None else difference.found
     )
 
 
 def _is_continuation(last: Difference, difference: Difference) -> bool:
-    """What was lost, doubled or moved in one piece is one finding."""
+    """Whether a difference extends the previous one: the next record was lost, duplicated or moved, too."""
     if last.kind != difference.kind or difference.kind == "altered" or last.fields or difference.fields:
         return False
     steps = {
@@ -156,9 +156,6 @@ def _is_continuation(last: Difference, difference: Difference) -> bool:
         (None if difference.found is None else difference.found - (last.found or 0)),
     }
     return steps <= {None, 1}
-
-
-# What an audit may be told to check: `[[audit.checks]]`, each with its kind.
 
 
 class _Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -176,8 +173,8 @@ class ArchiveCheck(_Check, frozen=True, tag="archive"):
 
 
 class ReplayCheck(_Check, frozen=True, tag="replay"):
-    """A topic, or its archive, against another topic that should have the same records, or those of [from, to) as a
-    replay may be told. `match`: whether the copies say by their headers which record they are."""
+    """A topic, or its archive, against another topic that should have the same records, or those of [from, to).
+    `match`: identify records by their origin headers or by content."""
 
     target: str
     archive: str | None = None
@@ -194,7 +191,7 @@ class ReplayCheck(_Check, frozen=True, tag="replay"):
 
 
 class SettledCheck(_Check, frozen=True, tag="settled"):
-    """A subscription against its topic; messages of the last `grace` may still be on their way."""
+    """A subscription against its topic; messages younger than `grace` are not checked."""
 
     subscription: str
     grace: str = "0s"
@@ -205,7 +202,7 @@ class SettledCheck(_Check, frozen=True, tag="settled"):
 
 
 class LogCheck(_Check, frozen=True, tag="log"):
-    """A topic by itself."""
+    """The order and completeness of one topic."""
 
     @property
     def title(self) -> str:

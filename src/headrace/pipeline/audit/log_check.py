@@ -1,9 +1,10 @@
-"""Is a log in order by itself? Offsets ascend, none comes twice, and every hole has a reason.
+"""Check the order and completeness of one log: offsets ascend, none repeats, and every gap has a reason.
 
-Holes come from control records, which tell where a transaction ended, from dedup windows and from compaction. Of a
-topic that is compacted, or from which settled messages are removed, no hole proves anything. Elsewhere the batches
-themselves are asked: what neither a record nor a control batch covers is lost. With a dedup window a batch is stored
-without its duplicates and keeps its offsets: there only what no batch covers is lost.
+- Gaps come from control records (transaction markers), dedup windows and compaction.
+- In a compacted topic, or one from which settled messages are removed, gaps prove nothing.
+- Elsewhere the batch headers decide: an offset that neither a record nor a control batch covers is lost. With a dedup
+  window, a batch is stored without its duplicates but keeps its offset range, so only offsets outside of all batches
+  are lost.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
 
 _FETCH_BYTES = 4 << 20
-_NAMES_UNTIL = 12  # Fetch names topics by id from version 13 on
+_FETCH_VERSION_MAX = 12  # from version 13 on, Fetch identifies topics by id
 
 
 class LogTask(msgspec.Struct, frozen=True):
-    """`drops_records`: settled or outdated records are taken out of this log; `drops_duplicates`: duplicates are taken
-    out of batches."""
+    """`drops_records`: settled or outdated records are removed from this log; `drops_duplicates`: duplicates are
+    removed from batches."""
 
     topic: TopicSource
-    stretch: PartitionRange
+    offsets: PartitionRange
     drops_records: bool
     drops_duplicates: bool = False
 
 
 class LogPart(msgspec.Struct, frozen=True):
-    """`control`: offsets that control records have; `thinned`: offsets that are missing for a good reason."""
+    """`control`: offsets of control records; `thinned`: offsets that are missing for a known reason."""
 
     records: int
     findings: list[AuditFinding]
@@ -46,29 +47,29 @@ class LogPart(msgspec.Struct, frozen=True):
 
 
 def check_log(read: ReadSource, task: LogTask) -> LogPart:
-    name, stretch = task.topic.name, task.stretch
-    batches = read(task.topic, stretch, ("offset",))
-    present, findings = find_disorder(name, stretch.partition, (batch.column(0).to_pylist() for batch in batches))
+    name, range_ = task.topic.name, task.offsets
+    batches = read(task.topic, range_, ("offset",))
+    present, findings = find_disorder(name, range_.partition, (batch.column(0).to_pylist() for batch in batches))
     missing = BitMap64()
-    missing.add_range(stretch.start, stretch.end)
+    missing.add_range(range_.start, range_.end)
     missing -= present
     records, holes = len(present), len(missing)
     control, thinned = 0, holes if task.drops_records else 0
     if holes and not task.drops_records:
-        found = covered_offsets(task.topic, stretch)
+        found = covered_offsets(task.topic, range_)
         control = len(missing & found.control)
         missing -= found.control
         if task.drops_duplicates:
             thinned = len(missing & found.data)
             missing -= found.data
         for first, last in runs(missing):
-            detail = "the log has neither a record nor a control record there"
-            findings.append(AuditFinding("lost", name, stretch.partition, first, last, None, last - first + 1, detail))
+            detail = "the log has neither a record nor a control record at these offsets"
+            findings.append(AuditFinding("lost", name, range_.partition, first, last, None, last - first + 1, detail))
     return LogPart(records, findings, control, thinned)
 
 
 def find_disorder(topic: str, partition: int, batches: Iterable[Iterable[int]]) -> tuple[BitMap64, list[AuditFinding]]:
-    """The offsets that were read, and those that came again or too late."""
+    """The offsets that were read, and findings for those that repeat or are out of order."""
     present = BitMap64()
     findings: list[AuditFinding] = []
     highest = -1
@@ -77,33 +78,33 @@ def find_disorder(topic: str, partition: int, batches: Iterable[Iterable[int]]) 
             if offset > highest:
                 highest = offset
             elif offset in present:
-                findings.append(AuditFinding("duplicated", topic, partition, offset, detail="the offset comes again"))
+                findings.append(AuditFinding("duplicated", topic, partition, offset, detail="the offset occurs again"))
             else:
                 findings.append(
-                    AuditFinding("reordered", topic, partition, offset, detail=f"it comes behind {highest}")
+                    AuditFinding("reordered", topic, partition, offset, detail=f"it follows offset {highest}")
                 )
             present.add(offset)
     return present, findings
 
 
 class CoveredOffsets(NamedTuple):
-    """Offsets that batches claim, whether or not they have a record for each."""
+    """The offset ranges of batches, whether or not they have a record for each offset."""
 
     control: BitMap64
     data: BitMap64
 
 
-def covered_offsets(topic: TopicSource, stretch: PartitionRange) -> CoveredOffsets:
-    """By the headers of all batches of the stretch."""
+def covered_offsets(topic: TopicSource, range_: PartitionRange) -> CoveredOffsets:
+    """Read the headers of all batches of the range."""
     from headrace.columns.scan import sync_cluster
     from headrace.wire.batches.batch import HEADER_SIZE, parse_header
 
     found = CoveredOffsets(BitMap64(), BitMap64())
-    offset = stretch.start
-    while offset < stretch.end:
-        data = sync_cluster(topic.brokers).call(partial(_fetch_batches, topic.name, stretch.partition, offset))
+    offset = range_.start
+    while offset < range_.end:
+        data = sync_cluster(topic.brokers).call(partial(_fetch_batches, topic.name, range_.partition, offset))
         position, before = 0, offset
-        while position + HEADER_SIZE <= len(data):  # the last batch may be cut off behind its header
+        while position + HEADER_SIZE <= len(data):  # the last batch may be truncated behind its header
             header = parse_header(data, position)
             covered = found.control if header.is_control else found.data
             covered.add_range(header.base_offset, header.next_offset)
@@ -121,13 +122,13 @@ async def _fetch_batches(topic: str, partition: int, offset: int, cluster: Clust
     requested = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
     request = FetchRequest(max_bytes=_FETCH_BYTES, topics=[FetchTopic(topic=topic, partitions=[requested])])
 
-    async def ask() -> bytes:
+    async def fetch() -> bytes:
         leader = (await cluster.partition(topic, partition)).leader
-        answer: FetchResponse = await cluster.call(request, node_id=leader, version_max=_NAMES_UNTIL)
-        raise_for_code(answer.error_code)
-        told = only_result(only_result(answer.responses).partitions)
-        raise_for_code(told.error_code)
-        assert isinstance(told.records, memoryview)
-        return bytes(told.records)
+        response: FetchResponse = await cluster.call(request, node_id=leader, version_max=_FETCH_VERSION_MAX)
+        raise_for_code(response.error_code)
+        fetched = only_result(only_result(response.responses).partitions)
+        raise_for_code(fetched.error_code)
+        assert isinstance(fetched.records, memoryview)
+        return bytes(fetched.records)
 
-    return await cluster.call_with_retries(ask)
+    return await cluster.call_with_retries(fetch)

@@ -1,10 +1,12 @@
-"""Compare two copies of a partition, aligned by offset.
+"""Compare two copies of a partition, record by record. Pure.
 
-Pure.
-
-Every difference is named once, and all of them together turn the expected sequence into the one that was found (the
-tests do just that). Records are compared by identity where both sides say which record is which, else by content;
-equal content may occur any number of times.
+- Every difference is reported once. Applying all of them to the expected sequence yields the found sequence (the tests
+  do that).
+- Records are compared by identity if both sides have one, else by content. Equal content may occur any number of times.
+- `align` matches equal items of two sequences without reordering either. For few differences it keeps as many items as
+  possible (Myers' greedy search), so that one change is reported as one change, also among equal items. For many
+  differences it pairs equal items by their count, first with first, and keeps the longest ascending run of pairs:
+  correct, though not always the shortest result.
 """
 
 from __future__ import annotations
@@ -17,16 +19,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-# Which items of two sequences belong together, without changing the order of either. Pure.
-#
-# While the two differ in little, as many items are kept as can be (Myers' greedy search), so that one change shows as
-# one change, also among equal items. Where they differ in much, equal items are paired by their count, the first with
-# the first, and the longest run of pairs that is in order is kept: still right, though perhaps not the shortest
-# account.
-
-
 EDITS_MAX = 1000
-"""Up to so many differences the search is exact; its time and its memory grow with their square."""
+"""Up to this number of differences the search is exact; its time and memory grow with the square."""
 
 Pair = tuple[int, int]
 
@@ -72,14 +66,15 @@ def longest_increasing_subsequence(values: Sequence[int]) -> list[int]:
 
 
 def gaps(pairs: Sequence[Pair], expected_count: int, found_count: int) -> Iterable[tuple[range, range]]:
-    """What lies between the pairs, wherever at least one side has something there."""
+    """The non-empty intervals between pairs, on both sides."""
     for (i, j), (next_i, next_j) in pairwise([(-1, -1), *pairs, (expected_count, found_count)]):
         if next_i - i > 1 or next_j - j > 1:
             yield range(i + 1, next_i), range(j + 1, next_j)
 
 
 def _fewest_edits(expected: Sequence[Hashable], found: Sequence[Hashable], edits_max: int) -> list[Pair] | None:
-    """Myers, "An O(ND) difference algorithm": how far each diagonal gets with so many edits; None beyond the limit."""
+    """Myers, "An O(ND) difference algorithm": the furthest point on each diagonal per number of edits; None beyond the
+    limit."""
     width, height = len(expected), len(found)
     reach = {1: 0}
     history: list[dict[int, int]] = []
@@ -118,23 +113,23 @@ def _backtrack(history: Sequence[dict[int, int]], x: int, y: int) -> list[Pair]:
 
 
 def _by_count(expected: Sequence[Hashable], found: Sequence[Hashable]) -> list[Pair]:
-    places: dict[Hashable, list[int]] = defaultdict(list)
+    indices: dict[Hashable, list[int]] = defaultdict(list)
     for index in range(len(expected) - 1, -1, -1):
-        places[expected[index]].append(index)
-    pairs = [(places[item].pop(), j) for j, item in enumerate(found) if places.get(item)]
+        indices[expected[index]].append(index)
+    pairs = [(indices[item].pop(), j) for j, item in enumerate(found) if indices.get(item)]
     return [pairs[index] for index in longest_increasing_subsequence([i for i, _ in pairs])]
 
 
 Kind: TypeAlias = Literal["lost", "duplicated", "reordered", "altered", "foreign"]
 KINDS: tuple[Kind, ...] = ("lost", "duplicated", "reordered", "altered", "foreign")
 
-_COMPARISONS_MAX = 1 << 20  # pairs of neighbours whose likeness is weighed
-_OFFSET_WEIGHT = 100  # being in the same place counts for more than all fields together
+_COMPARISONS_MAX = 1 << 20  # pairs of neighbours whose similarity is computed
+_OFFSET_WEIGHT = 100  # a pair counts for more than all equal fields together
 
 
 class RecordDigest(msgspec.Struct, frozen=True, gc=False):
-    """A record with digests in place of its bytes. `identity` says which record of the source it is, if it says so;
-    `timestamp_ms` is None where times are not compared."""
+    """A record with digests instead of its bytes. `identity`: the record of the source that it is, if known;
+    `timestamp_ms`: None if times are not compared."""
 
     offset: int
     identity: int | None
@@ -149,7 +144,7 @@ class RecordDigest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Difference(msgspec.Struct, frozen=True, gc=False):
-    """`expected` and `found` are indices of the two sequences; None on the side that does not have it."""
+    """`expected` and `found` are indices into the two sequences; None on a side without the record."""
 
     kind: Kind
     expected: int | None
@@ -172,18 +167,18 @@ def differing_fields(expected: RecordDigest, found: RecordDigest) -> tuple[str, 
 
 
 def compare_by_identity(expected: Sequence[RecordDigest], found: Sequence[RecordDigest]) -> list[Difference]:
-    """Each identity is on the expected side once; whatever says that it is a record that is not there is foreign."""
-    places = {entry.identity: index for index, entry in enumerate(expected)}
-    copies: dict[int, list[int]] = defaultdict(list)  # of the record at this place: where it was found
+    """Each identity occurs once on the expected side. A found record with an unknown identity is foreign."""
+    indices = {entry.identity: index for index, entry in enumerate(expected)}
+    copies: dict[int, list[int]] = defaultdict(list)  # index of the expected record -> indices where it was found
     differences: list[Difference] = []
     for j, entry in enumerate(found):
-        if entry.identity is not None and entry.identity in places:
-            copies[places[entry.identity]].append(j)
+        if entry.identity is not None and entry.identity in indices:
+            copies[indices[entry.identity]].append(j)
         else:
             differences.append(Difference("foreign", None, j))
-    # Of several copies, those that are as they should be come into question first, and then the one in its place.
-    candidates = sorted((j, i) for i, found_at in copies.items() for j in _faithful(expected[i], found, found_at))
-    in_place = {
+    # Of several copies, prefer those with equal content, and among them the one in order.
+    candidates = sorted((j, i) for i, found_at in copies.items() for j in _equal_copies(expected[i], found, found_at))
+    in_order = {
         candidates[index][1]: candidates[index][0]
         for index in longest_increasing_subsequence([i for _, i in candidates])
     }
@@ -191,8 +186,8 @@ def compare_by_identity(expected: Sequence[RecordDigest], found: Sequence[Record
         if i not in copies:
             differences.append(Difference("lost", i, None))
             continue
-        kept = in_place[i] if i in in_place else _faithful(entry, found, copies[i])[0]
-        if i not in in_place:
+        kept = in_order[i] if i in in_order else _equal_copies(entry, found, copies[i])[0]
+        if i not in in_order:
             differences.append(Difference("reordered", i, kept))
         if fields := differing_fields(entry, found[kept]):
             differences.append(Difference("altered", i, kept, fields))
@@ -203,30 +198,30 @@ def compare_by_identity(expected: Sequence[RecordDigest], found: Sequence[Record
 
 
 def compare_by_content(expected: Sequence[RecordDigest], found: Sequence[RecordDigest]) -> list[Difference]:
-    """What came in excess counts as duplicated if the expected side has its like anywhere."""
+    """An additional record is a duplicate if the expected side has the same content anywhere, else foreign."""
     expected_contents = [entry.content for entry in expected]
     found_contents = [entry.content for entry in found]
     pairs = align(expected_contents, found_contents)
     missing: dict[object, deque[int]] = defaultdict(deque)
-    holes = list(gaps(pairs, len(expected), len(found)))
-    for here, _ in holes:
+    intervals = list(gaps(pairs, len(expected), len(found)))
+    for here, _ in intervals:
         for i in here:
             missing[expected_contents[i]].append(i)
     differences: list[Difference] = []
     moved_from: set[int] = set()
     moved_to: set[int] = set()
-    for _, there in holes:
+    for _, there in intervals:
         for j in there:
-            if places := missing.get(found_contents[j]):
-                i = places.popleft()
+            if candidates := missing.get(found_contents[j]):
+                i = candidates.popleft()
                 moved_from.add(i)
                 moved_to.add(j)
                 differences.append(Difference("reordered", i, j))
-    first_places = {content: index for index, content in reversed(list(enumerate(expected_contents)))}
-    for here, there in holes:
+    first_indices = {content: index for index, content in reversed(list(enumerate(expected_contents)))}
+    for here, there in intervals:
         gone = [i for i in here if i not in moved_from]
         came = [j for j in there if j not in moved_to]
-        altered = dict(_most_alike([expected[i] for i in gone], [found[j] for j in came]))
+        altered = dict(_most_similar([expected[i] for i in gone], [found[j] for j in came]))
         for at, i in enumerate(gone):
             if at in altered:
                 j = came[altered[at]]
@@ -236,25 +231,25 @@ def compare_by_content(expected: Sequence[RecordDigest], found: Sequence[RecordD
         taken = set(altered.values())
         for at, j in enumerate(came):
             if at not in taken:
-                place = first_places.get(found_contents[j])
-                differences.append(Difference("foreign" if place is None else "duplicated", place, j))
+                original = first_indices.get(found_contents[j])
+                differences.append(Difference("foreign" if original is None else "duplicated", original, j))
     return differences
 
 
-def _faithful(entry: RecordDigest, found: Sequence[RecordDigest], copies: Sequence[int]) -> Sequence[int]:
+def _equal_copies(entry: RecordDigest, found: Sequence[RecordDigest], copies: Sequence[int]) -> Sequence[int]:
     return [j for j in copies if found[j].content == entry.content] or copies
 
 
-def _most_alike(gone: Sequence[RecordDigest], came: Sequence[RecordDigest]) -> list[tuple[int, int]]:
-    """Pairs in order, as many as there can be; among those, the ones that have the most in common."""
+def _most_similar(gone: Sequence[RecordDigest], came: Sequence[RecordDigest]) -> list[tuple[int, int]]:
+    """As many ordered pairs as possible; among these, the pairs with the most equal fields."""
     if len(gone) * len(came) > _COMPARISONS_MAX:
         return list(zip(range(len(gone)), range(len(came)), strict=False))
     width = len(came)
-    best = [[0] * (width + 1)]  # of the first n that are gone and the first m that came
+    best = [[0] * (width + 1)]  # best[n][m]: score of the first n of `gone` and the first m of `came`
     for one in gone:
         above, row = best[-1], [0]
         for m, other in enumerate(came):
-            row.append(max(above[m] + _OFFSET_WEIGHT + _likeness(one, other), above[m + 1], row[m]))
+            row.append(max(above[m] + _OFFSET_WEIGHT + _similarity(one, other), above[m + 1], row[m]))
         best.append(row)
     pairs: list[tuple[int, int]] = []
     n, m = len(gone), width
@@ -270,8 +265,8 @@ def _most_alike(gone: Sequence[RecordDigest], came: Sequence[RecordDigest]) -> l
     return pairs
 
 
-def _likeness(one: RecordDigest, other: RecordDigest) -> int:
-    """A key or value that both have tells more than that both have none."""
+def _similarity(one: RecordDigest, other: RecordDigest) -> int:
+    """An equal key or value scores higher than a key or value that both lack."""
     return (
         (one.key == other.key) * (1 + 3 * (one.key is not None))
         + (one.value == other.value) * (1 + 4 * (one.value is not None))

@@ -1,10 +1,10 @@
-"""Records as digests: of whole rows, of pieces of a partition, and, where a look at single fields is needed, of those.
+"""Digests of records: of rows, of blocks of a partition, and of single fields.
 
-A row becomes one text of bytes by Arrow's kernels, which no other row has, and is hashed as a whole; headers that only
-tell where a replayed record comes from are left out. A piece is a part of a partition that ends at a place which
-depends on the records alone: so two partitions that have the same records have the same pieces, and a record more or
-less changes the piece that it is in and no other. Digests of pieces can be put together, so that a partition may be
-read in stretches that nobody aligned.
+- Arrow kernels convert a row to unique bytes, which are hashed. Headers that state the origin of a replayed record are
+  left out.
+- A block is a part of a partition whose end depends only on the records. Two partitions with the same records have the
+  same blocks, and an added or removed record changes only the block that contains it.
+- Digests of adjacent blocks can be joined, so a partition may be read in ranges that are not aligned to blocks.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from headrace.model.message_headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIG
 from headrace.pipeline.audit.record_comparison import RecordDigest
 
 BLOCK_RECORDS = 4096
-"""How many records a piece has, or would have on average."""
+"""The average number of records in a block."""
 
 _PRIME = (1 << 127) - 1
 _BASE = 0x5BD1E9955BD1E9955BD1E9955BD1E99
 _DIGEST_BYTES = 16
 
 MatchBy: TypeAlias = Literal["offset", "origin", "content"]
-"""By what records know each other: their offset; the offset in the source that their headers tell; nothing."""
+"""How records are identified: by offset, by the source offset in their headers, or not at all."""
 
 
 class DigestOptions(msgspec.Struct, frozen=True, gc=False):
-    """How the records of one side are looked at. With `by` = origin, records of other places have no identity; only
-    records of [from_ms, to_ms) count."""
+    """How the records of one source are digested. With `by` = origin, records of other partitions have no identity.
+    Only records of [from_ms, to_ms) count."""
 
     by: MatchBy
     timestamps: bool
     origin_topic: str = ""
     origin_partition: int = 0
-    piece_records: int = BLOCK_RECORDS
+    block_records: int = BLOCK_RECORDS
     from_ms: int | None = None
     to_ms: int | None = None
 
@@ -64,21 +64,21 @@ _COLUMNS = ("key", "value", "offset", "headers")
 
 
 class RowSpan(msgspec.Struct, frozen=True, gc=False):
-    """Rows of one stretch: counted as they are read, since offsets need not ascend where something is wrong."""
+    """Rows of one range, by row number: in a damaged log offsets need not ascend."""
 
-    stretch: int
+    range_index: int
     first_row: int
     count: int
 
 
 class DigestBlock(msgspec.Struct, frozen=True, gc=False):
-    """All identities in a piece are of one `block`; what has none belongs to the block before it, which is None where
-    the stretch begins with it. A piece that is not closed may go on in the stretch behind it."""
+    """All identities in a block are of one `group`. Records without identity belong to the preceding group, which is
+    None at the start of a range. A block that is not closed may continue in the next range."""
 
     spans: tuple[RowSpan, ...]
     count: int
     digest: int
-    block: int | None
+    group: int | None
     is_closed: bool
 
     @property
@@ -87,62 +87,61 @@ class DigestBlock(msgspec.Struct, frozen=True, gc=False):
 
     def with_next(self, other: DigestBlock) -> DigestBlock:
         digest = (self.digest * pow(_BASE, other.count, _PRIME) + other.digest) % _PRIME
-        return DigestBlock(self.spans + other.spans, self.count + other.count, digest, self.block, other.is_closed)
+        return DigestBlock(self.spans + other.spans, self.count + other.count, digest, self.group, other.is_closed)
 
 
-def digest_blocks(batches: Iterable[Any], reading: DigestOptions, stretch: int = 0) -> Iterator[DigestBlock]:
-    """The pieces of a stretch; they are joined by `joined` with those of the stretches beside it."""
+def digest_blocks(batches: Iterable[Any], options: DigestOptions, range_index: int = 0) -> Iterator[DigestBlock]:
+    """The blocks of a range; `join_blocks` joins them with those of adjacent ranges."""
     row = count = total = 0
-    block: int | None = None
+    group: int | None = None
     previous = b""
 
-    def piece(is_closed: bool) -> DigestBlock:
-        return DigestBlock((RowSpan(stretch, row - count, count),), count, total, block, is_closed)
+    def new_block(is_closed: bool) -> DigestBlock:
+        return DigestBlock((RowSpan(range_index, row - count, count),), count, total, group, is_closed)
 
     for batch in batches:
-        identities = identities_of(batch, reading)
-        for identity, digest in zip(identities, row_digests(batch, reading, identities), strict=True):
-            if identity is not None and identity // reading.piece_records != block:
+        identities = identities_of(batch, options)
+        for identity, digest in zip(identities, row_digests(batch, options, identities), strict=True):
+            if identity is not None and identity // options.block_records != group:
                 if count:
-                    yield piece(False)
+                    yield new_block(False)
                     count = total = 0
-                block = identity // reading.piece_records
+                group = identity // options.block_records
             number = int.from_bytes(digest)
             row += 1
             count += 1
             total = (total * _BASE + number) % _PRIME
-            # A run of equal records is one piece: else it might end at each of them.
-            is_end = number % reading.piece_records == 0 and previous not in (b"", digest)
-            if is_end and reading.by == "content":
-                yield piece(True)
+            # A run of equal records is one block: otherwise a block might end at each of them.
+            is_end = number % options.block_records == 0 and previous not in (b"", digest)
+            if is_end and options.by == "content":
+                yield new_block(True)
                 count = total = 0
             previous = digest
     if count:
-        yield piece(False)
+        yield new_block(False)
 
 
-def join_blocks(stretches: Iterable[Sequence[DigestBlock]]) -> list[DigestBlock]:
-    """The pieces of consecutive stretches as if they had been read in one go."""
+def join_blocks(ranges: Iterable[Sequence[DigestBlock]]) -> list[DigestBlock]:
+    """The blocks of consecutive ranges, as if these had been read as one range."""
     whole: list[DigestBlock] = []
-    for some in stretches:
-        for piece in some:
-            if whole and not whole[-1].is_closed and piece.block in (None, whole[-1].block):
-                whole[-1] = whole[-1].with_next(piece)
+    for some in ranges:
+        for block in some:
+            if whole and not whole[-1].is_closed and block.group in (None, whole[-1].group):
+                whole[-1] = whole[-1].with_next(block)
             else:
-                whole.append(piece)
+                whole.append(block)
     return whole
 
 
-def record_digests(batch: Any, reading: DigestOptions) -> list[RecordDigest]:
-    """For a close look: field by field."""
-    headers = batch.column("headers").to_pylist()
-    times = pc.cast(batch.column("timestamp"), pa.int64()).to_pylist() if reading.timestamps else [None] * len(headers)
+def record_digests(batch: Any, options: DigestOptions) -> list[RecordDigest]:
+    """The digests of all fields of each record."""
+    times = pc.cast(batch.column("timestamp"), pa.int64()).to_pylist() if options.timestamps else [None] * len(batch)
     rows = zip(
         batch.column("offset").to_pylist(),
-        identities_of(batch, reading),
+        identities_of(batch, options),
         batch.column("key").to_pylist(),
         batch.column("value").to_pylist(),
-        headers,
+        batch.column("headers").to_pylist(),
         times,
         strict=True,
     )
@@ -154,37 +153,37 @@ def record_digests(batch: Any, reading: DigestOptions) -> list[RecordDigest]:
             _digest_of(value),
             tuple(
                 (header["key"], _digest_of(header["value"]))
-                for header in told or ()
+                for header in headers or ()
                 if not header["key"].startswith(ORIGIN_PREFIX)
             ),
             None if time is None else time // 1000,
         )
-        for offset, identity, key, value, told, time in rows
+        for offset, identity, key, value, headers, time in rows
     ]
 
 
-def identities_of(batch: Any, reading: DigestOptions) -> list[int | None]:
-    if reading.by == "offset":
+def identities_of(batch: Any, options: DigestOptions) -> list[int | None]:
+    if options.by == "offset":
         offsets: list[int | None] = batch.column("offset").to_pylist()
         return offsets
     found: list[int | None] = [None] * len(batch)
-    if reading.by == "origin":
+    if options.by == "origin":
         topics, partitions, origins = (
             _last_values(batch.column("headers"), name) for name in (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET)
         )
-        wanted = reading.origin_topic.encode(), b"%d" % reading.origin_partition
+        wanted = options.origin_topic.encode(), b"%d" % options.origin_partition
         for row, origin in origins.items():
             if (topics.get(row), partitions.get(row)) == wanted and origin is not None and origin.isdigit():
                 found[row] = int(origin)
     return found
 
 
-def row_digests(batch: Any, reading: DigestOptions, identities: Sequence[int | None]) -> Iterator[bytes]:
-    """Of each row: which record it is, and what it holds."""
-    which = batch.column("offset") if reading.by == "offset" else pa.array(identities, pa.int64())
+def row_digests(batch: Any, options: DigestOptions, identities: Sequence[int | None]) -> Iterator[bytes]:
+    """The digest of each row: its identity and its content."""
+    which = batch.column("offset") if options.by == "offset" else pa.array(identities, pa.int64())
     columns = [_number_texts(which), *_sized(batch.column("key")), *_sized(batch.column("value"))]
-    if reading.timestamps:
-        # To the millisecond, as the wire has it: finer than that is nothing but how a file stores it.
+    if options.timestamps:
+        # In milliseconds, as in the log: finer digits only come from the file format.
         columns.append(_number_texts(pc.divide(pc.cast(batch.column("timestamp"), pa.int64()), 1000)))
     columns.append(_header_texts(batch.column("headers")))
     texts = pc.binary_join_element_wise(*columns, b":")
@@ -198,7 +197,7 @@ def row_digests(batch: Any, reading: DigestOptions, identities: Sequence[int | N
 
 
 def _sized(column: Any) -> tuple[Any, Any]:
-    """The length of each value, which is - of none, and the value."""
+    """The length of each value (`-` for null), and the value."""
     column = column.cast(pa.binary())
     return _number_texts(pc.binary_length(column)), pc.fill_null(column, b"")
 
@@ -217,7 +216,7 @@ def _header_texts(column: Any) -> Any:
 
 
 def _list_bounds(column: Any) -> Any:
-    """Offsets into what `flatten` gives, which leaves out what lies outside of the column and under its nulls."""
+    """List offsets into the result of `flatten`, which omits values outside of the column and below its nulls."""
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
 

@@ -1,10 +1,12 @@
-"""Audit what became of messages: settled, dead, or removed unsettled.
+"""Compare the acks log of a subscription with its topic and its dead letters.
 
-By the acks log, against the topic.
-
-What is in the topic and not settled is lost to the subscription, and so is what retention removed before it was
-settled; what was worked on twice is duplicated, what was settled and never there is foreign. A message that died must
-lie in the dead letters as it was, unless somebody has taken it from there: dead letters that are settled are removed.
+- A message in the topic that is not settled is lost to the subscription; so is one that retention removed before it was
+  settled.
+- A message that consumers settled twice is duplicated. A settled offset that the topic never had is foreign.
+- A message that became a dead letter must be in the dead-letter topic unchanged, unless dead letters were removed
+  there, as settled ones are.
+- A trimmed acks log begins with a snapshot, which says what is settled but not how. Only settlements by consumers can
+  count twice: expiry and gaps may cover any range.
 """
 
 from __future__ import annotations
@@ -37,12 +39,6 @@ from headrace.wire.state_records.acks_records import (
     decode_event,
 )
 
-# What an acks log says of one subscription in one partition, event by event. Pure.
-#
-# A log that was trimmed begins with a snapshot: what it has as settled counts as settled, though nobody can tell how. A
-# message counts as settled twice only if it was worked on twice: that it expired or is a gap may be said of any range.
-
-
 SETTLED_BY_CONSUMER: tuple[SettledHow, ...] = ("ack", "reject", "dead", "discarded")
 """Ways to settle a message that was delivered."""
 
@@ -50,9 +46,10 @@ _NONE = BitMap64()
 
 
 class SubscriptionLedger:
-    """`is_known`: from here on every event counts. Below the floor nothing concerns the subscription.
+    """The state of one subscription in one partition, built from the events of its acks log. Pure.
 
-    A seek makes it forget how messages were settled and failed, but not what was settled `twice` and what died.
+    `is_known`: the state is complete, so every event counts. Offsets below the ack floor do not concern the
+    subscription. A seek clears settlements and failures, but not `twice` and `deaths`.
     """
 
     def __init__(self) -> None:
@@ -61,17 +58,17 @@ class SubscriptionLedger:
         self.floor = 0
         self.settled = BitMap64()
         self.by_type: dict[SettledHow, BitMap64] = {}
-        self.removed = BitMap64()  # by retention, before they were settled
-        self.expired = BitMap64()  # otherwise, before they were settled
+        self.removed = BitMap64()  # removed by retention before they were settled
+        self.expired = BitMap64()  # expired by their time to live before they were settled
         self.twice = BitMap64()
         self.deaths: Counter[int] = Counter()
         self.failures: list[Failed] = []
         self._parts: list[SnapshotEvent] = []
 
-    def take(self, event: AcksEvent) -> None:
+    def apply(self, event: AcksEvent) -> None:
         match event:
             case SnapshotEvent():
-                self._take_part(event)
+                self._add_part(event)
             case Created() | Sought():
                 self.is_known = self.exists = True
                 self._begin(event.floor)
@@ -87,7 +84,7 @@ class SubscriptionLedger:
                 self.failures.append(event)
 
     def newly_settled(self, event: Settled) -> int:
-        """How many messages the event settles that are not, if it is taken next."""
+        """The number of unsettled messages that the event would settle if it is applied next."""
         return sum(
             last + 1 - max(first, self.floor) - self.settled.range_cardinality(max(first, self.floor), last + 1)
             for first, last in event.ranges
@@ -95,12 +92,12 @@ class SubscriptionLedger:
         )
 
     def settled_count(self, start: int, end: int) -> int:
-        """How many of these offsets are settled or below the floor."""
+        """The number of these offsets that are settled or below the ack floor."""
         bottom = min(max(self.floor, start), end)
         return bottom - start + int(self.settled.range_cardinality(bottom, end))
 
-    def worked_otherwise(self, offset: int) -> SettledHow | None:
-        """How a message was settled that did not die."""
+    def settled_otherwise(self, offset: int) -> SettledHow | None:
+        """How a message was settled other than as a dead letter."""
         return next((how for how, offsets in self.by_type.items() if how != "dead" and offset in offsets), None)
 
     def _expire(self, unsettled: BitMap64, first: int, last: int) -> None:
@@ -126,7 +123,7 @@ class SubscriptionLedger:
         self.expired = BitMap64()
         self.failures = []
 
-    def _take_part(self, part: SnapshotEvent) -> None:
+    def _add_part(self, part: SnapshotEvent) -> None:
         if self.is_known:
             return
         if part.part == 1 or (self._parts and self._parts[0].id != part.id):
@@ -149,8 +146,8 @@ _CONTENT = DigestOptions("offset", timestamps=False)
 
 
 class SettledTask(msgspec.Struct, frozen=True):
-    """`end`: messages before it are judged; `newest_checkpoint`: where the topic ended after the acks log had been
-    looked at. Messages that are younger than `until_ms` are not judged."""
+    """Messages of [start, end) that are older than `until_ms` are checked. `newest`: the end of the topic, determined
+    after that of the acks log."""
 
     topic: TopicSource
     subscription: str
@@ -164,7 +161,7 @@ class SettledTask(msgspec.Struct, frozen=True):
 
 
 class DeadMessage(msgspec.Struct, frozen=True):
-    """A message that died so often by the acks log; `entry` is the message, if it is still there."""
+    """A message that became a dead letter `count` times; `entry` is the message, if the topic still has it."""
 
     offset: int
     count: int
@@ -172,9 +169,9 @@ class DeadMessage(msgspec.Struct, frozen=True):
 
 
 class SettledPart(msgspec.Struct, frozen=True):
-    """Of one partition. `worked` tells of offsets that have a dead letter and did not die; `exists`: the log knows the
-    subscription; `expired`: how many messages outlived their own time. Events of older brokers do not tell these from
-    messages that retention removed."""
+    """The result of one partition. `worked`: how messages were settled that have a dead letter without a dead-letter
+    event; `exists`: the log has the subscription; `expired`: the number of messages whose time to live ended. Events of
+    older brokers do not distinguish these from messages that retention removed."""
 
     partition: int
     judged: int
@@ -186,7 +183,7 @@ class SettledPart(msgspec.Struct, frozen=True):
 
 
 class AuditedDeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter, and of which message it is the copy; `entry` is without what the death added."""
+    """A dead letter and the message that it is a copy of; `entry` is without the headers that a dead letter adds."""
 
     partition: int
     offset: int
@@ -195,14 +192,14 @@ class AuditedDeadLetter(msgspec.Struct, frozen=True):
 
 
 class AuditedDeadLetters(msgspec.Struct, frozen=True):
-    """Of a stretch: those of the subscription, and how many there are of all."""
+    """The dead letters of the subscription in one range, and the number of all records in the range."""
 
     letters: Sequence[AuditedDeadLetter]
     records: int
 
 
 def check_settled(read: ReadSource, letters: Mapping[int, frozenset[int]], task: SettledTask) -> SettledPart:
-    """`letters`: the offsets of messages that have a dead letter, by partition."""
+    """`letters`: per partition, the offsets of messages that have a dead letter."""
     ledger = read_ledger(read, task)
     if not ledger.exists:
         return SettledPart(task.partition, 0, (), (), {}, False)
@@ -210,33 +207,33 @@ def check_settled(read: ReadSource, letters: Mapping[int, frozenset[int]], task:
     findings = capped(_findings(task, ledger, judged))
     deaths = list(_dead_messages(read, task, ledger))
     own_letters = letters.get(task.partition, frozenset())
-    worked = {offset: how for offset in own_letters if (how := _did_not_die(ledger, offset)) is not None}
+    worked = {offset: how for offset in own_letters if (how := _settled_without_death(ledger, offset)) is not None}
     return SettledPart(task.partition, len(judged), findings, deaths, worked, True, len(ledger.expired))
 
 
 def read_ledger(read: ReadSource, task: SettledTask) -> SubscriptionLedger:
     ledger = SubscriptionLedger()
     acks = TopicSource(task.topic.brokers, acks_topic(task.topic.name))
-    stretch = PartitionRange(task.partition, task.acks_start, task.acks_end)
+    range_ = PartitionRange(task.partition, task.acks_start, task.acks_end)
     own = task.subscription.encode()
-    for batch in read(acks, stretch, ("key", "value")):
+    for batch in read(acks, range_, ("key", "value")):
         mine = batch.filter(pc.equal(batch.column("key"), pa.scalar(own, pa.binary())))
         for value in mine.column("value").to_pylist():
             _, event = decode_event(own, value)
-            ledger.take(event)
+            ledger.apply(event)
     return ledger
 
 
 def read_dead_letters(
     read: ReadSource, topic: str, subscription: str, task: tuple[TopicSource, PartitionRange]
 ) -> AuditedDeadLetters:
-    """Those of one subscription in a stretch of the dead letters."""
+    """The dead letters of one subscription in one range of the dead-letter topic."""
     found: list[AuditedDeadLetter] = []
     records = 0
     for batch in read(*task, _CONTENT.columns):
         records += len(batch)
-        for row, told in enumerate(batch.column("headers").to_pylist()):
-            death = dead_letter_origin([(one["key"], one["value"]) for one in told or ()])
+        for row, headers in enumerate(batch.column("headers").to_pylist()):
+            death = dead_letter_origin([(one["key"], one["value"]) for one in headers or ()])
             if death is not None and (death.topic, death.subscription) == (topic, subscription):
                 [entry] = record_digests(batch.slice(row, 1), _CONTENT)
                 found.append(
@@ -248,8 +245,8 @@ def read_dead_letters(
 def dead_letter_findings(
     topic: str, parts: Iterable[SettledPart], letters: Iterable[AuditedDeadLetter], *, are_complete: bool
 ) -> Iterator[AuditFinding]:
-    """What died against what lies in the dead letters; unless all that ever came there is still there, a letter that is
-    missing may have been taken out."""
+    """Compare the dead-letter events with the dead letters. Missing dead letters are reported only if `are_complete`:
+    otherwise they may have been removed."""
     held: dict[tuple[int, int], list[AuditedDeadLetter]] = defaultdict(list)
     for letter in letters:
         held[letter.partition, letter.offset].append(letter)
@@ -258,10 +255,10 @@ def dead_letter_findings(
         for death in part.deaths:
             copies = held.get((part.partition, death.offset), [])
             if not copies and are_complete and death.entry is not None and not topic.endswith(DEAD_LETTER_SUFFIX):
-                detail = f"died, and is not in {dead_letters}"
+                detail = f"became a dead letter, but is not in {dead_letters}"
                 yield AuditFinding("lost", topic, part.partition, death.offset, detail=detail)
             for copy in copies[death.count :]:
-                detail = f"is more than once in {dead_letters}"
+                detail = f"occurs more than once in {dead_letters}"
                 yield AuditFinding("duplicated", topic, part.partition, death.offset, found=copy.found, detail=detail)
             for copy in copies[: death.count]:
                 if death.entry is not None and (fields := differing_fields(death.entry, copy.entry)):
@@ -269,12 +266,12 @@ def dead_letter_findings(
                     yield AuditFinding("altered", topic, part.partition, death.offset, found=copy.found, detail=detail)
         for offset, how in part.worked.items():
             for copy in held[part.partition, offset]:
-                detail = f"is in {dead_letters}, though it was settled by {how}"
+                detail = f"is in {dead_letters}, although it was settled by {how}"
                 yield AuditFinding("foreign", topic, part.partition, offset, found=copy.found, detail=detail)
 
 
 def capped(findings: Iterable[AuditFinding]) -> list[AuditFinding]:
-    """As many as are listed, and of each kind one more that stands for the rest."""
+    """The findings up to the listed maximum, and one more per kind that stands for the rest."""
     kept: list[AuditFinding] = []
     more: Counter[tuple[Kind, str, int]] = Counter()
     for finding in findings:
@@ -290,7 +287,7 @@ def capped(findings: Iterable[AuditFinding]) -> list[AuditFinding]:
 
 
 def _present(read: ReadSource, task: SettledTask, start: int) -> BitMap64:
-    """The messages that are judged."""
+    """The offsets of the messages to check."""
     found = BitMap64()
     if start >= task.end:
         return found
@@ -323,13 +320,13 @@ def _findings(task: SettledTask, ledger: SubscriptionLedger, judged: BitMap64) -
         detail = f"was settled more than once for {task.subscription}"
         yield AuditFinding("duplicated", *where, first, last, count=last - first + 1, detail=detail)
     for first, last in runs(ledger.settled, task.newest):
-        detail = f"was settled for {task.subscription}, and the topic ends at {task.newest}"
+        detail = f"was settled for {task.subscription}, but the topic ends at {task.newest}"
         yield AuditFinding("foreign", *where, first, last, count=last - first + 1, detail=detail)
 
 
 def _removed(task: SettledTask, ledger: SubscriptionLedger) -> BitMap64:
-    """Offsets that the subscription had not settled when they left the topic. Whether one of them was a control record
-    cannot be told any more."""
+    """Offsets that were removed from the topic before the subscription settled them. Control records among them are not
+    recognisable any more."""
     found = BitMap64()
     found.add_range(ledger.floor, max(ledger.floor, task.start))
     return found - (ledger.settled - ledger.removed)
@@ -340,20 +337,20 @@ def _dead_messages(read: ReadSource, task: SettledTask, ledger: SubscriptionLedg
     there: dict[int, RecordDigest] = {}
     present = [offset for offset in dead if offset >= task.start]
     if present:
-        stretch = PartitionRange(task.partition, present[0], present[-1] + 1)
+        range_ = PartitionRange(task.partition, present[0], present[-1] + 1)
         wanted = pa.array(present, pa.int64())
-        for batch in read(task.topic, stretch, _CONTENT.columns):
+        for batch in read(task.topic, range_, _CONTENT.columns):
             some = batch.filter(pc.is_in(batch.column("offset"), wanted))
             there |= {entry.offset: _without_dead_letter_headers(entry) for entry in record_digests(some, _CONTENT)}
     for offset in dead:
         yield DeadMessage(offset, ledger.deaths[offset], there.get(offset))
 
 
-def _did_not_die(ledger: SubscriptionLedger, offset: int) -> str | None:
-    return None if ledger.deaths[offset] else ledger.worked_otherwise(offset)
+def _settled_without_death(ledger: SubscriptionLedger, offset: int) -> str | None:
+    return None if ledger.deaths[offset] else ledger.settled_otherwise(offset)
 
 
 def _without_dead_letter_headers(entry: RecordDigest) -> RecordDigest:
-    """Without the headers of its death, among which is the dedup id."""
+    """Without the headers that a dead letter adds, among them the dedup id."""
     headers = tuple((name, value) for name, value in entry.headers if name not in DEAD_LETTER_HEADERS)
     return msgspec.structs.replace(entry, headers=headers)

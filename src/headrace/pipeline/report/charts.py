@@ -1,8 +1,9 @@
-"""Numbers as pictures: line and bar charts as SVG, to be put into a page as they are. Pure.
+"""Line and bar charts as SVG, to be embedded in a page. Pure.
 
-A chart has a title, axes with round numbers, and a legend if there is more than one series. It needs no script: what
-the numbers are exactly is shown by hovering (`<title>`), and in the table that the page puts behind it. Colours are
-classes (`s0` to `s3`), which the page defines for light and dark. Whatever comes from outside is escaped here.
+- A chart has a title, axes with round numbers, and a legend if there is more than one series. It needs no script: exact
+  values are shown on hover (`<title>`) and in the table next to the chart.
+- Colours are classes (`s0` to `s3`), which the page defines for light and dark mode.
+- All text from outside is escaped here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Shown = Callable[[float], str]
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A line; where a value is None it is broken. `colour` is the number of its class."""
+    """A line, interrupted where a value is None. `colour`: the number of its class."""
 
     name: str
     values: Sequence[float | None]
@@ -40,7 +41,7 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 def line_chart(title: str, times_ms: Sequence[int], series: Sequence[Series], shown: Shown) -> str:
-    """All series over the same times, which are in UTC; `shown` writes a value with its unit."""
+    """A chart of all series over the same times, in UTC; `shown` formats a value with its unit."""
     assert all(len(one.values) == len(times_ms) for one in series)
     values = [value for one in series for value in one.values if value is not None]
     ticks = round_ticks(max(values, default=0.0))
@@ -58,7 +59,7 @@ def line_chart(title: str, times_ms: Sequence[int], series: Sequence[Series], sh
 
 
 def bar_chart(title: str, bars: Sequence[Bar], shown: Shown) -> str:
-    """One bar below the other, in the order in which they are given."""
+    """A chart of horizontal bars, in the given order."""
     height = _TOP - 12 + max(len(bars), 1) * _BAR_HEIGHT + 10
     parts = _head(title, height)
     if not bars:
@@ -76,9 +77,6 @@ def bar_chart(title: str, bars: Sequence[Bar], shown: Shown) -> str:
         parts.append(_text(_BAR_LEFT + width + 6, y + 14, shown(bar.value), "label"))
         parts.append("</g>")
     return "".join([*parts, "</svg>"])
-
-
-# How numbers are written
 
 
 def shown_count(value: float) -> str:
@@ -99,7 +97,7 @@ def shown_byte_rate(value: float) -> str:
 
 
 def shown_ms(value: float) -> str:
-    """A length of time of so many milliseconds."""
+    """A duration in its largest suitable unit."""
     for unit, name in ((_DAY_MS, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
         if value >= unit:
             return f"{_plain(value / unit)} {name}"
@@ -107,7 +105,7 @@ def shown_ms(value: float) -> str:
 
 
 def shown_time(time_ms: int, span_ms: int = 0) -> str:
-    """As fine as a span of this length needs it."""
+    """A time with the precision that a chart over this span needs."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     if span_ms > 3 * _DAY_MS:
         return f"{moment:%m-%d}"
@@ -121,7 +119,7 @@ def shortened(text: str) -> str:
 
 
 def round_ticks(highest: float) -> list[float]:
-    """From zero to a round number that is not below the highest value, in steps of 1, 2 or 5."""
+    """Ticks from zero to a round number at or above the highest value, in steps of 1, 2 or 5."""
     if highest <= 0 or not math.isfinite(highest):
         return [0.0, 1.0]
     rough = highest / _TICKS
@@ -140,12 +138,9 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 
 def _plain(value: float) -> str:
-    """Three digits are enough for a picture."""
+    """The number with three significant digits."""
     text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-# What a chart is made of
 
 
 def _head(title: str, height: float) -> list[str]:
@@ -184,7 +179,7 @@ def _time_axis(times_ms: Sequence[int]) -> Iterator[str]:
 
 
 def _line(xs: Sequence[float], ys: Sequence[float | None], colour: str) -> Iterator[str]:
-    """A stroke for each run of values, and a dot where a run is one value long."""
+    """A polyline for each run of values, and a dot for a run of one value."""
     run: list[str] = []
     for x, y in [*zip(xs, ys, strict=True), (0.0, None)]:
         if y is not None:
@@ -199,7 +194,7 @@ def _line(xs: Sequence[float], ys: Sequence[float | None], colour: str) -> Itera
 
 
 def _hover(times_ms: Sequence[int], xs: Sequence[float], series: Sequence[Series], shown: Shown) -> Iterator[str]:
-    """An invisible column for each time that tells its values."""
+    """An invisible column per time, whose tooltip shows the values."""
     width = (WIDTH - _LEFT - _RIGHT) / max(len(xs), 1)
     for index, (time_ms, x) in enumerate(zip(times_ms, xs, strict=True)):
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)

@@ -1,4 +1,4 @@
-"""The figures and tables of a report.
+"""The figures of a report, computed from the sums of its tasks, and their Parquet tables.
 
 throughput      per topic and window              subscriptions   per subscription and window
 partitions      per partition                     keys            the biggest keys
@@ -31,15 +31,12 @@ from headrace.pipeline.report.tasks import (
     window_of,
 )
 
-# From the sums of tasks to the figures of a report: per topic, per subscription, over the same windows. Pure.
-
-
 KEYS_SHOWN = 10
 WINDOWS_MAX = 10_000
 
 
 class GroupPartitionLag(msgspec.Struct, frozen=True):
-    """How far a consumer group is behind in a partition; None: it has committed nothing there."""
+    """The lag of a consumer group in a partition; `committed` is None if it has committed nothing there."""
 
     group: str
     partition: int
@@ -49,7 +46,7 @@ class GroupPartitionLag(msgspec.Struct, frozen=True):
 
 
 class SubscriptionBacklog(msgspec.Struct, frozen=True):
-    """How a subscription stands now in all partitions of a topic."""
+    """The current state of a subscription, summed over the partitions of a topic."""
 
     subscription: str
     backlog: int
@@ -59,7 +56,7 @@ class SubscriptionBacklog(msgspec.Struct, frozen=True):
 
 
 class SubscriptionFigures(msgspec.Struct, frozen=True):
-    """Per window: what happened, and how deep the queue was at the end of it; None before it was created."""
+    """Per window: settlements, and the backlog at its end, None before the subscription was created."""
 
     name: str
     now: SubscriptionBacklog
@@ -82,7 +79,7 @@ class TopicFigures(msgspec.Struct, frozen=True):
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
-    """All that is known of a topic before it is put together."""
+    """The results of tasks and queries about one topic."""
 
     name: str
     partitions: int
@@ -93,7 +90,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """`times_ms` are the starts of the windows."""
+    """`times_ms`: the starts of the windows."""
 
     title: str
     made_ms: int
@@ -102,18 +99,18 @@ class Report(msgspec.Struct, frozen=True):
     topics: Sequence[TopicFigures]
 
 
-def build_report(title: str, made_ms: int, gathered: Sequence[TopicFacts], window_ms: int | None) -> Report:
-    """With the window that is asked for, or one that suits the time that there are figures for."""
-    starts = sorted({start for topic in gathered for start in _starts(topic)})
+def build_report(title: str, made_ms: int, facts: Sequence[TopicFacts], window_ms: int | None) -> Report:
+    """Build a report with the given window, or with one that suits the covered time."""
+    starts = sorted({start for topic in facts for start in _starts(topic)})
     if window_ms is None:
         window_ms = window_for(starts[-1] - starts[0] if starts else 0)
     if starts and (count := (starts[-1] - starts[0]) // window_ms + 1) > WINDOWS_MAX:
         raise InvalidRequest(
-            f"between the first message and the last there would be {count} windows of {window_ms} ms, and at most "
-            f"{WINDOWS_MAX} can be shown; choose a larger window, or a time with since and until"
+            f"the report would have {count} windows of {window_ms} ms, and at most {WINDOWS_MAX} can be shown; choose "
+            "a larger window, or a shorter time with since and until"
         )
     times_ms = times_of(starts, window_ms)
-    return Report(title, made_ms, times_ms, window_ms, [_topic(one, times_ms, window_ms) for one in gathered])
+    return Report(title, made_ms, times_ms, window_ms, [_topic(one, times_ms, window_ms) for one in facts])
 
 
 def _starts(topic: TopicFacts) -> Iterable[int]:
@@ -124,12 +121,12 @@ def _starts(topic: TopicFacts) -> Iterable[int]:
             yield from windows
 
 
-def _topic(gathered: TopicFacts, times_ms: Sequence[int], window_ms: int) -> TopicFigures:
+def _topic(facts: TopicFacts, times_ms: Sequence[int], window_ms: int) -> TopicFigures:
     windows: dict[int, Throughput] = defaultdict(Throughput)
-    partitions = {partition: Throughput() for partition in range(gathered.partitions)}
+    partitions = {partition: Throughput() for partition in range(facts.partitions)}
     keys: dict[bytes | None, Throughput] = defaultdict(Throughput)
     total = Throughput()
-    for part in gathered.parts:
+    for part in facts.parts:
         for start, one in part.windows.items():
             windows[window_of(start, window_ms)].add(one)
             partitions[part.partition].add(one)
@@ -138,11 +135,11 @@ def _topic(gathered: TopicFacts, times_ms: Sequence[int], window_ms: int) -> Top
             keys[key].add(one)
     named = [(_key_text(key), one) for key, one in largest_keys(keys, KEYS_SHOWN).items()]
     own = [windows[start] for start in times_ms]
-    arrived, after = [one.messages for one in own], sum(part.after for part in gathered.parts)
+    arrived, after = [one.messages for one in own], sum(part.after for part in facts.parts)
     subscriptions = [
-        _subscription(backlog, gathered.acks, arrived, after, times_ms, window_ms) for backlog in gathered.backlogs
+        _subscription(backlog, facts.acks, arrived, after, times_ms, window_ms) for backlog in facts.backlogs
     ]
-    return TopicFigures(gathered.name, partitions, own, total, named, subscriptions, gathered.lags)
+    return TopicFigures(facts.name, partitions, own, total, named, subscriptions, facts.lags)
 
 
 def _subscription(
@@ -207,8 +204,8 @@ SCHEMAS: Mapping[str, Mapping[str, pa.DataType]] = {
 
 
 def write_tables(report: Report, location: str) -> None:
-    """Write all of them to a folder, or to a URI, in place of what was there."""
-    files, folder = _place(location)
+    """Write all tables to a folder or URI; existing ones are replaced."""
+    files, folder = _file_system(location)
     files.create_dir(folder, recursive=True)
     rows = {
         "throughput": _throughput(report),
@@ -226,7 +223,7 @@ def table_of(name: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
-def _place(location: str) -> tuple[Any, str]:
+def _file_system(location: str) -> tuple[Any, str]:
     if "://" in location:
         files, folder = pyarrow.fs.FileSystem.from_uri(location)
         return files, folder.rstrip("/")
@@ -249,8 +246,8 @@ def _subscriptions(report: Report) -> Iterator[Sequence[Any]]:
         for one in topic.subscriptions:
             latencies = zip(*(one.percentiles(share) for share in (0.5, 0.9, 0.99)), strict=True)
             rows = zip(report.times_ms, one.settlings, latencies, one.depths, strict=True)
-            for start, told, shares, depth in rows:
-                counts = told.acked, told.failed, told.dead, told.other
+            for start, settled, shares, depth in rows:
+                counts = settled.acked, settled.failed, settled.dead, settled.other
                 yield topic.name, one.name, _time(start), *counts, *shares, depth
 
 

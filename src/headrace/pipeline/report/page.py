@@ -1,4 +1,8 @@
-"""The report as an HTML page: layout, style and text."""
+"""The report as one HTML page: no scripts, no requests, light and dark.
+
+Each chart has a table with its numbers, for exact values and for readers who cannot see the chart. The colours of the
+chart also differ in brightness.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +37,6 @@ from headrace.pipeline.report.figures import (
 from headrace.pipeline.report.tasks import percentile
 from headrace.pipeline.spark_tasks import SourceInspector
 from headrace.pipeline.topic_selection import topic_names
-
-# How a report's page looks, on light and on dark; the colours differ in brightness, too.
-
 
 STYLE: Final = """
 :root { color-scheme: light dark; --paper: #ffffff; --page: #f4f6f8; --ink: #1c2530; --soft: #5b6876; --rule: #dde3e9;
@@ -81,28 +82,24 @@ th:first-child { text-align: left; } tbody th { font-weight: 400; } thead th { c
 """
 
 
-# What a report asks the brokers: which topics there are, and how subscriptions and consumer groups stand now.
-
-
 class ReportInspector(SourceInspector):
+    """Queries of a report: topics, and the current state of subscriptions and consumer groups."""
+
     def topics(self, texts: Sequence[str]) -> list[str]:
-        """The topics that are meant by names and patterns."""
+        """The topics that match names and patterns."""
         return topic_names(self.brokers, texts)
 
     def backlogs(self, topic: str, subscriptions: Sequence[str]) -> list[SubscriptionBacklog]:
-        """Of these subscriptions of the topic, or of all."""
+        """The backlogs of these subscriptions of the topic, or of all."""
         from headrace.columns.scan import sync_cluster
 
-        async def ask(cluster: Cluster) -> Sequence[PartitionBacklog]:
+        async def describe(cluster: Cluster) -> Sequence[PartitionBacklog]:
             return await SubscriptionAdmin(cluster).describe(topics=[topic])
 
-        told = [
-            one
-            for one in sync_cluster(self.brokers).call(ask)
-            if not subscriptions or one.subscription in subscriptions
-        ]
         sums: dict[str, Counter[str]] = {}
-        for one in told:
+        for one in sync_cluster(self.brokers).call(describe):
+            if subscriptions and one.subscription not in subscriptions:
+                continue
             counts = {"backlog": one.backlog, "leased": one.leased, "waiting": one.waiting, "dying": one.dying}
             sums.setdefault(one.subscription, Counter()).update(counts)
         return [
@@ -111,7 +108,7 @@ class ReportInspector(SourceInspector):
         ]
 
     def lags(self, topic: str) -> list[GroupPartitionLag]:
-        """Of all consumer groups that have committed anything in the topic."""
+        """The lags of all consumer groups that have committed offsets in the topic."""
         from headrace.columns.scan import sync_cluster
 
         async def ask(cluster: Cluster) -> list[tuple[str, PartitionLag]]:
@@ -123,16 +120,11 @@ class ReportInspector(SourceInspector):
         return [GroupPartitionLag(group, one.target.partition, one.committed, one.end, one.lag) for group, one in found]
 
 
-# A report as one page that needs nothing else: no script, no request to anywhere, light and dark. Pure.
-#
-# Behind each chart is a table with its numbers, for those who cannot see it, and for those who want to know exactly.
-
-
 _ROWS_MAX = 500
 _BARS_MAX = 24
 _FOOTNOTE = (
-    "Latencies are from publishing to the ack and right within 1 %. The backlog is counted back from what it was when "
-    "this page was made. Times are UTC."
+    "Latencies are measured from publish to ack and accurate within 1 %. The backlog is computed backwards from its "
+    "value when this page was created. Times are UTC."
 )
 
 Row = Sequence[str]
@@ -241,16 +233,13 @@ def _subscription(report: Report, one: SubscriptionFigures) -> Iterator[str]:
     ]
     yield _over_time(report, "Publish to ack", latency, shown_ms)
     rates = [
-        Series("acked", [told.acked / seconds for told in one.settlings]),
-        Series("failed", [told.failed / seconds for told in one.settlings], colour=1),
-        Series("dead", [told.dead / seconds for told in one.settlings], colour=3),
+        Series("acked", [settled.acked / seconds for settled in one.settlings]),
+        Series("failed", [settled.failed / seconds for settled in one.settlings], colour=1),
+        Series("dead", [settled.dead / seconds for settled in one.settlings], colour=3),
     ]
     yield _over_time(report, "Acks, failed deliveries and dead letters", rates, shown_rate)
     yield _over_time(report, "Backlog", [Series("messages", one.depths)], shown_count)
     yield "</div>"
-
-
-# What a page is made of
 
 
 def _over_time(report: Report, title: str, series: Sequence[Series], shown: Shown) -> str:
@@ -269,7 +258,7 @@ def _bars(title: str, what: str, bars: Sequence[Bar], shown: Shown) -> str:
 
 
 def _biggest(bars: Sequence[Bar]) -> Sequence[Bar]:
-    """All of them, or of too many for a chart the biggest; the table has the others."""
+    """All bars, or the biggest if there are too many for a chart; the table has all."""
     if len(bars) <= _BARS_MAX:
         return bars
     return sorted(bars, key=lambda bar: bar.value, reverse=True)[:_BARS_MAX]

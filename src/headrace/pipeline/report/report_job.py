@@ -1,7 +1,7 @@
-"""The job `report`: what came in, what became of it and what is left, over time, as one HTML page and Parquet tables.
+"""The job `report`: messages received, settled and left over time, as one HTML page and Parquet tables.
 
-Tasks of Spark's read the topics and their acks logs and bring back sums per window; the brokers tell how subscriptions
-and consumer groups stand now. Each run makes the page anew, in one step: whoever looks sees the old one or the new one.
+Spark tasks read the topics and their acks logs and return sums per window. The brokers report the current state of
+subscriptions and consumer groups. Each run replaces the page atomically.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from headrace.pipeline.topic_selection import location_of, wrong_topics
 
 _END_OF_TIME_MS = 1 << 53
 _TAIL = 50  # the last offsets of a log may be control records
-_FINE = 240  # points for which tasks count, twice as many as are shown
+_FINE_POINTS = 240  # windows of the tasks: twice as many as the page shows
 _AUTO = "auto"
 
 
 class ReportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[report]`. `topics` are names or patterns; without `subscriptions` all are reported. `since` and `until` are
-    points in time, or for how long ago they were: "24h"."""
+    points in time, or durations before now: "24h"."""
 
     topics: list[str]
     subscriptions: list[str] = []
@@ -69,7 +69,7 @@ class ReportJob(Job):
             except HeadraceError as error:
                 found.append(f"{name}: {error.message}")
         if "://" in settings.html:
-            found.append("html: must be a path; only the tables can go elsewhere")
+            found.append("html: must be a local path; only the tables can be written to a URI")
         return found
 
     def plan(self, run: JobRun) -> Sequence[str]:
@@ -88,7 +88,7 @@ class ReportJob(Job):
         try:
             report = self._report(run, inspector)
         except RunStopped:
-            return JobResult(True, "stopped; the page is as it was")
+            return JobResult(True, "stopped; the page is unchanged")
         write_tables(report, self._tables(run))
         self._html.parent.mkdir(parents=True, exist_ok=True)
         draft = self._html.with_name(f".{self._html.name}.new")
@@ -106,18 +106,18 @@ class ReportJob(Job):
         topics = inspector.topics(self.settings.topics)
         window_ms = self._window_ms() or _fine_window_ms(inspector, topics, since_ms, until_ms)
         span = ReportPeriod(window_ms, since_ms, until_ms)
-        gathered = [self._gather(run, inspector, topic, span) for topic in topics]
-        return build_report(self.settings.title, now_ms, gathered, self._window_ms())
+        facts = [self._collect(run, inspector, topic, span) for topic in topics]
+        return build_report(self.settings.title, now_ms, facts, self._window_ms())
 
-    def _gather(self, run: JobRun, inspector: ReportInspector, topic: str, span: ReportPeriod) -> TopicFacts:
-        # One right after the other: the backlog is counted back from what the logs tell up to here.
+    def _collect(self, run: JobRun, inspector: ReportInspector, topic: str, span: ReportPeriod) -> TopicFacts:
+        # Directly after one another: the backlog is counted back from the events up to these bounds.
         bounds = inspector.bounds(topic, read_committed=False)
         backlogs = inspector.backlogs(topic, self.settings.subscriptions)
         names = frozenset(one.subscription for one in backlogs)
         acks_bounds = inspector.bounds(acks_topic(topic)) if names else {}
         side = TopicSource(inspector.brokers, topic, read_committed=False)
-        stretches = [stretch for partition, there in bounds.items() for stretch in split_range(partition, *there)]
-        tasks = [TopicTask(side, stretch, span) for stretch in stretches]
+        ranges = [range_ for partition, there in bounds.items() for range_ in split_range(partition, *there)]
+        tasks = [TopicTask(side, range_, span) for range_ in ranges]
         parts = run_by_spark(run, partial(read_topic, inspector.read), tasks, topic)
         acks_tasks = [
             AcksTask(side, partition, *bounds[partition], *there, names, span)
@@ -127,12 +127,12 @@ class ReportJob(Job):
         return TopicFacts(topic, len(bounds), parts, acks, backlogs, inspector.lags(topic))
 
     def _window_ms(self) -> int | None:
-        """None: whatever suits."""
+        """None: chosen automatically."""
         if self.settings.window == _AUTO:
             return None
         found = parse_duration(self.settings.window)
         if not found:
-            raise InvalidDuration("a window cannot be empty; write 1m, or auto")
+            raise InvalidDuration("a window must be longer than 0; write for example 1m, or auto")
         return found
 
     def _tables(self, run: JobRun) -> str:
@@ -140,7 +140,7 @@ class ReportJob(Job):
 
 
 def _parse_moment(text: str | None, now_ms: int, default: int) -> int:
-    """A point in time, or so long ago."""
+    """A point in time, or a duration before now."""
     if text is None:
         return default
     try:
@@ -150,18 +150,18 @@ def _parse_moment(text: str | None, now_ms: int, default: int) -> int:
 
 
 def _fine_window_ms(inspector: ReportInspector, topics: Sequence[str], since_ms: int, until_ms: int) -> int:
-    """By the first and the last records: exact enough, since the windows of the report are chosen by all of them."""
+    """The window of the tasks, estimated from the first and last records; the report uses all records for its own."""
     times = [time for topic in topics for time in _ends(inspector, topic)]
     first, last = max(min(times, default=0), since_ms), min(max(times, default=0), until_ms)
-    return window_for(max(last - first, 0), _FINE)
+    return window_for(max(last - first, 0), _FINE_POINTS)
 
 
 def _ends(inspector: ReportInspector, topic: str) -> Iterator[int]:
     side = TopicSource(inspector.brokers, topic)
     for partition, (start, end) in inspector.bounds(topic).items():
-        for stretch in (
+        for range_ in (
             PartitionRange(partition, start, min(start + _TAIL, end)),
             PartitionRange(partition, max(start, end - _TAIL), end),
         ):
-            for batch in inspector.read(side, stretch, ("timestamp",)):
+            for batch in inspector.read(side, range_, ("timestamp",)):
                 yield from (int(time.timestamp() * 1000) for time in batch.column(0).to_pylist() if time is not None)

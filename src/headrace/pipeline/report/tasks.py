@@ -29,7 +29,7 @@ WINDOWS_MS: Final = (
     *(_MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE),
     *(_HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 7 * _DAY, 28 * _DAY),
 )
-"""Each is a multiple of those before it."""
+"""Each is a multiple of the previous ones."""
 
 _POINTS = 120
 _GROWTH = math.log(1.02)
@@ -45,8 +45,8 @@ class Throughput(msgspec.Struct):
 
 
 class SettleFigures(msgspec.Struct):
-    """What happened to messages of a subscription: acked; failed, to be tried again; dead; settled in any other way.
-    `gone` is by how many the backlog fell for it; `latencies` counts those that were acked, by bucket."""
+    """Counts of the messages of a subscription: acked; failed deliveries; dead letters; settled otherwise. `gone`: by
+    how many the backlog decreased; `latencies`: acked messages by latency bucket."""
 
     acked: int = 0
     failed: int = 0
@@ -65,17 +65,17 @@ class SettleFigures(msgspec.Struct):
 
 
 def window_for(span_ms: int, points: int = _POINTS) -> int:
-    """The smallest window of which no more than so many make up the span."""
+    """The smallest window with which the span has at most this number of windows."""
     return next((window for window in WINDOWS_MS if window * points >= span_ms), WINDOWS_MS[-1])
 
 
 def window_of(time_ms: int, window_ms: int) -> int:
-    """When the window began in which this lies."""
+    """The start of the window that contains the time."""
     return time_ms // window_ms * window_ms
 
 
 def times_of(starts: Iterable[int], window_ms: int) -> list[int]:
-    """All windows from the first to the last of these, also those in which nothing happened."""
+    """All windows from the first to the last of these, including empty ones."""
     found = {window_of(start, window_ms) for start in starts}
     return list(range(min(found), max(found) + window_ms, window_ms)) if found else []
 
@@ -85,7 +85,7 @@ def bucket_of(latency_ms: int) -> int:
 
 
 def percentile(latencies: Mapping[int, int], share: float) -> float | None:
-    """The latency in ms below which such a share of them lies; None if there are none."""
+    """The latency in ms at or below which this share of the latencies lies; None if there are none."""
     total = sum(latencies.values())
     wanted = math.ceil(total * share)
     reached = 0
@@ -97,7 +97,7 @@ def percentile(latencies: Mapping[int, int], share: float) -> float | None:
 
 
 def depths(now: int, arrived: Sequence[int], gone: Sequence[int]) -> list[int]:
-    """The backlog at the end of each window, counted back from what it is now."""
+    """The backlog at the end of each window, computed backwards from the current one."""
     found = [0] * len(arrived)
     for index in range(len(arrived) - 1, -1, -1):
         found[index] = max(now, 0)
@@ -106,11 +106,11 @@ def depths(now: int, arrived: Sequence[int], gone: Sequence[int]) -> list[int]:
 
 
 KEYS_KEPT = 20_000
-"""Of more keys than that, the rare ones of a stretch are dropped."""
+"""The maximum number of keys per range; the rarest are dropped."""
 
 
 class ReportPeriod(msgspec.Struct, frozen=True):
-    """What is looked at: [since_ms, until_ms), in windows of which those of the report are made."""
+    """The reported time [since_ms, until_ms), and the window of the tasks, of which the report's is a multiple."""
 
     window_ms: int
     since_ms: int
@@ -119,13 +119,13 @@ class ReportPeriod(msgspec.Struct, frozen=True):
 
 class TopicTask(msgspec.Struct, frozen=True):
     topic: TopicSource
-    stretch: PartitionRange
+    offsets: PartitionRange
     span: ReportPeriod
 
 
 class TopicPart(msgspec.Struct, frozen=True):
-    """Of one stretch: sums by the start of the window, and by key; the key None is that of messages without one.
-    `after`: how many messages came after the time that is looked at."""
+    """The sums of one range, by start of the window and by key; the key None stands for messages without a key.
+    `after`: the number of messages after the reported time."""
 
     partition: int
     windows: dict[int, Throughput]
@@ -145,8 +145,8 @@ class AcksTask(msgspec.Struct, frozen=True):
 
 
 class AcksPart(msgspec.Struct, frozen=True):
-    """Of one partition: by subscription, sums by the start of the window; when it was created, as far as that is in the
-    log; and by how many its backlog fell after the time that is looked at."""
+    """The sums of one partition, by subscription and start of the window; the creation times of subscriptions, if the
+    log has them; and by how many messages each backlog decreased after the reported time."""
 
     partition: int
     settlings: dict[str, dict[int, SettleFigures]]
@@ -158,7 +158,7 @@ def read_topic(read: ReadSource, task: TopicTask) -> TopicPart:
     windows: dict[int, Throughput] = defaultdict(Throughput)
     keys: dict[bytes | None, Throughput] = defaultdict(Throughput)
     after = 0
-    for batch in read(task.topic, task.stretch, ("key", "value", "timestamp")):
+    for batch in read(task.topic, task.offsets, ("key", "value", "timestamp")):
         times = pc.divide(pc.cast(batch.column("timestamp"), pa.int64()), 1000)
         sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
         table = pa.table(
@@ -175,11 +175,11 @@ def read_topic(read: ReadSource, task: TopicTask) -> TopicPart:
         _add_groups(keys, table, "key")
         if len(keys) > 2 * KEYS_KEPT:
             keys = defaultdict(Throughput, largest_keys(keys, KEYS_KEPT))
-    return TopicPart(task.stretch.partition, dict(windows), largest_keys(keys, KEYS_KEPT), after)
+    return TopicPart(task.offsets.partition, dict(windows), largest_keys(keys, KEYS_KEPT), after)
 
 
 def largest_keys(keys: Mapping[bytes | None, Throughput], count: int) -> dict[bytes | None, Throughput]:
-    """The keys that have the most messages."""
+    """The keys with the most messages."""
     return dict(sorted(keys.items(), key=lambda one: one[1].messages, reverse=True)[:count])
 
 
@@ -201,7 +201,7 @@ def read_acks(read: ReadSource, task: AcksTask) -> AcksPart:
             created_ms[name] = event.at
         own = settlings.setdefault(name, {})
         found = _settling(event, ledgers[name], published)
-        ledgers[name].take(event)
+        ledgers[name].apply(event)
         if found is None:
             continue
         if event.at >= task.span.until_ms:
@@ -219,8 +219,8 @@ def read_acks(read: ReadSource, task: AcksTask) -> AcksPart:
 
 def _events(read: ReadSource, task: AcksTask) -> Iterator[tuple[str, AcksEvent]]:
     acks = TopicSource(task.topic.brokers, acks_topic(task.topic.name))
-    stretch = PartitionRange(task.partition, task.acks_start, task.acks_end)
-    for batch in read(acks, stretch, ("key", "value")):
+    range_ = PartitionRange(task.partition, task.acks_start, task.acks_end)
+    for batch in read(acks, range_, ("key", "value")):
         for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
             name, event = decode_event(key, value)
             if name in task.subscriptions:
@@ -228,7 +228,7 @@ def _events(read: ReadSource, task: AcksTask) -> Iterator[tuple[str, AcksEvent]]
 
 
 def _settling(event: AcksEvent, ledger: SubscriptionLedger, published: _PublishTimes) -> SettleFigures | None:
-    """What the event adds to the sums; it is taken by the ledger next."""
+    """What the event adds to the sums; call it before the ledger applies the event."""
     match event:
         case Settled():
             count = sum(last - first + 1 for first, last in event.ranges)
@@ -251,15 +251,15 @@ def _settling(event: AcksEvent, ledger: SubscriptionLedger, published: _PublishT
 
 
 class _PublishTimes:
-    """When each message of a partition was published, as far as they are still there."""
+    """The publish times of the messages of a partition that the topic still has."""
 
     def __init__(self, read: ReadSource, task: AcksTask) -> None:
         self.end = task.end
         self._offsets = array("q")
         self._times = array("q")
         if task.acks_end > task.acks_start:
-            stretch = PartitionRange(task.partition, task.start, task.end)
-            for batch in read(task.topic, stretch, ("offset", "timestamp")):
+            range_ = PartitionRange(task.partition, task.start, task.end)
+            for batch in read(task.topic, range_, ("offset", "timestamp")):
                 self._offsets.extend(batch.column("offset").to_pylist())
                 times = pc.divide(pc.cast(batch.column("timestamp"), pa.int64()), 1000)
                 self._times.extend(times.to_pylist())

@@ -63,9 +63,9 @@ class InMemorySources:
         self.held = held
         self._rows_per_batch = rows_per_batch
 
-    def __call__(self, side: RecordSource, stretch: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        held = self.held.get((side.name, stretch.partition), [])
-        wanted = [one for one in held if stretch.start <= one["offset"] < stretch.end]
+    def __call__(self, side: RecordSource, range_: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        held = self.held.get((side.name, range_.partition), [])
+        wanted = [one for one in held if range_.start <= one["offset"] < range_.end]
         for start in range(0, len(wanted), self._rows_per_batch):
             yield batch_of(wanted[start : start + self._rows_per_batch], columns)
 

@@ -225,7 +225,7 @@ def test_a_faithful_replay_passes(
     outcome, verdicts = audit(run, tmp_path, check | {"archive": "archive"}, check)
     assert outcome.ok
     assert {verdict.records for verdict in verdicts} == {2 * COUNT}
-    how = "the headers that tell their origin" if origin else "their content"
+    how = "their origin headers" if origin else "their content"
     assert verdicts[0].notes == [f"records were matched by {how}"]
 
 
@@ -350,7 +350,7 @@ def test_holes_that_control_records_explain_are_none(
         brokers.transact(topic, sent(3), commits=commits)
     outcome, [verdict] = audit(run, tmp_path, {"kind": "log", "topic": topic})
     assert outcome.ok
-    assert (verdict.records, verdict.notes) == (9, ["3 offsets are those of control records"])
+    assert (verdict.records, verdict.notes) == (9, ["3 offsets belong to control records"])
 
 
 def test_holes_of_a_dedup_window_are_not_lost(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_a_stop_leaves_the_verdicts_that_there_are(
     run.stop_was_requested = True
     job = AuditJob(msgspec.convert({"checks": [{"kind": "log", "topic": topic}]}, AuditSettings), tmp_path)
     outcome = job.once(run)
-    assert outcome.summary == "stopped after 0 of 1 checks; this proves nothing, run it again"
+    assert outcome.summary == "stopped after 0 of 1 checks; the audit is incomplete, run it again"
     assert not outcome.ok, "nothing was checked, so nothing was found to be well"
 
 

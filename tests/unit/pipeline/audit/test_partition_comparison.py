@@ -1,4 +1,4 @@
-"""Planted faults are found by way of digests, stretches and a second look, and equal partitions are passed over."""
+"""Planted faults are found by way of digests, ranges and a second look, and equal partitions are passed over."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def compared(tmp_path: Path, expected: list[Row], found: list[Row], by: MatchBy)
     own: MatchBy = "content" if by == "content" else "offset"
     end = max([0, *(one["offset"] for one in (*expected, *found))]) + 1
     left = ComparedSide(
-        sides[0], DigestOptions(own, timestamps=False, piece_records=PIECE), split_range(0, 0, end, STRETCH)
+        sides[0], DigestOptions(own, timestamps=False, block_records=PIECE), split_range(0, 0, end, STRETCH)
     )
     right = ComparedSide(
         sides[1],
-        DigestOptions(by, timestamps=False, origin_topic="orders", piece_records=PIECE),
+        DigestOptions(by, timestamps=False, origin_topic="orders", block_records=PIECE),
         split_range(0, 0, end, STRETCH - 130),
     )
     [result] = compare(InProcessRun("nowhere:1", tmp_path), [PartitionPairing(left, right)], shelf, "orders")
@@ -171,7 +171,7 @@ def test_what_tells_the_origin_is_not_part_of_a_record() -> None:
     )
     left = digest_blocks([batch_of(source, own.columns)], own)
     right = digest_blocks([batch_of(replayed(source), other.columns)], other)
-    assert [piece.sum for piece in left] == [piece.sum for piece in right]
+    assert [block.sum for block in left] == [block.sum for block in right]
 
 
 @given(
@@ -179,18 +179,18 @@ def test_what_tells_the_origin_is_not_part_of_a_record() -> None:
     st.lists(st.integers(1, 59), max_size=5),
     st.sampled_from(["offset", "origin", "content"]),
 )
-def test_pieces_do_not_depend_on_how_a_partition_is_cut(values: list[int], cuts: list[int], by: MatchBy) -> None:
+def test_blocks_do_not_depend_on_how_a_partition_is_cut(values: list[int], cuts: list[int], by: MatchBy) -> None:
     source = [row(at, value=b"%d" % value) for at, value in enumerate(values)]
     some = replayed(source)
     for one in some[::3]:
         one["headers"] = []
-    reading = DigestOptions(by, timestamps=True, origin_topic="orders", piece_records=4)
-    whole = list(digest_blocks([batch_of(some, reading.columns)], reading))
+    options = DigestOptions(by, timestamps=True, origin_topic="orders", block_records=4)
+    whole = list(digest_blocks([batch_of(some, options.columns)], options))
     bounds = sorted({0, *(at for at in cuts if at < len(some)), len(some)})
     parts = [
-        list(digest_blocks([batch_of(some[start:end], reading.columns)], reading, index))
+        list(digest_blocks([batch_of(some[start:end], options.columns)], options, index))
         for index, (start, end) in enumerate(pairwise(bounds))
     ]
-    assert sum(piece.count for piece in whole) == len(some)
-    if by != "content":  # there the first record of a stretch never ends a piece, since what came before is not known
-        assert [piece.sum for piece in join_blocks(parts)] == [piece.sum for piece in join_blocks([whole])]
+    assert sum(block.count for block in whole) == len(some)
+    if by != "content":  # there the first record of a range never ends a block, since what came before is not known
+        assert [block.sum for block in join_blocks(parts)] == [block.sum for block in join_blocks([whole])]

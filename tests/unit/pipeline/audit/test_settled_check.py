@@ -153,8 +153,8 @@ def letter(offset: int, *, value: bytes | None = None, at: int = 0) -> Row:
 
 def judged(told: Sequence[AcksEvent], dead: list[Row], *, are_complete: bool = True) -> list[AuditFinding]:
     shelf = InMemorySources({("orders.dlq", 0): dead})
-    stretch = PartitionRange(0, 0, len(dead))
-    found = read_dead_letters(shelf, "orders", "billing", (TopicSource("nowhere:1", "orders.dlq"), stretch))
+    range_ = PartitionRange(0, 0, len(dead))
+    found = read_dead_letters(shelf, "orders", "billing", (TopicSource("nowhere:1", "orders.dlq"), range_))
     assert found.records == len(dead)
     letters: list[AuditedDeadLetter] = list(found.letters)
     part = checked(told, letters={0: frozenset(one.offset for one in letters)})
@@ -170,7 +170,11 @@ def test_what_died_lies_among_the_dead_letters() -> None:
 
 def test_what_died_and_is_nowhere_is_lost_unless_letters_were_taken_out() -> None:
     [finding] = judged(DIED, [])
-    assert (finding.kind, finding.offset, finding.detail) == ("lost", 3, "died, and is not in orders.dlq")
+    assert (finding.kind, finding.offset, finding.detail) == (
+        "lost",
+        3,
+        "became a dead letter, but is not in orders.dlq",
+    )
     assert judged(DIED, [], are_complete=False) == []
 
 
@@ -187,7 +191,7 @@ def test_a_second_dead_letter_is_a_duplicate() -> None:
 def test_a_dead_letter_of_what_was_acked_is_foreign() -> None:
     [finding] = judged(ALL, [letter(3)])
     assert (finding.kind, finding.offset) == ("foreign", 3)
-    assert finding.detail == "is in orders.dlq, though it was settled by ack"
+    assert finding.detail == "is in orders.dlq, although it was settled by ack"
 
 
 def test_dead_letters_of_others_do_not_count() -> None:
@@ -204,12 +208,12 @@ def test_dead_letters_of_others_do_not_count() -> None:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=20))
 def test_a_ledger_counts_what_it_newly_settles(ranges: list[tuple[int, int]]) -> None:
     ledger, known = SubscriptionLedger(), set(range(3))
-    ledger.take(Created(at=0, floor=3))
+    ledger.apply(Created(at=0, floor=3))
     for first, more in ranges:
         event = settled("ack", (first, first + more))
         new = set(range(first, first + more + 1)) - known
         assert ledger.newly_settled(event) == len(new)
-        ledger.take(event)
+        ledger.apply(event)
         known |= new
         assert ledger.settled_count(0, 40) == len(known)
 
@@ -233,7 +237,7 @@ def test_neighbours_with_one_story_are_one_finding() -> None:
     differences = [Difference("lost", number, None) for number in (2, 3, 4, 7)]
     findings = findings_of("orders", 1, entries, [], differences)
     assert [(one.offset, one.last, one.count) for one in findings] == [(12, 14, 3), (17, None, 1)]
-    assert findings[0].line == "lost        orders[1] 12-14 (3 records)  is not there"
+    assert findings[0].line == "lost        orders[1] 12-14 (3 records)  is missing"
 
 
 def test_findings_beyond_the_limit_are_counted() -> None:

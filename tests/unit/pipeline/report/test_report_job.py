@@ -187,7 +187,7 @@ def test_a_stop_leaves_the_page_as_it_was(brokers: Brokers, run: InProcessRun, t
         ({"topics": []}, "topics: name at least one"),
         ({"topics": ["a"], "since": "yesterday"}, "since: 'yesterday' is not a time"),
         ({"topics": ["a"], "window": "wide"}, "window: 'wide' is not a duration"),
-        ({"topics": ["a"], "window": "0s"}, "window: a window cannot be empty"),
+        ({"topics": ["a"], "window": "0s"}, "window: a window must be longer than 0"),
         ({"topics": ["a"], "html": "s3://b/page.html"}, "html: must be a path"),
     ],
 )
