@@ -87,7 +87,7 @@ def test_a_batch_write_keeps_keys_headers_and_priorities_and_makes_delayed_rows_
     [
         ("id as value", "append", {}, "column 'value' must be binary or string, not bigint"),
         ("'v' as value", "overwrite", {}, "a topic cannot be overwritten"),
-        ("'v' as value", "append", {"batchBites": "1"}, "there is no option 'batchbites'; is batchBytes meant?"),
+        ("'v' as value", "append", {"batchBites": "1"}, "there is no option 'batchbites'; did you mean batchBytes?"),
         ("'v' as value, 12 as priority", "append", {}, "column 'priority' must lie from 0 to 9; a row has 12"),
     ],
 )

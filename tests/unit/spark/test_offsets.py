@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.metadata import TopicPartition
-from headrace.spark.offsets import OffsetRange, StreamOffset, share_limit, split_ranges
+from headrace.spark.offsets import PlannedRange, StreamOffset, share_limit, split_ranges
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -60,7 +60,7 @@ def test_a_shared_limit_gets_on_and_stays_in_bounds(lengths: list[int], limit: i
 
 @given(sizes, st.none() | st.integers(1, 30), st.none() | st.integers(1, 30))
 def test_cut_ranges_are_the_same_offsets(lengths: list[int], pieces_min: int | None, records_max: int | None) -> None:
-    whole = [OffsetRange("t", number, 7, 7 + length, "id") for number, length in enumerate(lengths)]
+    whole = [PlannedRange("t", number, 7, 7 + length, "id") for number, length in enumerate(lengths)]
     pieces = split_ranges(whole, pieces_min=pieces_min, records_max=records_max)
     offsets = [(piece.partition, offset) for piece in pieces for offset in range(piece.start, piece.end)]
     assert offsets == [(one.partition, offset) for one in whole for offset in range(one.start, one.end)]
@@ -70,7 +70,7 @@ def test_cut_ranges_are_the_same_offsets(lengths: list[int], pieces_min: int | N
 
 
 def test_the_largest_ranges_are_cut_first() -> None:
-    pieces = split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], pieces_min=4)
+    pieces = split_ranges([PlannedRange("t", 0, 0, 90), PlannedRange("t", 1, 0, 10)], pieces_min=4)
     assert [(piece.partition, piece.start, piece.end) for piece in pieces] == [
         (0, 0, 30),
         (0, 30, 60),

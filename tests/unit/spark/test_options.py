@@ -32,7 +32,7 @@ def test_a_batch_is_read_whole_and_a_stream_from_now_on() -> None:
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
-    assert refusal({**ORDERS, "startingOfsets": "earliest"}).endswith("is startingOffsets meant?")
+    assert refusal({**ORDERS, "startingOfsets": "earliest"}).endswith("did you mean startingOffsets?")
     assert "there is no option 'zzz'" in refusal({**ORDERS, "zzz": "1"})
     assert "kafka.max.poll.records meant?" in refusal({**ORDERS, "kafka.max.pol.records": "1"})
 
@@ -50,19 +50,19 @@ def test_what_a_kafka_consumer_knows_is_taken_and_left_alone() -> None:
         ("kafka.security.protocol", "SASL_SSL", "neither TLS nor SASL"),
         ("kafka.auto.offset.reset", "earliest", "startingOffsets"),
         ("kafka.enable.auto.commit", "true", "checkpoint"),
-        ("startingOffsets", "latest", "a batch query would find nothing"),
-        ("startingOffsets", '{"orders": {"0": -1}}', "a batch query would find nothing"),
+        ("startingOffsets", "latest", "in a batch query: it would find nothing"),
+        ("startingOffsets", '{"orders": {"0": -1}}', "in a batch query: it would find nothing"),
         ("startingOffsets", '{"orders": {"0": -3}}', "-3 for orders[0]"),
-        ("startingOffsets", "somewhere", "is not as in"),
-        ("endingOffsets", "earliest", "a batch query would find nothing"),
-        ("endingOffsets", '{"orders": {"0": -2}}', "a batch query would find nothing"),
+        ("startingOffsets", "somewhere", "is invalid, write it like"),
+        ("endingOffsets", "earliest", "in a batch query: it would find nothing"),
+        ("endingOffsets", '{"orders": {"0": -2}}', "in a batch query: it would find nothing"),
         ("endingOffsets", "group", "startingOffsets"),
         ("startingTimestamp", "yesterday", "2027-01-01"),
         ("maxOffsetsPerTrigger", "0", "a whole number above 0"),
         ("minPartitions", "-1", "a whole number above 0"),
         ("includeHeaders", "yes", "it can be true or false"),
         ("onDataLoss", "ignore", "it can be fail or skip or archive"),
-        ("onDataLoss", "archive", "say where that is"),
+        ("onDataLoss", "archive", "needs the option archive"),
         ("columns", "key,nothing", "there is no column 'nothing'"),
         ("columns", "key,KEY", "twice"),
         ("columns", "rawValue", "there is no column 'rawValue'"),

@@ -18,7 +18,7 @@ from headrace.columns.schema import schema_of
 from headrace.spark import reading
 from headrace.spark import reading as loss
 from headrace.spark.decoding import BadValue
-from headrace.spark.offsets import OffsetRange
+from headrace.spark.offsets import PlannedRange
 from headrace.spark.options import SourceOptions, parse
 from headrace.spark.planning import describe_log
 from headrace.spark.reading import DataLost, rows
@@ -74,7 +74,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 def read(start: int, end: int, *columns: str, **more: str) -> list[Any]:
     options = parse({**BASE, **more}, streaming=True)
     schema = schema_of(columns or ("offset",))
-    found = list(rows(options, OffsetRange("orders", 0, start, end, "first"), schema))
+    found = list(rows(options, PlannedRange("orders", 0, start, end, "first"), schema))
     assert all(part.schema == schema for part in found)
     return [value for part in found for value in part.column(0).to_pylist()]
 
@@ -86,7 +86,7 @@ def test_a_range_is_read_in_its_columns(log: Log) -> None:
 
 def test_records_that_go_while_they_are_read_are_lost(log: Log) -> None:
     log.trim_after = (8, 15)
-    with pytest.raises(DataLost, match="offsets 8 to 14 are gone"):
+    with pytest.raises(DataLost, match="offsets 8 to 14 are lost"):
         read(0, 20, "value")
 
 
@@ -103,14 +103,14 @@ def test_a_range_that_is_gone_as_a_whole_gives_nothing(log: Log) -> None:
 def test_a_log_that_lost_its_end_gives_what_it_has(log: Log) -> None:
     log.end = 10
     assert read(5, 15, onDataLoss="skip") == [5, 6, 7, 8, 9]
-    with pytest.raises(DataLost, match="offsets 10 to 14 are gone: the log ends at offset 10"):
+    with pytest.raises(DataLost, match="offsets 10 to 14 are lost: the log ends at offset 10"):
         read(5, 15)
 
 
 def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[tuple[int, int]] = []
 
-    def archived(_options: SourceOptions, missing: OffsetRange, _start: int, columns: Sequence[str]) -> Any:
+    def archived(_options: SourceOptions, missing: PlannedRange, _start: int, columns: Sequence[str]) -> Any:
         requested.append((missing.start, missing.end))
         return iter([batch(range(missing.start, missing.end), columns)])
 
@@ -126,7 +126,7 @@ def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.M
 
 def test_a_topic_that_is_created_again_while_it_is_read_fails_the_task(log: Log) -> None:
     log.recreate_after = 8
-    with pytest.raises(DataLost, match="offsets 0 to 19 are gone: the topic orders was deleted and created again"):
+    with pytest.raises(DataLost, match="offsets 0 to 19 are lost: the topic orders was deleted and created again"):
         read(0, 20)
 
 
@@ -150,7 +150,7 @@ def test_values_are_decoded_and_their_bytes_kept(log: Log) -> None:
     kind = pa.struct([("id", pa.int64())])
     options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG", "onBadValue": "null"}, streaming=True)
     schema = pa.schema([("rawValue", pa.binary()), ("value", kind)])
-    (found,) = rows(options, OffsetRange("orders", 0, 12, 14), schema)
+    (found,) = rows(options, PlannedRange("orders", 0, 12, 14), schema)
     assert found.to_pylist() == [{"rawValue": b'{"id": 12}', "value": {"id": 12}}, {"rawValue": b"{", "value": None}]
 
 
@@ -158,12 +158,12 @@ def test_a_bad_value_is_named(log: Log) -> None:
     options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG"}, streaming=True)
     schema = pa.schema([("value", pa.struct([("id", pa.int64())]))])
     with pytest.raises(BadValue, match=r"orders\[0\] at offset 13 cannot be decoded"):
-        list(rows(options, OffsetRange("orders", 0, 12, 16), schema))
+        list(rows(options, PlannedRange("orders", 0, 12, 16), schema))
 
 
 def test_bytes_alone_are_not_decoded(log: Log) -> None:
     options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG"}, streaming=True)
-    (found,) = rows(options, OffsetRange("orders", 0, 13, 14), pa.schema([("rawValue", pa.binary())]))
+    (found,) = rows(options, PlannedRange("orders", 0, 13, 14), pa.schema([("rawValue", pa.binary())]))
     assert found.to_pylist() == [{"rawValue": b"{"}]
 
 
@@ -178,7 +178,7 @@ def test_a_real_topic_that_was_created_again_is_told_from_the_planned_one() -> N
                 await producer.publish("orders", b"a")
 
         def planned_rows(topic_id: str) -> list[Any]:
-            wanted = OffsetRange("orders", 0, 0, 1, topic_id)
+            wanted = PlannedRange("orders", 0, 0, 1, topic_id)
             return [value for part in rows(options, wanted, schema_of(("value",))) for value in part[0].to_pylist()]
 
         brokers.call(create_and_fill)

@@ -63,8 +63,8 @@ def found(ddl: str, topic: str | None = "out", keep_timestamp: bool = False) -> 
 def shaped(to: str | None = "out", **columns: pa.Array) -> list[dict[str, Any]]:
     """Rows of these columns, as they come out. Spark's names are not what matters here."""
     positions = {name: position for position, name in enumerate(columns)}
-    shaper = RecordColumnsBuilder(SinkColumns(**positions), to)
-    rows: list[dict[str, Any]] = shaper.shape(pa.RecordBatch.from_pydict(columns)).to_pylist()
+    builder = RecordColumnsBuilder(SinkColumns(**positions), to)
+    rows: list[dict[str, Any]] = builder.build(pa.RecordBatch.from_pydict(columns)).to_pylist()
     return rows
 
 
@@ -154,8 +154,8 @@ def test_headers_of_a_slice_of_rows_are_their_own() -> None:
     rows = pa.RecordBatch.from_pydict(
         {"value": pa.array(["v"] * 6), "headers": headers, "priority": pa.array(range(6), pa.int32())}
     )
-    shaper = RecordColumnsBuilder(SinkColumns(value=0, headers=1, priority=2), "out")
-    whole, part = shaper.shape(rows).to_pylist(), shaper.shape(rows.slice(2, 3)).to_pylist()
+    builder = RecordColumnsBuilder(SinkColumns(value=0, headers=1, priority=2), "out")
+    whole, part = builder.build(rows).to_pylist(), builder.build(rows.slice(2, 3)).to_pylist()
     assert part == whole[2:5]
     assert headers_of(whole[2]) == [("2", b"x"), ("2", b"x"), ("headrace-priority", b"2")]
 

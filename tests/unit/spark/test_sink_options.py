@@ -55,10 +55,10 @@ def test_what_a_kafka_job_sets_does_no_harm(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"topik": "t"}, "there is no option 'topik'; is topic meant"),
+        ({"topik": "t"}, "there is no option 'topik'; did you mean topic"),
         ({"zzz": "t"}, "there is no option 'zzz'$"),
-        ({"subscribe": "t"}, "a sink takes topic"),
-        ({"kafka.transactional.id": "t"}, "names its transactions by the query"),
+        ({"subscribe": "t"}, "use topic for a sink"),
+        ({"kafka.transactional.id": "t"}, "names its transactions after the query"),
         ({"kafka.sasl.mechanism": "PLAIN"}, "neither TLS nor SASL"),
         ({"kafka.security.protocol": "SSL"}, "neither TLS nor SASL"),
         ({"topic": "no such/name"}, "no such/name"),
@@ -66,7 +66,7 @@ def test_what_a_kafka_job_sets_does_no_harm(name: str) -> None:
         ({"transactionTimeout": "long"}, "'long' is not a duration"),
         ({"batchBytes": "10"}, "batchBytes is '10'; it must be a whole number from 1024 to 104857600"),
         ({"kafka.compression.type": "rar"}, "kafka.compression.type is 'rar'"),
-        ({"txnAppId": "x"}, "txnAppId and txnVersion belong together"),
+        ({"txnAppId": "x"}, "txnAppId and txnVersion must be set together"),
         ({"txnAppId": "a#b", "txnVersion": "1"}, "txnAppId is 'a#b'"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1'"),
     ],

@@ -13,7 +13,7 @@ from headrace.columns.offsets import OffsetBounds
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.spark import planning, stream
 from headrace.spark import planning as progress
-from headrace.spark.offsets import OffsetMap, OffsetRange
+from headrace.spark.offsets import OffsetMap, PlannedRange
 from headrace.spark.planning import LogView
 from headrace.spark.reading import DataLost
 from headrace.spark.stream import StreamReader
@@ -73,7 +73,7 @@ def offsets(*numbers: int, topic_id: str | None = "first") -> dict[str, Any]:
 
 
 def planned(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int, int]]:
-    ranges: list[OffsetRange] = [piece.value for piece in source.partitions(start, end)]
+    ranges: list[PlannedRange] = [piece.value for piece in source.partitions(start, end)]
     return [(one.partition, one.start, one.end) for one in ranges]
 
 
@@ -159,7 +159,7 @@ def test_a_limit_counts_what_is_there(logs: Logs) -> None:
 
 def test_a_topic_made_anew_is_told_from_the_one_before(logs: Logs) -> None:
     logs.ids = {"orders": "second"}
-    with pytest.raises(DataLost, match="deleted and made anew"):
+    with pytest.raises(DataLost, match="deleted and created again"):
         reader().latestOffset(offsets(10, 10), ALL)
     source = reader(onDataLoss="skip")
     end = source.latestOffset(offsets(10, 10), ALL)
@@ -168,7 +168,7 @@ def test_a_topic_made_anew_is_told_from_the_one_before(logs: Logs) -> None:
 
 def test_a_planned_batch_of_a_topic_that_was_created_again_gives_no_rows_of_the_new_one(logs: Logs) -> None:
     logs.ids = {"orders": "second"}
-    with pytest.raises(DataLost, match=r"orders\[0\], offsets 0 to 99 are gone: .* deleted and created again"):
+    with pytest.raises(DataLost, match=r"orders\[0\], offsets 0 to 99 are lost: .* deleted and created again"):
         planned(reader(), offsets(0, 0), offsets(100, 50))
     assert planned(reader(onDataLoss="skip"), offsets(0, 0), offsets(100, 50)) == []
     following = reader(onDataLoss="skip").latestOffset(offsets(100, 50), ALL)
@@ -195,7 +195,7 @@ def test_without_ids_a_log_that_went_back_is_taken_for_another(logs: Logs) -> No
 
 def test_a_topic_that_is_gone_is_a_loss(logs: Logs) -> None:
     logs.bounds, logs.missing = {}, ("orders",)
-    with pytest.raises(DataLost, match="is gone"):
+    with pytest.raises(DataLost, match="was deleted or is no longer subscribed to"):
         reader().latestOffset(offsets(10, 10), ALL)
     assert reader(onDataLoss="skip").latestOffset(offsets(10, 10), ALL) == {"@ids": {"orders": "first"}}
     with pytest.raises(DataLost, match=r"orders\[0\]"):
@@ -211,7 +211,7 @@ def test_a_stream_does_not_begin_on_a_topic_that_is_not_there(logs: Logs) -> Non
 def test_named_offsets_must_name_all_partitions(logs: Logs) -> None:
     source = reader(startingOffsets='{"orders": {"0": 5, "1": -1}}')
     assert source.initialOffset() == offsets(5, 50)
-    with pytest.raises(Exception, match=r"orders\[1\] is left out"):
+    with pytest.raises(Exception, match=r"orders\[1\] is missing"):
         reader(startingOffsets='{"orders": {"0": 5}}').initialOffset()
     with pytest.raises(Exception, match=r"names orders\[2\], which is not read"):
         reader(startingOffsets='{"orders": {"0": 5, "1": 5, "2": 5}}').initialOffset()

@@ -44,7 +44,7 @@ def test_what_can_be_run_has_no_problems(folder: Path) -> None:
         (TransformSettings(sql="x.sql", to="a/b", sources=SOURCES), "/x.sql: "),
         (
             TransformSettings(sql="x.sql", to="out", sources=SOURCES, options={"delivry": "exactly-once"}),
-            "/x.sql: there is no option 'delivry'; is delivery meant?",
+            "/x.sql: there is no option 'delivry'; did you mean delivery?",
         ),
         (
             TransformSettings(sql="x.sql", to="out", sources={"orders": {"tpic": "orders"}}),
