@@ -236,7 +236,7 @@ def test_records_that_were_trimmed_are_lost_or_skipped(
     run_available(spark, broker, filled, tmp_path, failOnDataLoss="false")
     assert copied(spark, tmp_path) == sorted({*range(40)} - {20, 22, 24, 26, 28})
     start = json.dumps({filled: {"0": 10, "1": 19}})
-    with pytest.raises(Exception, match="offsets 10 to 14 are gone"):
+    with pytest.raises(Exception, match="offsets 10 to 14 are lost"):
         batch(spark, broker, filled, startingOffsets=start).collect()
     assert len(numbers(batch(spark, broker, filled, startingOffsets=start, onDataLoss="skip"))) == 6
 

@@ -57,7 +57,7 @@ def test_a_topic_is_archived_in_files_of_the_wanted_size(
     assert [p.done for p in run.told] == sorted(p.done for p in run.told)
 
 
-def test_the_next_run_goes_on_where_the_archive_ends(
+def test_the_next_run_continues_at_the_end_of_the_archive(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -72,7 +72,7 @@ def test_the_next_run_goes_on_where_the_archive_ends(
     assert run.sessions == sessions, "Spark is not started for nothing"
 
 
-def test_the_group_shows_how_far_the_archive_reaches(
+def test_the_group_commits_the_end_of_the_archive(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -95,7 +95,7 @@ def test_records_of_aborted_and_open_transactions_are_not_archived(
 
 
 @pytest.mark.parametrize("task", range(6))
-def test_a_run_that_breaks_at_any_task_is_taken_up(
+def test_a_run_that_fails_at_any_task_is_continued(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, task: int
 ) -> None:
     brokers.create(topic, 2)
@@ -120,7 +120,7 @@ def test_a_run_that_breaks_at_any_task_is_taken_up(
 
 
 @pytest.mark.parametrize("change", range(18))
-def test_a_driver_that_dies_at_any_change_of_the_archive_is_taken_up(
+def test_a_driver_that_fails_at_any_change_of_the_archive_is_continued(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, change: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokers.create(topic)
@@ -153,7 +153,7 @@ def test_a_driver_that_dies_at_any_change_of_the_archive_is_taken_up(
     ]
 
 
-def test_an_archiver_that_was_slower_plans_again(
+def test_an_archiver_with_a_conflict_plans_again(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 2)
@@ -173,7 +173,7 @@ def test_an_archiver_that_was_slower_plans_again(
     assert list((tmp_path / "archive" / topic / "_headrace/tmp").iterdir()) == []
 
 
-def test_a_stop_leaves_a_sound_archive(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_a_stop_leaves_a_valid_archive(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(95))
 
@@ -189,7 +189,7 @@ def test_a_stop_leaves_a_sound_archive(brokers: Brokers, run: InProcessRun, topi
     assert values_in(topic, tmp_path) == values(95)
 
 
-def test_records_that_went_before_they_were_archived_are_a_typed_error(
+def test_records_removed_before_they_were_archived_raise_a_typed_error(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -204,7 +204,7 @@ def test_records_that_went_before_they_were_archived_are_a_typed_error(
 
 
 @pytest.mark.parametrize("rule", ["fail", "skip"])
-def test_records_that_go_while_they_are_archived(
+def test_records_removed_while_they_are_archived(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, rule: str
 ) -> None:
     brokers.create(topic)
@@ -225,7 +225,7 @@ def test_records_that_go_while_they_are_archived(
         assert values_in(topic, tmp_path) == values(15, 15)
 
 
-def test_a_topic_made_anew_does_not_continue_the_archive(
+def test_a_recreated_topic_does_not_continue_the_archive(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -239,7 +239,7 @@ def test_a_topic_made_anew_does_not_continue_the_archive(
     job_of(topic, tmp_path, path="another").once(run)
 
 
-def test_a_topic_made_anew_meanwhile_is_noticed(
+def test_a_topic_recreated_during_the_run_is_detected(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -257,7 +257,7 @@ def test_a_topic_made_anew_meanwhile_is_noticed(
 
 
 @pytest.mark.parametrize("begin", ["latest", "1700000000007"])
-def test_an_archive_may_begin_later(
+def test_an_archive_can_start_at_a_time_or_at_the_end(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, begin: str
 ) -> None:
     brokers.create(topic)
@@ -279,12 +279,12 @@ def test_topics_are_chosen_by_pattern(brokers: Brokers, run: InProcessRun, topic
     assert Archive(str(tmp_path / "archive")).topics() == [f"{topic}-a", f"{topic}-b"]
 
 
-def test_a_topic_that_is_not_there_is_refused(run: InProcessRun, tmp_path: Path) -> None:
+def test_a_missing_topic_is_rejected(run: InProcessRun, tmp_path: Path) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         job_of("nowhere", tmp_path).once(run)
 
 
-def test_small_files_are_merged_when_asked_for(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_small_files_are_merged_if_configured(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     for first in range(0, 40, 8):
         brokers.produce(topic, 0, sent(8, first))
@@ -330,13 +330,13 @@ def test_a_continuous_run_waits_for_whole_files_or_for_the_interval(
         ({"from": "yesterday"}, "from: 'yesterday' is not a time"),
     ],
 )
-def test_what_is_wrong_with_settings_is_said(tmp_path: Path, settings: dict[str, Any], what: str) -> None:
+def test_invalid_settings_are_reported(tmp_path: Path, settings: dict[str, Any], what: str) -> None:
     (found,) = job_of("orders", tmp_path, **settings).problems()
     assert found.startswith(what)
     assert job_of("orders", tmp_path).problems() == []
 
 
-def test_files_are_cut_by_bytes_too(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_files_are_also_limited_by_bytes(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(200))
     job_of(topic, tmp_path, file_bytes="1kB", file_records=10**6).once(run)
@@ -344,7 +344,7 @@ def test_files_are_cut_by_bytes_too(brokers: Brokers, run: InProcessRun, topic: 
     assert values_in(topic, tmp_path) == values(200)
 
 
-def test_a_task_that_finds_its_range_gone_says_so(
+def test_a_task_reports_a_range_that_was_removed(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)

@@ -14,6 +14,6 @@ TEXT = Path(__file__).parents[3].joinpath("docs", "pipelines.md").read_text()
 
 
 @pytest.mark.parametrize("table", [PipelineTable, SparkTable, TransformSettings])
-def test_every_key_is_explained(table: type[Struct]) -> None:
+def test_every_key_is_documented(table: type[Struct]) -> None:
     missing = [field.encode_name for field in structs.fields(table) if f"`{field.encode_name}`" not in TEXT]
     assert missing == []

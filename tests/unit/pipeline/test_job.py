@@ -9,11 +9,11 @@ from headrace.pipeline.job import JOBS, NotInstalled, find_job
 
 
 @pytest.mark.parametrize("name", [name for name in JOBS if name != "fake"])
-def test_every_job_is_there(name: str) -> None:
+def test_every_job_can_be_imported(name: str) -> None:
     assert find_job(name).settings_type.__struct_config__.forbid_unknown_fields
 
 
-def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: str) -> None:
         raise ModuleNotFoundError("No module named 'pyarrow.lib'", name="pyarrow.lib")
 

@@ -28,7 +28,7 @@ def archive(topic: str, run: InProcessRun, folder: Path, **settings: Any) -> Non
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_what_was_archived_and_deleted_comes_back_byte_for_byte(
+def test_archived_and_deleted_records_are_restored_byte_for_byte(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, compression: str
 ) -> None:
     brokers.create(topic, 2)
@@ -59,9 +59,7 @@ def test_a_topic_is_replayed_from_its_own_log(brokers: Brokers, run: InProcessRu
     assert brokers.records(f"{topic}.again", 0) == sent(22, 3)
 
 
-def test_a_replay_that_was_done_is_not_done_again(
-    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
-) -> None:
+def test_a_finished_replay_is_not_repeated(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(25))
     archive(topic, run, tmp_path)
@@ -76,7 +74,7 @@ def test_a_replay_that_was_done_is_not_done_again(
 
 
 @pytest.mark.parametrize("task", range(5))
-def test_a_replay_that_breaks_at_any_task_is_taken_up(
+def test_a_replay_that_fails_at_any_task_is_continued(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, task: int
 ) -> None:
     brokers.create(topic, 2)
@@ -102,7 +100,7 @@ def test_a_replay_that_breaks_at_any_task_is_taken_up(
 
 @pytest.mark.parametrize("step", ["before the commit", "after the commit", "after the note"])
 @pytest.mark.parametrize("work_is_kept", [True, False])
-def test_a_driver_that_dies_around_a_commit_replays_each_record_once(
+def test_a_driver_that_fails_around_a_commit_replays_each_record_once(
     brokers: Brokers,
     run: InProcessRun,
     topic: str,
@@ -138,7 +136,7 @@ def test_a_driver_that_dies_around_a_commit_replays_each_record_once(
     assert brokers.records(f"{topic}.again", 0) == sent(35)
 
 
-def test_what_the_brokers_have_forgotten_is_known_from_the_work_folder(
+def test_positions_that_brokers_have_forgotten_are_read_from_the_work_folder(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forgotten(*_: object) -> int:
@@ -175,7 +173,7 @@ def test_two_drivers_of_one_replay_do_not_write_a_record_twice(
     assert brokers.records(f"{topic}.again", 0) == sent(40)
 
 
-def test_only_what_lies_in_the_time_and_offsets_is_replayed(
+def test_only_records_within_the_times_and_offsets_are_replayed(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -195,7 +193,7 @@ def _named(run: InProcessRun, name: str) -> InProcessRun:
     return found
 
 
-def test_origin_headers_tell_where_a_record_came_from(
+def test_origin_headers_name_the_source_of_a_record(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 2)
@@ -224,7 +222,7 @@ def test_origin_headers_of_rows_in_the_middle_of_a_batch() -> None:
         assert {**row, "headers": None} == {**before, "headers": None}
 
 
-def test_partitions_may_be_chosen_by_key_again_and_timestamps_be_new(
+def test_partitions_can_be_chosen_by_key_and_timestamps_be_new(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 1)
@@ -243,7 +241,7 @@ def test_partitions_may_be_chosen_by_key_again_and_timestamps_be_new(
         assert all(record.timestamp_ms > 1_700_000_000_000 for record in records)
 
 
-def test_a_target_with_too_few_partitions_is_refused(
+def test_a_target_with_too_few_partitions_is_rejected(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 3)
@@ -254,7 +252,7 @@ def test_a_target_with_too_few_partitions_is_refused(
         job_of(topic, tmp_path).once(run)
 
 
-def test_a_target_that_is_not_there_is_made_only_if_asked_for(
+def test_a_missing_target_is_created_only_if_configured(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -265,7 +263,7 @@ def test_a_target_that_is_not_there_is_made_only_if_asked_for(
             work(run)
 
 
-def test_a_topic_is_not_replayed_into_itself_but_may_be_recovered(
+def test_a_topic_is_not_replayed_into_itself_but_can_be_restored(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -278,7 +276,7 @@ def test_a_topic_is_not_replayed_into_itself_but_may_be_recovered(
     assert brokers.records(topic, 0) == sent(9)
 
 
-def test_topics_may_go_to_different_ones(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_topics_can_have_different_targets(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     for suffix in ("a", "b"):
         brokers.create(f"{topic}-{suffix}")
         brokers.produce(f"{topic}-{suffix}", 0, sent(5, ord(suffix)))
@@ -291,7 +289,7 @@ def test_topics_may_go_to_different_ones(brokers: Brokers, run: InProcessRun, to
         job_of(f"{topic}-a", tmp_path, to={"other": "z"}).once(run)
 
 
-def test_a_replay_whose_selection_is_changed_midway_is_refused(
+def test_a_changed_selection_is_rejected_midway(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -304,7 +302,7 @@ def test_a_replay_whose_selection_is_changed_midway_is_refused(
         job_of(topic, tmp_path, from_offset=3).once(run)
 
 
-def test_a_target_made_anew_is_filled_anew(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_a_recreated_target_is_filled_again(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(9))
     archive(topic, run, tmp_path)
@@ -314,12 +312,14 @@ def test_a_target_made_anew_is_filled_anew(brokers: Brokers, run: InProcessRun, 
     assert brokers.records(f"{topic}.again", 0) == sent(9)
 
 
-def test_an_archive_without_the_topics_is_refused(run: InProcessRun, tmp_path: Path) -> None:
+def test_an_archive_without_the_topics_is_rejected(run: InProcessRun, tmp_path: Path) -> None:
     with pytest.raises(NotInArchive, match="none of the topics nowhere"):
         job_of("nowhere", tmp_path).once(run)
 
 
-def test_a_stop_ends_between_two_stretches(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_a_stop_takes_effect_between_two_ranges(
+    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
+) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(50))
     archive(topic, run, tmp_path)
@@ -334,7 +334,7 @@ def test_a_stop_ends_between_two_stretches(brokers: Brokers, run: InProcessRun, 
     assert brokers.records(f"{topic}.again", 0) == sent(50)
 
 
-def test_a_task_sees_what_was_archived_since_it_was_last_there(
+def test_a_task_sees_files_archived_since_the_previous_task(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)

@@ -17,7 +17,7 @@ NAMES = [name for name in JOBS if name != "fake"]
 
 
 @pytest.mark.parametrize("job", NAMES)
-def test_every_sample_is_free_of_problems(job: str, tmp_path: Path) -> None:
+def test_every_sample_passes_lint(job: str, tmp_path: Path) -> None:
     path = tmp_path / "my orders.toml"
     assert write_sample(job, path)[0] == str(path)
     pipeline = read_pipeline(path)
@@ -26,7 +26,7 @@ def test_every_sample_is_free_of_problems(job: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", NAMES)
-def test_every_remark_in_a_sample_is_true_when_it_is_taken_in(job: str, tmp_path: Path) -> None:
+def test_every_commented_setting_of_a_sample_is_valid(job: str, tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     write_sample(job, path)
     text = re.sub(r"^# (?=[\[\w.\]]+( =|\]))", "", path.read_text(), flags=re.MULTILINE)
@@ -39,7 +39,7 @@ def test_there_is_a_sample_for_every_job() -> None:
     assert sorted(TABLES) == sorted(NAMES)
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     (tmp_path / "x.sql").write_text("mine")
     with pytest.raises(CannotWriteSample, match=r"x\.sql exists already"):

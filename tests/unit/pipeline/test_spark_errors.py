@@ -67,18 +67,18 @@ def test_the_cause_is_one_line(text: str, own_file: str, line: str) -> None:
     assert readable(RuntimeError(text), own_file) == line
 
 
-def test_a_line_does_not_become_a_page() -> None:
+def test_a_long_error_is_shortened() -> None:
     assert len(readable(RuntimeError("x" * 5000))) == 600
 
 
-def test_errors_of_spark_are_told_from_others() -> None:
+def test_errors_of_spark_are_recognised() -> None:
     from pyspark.errors import PySparkException
 
     assert is_of_spark(PySparkException("x"))
     assert not is_of_spark(ValueError("x"))
 
 
-def test_the_place_is_the_innermost_line_of_the_file() -> None:
+def test_the_location_is_the_innermost_line_of_the_file() -> None:
     code = compile("def f():\n    raise ValueError\n\nf()\n", "/home/me/y.py", "exec")
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         exec(code, {})

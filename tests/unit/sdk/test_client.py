@@ -130,7 +130,7 @@ def test_messages_are_settled_by_hand(client: Client) -> None:
     assert texts == [("a", 2), ("b", 1)]
 
 
-def test_handlers_run_in_threads_and_settle_themselves_if_they_like(client: Client) -> None:
+def test_handlers_run_in_threads_and_may_settle_messages(client: Client) -> None:
     client.publish_many("threads", range(6))
     together = threading.Barrier(3, timeout=20)
     done: list[int] = []
@@ -154,7 +154,7 @@ def test_handlers_run_in_threads_and_settle_themselves_if_they_like(client: Clie
     assert sorted(done) == [0, 1, 2, 3, 4]
 
 
-def test_requests_are_answered_by_functions_too(broker: EmbeddedBroker, client: Client) -> None:
+def test_functions_can_respond_to_requests(broker: EmbeddedBroker, client: Client) -> None:
     with Client(broker.address) as server, ThreadPoolExecutor(1) as thread:
         responding = thread.submit(server.respond, "prices", "pricing", lambda message: message.json() * 2)
         assert client.request("prices", 21, timeout="10s").json() == 42
@@ -179,7 +179,7 @@ def test_streams_and_transactions_work_without_await(client: Client) -> None:
     assert [record.text for record in first] == ["booked 1", "booked 2"]
 
 
-def test_many_threads_may_use_it_at_once(client: Client) -> None:
+def test_many_threads_can_use_a_client(client: Client) -> None:
     with ThreadPoolExecutor(8) as threads:
         receipts = list(threads.map(lambda number: client.publish("shared", number), range(100)))
     assert sorted(receipt.offset for receipt in receipts) == list(range(100))
@@ -195,7 +195,7 @@ def test_many_threads_may_use_it_at_once(client: Client) -> None:
         assert sorted(threads.map(take, range(100))) == list(range(100))
 
 
-def test_what_is_wrong_is_raised_in_the_thread_that_asked(client: Client) -> None:
+def test_errors_are_raised_in_the_calling_thread(client: Client) -> None:
     with pytest.raises(PublishFailed):
         client.publish_many("wrong", [object()])
 
@@ -206,7 +206,7 @@ def test_delayed_messages_can_be_cancelled(client: Client) -> None:
     assert client.dead_letters("later") == []
 
 
-async def test_on_its_own_loop_it_does_not_wait_for_itself(broker: EmbeddedBroker) -> None:
+async def test_a_call_on_the_clients_own_loop_is_rejected(broker: EmbeddedBroker) -> None:
     async with AsyncClient(broker.address) as client:
         await client.publish("loop", b"a")
         refused: list[str] = []

@@ -47,7 +47,7 @@ class FailingMessages:
         self.is_closed = True
 
 
-async def test_a_lease_that_fails_is_raised_as_it_is_once_the_handlers_that_were_begun_have_ended() -> None:
+async def test_a_failed_lease_is_raised_after_running_handlers_have_ended() -> None:
     messages = FailingMessages()
     ended: list[AsyncMessage] = []
 

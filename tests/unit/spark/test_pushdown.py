@@ -31,13 +31,13 @@ def test_all_filters_must_hold() -> None:
     assert said.narrowed(PlannedRange("orders", 0, 0, 100)) == PlannedRange("orders", 0, 6, 10)
 
 
-def test_nothing_is_read_where_no_row_can_be() -> None:
+def test_ranges_without_matching_rows_are_dropped() -> None:
     assert pushed_filters([LessThan(("offset",), 5)]).narrowed(PlannedRange("orders", 0, 5, 100)) is None
     assert pushed_filters([EqualTo(("partition",), 1)]).narrowed(PlannedRange("orders", 0, 5, 100)) is None
     assert pushed_filters([In(("topic",), ("a", "b"))]).narrowed(PlannedRange("orders", 0, 5, 100)) is None
 
 
-def test_partitions_and_topics_are_chosen_by_name_and_by_bounds() -> None:
+def test_partitions_and_topics_are_selected_by_name_and_by_bounds() -> None:
     said = pushed_filters([In(("partition",), (0, 2, 7)), LessThan(("partition",), 5), EqualTo(("topic",), "orders")])
     assert [number for number in range(9) if said.matches(TopicPartition("orders", number))] == [0, 2]
     assert not said.matches(TopicPartition("bills", 0))
@@ -54,7 +54,7 @@ def test_partitions_and_topics_are_chosen_by_name_and_by_bounds() -> None:
         GreaterThan(("headers", "offset"), 5),
     ],
 )
-def test_what_tells_nothing_of_offsets_narrows_nothing(unused: Filter) -> None:
+def test_filters_without_offset_information_narrow_nothing(unused: Filter) -> None:
     assert pushed_filters([unused]) == PushedFilters()
 
 
@@ -72,20 +72,20 @@ def ranges_after(one: PlannedRange, first: int | None, log_start: int = 0) -> li
     return [(piece.start, piece.end) for piece in found]
 
 
-def test_older_records_are_passed_over() -> None:
+def test_older_records_are_skipped() -> None:
     assert ranges_after(PlannedRange("orders", 0, 10, 50), 30) == [(30, 50)]
     assert ranges_after(PlannedRange("orders", 0, 10, 50), 3) == [(10, 50)]
     assert ranges_after(PlannedRange("orders", 0, 10, 50), None) == []
     assert ranges_after(PlannedRange("orders", 0, 10, 50), 70) == []
 
 
-def test_what_only_the_archive_has_is_not_passed_over() -> None:
+def test_records_that_only_the_archive_has_are_not_skipped() -> None:
     assert ranges_after(PlannedRange("orders", 0, 10, 50), 30, log_start=20) == [(10, 20), (30, 50)]
     assert ranges_after(PlannedRange("orders", 0, 10, 50), None, log_start=20) == [(10, 20)]
     assert ranges_after(PlannedRange("orders", 0, 10, 50), None, log_start=90) == [(10, 50)]
 
 
-def test_a_time_before_1970_is_no_special_question() -> None:
+def test_a_time_before_1970_is_clamped() -> None:
     requested: list[dict[TopicPartition, int]] = []
 
     def offsets_at(times: dict[TopicPartition, int]) -> dict[TopicPartition, int | None]:

@@ -84,30 +84,30 @@ def test_a_range_is_read_in_its_columns(log: Log) -> None:
     assert read(3, 5, "value") == [b'{"id": 3}', b'{"id": 4}']
 
 
-def test_records_that_go_while_they_are_read_are_lost(log: Log) -> None:
+def test_records_removed_during_the_read_are_lost(log: Log) -> None:
     log.trim_after = (8, 15)
     with pytest.raises(DataLost, match="offsets 8 to 14 are lost"):
         read(0, 20, "value")
 
 
-def test_what_goes_while_it_is_read_is_skipped_if_it_may_be(log: Log) -> None:
+def test_records_removed_during_the_read_are_skipped_if_configured(log: Log) -> None:
     log.trim_after = (8, 15)
     assert read(0, 20, onDataLoss="skip") == [*range(8), *range(15, 20)]
 
 
-def test_a_range_that_is_gone_as_a_whole_gives_nothing(log: Log) -> None:
+def test_a_range_that_was_removed_completely_has_no_rows(log: Log) -> None:
     log.start = 18
     assert read(0, 10, onDataLoss="skip") == []
 
 
-def test_a_log_that_lost_its_end_gives_what_it_has(log: Log) -> None:
+def test_a_truncated_log_returns_its_remaining_records(log: Log) -> None:
     log.end = 10
     assert read(5, 15, onDataLoss="skip") == [5, 6, 7, 8, 9]
     with pytest.raises(DataLost, match="offsets 10 to 14 are lost: the log ends at offset 10"):
         read(5, 15)
 
 
-def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trimmed_records_are_read_from_the_archive(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[tuple[int, int]] = []
 
     def archived(_options: SourceOptions, missing: PlannedRange, _start: int, columns: Sequence[str]) -> Any:
@@ -124,13 +124,13 @@ def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.M
     assert requested[1:] == [(0, 10)]
 
 
-def test_a_topic_that_is_created_again_while_it_is_read_fails_the_task(log: Log) -> None:
+def test_a_topic_recreated_during_the_read_fails_the_task(log: Log) -> None:
     log.recreate_after = 8
     with pytest.raises(DataLost, match="offsets 0 to 19 are lost: the topic orders was deleted and created again"):
         read(0, 20)
 
 
-def test_a_topic_that_was_created_again_before_it_is_read_gives_no_rows_of_the_new_one(log: Log) -> None:
+def test_a_topic_recreated_before_the_read_returns_no_rows_of_the_new_one(log: Log) -> None:
     log.topic_id = "second"
     with pytest.raises(DataLost, match="deleted and created again"):
         read(0, 20)
@@ -141,7 +141,7 @@ def test_a_topic_that_was_created_again_before_it_is_read_gives_no_rows_of_the_n
     assert log.given == 0
 
 
-def test_brokers_without_topic_ids_are_read_as_they_are(log: Log) -> None:
+def test_brokers_without_topic_ids_are_supported(log: Log) -> None:
     log.topic_id = ""
     assert read(0, 5) == [0, 1, 2, 3, 4]
 
@@ -167,7 +167,7 @@ def test_bytes_alone_are_not_decoded(log: Log) -> None:
     assert found.to_pylist() == [{"rawValue": b"{"}]
 
 
-def test_a_real_topic_that_was_created_again_is_told_from_the_planned_one() -> None:
+def test_a_recreated_topic_of_a_real_broker_is_detected() -> None:
     with EmbeddedBroker() as broker:
         options = parse({**BASE, "kafka.bootstrap.servers": broker.address}, streaming=True)
         brokers = sync_cluster(broker.address)

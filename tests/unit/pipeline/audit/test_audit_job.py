@@ -102,7 +102,7 @@ def move(rows: list[Row]) -> None:
         (move, ("reordered", 0, 7, 7)),
     ],
 )
-def test_what_was_done_to_a_file_of_the_archive_is_found(
+def test_changes_of_an_archive_file_are_found(
     brokers: Brokers,
     run: InProcessRun,
     topic: str,
@@ -118,7 +118,7 @@ def test_what_was_done_to_a_file_of_the_archive_is_found(
     assert named(verdict) == [finding]
 
 
-def test_a_file_that_is_not_the_one_that_was_archived_is_found_also_when_the_topic_is_gone(
+def test_a_replaced_file_is_found_also_without_the_topic(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
@@ -131,7 +131,7 @@ def test_a_file_that_is_not_the_one_that_was_archived_is_found_also_when_the_top
     assert "checksum" in finding.detail
 
 
-def test_a_row_twice_in_a_file_is_found_also_when_the_topic_is_gone(
+def test_a_duplicate_row_in_a_file_is_found_also_without_the_topic(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
@@ -154,7 +154,7 @@ def test_a_missing_file_is_lost_and_the_others_are_compared(
     assert "is missing" in finding.detail
 
 
-def test_what_left_the_topic_before_it_was_archived_is_lost(
+def test_records_removed_before_they_were_archived_are_lost(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
@@ -166,7 +166,7 @@ def test_what_left_the_topic_before_it_was_archived_is_lost(
     assert (finding.kind, finding.offset, finding.last, finding.count) == ("lost", COUNT, COUNT + 3, 4)
 
 
-def test_what_was_left_out_of_the_archive_is_not_lost_while_the_topic_has_it() -> None:
+def test_records_missing_in_the_archive_are_not_lost_while_the_topic_has_them() -> None:
     def file(first: int, last: int) -> ArchivedFile:
         return ArchivedFile("x", 0, first, last, 1, 1, "", None, None, "")
 
@@ -176,7 +176,7 @@ def test_what_was_left_out_of_the_archive_is_not_lost_while_the_topic_has_it() -
     assert [(one.offset, one.last) for one in _gap_findings("orders", files, 33)] == [(10, 19), (30, 32)]
 
 
-def test_what_the_archive_has_behind_the_end_of_the_topic_was_lost_by_the_topic(
+def test_archived_records_above_the_end_of_the_topic_are_lost(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
@@ -197,7 +197,7 @@ def test_what_the_archive_has_behind_the_end_of_the_topic_was_lost_by_the_topic(
     assert "lost its end" in verdict.findings[0].detail
 
 
-def test_an_archive_of_another_topic_of_that_name_is_refused(
+def test_an_archive_of_another_topic_with_this_name_is_rejected(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
@@ -250,7 +250,7 @@ def test_each_fault_of_a_copy_is_named(brokers: Brokers, run: InProcessRun, topi
     }
 
 
-def test_what_was_not_to_be_replayed_is_not_missed(
+def test_records_outside_of_the_replayed_range_are_not_reported(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -263,7 +263,7 @@ def test_what_was_not_to_be_replayed_is_not_missed(
     assert not audit(run, tmp_path, check | {"from_time": str(1_700_000_000_006)})[0].ok
 
 
-def test_a_target_with_fewer_partitions_is_refused(
+def test_a_target_with_fewer_partitions_is_rejected(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     filled(brokers, topic)
@@ -290,9 +290,7 @@ def worked(address: str, topic: str, subscription: str, count: int) -> None:
     wait_for_dead_letters(address, topic)
 
 
-def test_what_is_settled_passes_and_what_is_not_is_named(
-    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
-) -> None:
+def test_unsettled_messages_are_reported(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(10))
     worked(brokers.address, topic, "billing", 10)
@@ -307,7 +305,7 @@ def test_what_is_settled_passes_and_what_is_not_is_named(
     assert finding.detail == "is not settled for billing"
 
 
-def test_what_retention_removed_before_it_was_settled_is_lost(
+def test_messages_removed_by_retention_before_they_were_settled_are_lost(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic)
@@ -329,9 +327,7 @@ def test_what_retention_removed_before_it_was_settled_is_lost(
     assert finding.detail == "was removed by retention before it was settled for billing"
 
 
-def test_a_subscription_that_is_nowhere_is_refused(
-    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
-) -> None:
+def test_an_unknown_subscription_is_rejected(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(2))
     check = {"kind": "settled", "topic": topic, "subscription": "billing"}
@@ -342,9 +338,7 @@ def test_a_subscription_that_is_nowhere_is_refused(
         audit(run, tmp_path, check)
 
 
-def test_holes_that_control_records_explain_are_none(
-    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
-) -> None:
+def test_gaps_of_control_records_are_not_lost(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     for commits in (True, False, True):
         brokers.transact(topic, sent(3), commits=commits)
@@ -353,7 +347,7 @@ def test_holes_that_control_records_explain_are_none(
     assert (verdict.records, verdict.notes) == (9, ["3 offsets belong to control records"])
 
 
-def test_holes_of_a_dedup_window_are_not_lost(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_gaps_of_a_dedup_window_are_not_lost(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     async def create(cluster: Cluster) -> None:
         await TopicAdmin(cluster).create(NewTopic(topic, 1, configs={"dedup.window.ms": "60000"}))
         async with Producer(cluster) as producer:
@@ -372,9 +366,7 @@ def test_holes_of_a_dedup_window_are_not_lost(brokers: Brokers, run: InProcessRu
 # The job
 
 
-def test_the_plan_says_how_much_there_is_to_read(
-    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
-) -> None:
+def test_the_plan_shows_the_amount_to_read(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     filled(brokers, topic)
     archived(topic, run, tmp_path)
     checks = [{"kind": "log", "topic": topic}, {"kind": "archive", "topic": topic, "archive": "archive"}]
@@ -386,9 +378,7 @@ def test_the_plan_says_how_much_there_is_to_read(
     assert run.sessions == sessions
 
 
-def test_a_stop_leaves_the_verdicts_that_there_are(
-    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
-) -> None:
+def test_a_stop_keeps_the_results_so_far(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     filled(brokers, topic)
     run.stop_was_requested = True
     job = AuditJob(msgspec.convert({"checks": [{"kind": "log", "topic": topic}]}, AuditSettings), tmp_path)
@@ -413,8 +403,6 @@ def test_a_stop_leaves_the_verdicts_that_there_are(
         ),
     ],
 )
-def test_what_is_wrong_with_the_settings_is_said(
-    checks: Sequence[dict[str, Any]], problem: str, tmp_path: Path
-) -> None:
+def test_invalid_settings_are_reported(checks: Sequence[dict[str, Any]], problem: str, tmp_path: Path) -> None:
     [found] = AuditJob(msgspec.convert({"checks": checks}, AuditSettings), tmp_path).problems()
     assert problem in found

@@ -93,7 +93,7 @@ def test_one_duplicated_record_is_found_far_from_its_original(tmp_path: Path, by
 
 
 @pytest.mark.parametrize("by", BY)
-def test_one_reordered_record_is_found_far_from_its_place(tmp_path: Path, by: MatchBy) -> None:
+def test_one_reordered_record_is_found_far_from_its_position(tmp_path: Path, by: MatchBy) -> None:
     source = rows(0, COUNT)
     result = compared(tmp_path, source, arranged(by, [*source[:50], *source[51:], source[50]]), by)
     assert plain(result.findings) == [("reordered", 50, COUNT - 1, 1)]
@@ -120,7 +120,7 @@ def test_one_altered_record_is_found_and_the_field_named(
 
 
 @pytest.mark.parametrize("by", BY)
-def test_several_faults_of_one_partition_are_each_found(tmp_path: Path, by: MatchBy) -> None:
+def test_several_faults_of_one_partition_are_all_found(tmp_path: Path, by: MatchBy) -> None:
     source = rows(0, COUNT)
     found = [*source[:1000], *source[1003:1500], source[7], *source[1500:]]  # 1000 to 1002 lost, 7 doubled
     found[2000] = found[2000] | {"value": b"other"}
@@ -141,7 +141,7 @@ def test_by_origin_a_record_of_another_source_is_foreign(tmp_path: Path) -> None
     assert plain(result.findings) == [("foreign", None, 100, 1)]
 
 
-def test_equal_records_are_no_finding_and_one_of_them_that_is_missing_is(tmp_path: Path) -> None:
+def test_equal_records_are_no_finding_but_a_missing_one_is(tmp_path: Path) -> None:
     source = [row(offset, key=None, value=b"tick", headers=[]) for offset in range(COUNT)]
     assert compared(tmp_path, source, numbered(source), "content").findings == []
     result = compared(tmp_path, source, numbered(source[1:]), "content")
@@ -157,13 +157,13 @@ def test_an_empty_copy_has_lost_everything(tmp_path: Path) -> None:
     assert (finding.kind, finding.offset, finding.last, finding.count) == ("lost", 0, 499, 500)
 
 
-def test_what_differs_too_much_is_counted_and_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_differences_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.pipeline.audit.partition_comparison.RECORD_DIGESTS_MAX", 100)
     [finding] = compared(tmp_path, rows(0, 200), numbered(rows(500, 750)), "content").findings
     assert (finding.kind, finding.count) == ("altered", 250)
 
 
-def test_what_tells_the_origin_is_not_part_of_a_record() -> None:
+def test_origin_headers_are_not_compared() -> None:
     source = rows(0, 500)
     own, other = (
         DigestOptions("offset", timestamps=True),
@@ -179,7 +179,7 @@ def test_what_tells_the_origin_is_not_part_of_a_record() -> None:
     st.lists(st.integers(1, 59), max_size=5),
     st.sampled_from(["offset", "origin", "content"]),
 )
-def test_blocks_do_not_depend_on_how_a_partition_is_cut(values: list[int], cuts: list[int], by: MatchBy) -> None:
+def test_blocks_do_not_depend_on_the_ranges_of_a_partition(values: list[int], cuts: list[int], by: MatchBy) -> None:
     source = [row(at, value=b"%d" % value) for at, value in enumerate(values)]
     some = replayed(source)
     for one in some[::3]:

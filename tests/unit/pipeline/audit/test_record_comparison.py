@@ -64,7 +64,7 @@ def test_aligned_items_are_equal_and_in_order(expected: list[int], found: list[i
 
 
 @given(CONTENTS, CONTENTS)
-def test_as_many_items_are_aligned_as_can_be(expected: list[int], found: list[int]) -> None:
+def test_the_maximum_number_of_items_is_aligned(expected: list[int], found: list[int]) -> None:
     best = [[0] * (len(found) + 1) for _ in range(len(expected) + 1)]
     for i, one in enumerate(expected):
         for j, other in enumerate(found):
@@ -73,7 +73,7 @@ def test_as_many_items_are_aligned_as_can_be(expected: list[int], found: list[in
 
 
 @given(st.permutations(range(12)))
-def test_the_longest_rise_rises_and_none_is_longer(values: list[int]) -> None:
+def test_the_longest_increasing_subsequence_is_increasing_and_longest(values: list[int]) -> None:
     rise = [values[index] for index in longest_increasing_subsequence(values)]
     assert rise == sorted(set(rise))
     lengths: list[int] = []
@@ -127,7 +127,7 @@ def test_one_lost_record_is_one_difference_also_among_equal_ones(numbers: list[i
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.data())
-def test_one_duplicated_record_is_one_difference_wherever_it_came(numbers: list[int], data: st.DataObject) -> None:
+def test_one_duplicated_record_is_one_difference_at_any_position(numbers: list[int], data: st.DataObject) -> None:
     copied, at = data.draw(st.integers(0, len(numbers) - 1)), data.draw(st.integers(0, len(numbers)))
     [difference] = compare_by_content(entries(numbers), entries([*numbers[:at], numbers[copied], *numbers[at:]]))
     assert difference.kind == "duplicated"
@@ -154,14 +154,14 @@ def test_one_moved_record_is_one_difference(compare: Compare, numbers: list[int]
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.data())
-def test_one_altered_record_is_one_difference_and_says_what(numbers: list[int], data: st.DataObject) -> None:
+def test_one_altered_record_is_one_difference_with_the_fields(numbers: list[int], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(numbers) - 1))
     found = entries(numbers)
     found[at] = entry(numbers[at], at=at, value=b"altered")
     assert compare_by_content(entries(numbers), found) == [Difference("altered", at, at, ("value",))]
 
 
-def test_several_faults_in_one_partition_are_each_named() -> None:
+def test_several_faults_in_one_partition_are_all_reported() -> None:
     numbers = list(range(100))
     found = [one for one in entries(numbers) if one.key not in {b"k10", b"k40"}]  # 10 lost, 40 moved to the end
     found[49] = entry(51, value=b"altered")
@@ -176,34 +176,34 @@ def test_several_faults_in_one_partition_are_each_named() -> None:
     }
 
 
-def test_what_is_altered_is_told_from_the_neighbour_that_is_lost() -> None:
+def test_an_altered_record_is_distinguished_from_a_lost_neighbour() -> None:
     lost, altered = entry(1), entry(2)
     found = [entry(0), entry(2, value=b"altered"), entry(3)]
     differences = compare_by_content([entry(0), lost, altered, entry(3)], found)
     assert {(d.kind, d.expected) for d in differences} == {("lost", 1), ("altered", 2)}
 
 
-def test_by_identity_a_copy_that_came_late_is_the_duplicate() -> None:
+def test_by_identity_a_late_copy_is_the_duplicate() -> None:
     found = identified([0, 1, 2, 3, 1, 4])
     assert compare_by_identity(identified(range(5)), found) == [Difference("duplicated", 1, 4)]
 
 
-def test_by_identity_a_copy_that_came_early_is_the_duplicate() -> None:
+def test_by_identity_an_early_copy_is_the_duplicate() -> None:
     found = identified([3, 0, 1, 2, 3, 4])
     assert compare_by_identity(identified(range(5)), found) == [Difference("duplicated", 3, 0)]
 
 
-def test_by_identity_of_two_copies_the_faithful_one_is_the_record() -> None:
+def test_by_identity_the_unchanged_copy_is_the_record() -> None:
     found = [*identified([0, 1]), RecordDigest(2, 1, b"k", b"other"), RecordDigest(3, 2, b"k", b"v2")]
     assert compare_by_identity(identified(range(3)), found) == [Difference("duplicated", 1, 2, ("value",))]
 
 
-def test_by_identity_what_says_nothing_is_foreign() -> None:
+def test_by_identity_a_record_without_identity_is_foreign() -> None:
     found = [*identified([0]), RecordDigest(1, None, b"k", b"v1"), *identified([1])]
     assert compare_by_identity(identified(range(2)), found) == [Difference("foreign", None, 1)]
 
 
-def test_fields_that_differ_are_named() -> None:
+def test_differing_fields_are_named() -> None:
     one = RecordDigest(0, None, b"k", b"v", (("a", b"1"), ("b", b"2")), 5)
     assert differing_fields(one, RecordDigest(9, 3, b"k", b"v", (("a", b"1"), ("b", b"2")), 5)) == ()
     assert differing_fields(one, RecordDigest(0, None, None, b"w", (("a", b"1"), ("b", b"3")), 6)) == (
@@ -215,7 +215,7 @@ def test_fields_that_differ_are_named() -> None:
     )
 
 
-def test_sequences_that_have_nothing_in_common_are_compared_in_time() -> None:
+def test_sequences_without_common_items_are_compared_fast() -> None:
     differences = compare_by_content(entries(range(3000)), entries(range(5000, 9000)))
     assert len(differences) == 4000
     assert sum(d.kind == "altered" for d in differences) == 3000

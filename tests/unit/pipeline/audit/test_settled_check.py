@@ -66,12 +66,12 @@ def named(part: SettledPart) -> list[tuple[str, int | None, int | None, int]]:
     return [(one.kind, one.offset, one.last, one.count) for one in part.findings]
 
 
-def test_what_is_settled_once_passes() -> None:
+def test_messages_settled_once_pass() -> None:
     part = checked(ALL)
     assert (part.judged, part.findings, part.exists) == (COUNT, [], True)
 
 
-def test_what_is_not_settled_is_lost_with_what_is_known_of_it() -> None:
+def test_unsettled_messages_are_lost_with_their_failed_deliveries() -> None:
     part = checked(
         [
             Created(at=1, floor=0),
@@ -83,36 +83,36 @@ def test_what_is_not_settled_is_lost_with_what_is_known_of_it() -> None:
     assert part.findings[0].detail == "is not settled for billing; deliveries that failed: 2"
 
 
-def test_what_lies_before_the_subscription_began_does_not_concern_it() -> None:
+def test_messages_before_the_start_of_the_subscription_are_ignored() -> None:
     assert checked([Created(at=1, floor=6), settled("ack", (6, 9))]).findings == []
 
 
-def test_what_was_worked_on_twice_is_duplicated() -> None:
+def test_messages_settled_twice_are_duplicated() -> None:
     assert named(checked([*ALL, settled("ack", (4, 5)), settled("dead", (7, 7))])) == [
         ("duplicated", 4, 5, 2),
         ("duplicated", 7, 7, 1),
     ]
 
 
-def test_that_a_range_expired_says_nothing_of_what_was_settled_in_it() -> None:
+def test_an_expired_range_does_not_settle_messages_twice() -> None:
     assert checked([Created(at=1, floor=0), settled("ack", (3, 4)), settled("expired", (0, 9))]).findings == []
 
 
-def test_what_was_sought_back_must_be_settled_again_and_may_be() -> None:
+def test_messages_after_a_seek_must_be_settled_again() -> None:
     assert named(checked([*ALL, Sought(at=3, floor=4)])) == [("lost", 4, 9, 6)]
     assert checked([*ALL, Sought(at=3, floor=4), settled("ack", (4, 9))]).findings == []
 
 
-def test_what_was_settled_and_never_there_is_foreign() -> None:
+def test_settled_offsets_that_never_existed_are_foreign() -> None:
     assert named(checked([*ALL, settled("ack", (10, 12))])) == [("foreign", 10, 12, 3)]
 
 
-def test_holes_of_the_topic_need_not_be_settled() -> None:
+def test_gaps_of_the_topic_need_not_be_settled() -> None:
     messages = [one for one in rows(0, COUNT) if one["offset"] not in {3, 4}]
     assert checked([Created(at=1, floor=0), settled("ack", (0, 2), (5, 9))], messages).findings == []
 
 
-def test_messages_of_the_last_minutes_may_be_on_their_way() -> None:
+def test_messages_within_the_grace_period_are_not_checked() -> None:
     told: list[AcksEvent] = [Created(at=1, floor=0), settled("ack", (0, 7))]
     assert checked(told, until_ms=1_700_000_000_008).findings == []
     assert named(checked(told, until_ms=1_700_000_000_009)) == [("lost", 8, 8, 1)]
@@ -127,12 +127,12 @@ def test_a_trimmed_log_begins_with_a_snapshot() -> None:
     assert not checked([first], acks_start=0).exists
 
 
-def test_a_snapshot_of_what_is_known_says_nothing_new() -> None:
+def test_a_snapshot_of_a_known_state_changes_nothing() -> None:
     snapshot = SnapshotEvent(at=1, id=7, part=1, parts=1, subscriptions=2, floor=10)
     assert named(checked([*ALL, snapshot, settled("ack", (4, 5))])) == [("duplicated", 4, 5, 2)]
 
 
-def test_a_subscription_that_was_deleted_is_not_there() -> None:
+def test_a_deleted_subscription_does_not_exist() -> None:
     assert not checked([*ALL, Deleted(at=3)]).exists
     assert not checked([]).exists
 
@@ -164,11 +164,11 @@ def judged(told: Sequence[AcksEvent], dead: list[Row], *, are_complete: bool = T
 DIED: list[AcksEvent] = [Created(at=1, floor=0), settled("ack", (0, 2), (4, 9)), settled("dead", (3, 3))]
 
 
-def test_what_died_lies_among_the_dead_letters() -> None:
+def test_dead_messages_are_in_the_dead_letter_topic() -> None:
     assert judged(DIED, [letter(3)]) == []
 
 
-def test_what_died_and_is_nowhere_is_lost_unless_letters_were_taken_out() -> None:
+def test_a_missing_dead_letter_is_lost_unless_some_were_removed() -> None:
     [finding] = judged(DIED, [])
     assert (finding.kind, finding.offset, finding.detail) == (
         "lost",
@@ -178,7 +178,7 @@ def test_what_died_and_is_nowhere_is_lost_unless_letters_were_taken_out() -> Non
     assert judged(DIED, [], are_complete=False) == []
 
 
-def test_a_dead_letter_that_is_not_what_died_is_altered() -> None:
+def test_a_dead_letter_that_differs_from_its_message_is_altered() -> None:
     [finding] = judged(DIED, [letter(3, value=b"other")])
     assert (finding.kind, finding.offset, finding.found) == ("altered", 3, 0)
 
@@ -188,13 +188,13 @@ def test_a_second_dead_letter_is_a_duplicate() -> None:
     assert (finding.kind, finding.offset, finding.found) == ("duplicated", 3, 1)
 
 
-def test_a_dead_letter_of_what_was_acked_is_foreign() -> None:
+def test_a_dead_letter_of_an_acked_message_is_foreign() -> None:
     [finding] = judged(ALL, [letter(3)])
     assert (finding.kind, finding.offset) == ("foreign", 3)
     assert finding.detail == "is in orders.dlq, although it was settled by ack"
 
 
-def test_dead_letters_of_others_do_not_count() -> None:
+def test_dead_letters_of_other_subscriptions_do_not_count() -> None:
     other = letter(3)
     other["headers"] = [
         one | {"value": b"shipping"} if one["key"] == "headrace-dead-subscription" else one for one in other["headers"]
@@ -206,7 +206,7 @@ def test_dead_letters_of_others_do_not_count() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5)), max_size=20))
-def test_a_ledger_counts_what_it_newly_settles(ranges: list[tuple[int, int]]) -> None:
+def test_a_ledger_counts_newly_settled_messages(ranges: list[tuple[int, int]]) -> None:
     ledger, known = SubscriptionLedger(), set(range(3))
     ledger.apply(Created(at=0, floor=3))
     for first, more in ranges:
@@ -218,7 +218,7 @@ def test_a_ledger_counts_what_it_newly_settles(ranges: list[tuple[int, int]]) ->
         assert ledger.settled_count(0, 40) == len(known)
 
 
-def test_runs_begin_where_they_are_told_to() -> None:
+def test_runs_start_at_the_given_offset() -> None:
     assert list(runs(BitMap64())) == []
     assert list(runs(BitMap64([1, 2, 5, 6, 7]), 6)) == [(6, 7)]
 
@@ -226,13 +226,13 @@ def test_runs_begin_where_they_are_told_to() -> None:
 # Findings
 
 
-def test_offsets_out_of_order_are_told_from_those_that_come_again() -> None:
+def test_offsets_out_of_order_are_distinguished_from_repeated_ones() -> None:
     present, findings = find_disorder("orders", 0, [[0, 1, 4], [3, 4, 9]])
     assert sorted(present) == [0, 1, 3, 4, 9]
     assert [(one.kind, one.offset) for one in findings] == [("reordered", 3), ("duplicated", 4)]
 
 
-def test_neighbours_with_one_story_are_one_finding() -> None:
+def test_neighbours_with_the_same_difference_are_one_finding() -> None:
     entries = [RecordDigest(offset, None, b"k", b"v%d" % offset) for offset in range(10, 20)]
     differences = [Difference("lost", number, None) for number in (2, 3, 4, 7)]
     findings = findings_of("orders", 1, entries, [], differences)

@@ -45,7 +45,7 @@ def times(count: int) -> list[int]:
     return [NOON_MS + 60_000 * number for number in range(count)]
 
 
-def test_a_line_chart_has_title_axes_legend_lines_and_what_hovering_tells() -> None:
+def test_a_line_chart_has_title_axes_legend_lines_and_tooltips() -> None:
     series = [Series("p50", [1.0, 2.0, 3.0]), Series("p99", [10.0, 20.0, 40.0], colour=1)]
     root = parsed(line_chart("Latency", times(3), series, shown_ms))
     assert texts(root, "title") == ["Latency"]
@@ -70,7 +70,7 @@ def test_one_series_has_no_legend() -> None:
     assert texts(parsed(line_chart("x", times(2), [Series("x", [1, 2])], shown_count)), "label") == []
 
 
-def test_a_line_is_broken_where_nothing_is_known_and_one_value_is_a_dot() -> None:
+def test_a_line_is_interrupted_at_missing_values_and_one_value_is_a_dot() -> None:
     root = parsed(line_chart("x", times(5), [Series("x", [1.0, 2.0, None, 3.0, None])], shown_count))
     assert len(list(root.iter("polyline"))) == 1
     assert len(list(root.iter("circle"))) == 1
@@ -83,7 +83,7 @@ def test_one_window_is_shown_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [None, None]])
-def test_a_chart_of_nothing_says_so(values: list[float | None]) -> None:
+def test_an_empty_chart_says_so(values: list[float | None]) -> None:
     root = parsed(line_chart("x", times(len(values)), [Series("x", values)], shown_count))
     assert texts(root, "empty") == ["nothing to show"]
     assert texts(parsed(bar_chart("x", [], shown_count)), "empty") == ["nothing to show"]
@@ -94,7 +94,7 @@ def test_only_zeros_are_a_flat_line() -> None:
     assert texts(root, "tick")[:2] == ["0", "1"]
 
 
-def test_bars_are_as_long_as_their_values_and_say_what_they_are() -> None:
+def test_bars_are_proportional_to_their_values_and_labelled() -> None:
     root = parsed(bar_chart("Keys", [Bar("c-1", 200), Bar("c-2", 50), Bar("none", 0)], shown_count))
     widths = [float(rect.get("width") or 0) for rect in root.iter("rect")]
     assert widths[1] == pytest.approx(widths[0] / 4, abs=0.1)
@@ -152,5 +152,5 @@ def test_ticks_are_few_and_reach_the_highest_value(highest: float) -> None:
         (shortened("a" * 40), "a" * 25 + "…"),
     ],
 )
-def test_numbers_are_written_for_people(shown: str, text: str) -> None:
+def test_numbers_are_formatted_with_units(shown: str, text: str) -> None:
     assert shown == text

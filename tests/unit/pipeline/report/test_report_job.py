@@ -66,7 +66,7 @@ def table(run: InProcessRun, name: str) -> list[Row]:
 # With a broker
 
 
-def test_the_page_and_the_tables_say_what_happened(
+def test_the_page_and_the_tables_have_the_figures(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     brokers.create(topic, 2)
@@ -137,7 +137,7 @@ def test_one_message_is_reported(brokers: Brokers, run: InProcessRun, topic: str
     assert page.tables[topic, "Messages in"] == [["window", "messages/s"], ["2023-11-14 22:13:20", "1/s"]]
 
 
-def test_patterns_choose_topics_and_only_chosen_subscriptions_are_told(
+def test_patterns_select_topics_and_only_selected_subscriptions_are_reported(
     brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
@@ -154,9 +154,7 @@ def test_patterns_choose_topics_and_only_chosen_subscriptions_are_told(
     ]
 
 
-def test_only_the_time_that_is_asked_for_is_told(
-    brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path
-) -> None:
+def test_only_the_selected_time_is_reported(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, [Sent(None, b"v", timestamp_ms=NOON_MS + minute * 60_000) for minute in range(10)])
     times = {"since": str(NOON_MS + 120_000), "until": str(NOON_MS + 300_000)}
@@ -173,7 +171,7 @@ def test_the_plan_needs_no_spark(brokers: Brokers, run: InProcessRun, topic: str
     assert run.sessions == 0
 
 
-def test_a_stop_leaves_the_page_as_it_was(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_a_stop_leaves_the_page_unchanged(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic)
     brokers.produce(topic, 0, sent(4))
     run.stop_was_requested = True
@@ -191,7 +189,7 @@ def test_a_stop_leaves_the_page_as_it_was(brokers: Brokers, run: InProcessRun, t
         ({"topics": ["a"], "html": "s3://b/page.html"}, "html: must be a path"),
     ],
 )
-def test_what_is_wrong_with_the_settings_is_said(settings: dict[str, Any], problem: str, tmp_path: Path) -> None:
+def test_invalid_settings_are_reported(settings: dict[str, Any], problem: str, tmp_path: Path) -> None:
     [found] = ReportJob(msgspec.convert(settings, ReportSettings), tmp_path).problems()
     assert found.startswith(problem)
 
@@ -199,7 +197,7 @@ def test_what_is_wrong_with_the_settings_is_said(settings: dict[str, Any], probl
 # What tasks count
 
 
-def test_a_stretch_is_counted_by_window_and_key() -> None:
+def test_a_range_is_counted_by_window_and_key() -> None:
     held = [
         row(0, key=b"a", value=b"12345", timestamp=NOON_MS * 1000),
         row(1, key=None, value=None, timestamp=(NOON_MS + 59_999) * 1000),
@@ -251,7 +249,7 @@ def test_an_acks_log_is_counted_by_window_and_subscription() -> None:
 
 
 @pytest.mark.parametrize("latency", [0, 1, 7, 130, 4_000, 86_400_000])
-def test_percentiles_are_right_within_one_percent(latency: int) -> None:
+def test_percentiles_are_accurate_within_one_percent(latency: int) -> None:
     assert percentile({bucket_of(latency): 3}, 0.99) == pytest.approx(latency, rel=0.0101, abs=0.02)
 
 
@@ -261,13 +259,13 @@ def test_a_percentile_is_the_value_below_which_that_share_lies() -> None:
     assert percentile({}, 0.5) is None
 
 
-def test_windows_are_round_and_each_is_made_of_smaller_ones() -> None:
+def test_windows_are_multiples_of_smaller_ones() -> None:
     assert all(larger % smaller == 0 for smaller, larger in pairwise(WINDOWS_MS))
     assert [window_for(span) for span in (0, 120_000, 3_600_000, 86_400_000)] == [1000, 1000, 30_000, 1_800_000]
     assert window_for(1 << 53) == WINDOWS_MS[-1]
 
 
-def test_windows_in_which_nothing_happened_are_there() -> None:
+def test_empty_windows_are_included() -> None:
     assert times_of([10, 47], 10) == [10, 20, 30, 40]
     assert times_of([], 10) == []
 
@@ -281,7 +279,7 @@ def gathered(**fields: Any) -> TopicFacts:
     return TopicFacts(**(known | fields))
 
 
-def test_what_came_and_went_after_the_time_that_is_looked_at_is_taken_off_the_backlog() -> None:
+def test_events_after_the_reported_time_are_subtracted_from_the_backlog() -> None:
     part = TopicPart(0, {NOON_MS: Throughput(5, 5), NOON_MS + 1000: Throughput(2, 2)}, {}, after=4)
     acks = AcksPart(
         0, {"billing": {NOON_MS + 1000: SettleFigures(acked=3, gone=3)}}, {"billing": NOON_MS}, {"billing": 1}
@@ -291,7 +289,7 @@ def test_what_came_and_went_after_the_time_that_is_looked_at_is_taken_off_the_ba
     assert topic.subscriptions[0].depths == [5, 4]
 
 
-def test_there_is_no_backlog_before_there_is_a_subscription() -> None:
+def test_the_backlog_starts_with_the_subscription() -> None:
     part = TopicPart(0, {NOON_MS: Throughput(5, 5), NOON_MS + 1000: Throughput(2, 2)}, {}, after=0)
     acks = AcksPart(0, {"billing": {}}, {"billing": NOON_MS + 1500}, {})
     known = gathered(parts=[part], acks=[acks], backlogs=[SubscriptionBacklog("billing", 2, 0, 0, 0)])
@@ -299,20 +297,20 @@ def test_there_is_no_backlog_before_there_is_a_subscription() -> None:
     assert topic.subscriptions[0].depths == [None, 2]
 
 
-def test_a_window_that_is_much_too_small_is_refused() -> None:
+def test_a_window_that_is_too_small_is_rejected() -> None:
     part = TopicPart(0, {NOON_MS: Throughput(1, 1), NOON_MS + 86_400_000: Throughput(1, 1)}, {}, 0)
     with pytest.raises(InvalidRequest, match="would be 86401 windows"):
         build_report("x", NOON_MS, [gathered(parts=[part])], 1000)
 
 
-def test_a_backlog_of_which_nothing_else_is_known_is_shown() -> None:
+def test_a_backlog_without_events_is_shown() -> None:
     report = build_report("x", NOON_MS, [gathered(backlogs=[SubscriptionBacklog("billing", 3, 1, 1, 0)])], None)
     page = PageReader(render_report_page(report))
     assert page.tiles["Subscription billing"]["backlog now"] == "3"
     assert report.times_ms == []
 
 
-def test_of_many_partitions_the_biggest_are_drawn_and_all_are_listed() -> None:
+def test_the_chart_has_the_biggest_partitions_and_the_table_has_all() -> None:
     parts = [TopicPart(n, {NOON_MS: Throughput(n + 1, 1)}, {}, 0) for n in range(40)]
     text = render_report_page(build_report("x", NOON_MS, [gathered(partitions=40, parts=parts)], None))
     assert text.count('class="bar s0"') == 24
@@ -320,7 +318,7 @@ def test_of_many_partitions_the_biggest_are_drawn_and_all_are_listed() -> None:
     assert len(PageReader(text).tables["orders", "Messages by partition"]) == 41
 
 
-def test_long_tables_are_cut_and_names_are_escaped() -> None:
+def test_long_tables_are_truncated_and_names_are_escaped() -> None:
     part = TopicPart(0, {NOON_MS + 1000 * n: Throughput(1, 1) for n in range(900)}, {b"\x00<b>": Throughput(1, 1)}, 0)
     lags = [GroupPartitionLag("<i>", 0, None, 9, 9)]
     report: Report = build_report("<x>", NOON_MS, [gathered(parts=[part], lags=lags)], 1000)

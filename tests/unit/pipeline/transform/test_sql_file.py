@@ -7,7 +7,7 @@ import pytest
 from headrace.pipeline.transform.sql_file import InvalidSql, Statement, output_names, parse_sql
 
 
-def test_statements_are_told_apart_whatever_stands_in_quotes_and_comments() -> None:
+def test_statements_are_split_outside_of_quotes_and_comments() -> None:
     text = """-- first; not a statement
 CREATE OR REPLACE TEMP VIEW `a b` AS SELECT ';' AS x, "it''s;" AS y, `;` FROM t /* ; */ ;
 
@@ -40,17 +40,17 @@ SELECT 'it\\'s; fine' FROM t -- the end;
         ("CREATE TABLE x AS SELECT 1", "line 1: 'CREATE TABLE x' is not supported"),
     ],
 )
-def test_what_cannot_be_run_is_refused(text: str, why: str) -> None:
+def test_unsupported_statements_are_rejected(text: str, why: str) -> None:
     with pytest.raises(InvalidSql, match=why):
         parse_sql(text)
 
 
-def test_what_is_not_closed_is_left_to_spark() -> None:
+def test_unclosed_quotes_are_left_to_spark() -> None:
     assert parse_sql("SELECT 'a; b")[0].sql == "SELECT 'a; b"
     assert parse_sql("SELECT 1 /* a; b")[0].sql == "SELECT 1"
 
 
-def test_each_output_has_a_name_of_its_own() -> None:
+def test_each_output_has_a_unique_name() -> None:
     statements = parse_sql("INSERT INTO a SELECT 1; INSERT INTO b SELECT 2; INSERT INTO a SELECT 3; SELECT 4")
     assert [(name, one.sql[-1]) for name, one in output_names(statements, "a")] == [
         ("a", "1"),

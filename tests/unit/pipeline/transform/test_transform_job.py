@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_can_be_run_has_no_problems(folder: Path) -> None:
+def test_valid_settings_have_no_problems(folder: Path) -> None:
     assert problems_of(folder, TransformSettings(sql="x.sql", to="out", sources=SOURCES)) == []
     assert problems_of(folder, TransformSettings(sql="x.sql", sources=SOURCES)) == []  # by its column topic
     assert problems_of(folder, TransformSettings(python="x.py")) == []
@@ -62,12 +62,12 @@ def test_what_can_be_run_has_no_problems(folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told(folder: Path, settings: TransformSettings, problem: str) -> None:
+def test_invalid_settings_are_reported(folder: Path, settings: TransformSettings, problem: str) -> None:
     (found,) = problems_of(folder, settings)
     assert found.startswith(problem)
 
 
-def test_a_source_begins_at_the_beginning_unless_it_is_said_otherwise() -> None:
+def test_a_source_starts_at_the_beginning_by_default() -> None:
     source = TopicSqlView.of(
         "orders", {"topic": "orders", "watermark": "1m", "maxOffsetsPerTrigger": 5, "includeHeaders": False}
     )

@@ -112,7 +112,7 @@ def output(name: str, query: FakeQuery) -> Output:
     return Output(name, cast("Any", FakeFrame(query)), "headrace", {"topic": name})
 
 
-def test_all_are_read_to_the_end_and_their_rows_counted_once() -> None:
+def test_all_queries_read_to_the_end_and_rows_are_counted_once() -> None:
     first = FakeQuery([batch(0, 3, end=3, latest=10), batch(1, 4)])
     second = FakeQuery([batch(7, 5)])
     run = FakeRun(first, second)
@@ -129,7 +129,7 @@ def test_all_are_read_to_the_end_and_their_rows_counted_once() -> None:
     assert run.told[0].note == "a, b"
 
 
-def test_a_continuous_run_says_how_often() -> None:
+def test_a_continuous_run_sets_the_trigger() -> None:
     query = FakeQuery([batch(0, 1)])
     only = output("a", query)
     run = FakeRun(query)
@@ -138,7 +138,7 @@ def test_a_continuous_run_says_how_often() -> None:
     assert run.told[-1] == JobProgress(1, lag=0)
 
 
-def test_when_one_fails_the_others_are_stopped_and_the_cause_is_told() -> None:
+def test_when_a_query_fails_the_others_are_stopped_and_the_cause_is_raised() -> None:
     good = FakeQuery([batch(number, 1) for number in range(100)])
     bad = FakeQuery([batch(0, 1)], ValueError("Traceback (most recent call last):\n  File\nKeyError: 'x'\n"))
     run = FakeRun(good, bad)
@@ -147,7 +147,7 @@ def test_when_one_fails_the_others_are_stopped_and_the_cause_is_told() -> None:
     assert good.stopped == 1
 
 
-def test_a_stop_comes_when_the_batch_that_is_under_way_is_done() -> None:
+def test_a_stop_waits_for_the_current_batch() -> None:
     query = FakeQuery([batch(number, 1) for number in range(100)])
     run = FakeRun(query, looks=3)
     rows, all_read = run_queries(run, [output("a", query)], "checks", None, "")
@@ -155,14 +155,14 @@ def test_a_stop_comes_when_the_batch_that_is_under_way_is_done() -> None:
     assert query.stopped == 1
 
 
-def test_a_query_that_waits_is_stopped_at_once() -> None:
+def test_an_idle_query_is_stopped_at_once() -> None:
     query = FakeQuery([])
     query.status = {"isTriggerActive": False, "forever": True}
     assert run_queries(FakeRun(query, looks=0), [output("a", query)], "checks", 1.0, "") == (0, False)
     assert query.stopped == 1
 
 
-def test_a_batch_without_end_is_broken_off() -> None:
+def test_an_endless_batch_is_interrupted() -> None:
     query = FakeQuery([])
     query.status = {"isTriggerActive": True, "forever": True}
     run_queries(FakeRun(query, looks=0), [output("a", query)], "checks", 1.0, "")
@@ -181,5 +181,5 @@ def test_a_batch_without_end_is_broken_off() -> None:
         ("not json", "{}", None),
     ],
 )
-def test_the_lag_is_what_lies_between(end: Any, latest: Any, lag: int | None) -> None:
+def test_the_lag_is_the_distance_to_the_latest_offsets(end: Any, latest: Any, lag: int | None) -> None:
     assert lag_of({"endOffset": end, "latestOffset": latest}) == lag
