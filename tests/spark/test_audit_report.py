@@ -1,4 +1,4 @@
-"""Archive, replay, audit and report in a real Spark: what passed through pickle and workers is still right."""
+"""Archive, replay, audit and report in a real Spark, with pickling and workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def named(verdict: AuditResult) -> set[tuple[str, int, int | None]]:
     return {(one.kind, one.partition, one.offset) for one in verdict.findings}
 
 
-def test_an_archive_and_its_replay_are_proven_and_each_planted_fault_is_named(
+def test_an_archive_and_its_replay_pass_and_each_planted_fault_is_found(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     brokers, run = Brokers(broker.address), SparkRun(broker.address, tmp_path / "work", spark, topic)
@@ -90,7 +90,7 @@ def test_an_archive_and_its_replay_are_proven_and_each_planted_fault_is_named(
     assert named(verdict) == {("foreign", 0, None), ("altered", 0, 7)}
 
 
-def test_a_worked_queue_is_proven_and_reported(
+def test_a_consumed_queue_passes_and_is_reported(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     brokers, run = Brokers(broker.address), SparkRun(broker.address, tmp_path / "work", spark, topic)

@@ -1,4 +1,4 @@
-"""Transforms as pipelines: by SQL and by Python, taken up where they were, stopped in order, and failing readably."""
+"""Transforms in SQL and Python: continued from checkpoints, stopped in order, with readable errors."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def keep():
 """
 
 
-def test_sql_goes_on_where_it_was(stage: Stage) -> None:
+def test_sql_continues_from_its_checkpoint(stage: Stage) -> None:
     stage.write(SQL_SETTINGS, x_sql=SQL)
     stage.produce(1, 2, 3)
     assert any("it has no checkpoint yet" in line for line in stage.plan())
@@ -153,7 +153,7 @@ def test_python_describes_views_and_sinks_and_all_flows_run_together(stage: Stag
     assert len(stage.written()) == 5
 
 
-def test_a_continuous_run_ends_between_two_batches_when_it_is_asked_to(stage: Stage) -> None:
+def test_a_continuous_run_stops_between_two_batches(stage: Stage) -> None:
     stage.write(SQL_SETTINGS, x_sql=SQL)
     stage.produce(2, 3)
 
@@ -175,7 +175,7 @@ def test_a_continuous_run_ends_between_two_batches_when_it_is_asked_to(stage: St
     assert status.progress.lag == 0
 
 
-def test_a_failure_names_the_python_cause_and_what_was_not_written_comes_next_time(stage: Stage) -> None:
+def test_a_failure_names_the_python_cause_and_the_next_run_writes_the_rest(stage: Stage) -> None:
     broken = """
 from pyspark.sql.functions import udf
 from pyspark import pipelines as dp
@@ -228,7 +228,7 @@ def forward():
         ),
     ],
 )
-def test_a_file_that_cannot_be_run_is_told_with_its_place(
+def test_an_invalid_file_is_reported_with_its_location(
     spark: SparkSession, tmp_path: Path, text: str, why: str
 ) -> None:
     (tmp_path / "p.toml").write_text(HEAD.format(name="p", brokers="127.0.0.1:1") + '[transform]\npython = "x.py"\n')

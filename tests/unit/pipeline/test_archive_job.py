@@ -1,4 +1,4 @@
-"""The archive job: every offset once, whoever dies, races or trims."""
+"""The archive job archives every offset once, despite crashes, races and trimming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run is seen: as a bar on a terminal, as lines in a log, neither too often nor too seldom."""
+"""The display of a run: a bar on a terminal, lines in a log, at the right intervals."""
 
 from __future__ import annotations
 

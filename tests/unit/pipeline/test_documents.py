@@ -1,4 +1,4 @@
-"""docs/pipelines.md names what there is."""
+"""docs/pipelines.md documents every setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs are found by their names, and what they lack is told in one line."""
+"""Jobs are found by name, and missing packages are reported in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder's pipelines are found by their files and by what they left there."""
+"""The pipelines of a folder are found by their files and their work folders."""
 
 from __future__ import annotations
 

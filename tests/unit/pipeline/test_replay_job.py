@@ -1,4 +1,4 @@
-"""The replay job: byte for byte, in order, each record once, whoever dies."""
+"""The replay job copies each record once, in order and byte for byte, despite crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stretch as a table of Spark's, without Spark: what its reader gives and what its writer tells."""
+"""The reader and writer of `ReplaySource`, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner: one run at a time, watched and stopped from outside, and always a true word about how it ended."""
+"""The runner: one run at a time, with status, stop requests and a recorded result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_run_records_its_result(pipeline: Pipeline, capfd: pytest.CaptureFixtu
     assert (status.state, status.summary, status.figures) == ("done", "all done", {"records": 3})
     assert status.progress == JobProgress(1, 4)
     assert (status.process.pid, status.brokers, status.file) == (os.getpid(), "10.0.0.1:9092", pipeline.file)
-    assert "run of orders ended" in (pipeline.work / "log").read_text()
+    assert "run ended pipeline=orders" in (pipeline.work / "log").read_text()
     assert capfd.readouterr().err == "orders: 1/4 records  lag 3\n"
 
 

@@ -1,4 +1,4 @@
-"""What `init` writes can be checked and run as it is."""
+"""The files that `init` writes are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes are read as people write them."""
+"""Sizes are parsed with their units."""
 
 from __future__ import annotations
 

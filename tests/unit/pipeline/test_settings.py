@@ -1,4 +1,4 @@
-"""A pipeline's file: what it says is understood, and what is wrong in it is named with its place and the way out."""
+"""A pipeline file is parsed, and problems are reported with location and allowed values."""
 
 from __future__ import annotations
 

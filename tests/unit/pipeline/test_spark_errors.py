@@ -1,4 +1,4 @@
-"""Of the pages that Spark prints, the line that says what happened."""
+"""An error of Spark is summarized in one line."""
 
 from __future__ import annotations
 

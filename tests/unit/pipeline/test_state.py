@@ -1,4 +1,4 @@
-"""A work folder tells the truth about its pipeline, also when the runner could not say it any more."""
+"""The status of a work folder is correct, also after the runner was killed."""
 
 from __future__ import annotations
 

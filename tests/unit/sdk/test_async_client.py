@@ -1,4 +1,4 @@
-"""The client as a whole: publishing, requests and replies, handlers, and what it says when something is wrong."""
+"""The async client: publishing, requests and replies, handlers, and errors."""
 
 from __future__ import annotations
 

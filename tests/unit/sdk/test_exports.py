@@ -1,4 +1,4 @@
-"""What stands in `headrace` and `headrace.client` is there when it is asked for, and costs nothing before."""
+"""The exports of `headrace` and `headrace.client` exist and are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading messages: as bytes, as text, as JSON, and as the types of the application."""
+"""Decoding messages: bytes, text, JSON, and types of the application."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Order:
 
 
 class Model:
-    """As pydantic's models look to us."""
+    """A class with the interface of a pydantic model."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text

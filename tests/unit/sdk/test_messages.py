@@ -1,4 +1,4 @@
-"""Messages of a subscription in an application's hands: settled by `async with`, kept while it works, given back."""
+"""Messages of a subscription: settled by `async with`, leases extended and released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of what is published: bytes, text and JSON, keys, and the headers that say how it is treated."""
+"""Conversion of published values: bytes, text and JSON, keys, and delivery headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Item(msgspec.Struct):
 
 
 class Model:
-    """As pydantic's models look to us."""
+    """A class with the interface of a pydantic model."""
 
     def model_dump(self, mode: str) -> dict[str, str]:
         return {"mode": mode}

@@ -1,4 +1,4 @@
-"""Who waits for what may never come waits no longer when the wish to stop is uttered."""
+"""A stop ends waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams: what is handed out, what counts as done, and what comes again."""
+"""Streams: which records are delivered, count as processed, and are delivered again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of the SDK: read as a whole or not at all, with the records that they ack."""
+"""Transactions of the SDK: writes and acked records are committed together or not at all."""
 
 from __future__ import annotations
 

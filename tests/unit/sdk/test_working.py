@@ -1,4 +1,4 @@
-"""A handler for every message; what ends the messages ends the work, under its own name."""
+"""Running handlers: errors of the lease are raised after the handlers have ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OneMessage:
 
 
 class FailingMessages:
-    """One message, then no broker any more."""
+    """One message, then the broker is unreachable."""
 
     def __init__(self) -> None:
         self.is_closed = False

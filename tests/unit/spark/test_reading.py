@@ -1,4 +1,4 @@
-"""The reading of a range, with a log that is an array and may be trimmed meanwhile."""
+"""Reading a range from a log in memory that may be trimmed during the read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS_PER_BATCH = 4
 
 
 class Log:
-    """Records 0 to 19; the trimming happens when so many rows have been given."""
+    """Records 0 to 19; the log is trimmed after a number of rows."""
 
     def __init__(self) -> None:
         self.start, self.end = 0, 20

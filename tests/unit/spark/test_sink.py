@@ -1,4 +1,4 @@
-"""What the sink promises, on a real broker and without a JVM: tasks and the driver are called as Spark calls them."""
+"""The guarantees of the sink, on a real broker without a JVM: the test calls tasks and driver as Spark does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 class Query:
-    """One query with a topic of its own; plays its tasks and its driver."""
+    """One query with its own topic; runs its tasks and its driver."""
 
     def __init__(self, broker: EmbeddedBroker, **options: str) -> None:
         self.address = broker.address
@@ -89,7 +89,7 @@ def query(broker: EmbeddedBroker) -> Query:
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every few rows are sent at once."""
+    """Send small windows of rows."""
     monkeypatch.setattr("headrace.spark.writing.WINDOW_BYTES", 1)
 
 
@@ -434,7 +434,7 @@ def test_a_task_of_another_batch_than_the_drivers_is_not_committed(query: Query)
 
 
 def play(sink: BatchSink, monkeypatch: pytest.MonkeyPatch, *values: bytes) -> None:
-    """One write with one task, each part in a copy of the sink, as Spark makes them."""
+    """One write with one task, each part in a copy of the sink, as in Spark."""
     monkeypatch.setattr(TaskContext, "get", lambda: task_context({}, partition=0))
     rows = pa.RecordBatch.from_pydict({"key": [None] * len(values), "value": list(values)})
     message = pickle.loads(pickle.dumps(sink)).write(iter([rows]))

@@ -1,4 +1,4 @@
-"""What the sink makes of rows, before they become batches."""
+"""The conversion of rows to record columns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KINDS: dict[str, DataType] = {
 
 
 def schema(ddl: str) -> StructType:
-    """Only the JVM can read all of DDL."""
+    """A DDL parser for these tests: only the JVM parses all of DDL."""
     split = [column.split(" ", 1) for column in ddl.split(", ") if not column.startswith("value: BINARY>>")]
     return StructType([StructField(name, KINDS[kind]) for name, kind in split])
 
@@ -61,7 +61,7 @@ def found(ddl: str, topic: str | None = "out", keep_timestamp: bool = False) -> 
 
 
 def shaped(to: str | None = "out", **columns: pa.Array) -> list[dict[str, Any]]:
-    """Rows of these columns, as they come out. Spark's names are not what matters here."""
+    """The record columns of rows with these columns."""
     positions = {name: position for position, name in enumerate(columns)}
     builder = RecordColumnsBuilder(SinkColumns(**positions), to)
     rows: list[dict[str, Any]] = builder.build(pa.RecordBatch.from_pydict(columns)).to_pylist()

@@ -1,4 +1,4 @@
-"""The options of a write: what is taken, and the sentence for what is not."""
+"""The options of a write, and the errors of invalid ones."""
 
 from __future__ import annotations
 

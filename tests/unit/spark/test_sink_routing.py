@@ -1,4 +1,4 @@
-"""Rows find their partitions, and keep their order there."""
+"""Rows are assigned to partitions, and keep their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTS = {"few": 2, "many": 7}
 def routed(
     topics: Sequence[str], keys: Sequence[bytes | None], partitions: Sequence[int | None] | None = None
 ) -> dict[tuple[str, int], list[int]]:
-    """The numbers of the rows that each partition gets, in order."""
+    """The row numbers of each partition, in order."""
     columns = {
         "key": pa.array(keys, pa.binary()),
         "value": pa.array([b"%d" % number for number in range(len(keys))]),

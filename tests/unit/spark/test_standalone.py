@@ -1,4 +1,4 @@
-"""What `headrace pipeline cluster` would start, and what it refuses; that it runs is shown with Spark."""
+"""The commands and checks of `headrace pipeline cluster`; tests/spark runs it."""
 
 from __future__ import annotations
 

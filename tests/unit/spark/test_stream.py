@@ -1,4 +1,4 @@
-"""The planning of a stream, with brokers that are a table."""
+"""The planning of a stream, with fake brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = ReadAllAvailable()
 
 
 class ManualClock:
-    """Moved by hand."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -37,7 +37,7 @@ class ManualClock:
 
 
 class Logs:
-    """What the brokers would tell, and what the group was committed at."""
+    """The responses of the brokers, and the committed offsets of the group."""
 
     def __init__(self) -> None:
         self.bounds = {

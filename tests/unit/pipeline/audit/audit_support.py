@@ -1,4 +1,4 @@
-"""Records for audits: sides that a test fills as it likes, and archives that somebody tampered with."""
+"""Support for audit tests: sources in memory, and archives with altered files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def row(offset: int, **fields: Any) -> Row:
-    """A record with something in each of its fields."""
+    """A record with a value in each field."""
     return {
         "key": b"key-%d" % (offset % 7),
         "value": b"value-%d" % offset,
@@ -47,7 +47,7 @@ def batch_of(rows: Sequence[Row], columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def wait_for_dead_letters(address: str, topic: str) -> None:
-    """Return when what died lies among the dead letters."""
+    """Wait until the dead letters are written."""
 
     async def dying(cluster: Cluster) -> int:
         return sum(one.dying for one in await SubscriptionAdmin(cluster).describe(topics=[topic]))
@@ -57,7 +57,7 @@ def wait_for_dead_letters(address: str, topic: str) -> None:
 
 
 class InMemorySources:
-    """What sides hold, by name and partition; read as `read_source` reads, in small batches."""
+    """Records by source name and partition, read like `read_source`, in small batches."""
 
     def __init__(self, held: dict[tuple[str, int], list[Row]], rows_per_batch: int = 100) -> None:
         self.held = held
@@ -71,7 +71,7 @@ class InMemorySources:
 
 
 def tamper(archive: Path, topic: str, change: Callable[[list[Row]], None], *, quietly: bool = True) -> None:
-    """Rewrite the rows of the first file; `quietly`: the manifest says afterwards that it is as it should be."""
+    """Rewrite the rows of the first file; `quietly`: the manifest is updated to match."""
     path = min((archive / topic).glob("*.parquet"))
     table = pq.read_table(path)
     rows = table.to_pylist()

@@ -1,4 +1,4 @@
-"""The audit job against a broker: what was done faithfully passes, and each planted fault is named."""
+"""The audit job against a broker: correct copies pass, and each planted fault is found."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_archived_records_above_the_end_of_the_topic_are_lost(
     archived(topic, run, tmp_path)
 
     class Cut(SourceInspector):
-        """As after an unclean election: partition 0 has lost its last 10 offsets."""
+        """Partition 0 has lost its last 10 offsets, as after an unclean election."""
 
         def bounds(self, topic: str, *, read_committed: bool = True) -> dict[int, tuple[int, int]]:
             return super().bounds(topic, read_committed=read_committed) | {0: (0, COUNT - 10)}
@@ -276,7 +276,7 @@ def test_a_target_with_fewer_partitions_is_rejected(
 
 
 def worked(address: str, topic: str, subscription: str, count: int) -> None:
-    """One is rejected, one comes twice, the others are acked."""
+    """One message is rejected, one is delivered twice, the others are acked."""
     with Client(address) as client:
         for message in client.subscribe(topic, subscription):
             value = message.value

@@ -1,4 +1,4 @@
-"""Planted faults are found by way of digests, ranges and a second look, and equal partitions are passed over."""
+"""Planted faults are found through digests and record comparison; equal partitions have no findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PIECE = 64
 
 
 def replayed(source: Sequence[Row]) -> list[Row]:
-    """At offsets of their own, and with headers that say where they come from."""
+    """Records at new offsets, with origin headers."""
     return [
         one
         | {

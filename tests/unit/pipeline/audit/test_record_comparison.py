@@ -1,4 +1,4 @@
-"""The differences that are named turn the expected sequence into the one that was found; one edit is one of them."""
+"""The differences turn the expected sequence into the found one; one edit is one difference."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def entries(numbers: Sequence[int]) -> list[RecordDigest]:
 
 
 def identified(numbers: Sequence[int]) -> list[RecordDigest]:
-    """As a source has them: each number is which record it is."""
+    """Records of a source: each number is an identity."""
     return [RecordDigest(at, number, b"k", b"v%d" % number) for at, number in enumerate(numbers)]
 
 
 def explained(
     expected: Sequence[RecordDigest], found: Sequence[RecordDigest], differences: Sequence[Difference]
 ) -> list[object]:
-    """The expected contents after all that the differences say was done to them."""
+    """The expected contents after applying the differences."""
     gone = {d.expected for d in differences if d.kind in {"lost", "reordered"}}
     changed = {d.expected: d.found for d in differences if d.kind == "altered" and d.expected not in gone}
     came = {d.found for d in differences if d.kind in {"duplicated", "foreign", "reordered"}}

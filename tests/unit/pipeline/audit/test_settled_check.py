@@ -1,4 +1,4 @@
-"""Settled once, twice or never, by the acks log; and whether what died lies among the dead letters."""
+"""The check of settled messages and dead letters against the acks log."""
 
 from __future__ import annotations
 

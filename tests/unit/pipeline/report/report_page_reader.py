@@ -1,4 +1,4 @@
-"""A report's page as somebody reads it who cannot see: tiles, tables and charts by their places."""
+"""Parse a report page: tiles, tables and charts by heading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts: well-formed SVG for any numbers and names, with round axes and what hovering tells."""
+"""Charts are well-formed SVG for any numbers and names, with round axes and tooltips."""
 
 from __future__ import annotations
 

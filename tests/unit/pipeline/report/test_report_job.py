@@ -1,4 +1,4 @@
-"""The report job against a broker: page and tables say what happened, be it nothing, one message or much."""
+"""The report job against a broker: page and tables for no, one and many messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A SQL file is taken apart as Spark would, and what a transform cannot run is refused with its line."""
+"""A SQL file is split into statements, and unsupported ones are rejected with their line."""
 
 from __future__ import annotations
 

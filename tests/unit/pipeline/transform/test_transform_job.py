@@ -1,4 +1,4 @@
-"""What is wrong with a transform is told without Spark, as far as that can be."""
+"""Problems of a transform that are found without Spark."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_valid_settings_have_no_problems(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (TransformSettings(), "give either sql, "),
-        (TransformSettings(sql="x.sql", python="x.py"), "give either sql, "),
+        (TransformSettings(), "set either sql, "),
+        (TransformSettings(sql="x.sql", python="x.py"), "set either sql, "),
         (TransformSettings(sql="gone.sql"), "there is no file /gone.sql"),
         (TransformSettings(python="bad.py"), "/bad.py is not Python: "),
         (TransformSettings(python="x.py", to="out"), "to applies to SQL files only"),

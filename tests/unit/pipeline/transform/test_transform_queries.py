@@ -1,4 +1,4 @@
-"""Queries are started together, watched together and ended together: played with queries that are none."""
+"""Starting, monitoring and stopping queries, with fake queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def batch(number: int, rows: int, *, end: int = 10, latest: int = 10) -> dict[st
 
 
 class FakeQuery:
-    """Has done one batch more at every look, and ends after the last."""
+    """Completes one batch per poll, and ends after the last."""
 
     def __init__(self, batches: list[dict[str, Any]], failure: Exception | None = None) -> None:
         self._coming = batches
