@@ -298,7 +298,7 @@ def test_a_changed_selection_is_rejected_midway(
     job_of(topic, tmp_path, from_offset=2, to_offset=5).once(run)
     job_of(topic, tmp_path, from_offset=2, to_offset=7).once(run)
     assert brokers.records(f"{topic}.again", 0) == sent(5, 2)
-    with pytest.raises(ReplayChanged, match="give it another name"):
+    with pytest.raises(ReplayChanged, match="rename it, or restore these settings"):
         job_of(topic, tmp_path, from_offset=3).once(run)
 
 

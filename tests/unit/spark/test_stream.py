@@ -145,7 +145,7 @@ def test_large_ranges_are_split_for_more_tasks(logs: Logs) -> None:
 
 def test_records_removed_by_retention_are_lost(logs: Logs) -> None:
     logs.set(0, 60, 100)
-    with pytest.raises(DataLost, match=r"orders\[0\], offsets 40 to 59 are gone"):
+    with pytest.raises(DataLost, match=r"orders\[0\], offsets 40 to 59 are lost"):
         planned(reader(), offsets(40, 50), offsets(100, 50))
     assert planned(reader(onDataLoss="skip"), offsets(40, 50), offsets(100, 50)) == [(0, 60, 100)]
 

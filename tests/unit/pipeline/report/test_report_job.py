@@ -186,7 +186,7 @@ def test_a_stop_leaves_the_page_unchanged(brokers: Brokers, run: InProcessRun, t
         ({"topics": ["a"], "since": "yesterday"}, "since: 'yesterday' is not a time"),
         ({"topics": ["a"], "window": "wide"}, "window: 'wide' is not a duration"),
         ({"topics": ["a"], "window": "0s"}, "window: a window must be longer than 0"),
-        ({"topics": ["a"], "html": "s3://b/page.html"}, "html: must be a path"),
+        ({"topics": ["a"], "html": "s3://b/page.html"}, "html: must be a local path"),
     ],
 )
 def test_invalid_settings_are_reported(settings: dict[str, Any], problem: str, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_the_backlog_starts_with_the_subscription() -> None:
 
 def test_a_window_that_is_too_small_is_rejected() -> None:
     part = TopicPart(0, {NOON_MS: Throughput(1, 1), NOON_MS + 86_400_000: Throughput(1, 1)}, {}, 0)
-    with pytest.raises(InvalidRequest, match="would be 86401 windows"):
+    with pytest.raises(InvalidRequest, match="would have 86401 windows"):
         build_report("x", NOON_MS, [gathered(parts=[part])], 1000)
 
 
