@@ -50,7 +50,7 @@ def _typed(schema: Any, named: dict[str, AvroType | None], space: str) -> AvroTy
     if isinstance(schema, list):
         return _union(schema, named, space)
     if isinstance(schema, str):
-        return _primitive(schema) or _known(schema, named, space)
+        return _PRIMITIVES.get(schema) or _known(schema, named, space)
     if not isinstance(schema, dict) or not isinstance(schema.get("type"), str | list | dict):
         raise InvalidConfig(f"valueSchema is not a schema of Avro: {schema!r} is no type")
     kind = schema["type"]
@@ -285,7 +285,3 @@ _PRIMITIVES = {
     "bytes": AvroType("BINARY", _bytes, 1),
     "string": AvroType("STRING", _string, 1),
 }
-
-
-def _primitive(name: str) -> AvroType | None:
-    return _PRIMITIVES.get(name)

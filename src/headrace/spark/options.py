@@ -57,50 +57,22 @@ KNOWN = (
     "kafka.client.id",
 )
 
+_IGNORED_OF_KAFKA = """
+    allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup client.rack
+    connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics fetch.max.bytes
+    fetch.max.wait.ms fetch.min.bytes group.instance.id group.protocol heartbeat.interval.ms
+    max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.strategy
+    metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+    partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms
+    request.timeout.ms retry.backoff.max.ms retry.backoff.ms send.buffer.bytes session.timeout.ms
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+"""
+
 IGNORED = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
-    *(
-        f"kafka.{name}"
-        for name in (
-            "allow.auto.create.topics",
-            "auto.commit.interval.ms",
-            "check.crcs",
-            "client.dns.lookup",
-            "client.rack",
-            "connections.max.idle.ms",
-            "default.api.timeout.ms",
-            "enable.metrics.push",
-            "exclude.internal.topics",
-            "fetch.max.bytes",
-            "fetch.max.wait.ms",
-            "fetch.min.bytes",
-            "group.instance.id",
-            "group.protocol",
-            "heartbeat.interval.ms",
-            "max.partition.fetch.bytes",
-            "max.poll.interval.ms",
-            "max.poll.records",
-            "metadata.max.age.ms",
-            "metadata.recovery.strategy",
-            "metric.reporters",
-            "metrics.num.samples",
-            "metrics.recording.level",
-            "metrics.sample.window.ms",
-            "partition.assignment.strategy",
-            "receive.buffer.bytes",
-            "reconnect.backoff.max.ms",
-            "reconnect.backoff.ms",
-            "request.timeout.ms",
-            "retry.backoff.max.ms",
-            "retry.backoff.ms",
-            "send.buffer.bytes",
-            "session.timeout.ms",
-            "socket.connection.setup.timeout.max.ms",
-            "socket.connection.setup.timeout.ms",
-        )
-    ),
+    *(f"kafka.{name}" for name in _IGNORED_OF_KAFKA.split()),
 )
 
 REJECTED = {

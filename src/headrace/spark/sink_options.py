@@ -35,38 +35,18 @@ KNOWN: Final = (
     "checkpointLocation",  # set and passed on by Spark
 )
 
+_IGNORED_OF_KAFKA: Final = """
+    acks batch.size buffer.memory client.dns.lookup client.id connections.max.idle.ms delivery.timeout.ms
+    enable.idempotence enable.metrics.push linger.ms max.block.ms max.in.flight.requests.per.connection
+    max.request.size metadata.max.age.ms metadata.max.idle.ms partitioner.availability.timeout.ms
+    receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries
+    retry.backoff.max.ms retry.backoff.ms send.buffer.bytes
+"""
+
 IGNORED: Final = (
     "includeHeaders",
     "queryName",
-    *(
-        f"kafka.{name}"
-        for name in (
-            "acks",
-            "batch.size",
-            "buffer.memory",
-            "client.dns.lookup",
-            "client.id",
-            "connections.max.idle.ms",
-            "delivery.timeout.ms",
-            "enable.idempotence",
-            "enable.metrics.push",
-            "linger.ms",
-            "max.block.ms",
-            "max.in.flight.requests.per.connection",
-            "max.request.size",
-            "metadata.max.age.ms",
-            "metadata.max.idle.ms",
-            "partitioner.availability.timeout.ms",
-            "receive.buffer.bytes",
-            "reconnect.backoff.max.ms",
-            "reconnect.backoff.ms",
-            "request.timeout.ms",
-            "retries",
-            "retry.backoff.max.ms",
-            "retry.backoff.ms",
-            "send.buffer.bytes",
-        )
-    ),
+    *(f"kafka.{name}" for name in _IGNORED_OF_KAFKA.split()),
 )
 
 REJECTED: Final = {

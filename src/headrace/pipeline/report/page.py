@@ -6,15 +6,11 @@ chart also differ in brightness.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from headrace.client.admin.group_admin import GroupAdmin, PartitionLag
-from headrace.client.admin.subscription_admin import PartitionBacklog, SubscriptionAdmin
-from headrace.client.cluster import Cluster
 from headrace.pipeline.report.charts import (
     Bar,
     Series,
@@ -27,16 +23,8 @@ from headrace.pipeline.report.charts import (
     shown_ms,
     shown_rate,
 )
-from headrace.pipeline.report.figures import (
-    GroupPartitionLag,
-    Report,
-    SubscriptionBacklog,
-    SubscriptionFigures,
-    TopicFigures,
-)
+from headrace.pipeline.report.figures import Report, SubscriptionFigures, TopicFigures
 from headrace.pipeline.report.tasks import percentile
-from headrace.pipeline.spark_tasks import SourceInspector
-from headrace.pipeline.topic_selection import topic_names
 
 STYLE: Final = """
 :root { color-scheme: light dark; --paper: #ffffff; --page: #f4f6f8; --ink: #1c2530; --soft: #5b6876; --rule: #dde3e9;
@@ -80,45 +68,6 @@ th, td { text-align: right; padding: 4px 10px; border-bottom: 1px solid var(--ru
 th:first-child { text-align: left; } tbody th { font-weight: 400; } thead th { color: var(--soft); font-weight: 600; }
 @media print { body { background: none; } section { break-inside: avoid-page; } details { display: none; } }
 """
-
-
-class ReportInspector(SourceInspector):
-    """Queries of a report: topics, and the current state of subscriptions and consumer groups."""
-
-    def topics(self, texts: Sequence[str]) -> list[str]:
-        """The topics that match names and patterns."""
-        return topic_names(self.brokers, texts)
-
-    def backlogs(self, topic: str, subscriptions: Sequence[str]) -> list[SubscriptionBacklog]:
-        """The backlogs of these subscriptions of the topic, or of all."""
-        from headrace.columns.scan import sync_cluster
-
-        async def describe(cluster: Cluster) -> Sequence[PartitionBacklog]:
-            return await SubscriptionAdmin(cluster).describe(topics=[topic])
-
-        sums: dict[str, Counter[str]] = {}
-        for one in sync_cluster(self.brokers).call(describe):
-            if subscriptions and one.subscription not in subscriptions:
-                continue
-            counts = {"backlog": one.backlog, "leased": one.leased, "waiting": one.waiting, "dying": one.dying}
-            sums.setdefault(one.subscription, Counter()).update(counts)
-        return [
-            SubscriptionBacklog(name, own["backlog"], own["leased"], own["waiting"], own["dying"])
-            for name, own in sums.items()
-        ]
-
-    def lags(self, topic: str) -> list[GroupPartitionLag]:
-        """The lags of all consumer groups that have committed offsets in the topic."""
-        from headrace.columns.scan import sync_cluster
-
-        async def ask(cluster: Cluster) -> list[tuple[str, PartitionLag]]:
-            admin = GroupAdmin(cluster)
-            groups = [listed.group for listed in await admin.list()]
-            return [(group, one) for group in groups for one in await admin.positions(group)]
-
-        found = [(group, one) for group, one in sync_cluster(self.brokers).call(ask) if one.target.topic == topic]
-        return [GroupPartitionLag(group, one.target.partition, one.committed, one.end, one.lag) for group, one in found]
-
 
 _ROWS_MAX = 500
 _BARS_MAX = 24

@@ -7,6 +7,7 @@ subscriptions and consumer groups. Each run replaces the page atomically.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,15 +15,32 @@ from typing import ClassVar
 
 import msgspec
 
+from headrace.client.admin.group_admin import GroupAdmin, PartitionLag
+from headrace.client.admin.subscription_admin import PartitionBacklog, SubscriptionAdmin
+from headrace.client.cluster import Cluster
 from headrace.model.durations import InvalidDuration, parse_duration, parse_time
 from headrace.model.errors import HeadraceError
 from headrace.model.names import acks_topic
 from headrace.pipeline.job import Job, JobResult, JobRun
-from headrace.pipeline.report.figures import Report, TopicFacts, build_report, write_tables
-from headrace.pipeline.report.page import ReportInspector, render_report_page
+from headrace.pipeline.report.figures import (
+    GroupPartitionLag,
+    Report,
+    SubscriptionBacklog,
+    TopicFacts,
+    build_report,
+    write_tables,
+)
+from headrace.pipeline.report.page import render_report_page
 from headrace.pipeline.report.tasks import AcksTask, ReportPeriod, TopicTask, read_acks, read_topic, window_for
-from headrace.pipeline.spark_tasks import PartitionRange, RunStopped, TopicSource, run_by_spark, split_range
-from headrace.pipeline.topic_selection import location_of, wrong_topics
+from headrace.pipeline.spark_tasks import (
+    PartitionRange,
+    RunStopped,
+    SourceInspector,
+    TopicSource,
+    run_by_spark,
+    split_range,
+)
+from headrace.pipeline.topic_selection import location_of, topic_names, wrong_topics
 
 _END_OF_TIME_MS = 1 << 53
 _TAIL = 50  # the last offsets of a log may be control records
@@ -42,6 +60,44 @@ class ReportSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     html: str = "report.html"
     parquet: str | None = None
     title: str = "Headrace report"
+
+
+class ReportInspector(SourceInspector):
+    """Queries of a report: topics, and the current state of subscriptions and consumer groups."""
+
+    def topics(self, texts: Sequence[str]) -> list[str]:
+        """The topics that match names and patterns."""
+        return topic_names(self.brokers, texts)
+
+    def backlogs(self, topic: str, subscriptions: Sequence[str]) -> list[SubscriptionBacklog]:
+        """The backlogs of these subscriptions of the topic, or of all."""
+        from headrace.columns.scan import sync_cluster
+
+        async def describe(cluster: Cluster) -> Sequence[PartitionBacklog]:
+            return await SubscriptionAdmin(cluster).describe(topics=[topic])
+
+        sums: dict[str, Counter[str]] = {}
+        for one in sync_cluster(self.brokers).call(describe):
+            if subscriptions and one.subscription not in subscriptions:
+                continue
+            counts = {"backlog": one.backlog, "leased": one.leased, "waiting": one.waiting, "dying": one.dying}
+            sums.setdefault(one.subscription, Counter()).update(counts)
+        return [
+            SubscriptionBacklog(name, own["backlog"], own["leased"], own["waiting"], own["dying"])
+            for name, own in sums.items()
+        ]
+
+    def lags(self, topic: str) -> list[GroupPartitionLag]:
+        """The lags of all consumer groups that have committed offsets in the topic."""
+        from headrace.columns.scan import sync_cluster
+
+        async def ask(cluster: Cluster) -> list[tuple[str, PartitionLag]]:
+            admin = GroupAdmin(cluster)
+            groups = [listed.group for listed in await admin.list()]
+            return [(group, one) for group in groups for one in await admin.positions(group)]
+
+        found = [(group, one) for group, one in sync_cluster(self.brokers).call(ask) if one.target.topic == topic]
+        return [GroupPartitionLag(group, one.target.partition, one.committed, one.end, one.lag) for group, one in found]
 
 
 class ReportJob(Job):
