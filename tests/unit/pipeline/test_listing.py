@@ -44,7 +44,7 @@ def test_a_pipeline_is_found_by_name_or_file(tmp_path: Path, written: Callable[.
     assert find_pipeline("orders", tmp_path) == find_pipeline(str(path), tmp_path)
     with pytest.raises(NoSuchPipeline, match=r"no pipeline ordrs here \(did you mean orders\?\)"):
         find_pipeline("ordrs", tmp_path)
-    with pytest.raises(NoSuchPipeline, match="is not the file of a pipeline"):
+    with pytest.raises(NoSuchPipeline, match="is not a pipeline file"):
         find_pipeline(str(written("", "empty.toml")), tmp_path)
     written(TOML, "twin.toml")
     with pytest.raises(NoSuchPipeline, match=r"name of several pipelines: .*orders\.toml, .*twin\.toml"):
