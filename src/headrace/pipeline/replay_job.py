@@ -133,7 +133,7 @@ class ReplayJob(Job):
         records = self._replay(run, account, replays)
         return JobResult(True, f"{records} records replayed", {"records": records})
 
-    # --- what there is to do ---
+    # --- sources ---
 
     def _sources(self, run: JobRun) -> Iterator[SourceTopic]:
         if self._location is not None:
@@ -188,7 +188,7 @@ class ReplayJob(Job):
         selection = ReplaySelection(settings.filter, settings.from_time, settings.from_offset, settings.keep_partitions)
         return ReplayAccount(run.brokers, run.name, run.work, selection)
 
-    # --- where it goes ---
+    # --- targets ---
 
     def _target_of(self, topic: str) -> str:
         to = self.settings.to
@@ -217,7 +217,7 @@ class ReplayJob(Job):
             )
         return count
 
-    # --- doing it ---
+    # --- replay ---
 
     def _replay(self, run: JobRun, account: ReplayAccount, replays: Sequence[PartitionReplay]) -> int:
         total = sum(replay.end - replay.start for replay in replays)

@@ -105,7 +105,7 @@ def _encode_value(value: Any) -> tuple[bytes | None, bytes | None]:
     except (TypeError, ValueError, RecursionError) as error:
         raise NotEncodable(
             f"cannot write a {type(value).__name__} as JSON ({error}); publish bytes, text, a dataclass, a model, or "
-            "what JSON knows"
+            "another value with a JSON form"
         ) from error
 
 
@@ -141,7 +141,7 @@ def _when(message: NewMessage) -> When | None:
     if message.delay is None and message.deliver_at is None and message.repeat is None:
         return None
     if message.delay is not None and message.deliver_at is not None:
-        raise InvalidRequest("a message comes after a delay or at a time; give delay or deliver_at, not both")
+        raise InvalidRequest("delay and deliver_at cannot be combined; set one of them")
     return When(
         None if message.deliver_at is None else time_ms(message.deliver_at),
         None if message.delay is None else duration_ms(message.delay),

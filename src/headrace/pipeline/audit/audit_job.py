@@ -85,7 +85,7 @@ class AuditJob(Job):
         results: list[AuditResult] = []
         with suppress(RunStopped):
             for check in self.settings.checks:
-                results.append(self._run_check(run, check, inspector))  # noqa: PERF401, what is done stays after a stop
+                results.append(self._run_check(run, check, inspector))  # noqa: PERF401 - keeps the results before a stop
         path = write_results(run.work, results)
         if len(results) < len(self.settings.checks):
             done = f"stopped after {len(results)} of {len(self.settings.checks)} checks"

@@ -97,7 +97,7 @@ def _compared(
     left, right, findings = _differing(pairing, expected_blocks, found_blocks)
     if left or right:
         tasks = [_record_tasks(pairing.expected, left), _record_tasks(pairing.found, right)]
-        digests = _run_by_side(run, partial(_read_record_digests, read), tasks, f"{note}: comparing what differs")
+        digests = _run_by_side(run, partial(_read_record_digests, read), tasks, f"{note}: comparing differing blocks")
         expected, found = ([one for some in half for one in some] for half in digests)
         by_content = pairing.expected.options.by == "content"
         differences = (compare_by_content if by_content else compare_by_identity)(expected, found)
