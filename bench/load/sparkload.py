@@ -134,7 +134,7 @@ class _Run:
         self.brokers = brokers
         self.work = work
 
-    def tell(self, progress: JobProgress) -> None:
+    def report_progress(self, progress: JobProgress) -> None:
         """Nobody looks."""
 
     def wait(self, seconds: float) -> None:
@@ -142,7 +142,7 @@ class _Run:
 
 
 def _archive_once(spark: SparkSession, brokers: str, topic: str, folder: Path) -> dict[str, Any]:
-    from headrace.pipeline.archiving import ArchiveJob  # the scans do not need it
+    from headrace.pipeline.archive_job import ArchiveJob  # the scans do not need it
 
     settings = msgspec.convert({"topics": [topic], "path": str(folder)}, ArchiveJob.settings_type)
     outcome = ArchiveJob(settings, folder).once(_Run(spark, brokers, folder / "work"))

@@ -1,6 +1,6 @@
-"""Spark looks for modules of such a name, and takes the data source in them as known: `format("headrace")`.
+"""The data source `format("headrace")`, which Spark registers from every module named `pyspark_*`.
 
-What does the work is imported when it is needed: Spark imports this module in every worker that it starts.
+Spark imports this module in every worker, so the implementation is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Topics as tables and streams, read and written. The options and columns are those of Spark's Kafka source and
-    sink; see docs/spark.md and docs/spark-sink.md."""
+    """Reads and writes topics as tables and streams. Options and columns are those of Spark's Kafka source and sink;
+    see docs/spark.md and docs/spark-sink.md."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""Archive and replay with real tasks of Spark's; what the archive says is what any reader of Parquet finds."""
+"""Archive and replay with real Spark tasks; any Parquet reader reads the archive."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, sent
 
 from headrace.archive import Archive
 from headrace.client.metadata import TopicPartition
-from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
-from headrace.pipeline.replay import ReplayJob, ReplaySettings
+from headrace.pipeline.archive_job import ArchiveJob, ArchiveSettings
+from headrace.pipeline.replay_job import ReplayJob, ReplaySettings
 from headrace.pipeline.replay_task import ReplayAccount
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def replay_job(topic: str, folder: Path, **settings: Any) -> ReplayJob:
     return ReplayJob(msgspec.convert(tables | settings, ReplaySettings), folder)
 
 
-def test_what_was_archived_and_deleted_is_replayed_byte_for_byte_through_broken_runs(
+def test_archived_and_deleted_records_are_replayed_byte_for_byte_through_failed_runs(
     spark: SparkSession,
     brokers: Brokers,
     run: InProcessRun,
@@ -86,7 +86,7 @@ def test_what_was_archived_and_deleted_is_replayed_byte_for_byte_through_broken_
     assert brokers.records(f"{topic}.again", 1) == sent(500, 5000)
 
 
-def test_a_filter_is_sql_and_order_stays(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
+def test_a_filter_is_sql_and_keeps_the_order(brokers: Brokers, run: InProcessRun, topic: str, tmp_path: Path) -> None:
     brokers.create(topic, 2)
     brokers.produce(topic, 0, sent(300))
     brokers.produce(topic, 1, sent(300, 1000))

@@ -1,4 +1,4 @@
-"""Archive, replay, audit and report in a real Spark: what passed through pickle and workers is still right."""
+"""Archive, replay, audit and report in a real Spark, with pickling and workers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq
 from tests.integration.process import BrokerProcess
-from tests.unit.pipeline.audit_support import Row, tamper, wait_for_dead_letters
+from tests.unit.pipeline.audit.audit_support import Row, tamper, wait_for_dead_letters
 from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, Sent, sent
-from tests.unit.pipeline.report_page_reader import PageReader
+from tests.unit.pipeline.report.report_page_reader import PageReader
 
 from headrace import Client
-from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
-from headrace.pipeline.audit import AuditJob
-from headrace.pipeline.audit_findings import AuditResult, AuditSettings
-from headrace.pipeline.replay import ReplayJob, ReplaySettings
-from headrace.pipeline.report import ReportJob, ReportSettings
+from headrace.pipeline.archive_job import ArchiveJob, ArchiveSettings
+from headrace.pipeline.audit.audit_job import AuditJob
+from headrace.pipeline.audit.findings import AuditResult, AuditSettings
+from headrace.pipeline.replay_job import ReplayJob, ReplaySettings
+from headrace.pipeline.report.report_job import ReportJob, ReportSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ def named(verdict: AuditResult) -> set[tuple[str, int, int | None]]:
     return {(one.kind, one.partition, one.offset) for one in verdict.findings}
 
 
-def test_an_archive_and_its_replay_are_proven_and_each_planted_fault_is_named(
+def test_an_archive_and_its_replay_pass_and_each_planted_fault_is_found(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     brokers, run = Brokers(broker.address), SparkRun(broker.address, tmp_path / "work", spark, topic)
@@ -90,7 +90,7 @@ def test_an_archive_and_its_replay_are_proven_and_each_planted_fault_is_named(
     assert named(verdict) == {("foreign", 0, None), ("altered", 0, 7)}
 
 
-def test_a_worked_queue_is_proven_and_reported(
+def test_a_consumed_queue_passes_and_is_reported(
     spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
 ) -> None:
     brokers, run = Brokers(broker.address), SparkRun(broker.address, tmp_path / "work", spark, topic)

@@ -1,4 +1,4 @@
-"""`make demo`: its first chapters are played, the files of the others make sense, and a broken promise is a failure."""
+"""`make demo`: its first chapters run, the files of the others are valid, and a failed step fails the demo."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage.close()
 
 
-def test_the_log_and_the_queue_do_as_told(stage: Stage) -> None:
+def test_the_chapters_on_log_and_queue_pass(stage: Stage) -> None:
     stage.serve(*command.free_ports(2))
     for chapter in (produce, work, redrive):
         chapter(stage)
 
 
-def test_the_files_of_the_pipelines_make_sense(tmp_path: Path) -> None:
+def test_the_pipeline_files_are_valid(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     names = [name for name in FILES if name.endswith(".toml")]

@@ -180,7 +180,7 @@ def scene(without_java: None, tmp_path: Path) -> Iterator[Scene]:
 
 
 @pytest.mark.timeout(300 + 120 * KILLS)
-def test_every_row_is_copied_exactly_once_whatever_is_killed(scene: Scene, figures: Figures) -> None:
+def test_every_row_is_copied_exactly_once_despite_kills(scene: Scene, figures: Figures) -> None:
     chance = random.Random(SEED)
     values = [b"%d" % number for number in range(BATCHES * ROWS_PER_BATCH)]
     produce(scene.broker.address, "source", values)

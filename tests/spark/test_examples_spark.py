@@ -1,4 +1,4 @@
-"""The programs of examples/spark/: short, and what they write is right, also when they run again."""
+"""The programs of examples/spark/ are short and write correct results, also when they run again."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_orders_are_counted_per_customer_and_minute_and_once(spark: SparkSession
     assert len(_written(spark, address, "orders-per-minute")) == len(counted)
 
 
-def test_orders_find_their_payments_or_the_lack_of_them(spark: SparkSession, address: str, tmp_path: Path) -> None:
+def test_orders_are_joined_with_payments_or_reported_without(spark: SparkSession, address: str, tmp_path: Path) -> None:
     program = _program("stream_join")
     program.seed(address)
     rows = program.join(program.read(spark, address, "placed"), program.read(spark, address, "paid"))

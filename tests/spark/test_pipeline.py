@@ -1,4 +1,4 @@
-"""Transforms as pipelines: by SQL and by Python, taken up where they were, stopped in order, and failing readably."""
+"""Transforms in SQL and Python: continued from checkpoints, stopped in order, with readable errors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.integration.process import BrokerProcess, wait_until
 from tests.integration.records import create_topic, produce
 
 from headrace.columns.scan import bounds, scan
-from headrace.pipeline.dataflow import InvalidDataflow
 from headrace.pipeline.job import JobResult
 from headrace.pipeline.runner import plan_pipeline, run_pipeline
 from headrace.pipeline.settings import Mode, read_pipeline
 from headrace.pipeline.state import WorkFolder
-from headrace.pipeline.transform_plan import TransformFailed
+from headrace.pipeline.transform.dataflow import InvalidDataflow
+from headrace.pipeline.transform.outputs import TransformFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,10 +124,10 @@ def keep():
 """
 
 
-def test_sql_goes_on_where_it_was(stage: Stage) -> None:
+def test_sql_continues_from_its_checkpoint(stage: Stage) -> None:
     stage.write(SQL_SETTINGS, x_sql=SQL)
     stage.produce(1, 2, 3)
-    assert any("it has no checkpoint yet" in line for line in stage.plan())
+    assert any("has no checkpoint yet" in line for line in stage.plan())
     assert stage.run().figures == {"records": 3}
     assert sorted(value["id"] for value in stage.written()) == [2, 3]
     assert stage.run().figures == {"records": 0}
@@ -137,7 +137,7 @@ def test_sql_goes_on_where_it_was(stage: Stage) -> None:
     plan = stage.plan()
     assert any(f"reads {stage.source}, 2 partitions, 4 records" in line for line in plan)
     assert any("writes value string, key binary" in line for line in plan)
-    assert any("goes on after batch" in line for line in plan)
+    assert any("continues after batch" in line for line in plan)
 
 
 def test_python_describes_views_and_sinks_and_all_flows_run_together(stage: Stage) -> None:
@@ -153,7 +153,7 @@ def test_python_describes_views_and_sinks_and_all_flows_run_together(stage: Stag
     assert len(stage.written()) == 5
 
 
-def test_a_continuous_run_ends_between_two_batches_when_it_is_asked_to(stage: Stage) -> None:
+def test_a_continuous_run_stops_between_two_batches(stage: Stage) -> None:
     stage.write(SQL_SETTINGS, x_sql=SQL)
     stage.produce(2, 3)
 
@@ -175,7 +175,7 @@ def test_a_continuous_run_ends_between_two_batches_when_it_is_asked_to(stage: St
     assert status.progress.lag == 0
 
 
-def test_a_failure_names_the_python_cause_and_what_was_not_written_comes_next_time(stage: Stage) -> None:
+def test_a_failure_names_the_python_cause_and_the_next_run_writes_the_rest(stage: Stage) -> None:
     broken = """
 from pyspark.sql.functions import udf
 from pyspark import pipelines as dp
@@ -209,7 +209,7 @@ def forward():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("dp.create_sink('out', 'headrace', {'topic': 't'})", "nothing is written anywhere"),
+        ("dp.create_sink('out', 'headrace', {'topic': 't'})", "the file writes nothing"),
         ("@dp.table\ndef t(): return None", r"t is a table, .*x\.py, line 2"),
         ("@dp.append_flow(target='ot')\ndef f(): return None\ndp.create_sink('out', 'noop')", "did you mean out"),
         ("import nothing_of_the_kind", r"ModuleNotFoundError: .*x\.py, line 2"),
@@ -228,7 +228,7 @@ def forward():
         ),
     ],
 )
-def test_a_file_that_cannot_be_run_is_told_with_its_place(
+def test_an_invalid_file_is_reported_with_its_location(
     spark: SparkSession, tmp_path: Path, text: str, why: str
 ) -> None:
     (tmp_path / "p.toml").write_text(HEAD.format(name="p", brokers="127.0.0.1:1") + '[transform]\npython = "x.py"\n')

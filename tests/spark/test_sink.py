@@ -1,4 +1,4 @@
-"""The sink in a real Spark: what is written arrives, and a batch that Spark runs again is not written again."""
+"""The sink in a real Spark: rows arrive, and a repeated batch is not written twice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def target(broker: BrokerProcess, topic: str) -> str:
     return name
 
 
-def test_a_batch_write_keeps_keys_headers_and_priorities_and_makes_delayed_rows_wait(
+def test_a_batch_write_keeps_keys_headers_and_priorities_and_delays_rows(
     spark: SparkSession, broker: BrokerProcess, topic: str
 ) -> None:
     create_topic(broker.address, topic, 3)
@@ -87,11 +87,11 @@ def test_a_batch_write_keeps_keys_headers_and_priorities_and_makes_delayed_rows_
     [
         ("id as value", "append", {}, "column 'value' must be binary or string, not bigint"),
         ("'v' as value", "overwrite", {}, "a topic cannot be overwritten"),
-        ("'v' as value", "append", {"batchBites": "1"}, "there is no option 'batchbites'; is batchBytes meant?"),
+        ("'v' as value", "append", {"batchBites": "1"}, "there is no option 'batchbites'; did you mean batchBytes?"),
         ("'v' as value, 12 as priority", "append", {}, "column 'priority' must lie from 0 to 9; a row has 12"),
     ],
 )
-def test_what_cannot_be_written_is_refused_with_a_sentence(
+def test_invalid_writes_are_rejected_in_one_sentence(
     spark: SparkSession,
     broker: BrokerProcess,
     topic: str,
@@ -108,7 +108,7 @@ def test_what_cannot_be_written_is_refused_with_a_sentence(
     assert rows_of(broker, topic) == []
 
 
-def test_a_batch_that_spark_did_not_note_is_not_written_again(
+def test_a_batch_missing_in_the_checkpoint_is_not_written_again(
     spark: SparkSession, broker: BrokerProcess, source: str, target: str, tmp_path: Path
 ) -> None:
     copy(spark, broker, source, target, tmp_path)
@@ -143,7 +143,7 @@ def test_a_checkpoint_restored_from_a_backup_fails_the_query_instead_of_losing_r
     assert len(rows_of(broker, target)) == ROWS + 1
 
 
-def test_a_commit_that_fails_after_the_fact_is_aborted_in_vain(
+def test_an_abort_after_a_commit_with_a_lost_response_changes_nothing(
     spark: SparkSession, broker: BrokerProcess, source: str, target: str, tmp_path: Path
 ) -> None:
     from pyspark.errors import PySparkException

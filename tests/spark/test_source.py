@@ -1,4 +1,4 @@
-"""The source in a real Spark, on a real broker: what the unit tests cannot see."""
+"""The source in a real Spark, on a real broker."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def copied(spark: SparkSession, folder: Path) -> list[int]:
     return numbers(spark.read.parquet(str(folder / "rows")))
 
 
-def test_a_session_starts_where_there_is_no_java(spark: SparkSession) -> None:
+def test_a_session_starts_without_installed_java(spark: SparkSession) -> None:
     assert shutil.which("java") is None
     assert "JAVA_HOME" not in os.environ
     assert spark.range(10).count() == 10
@@ -125,7 +125,7 @@ def test_a_topic_is_a_table_with_kafkas_columns(spark: SparkSession, broker: Bro
     assert (second.key, second.value, second.partition, third.value) == (None, None, 1, b"")
 
 
-def test_columns_are_left_out_if_they_are_not_wanted(spark: SparkSession, broker: BrokerProcess, filled: str) -> None:
+def test_unselected_columns_are_omitted(spark: SparkSession, broker: BrokerProcess, filled: str) -> None:
     rows = batch(spark, broker, filled, columns="offset,value")
     assert rows.dtypes == [("offset", "bigint"), ("value", "binary")]
     assert numbers(rows) == list(range(20))
@@ -133,7 +133,7 @@ def test_columns_are_left_out_if_they_are_not_wanted(spark: SparkSession, broker
     assert numbers(own.option("subscribePattern", f"{filled}|nothing").load()) == list(range(20))
 
 
-def test_offsets_and_times_say_what_is_read(spark: SparkSession, broker: BrokerProcess, filled: str) -> None:
+def test_offsets_and_times_select_records(spark: SparkSession, broker: BrokerProcess, filled: str) -> None:
     start, end = json.dumps({filled: {"0": 3, "1": -2}}), json.dumps({filled: {"0": 5, "1": 1}})
     assert numbers(batch(spark, broker, filled, startingOffsets=start, endingOffsets=end)) == [1, 6, 8]
     assert numbers(batch(spark, broker, filled, endingTimestamp="5")) == []
@@ -193,14 +193,14 @@ def test_values_are_decoded_by_a_schema(spark: SparkSession, broker: BrokerProce
     assert {tuple(row) for row in rows.collect()} == {(42, "hi"), (-1, "")}
 
 
-def test_a_wrong_option_is_told_in_one_sentence(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
-    with pytest.raises(Exception, match=r"there is no option 'startingoffset'; is startingOffsets meant\?"):
+def test_a_wrong_option_is_reported_in_one_sentence(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+    with pytest.raises(Exception, match=r"there is no option 'startingoffset'; did you mean startingOffsets\?"):
         batch(spark, broker, topic, startingOffset="earliest")
     with pytest.raises(Exception, match=f"there is no topic '{topic}'"):
         batch(spark, broker, topic).collect()
 
 
-def test_a_stream_reads_in_small_batches_and_goes_on_where_it_was(
+def test_a_stream_reads_in_small_batches_and_continues_from_its_checkpoint(
     spark: SparkSession, broker: BrokerProcess, filled: str, tmp_path: Path
 ) -> None:
     first = run_available(spark, broker, filled, tmp_path, maxOffsetsPerTrigger="8", groupId=f"g-{filled}")
@@ -231,17 +231,17 @@ def test_records_that_were_trimmed_are_lost_or_skipped(
     run_available(spark, broker, filled, tmp_path)
     publish(broker, filled, [b"%d" % number for number in range(20, 40)])
     trim(broker, filled, 15)
-    with pytest.raises(Exception, match=r"\[0\], offsets 10 to 14 are gone: the log starts at offset 15"):
+    with pytest.raises(Exception, match=r"\[0\], offsets 10 to 14 are lost: the log starts at offset 15"):
         run_available(spark, broker, filled, tmp_path)
     run_available(spark, broker, filled, tmp_path, failOnDataLoss="false")
     assert copied(spark, tmp_path) == sorted({*range(40)} - {20, 22, 24, 26, 28})
     start = json.dumps({filled: {"0": 10, "1": 19}})
-    with pytest.raises(Exception, match="offsets 10 to 14 are gone"):
+    with pytest.raises(Exception, match="offsets 10 to 14 are lost"):
         batch(spark, broker, filled, startingOffsets=start).collect()
     assert len(numbers(batch(spark, broker, filled, startingOffsets=start, onDataLoss="skip"))) == 6
 
 
-def test_what_was_aborted_is_neither_read_nor_lost(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+def test_aborted_records_are_neither_read_nor_lost(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
     create(broker, topic, 1)
 
     async def work(cluster: Cluster) -> None:

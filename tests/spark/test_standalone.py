@@ -1,4 +1,4 @@
-"""The same pipelines on a Spark cluster of processes of their own: a master and two workers, from the same wheel."""
+"""The same pipelines on a Spark cluster of a master and two workers, from the same wheel."""
 
 from __future__ import annotations
 

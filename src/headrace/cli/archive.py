@@ -12,7 +12,7 @@ from headrace.cli.failure import FAILED
 from headrace.cli.output import Row, output_option, print_rows, print_status
 from headrace.cli.session import dry_run_option
 from headrace.cli.times import local_time
-from headrace.pipeline.setting_types import parse_size
+from headrace.pipeline.settings import parse_size
 from headrace.runtime.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -227,7 +227,7 @@ def cluster(*, workers: int, cores: int, memory: str, listen: str, data: str) ->
 
 
 def _read(target: str, changes: Sequence[str], master: str | None, brokers: str | None) -> Pipeline:
-    from headrace.pipeline.jobs import JOBS
+    from headrace.pipeline.job import JOBS
     from headrace.pipeline.settings import pipeline_of_job, read_pipeline
 
     said = [("spark.master", master), ("pipeline.brokers", brokers)]

@@ -1,1 +1,1 @@
-"""Jobs over topics, run by Spark: archive, replay, transform, report, audit."""
+"""Jobs over topics that run on Spark: archive, replay, transform, report, audit."""

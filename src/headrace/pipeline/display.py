@@ -1,4 +1,4 @@
-"""How a run is shown to whoever started it, on stderr: a bar on a terminal, now and then a line elsewhere."""
+"""Display the progress of a run on stderr: a bar on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ERASE = "\r\x1b[K"
 
 
 class Display(ABC):
-    """One run's; `rate` counts from the first progress that it is told of."""
+    """The display of one run; the rate is measured from the first reported progress."""
 
     def __init__(self, name: str, out: TextIO, clock: Clock, every_seconds: float) -> None:
         self._name = name
@@ -43,15 +43,15 @@ class Display(ABC):
     def _show(self, progress: JobProgress, rate: float) -> None: ...
 
     @abstractmethod
-    def say(self, line: str) -> None:
-        """Something that is to stay."""
+    def write_line(self, line: str) -> None:
+        """Write a line that stays."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class LineDisplay(Display):
-    """For logs: a line when something new is under way, else every so often."""
+    """For logs: a line when the note changes, else at intervals."""
 
     def __init__(self, name: str, out: TextIO, clock: Clock) -> None:
         super().__init__(name, out, clock, LINE_SECONDS)
@@ -61,9 +61,9 @@ class LineDisplay(Display):
         line = figures(progress, rate)
         if line != self._last:
             self._last = line
-            self.say(line)
+            self.write_line(line)
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         self._out.write(f"{self._name}: {line}\n")
         self._out.flush()
 
@@ -72,7 +72,7 @@ class LineDisplay(Display):
 
 
 class BarDisplay(Display):
-    """For people: one line that is drawn again and again, never wider than the terminal."""
+    """For terminals: one line that is redrawn, never wider than the terminal."""
 
     def __init__(self, name: str, out: TextIO, clock: Clock) -> None:
         super().__init__(name, out, clock, BAR_SECONDS)
@@ -84,7 +84,7 @@ class BarDisplay(Display):
         self._out.write(_ERASE + self._drawn)
         self._out.flush()
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         self._out.write(f"{_ERASE if self._drawn else ''}{self._name}: {line}\n{self._drawn}")
         self._out.flush()
 
@@ -99,7 +99,7 @@ def display_on(out: TextIO, name: str, clock: Clock) -> Display:
 
 
 def bar(progress: JobProgress) -> str:
-    """Empty where nobody knows how much there is."""
+    """Empty if the total is unknown."""
     if not progress.total:
         return ""
     part = min(progress.done / progress.total, 1.0)

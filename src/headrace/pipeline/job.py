@@ -1,7 +1,9 @@
-"""What a job is: it says what is wrong with its settings, what it would do, and does it, once or for ever.
+"""The interface between a job and the runner, and the table of all jobs.
 
-A job keeps its own account of how far it came (a checkpoint, a manifest) in a way that survives a kill at any moment: a
-run that was broken off is taken up by the next one, and what was done is not done twice. `work` is a folder of its own.
+- A job checks its settings, lists what it would do, and does it, once or continuously.
+- A job stores its own progress (a checkpoint, a manifest) such that a kill at any moment loses none: the next run
+  continues an interrupted one, and no work is done twice.
+- `find_job` imports only the requested job: some jobs import Arrow or Spark.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ import msgspec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+from importlib import import_module
+from typing import Final
+
+from headrace.model.errors import HeadraceError
 
 
 class JobProgress(msgspec.Struct, frozen=True):
-    """How far a run came; `total` is None where nobody can know. `lag`: how much of the source is not done yet, where
-    that is not what is missing from the total."""
+    """The progress of a run; `total` is None if it is unknown. `lag`: the rest of the source, if that is not the
+    difference between `total` and `done`."""
 
     done: int
     total: int | None = None
@@ -35,7 +41,7 @@ class JobProgress(msgspec.Struct, frozen=True):
 
 
 class JobResult(msgspec.Struct, frozen=True):
-    """What came of a run; the command ends with status 1 if it is not `ok`."""
+    """The result of a run; the command exits with status 1 if it is not `ok`."""
 
     ok: bool
     summary: str
@@ -43,7 +49,7 @@ class JobResult(msgspec.Struct, frozen=True):
 
 
 class JobRun(Protocol):
-    """What the runner gives to a job."""
+    """The interface of the runner for a job. `work`: the folder for the state of the job."""
 
     name: str
     brokers: str
@@ -51,17 +57,17 @@ class JobRun(Protocol):
 
     @property
     def spark(self) -> SparkSession:
-        """The session, started when it is first asked for: that takes seconds."""
+        """The session, started at the first use, which takes seconds."""
 
-    def tell(self, progress: JobProgress) -> None:
-        """Show it, and keep it for `headrace pipeline status`."""
+    def report_progress(self, progress: JobProgress) -> None:
+        """Display the progress, and store it for `headrace pipeline status`."""
 
     @property
     def stop_requested(self) -> bool:
-        """Somebody asked for a stop: finish what is under way, and return."""
+        """A stop was requested: finish the work in progress, and return."""
 
     def wait(self, seconds: float) -> None:
-        """Return after so long, or at once when a stop is asked for."""
+        """Return after this time, or at once when a stop is requested."""
 
 
 class Job(ABC):
@@ -69,26 +75,57 @@ class Job(ABC):
 
     @abstractmethod
     def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
-        """`folder`: where the pipeline's file lies; paths in the settings count from there."""
+        """`folder`: the folder of the pipeline's file, against which relative paths are resolved."""
 
     def problems(self) -> Sequence[str]:
-        """What is wrong with the settings, as far as can be told without brokers and Spark."""
+        """The problems in the settings that can be found without brokers and Spark."""
         return ()
 
     @abstractmethod
     def plan(self, run: JobRun) -> Sequence[str]:
-        """What `once` would do now, line by line; asks the brokers, changes nothing, and needs no Spark if it can."""
+        """What `once` would do now, line by line. Queries the brokers, changes nothing, and avoids starting Spark."""
 
     @abstractmethod
     def once(self, run: JobRun) -> JobResult:
-        """Do all that there is to do now."""
+        """Process everything that is available now."""
 
     def continuously(self, run: JobRun, trigger_seconds: float) -> JobResult:
-        """Do it again and again until a stop is asked for."""
+        """Repeat `once` until a stop is requested."""
         while True:
-            outcome = self.once(run)
-            if run.stop_requested or not outcome.ok:
-                return outcome
+            result = self.once(run)
+            if run.stop_requested or not result.ok:
+                return result
             run.wait(trigger_seconds)
             if run.stop_requested:
-                return outcome
+                return result
+
+
+JOBS: Final = {
+    "archive": ("headrace.pipeline.archive_job", "ArchiveJob", "topics to Parquet files"),
+    "replay": ("headrace.pipeline.replay_job", "ReplayJob", "Parquet files back to a topic"),
+    "transform": ("headrace.pipeline.transform.transform_job", "TransformJob", "topics to topics, by SQL or Python"),
+    "report": ("headrace.pipeline.report.report_job", "ReportJob", "throughput, lag and latency as a page with plots"),
+    "audit": (
+        "headrace.pipeline.audit.audit_job",
+        "AuditJob",
+        "checks that nothing was lost, repeated, reordered or altered",
+    ),
+}
+
+
+class NotInstalled(HeadraceError):
+    """A package that the job needs is not installed."""
+
+
+def find_job(name: str) -> type[Job]:
+    """The class of a job of `JOBS`."""
+    module, job, _ = JOBS[name]
+    try:
+        found = getattr(import_module(module), job)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("pyarrow", "pyspark", "py4j"):
+            raise
+        raise NotInstalled(f"{error.name} is not installed; run `pip install 'headrace[spark]'`") from None
+    assert isinstance(found, type)
+    assert issubclass(found, Job)
+    return found

@@ -1,4 +1,4 @@
-"""The pipelines of a folder: those whose files lie there, and those that left a work folder there."""
+"""List the pipelines of a folder: those with a file there, and those with a work folder there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 
 from headrace.model.errors import HeadraceError
-from headrace.pipeline.jobs import JOBS
-from headrace.pipeline.setting_types import near
-from headrace.pipeline.settings import WORK_FOLDERS, InvalidPipeline, PipelineTable, read_tables, work_folder
+from headrace.pipeline.job import JOBS
+from headrace.pipeline.settings import WORK_FOLDERS, InvalidPipeline, PipelineTable, near, read_tables, work_folder
 from headrace.pipeline.state import Status, WorkFolder
 
 
@@ -30,7 +29,7 @@ class ListedPipeline(msgspec.Struct, frozen=True):
 
 
 def pipelines_in(folder: Path) -> list[ListedPipeline]:
-    """By name; a file that is not a pipeline's, or no TOML, is none of ours."""
+    """The pipelines, by name; other TOML files are ignored."""
     listed = [found for path in sorted(folder.glob("*.toml")) if (found := _of_file(path)) is not None]
     known = {one.work.absolute() for one in listed}
     listed += [found for found in _of_work_folders(folder) if found.work.absolute() not in known]
@@ -38,18 +37,18 @@ def pipelines_in(folder: Path) -> list[ListedPipeline]:
 
 
 def find_pipeline(target: str, folder: Path) -> ListedPipeline:
-    """The pipeline of a file, or of this name in the folder."""
+    """The pipeline with this file, or with this name in the folder."""
     path = Path(target)
     if path.is_file():
         found = _of_file(path)
         if found is None:
-            raise NoSuchPipeline(f"{target} is not the file of a pipeline: it needs [pipeline] with name and job")
+            raise NoSuchPipeline(f"{target} is not a pipeline file: it needs [pipeline] with name and job")
         return found
     listed = pipelines_in(folder)
     named = [one for one in listed if one.name == target]
     if not named:
         hint = near(target, [one.name for one in listed])
-        raise NoSuchPipeline(f"there is no pipeline {target} here{hint}; `headrace pipeline list DIR` shows a folder's")
+        raise NoSuchPipeline(f"there is no pipeline {target} here{hint}; see `headrace pipeline list DIR`")
     if len(named) > 1:
         files = ", ".join(one.file for one in named)
         raise NoSuchPipeline(f"{target} is the name of several pipelines: {files}; name the file instead")

@@ -1,7 +1,12 @@
-"""Replay one part of an archive: read it, write it, account for it.
+"""Replay one range of a partition in a Spark task, and record how far each partition was replayed.
 
-One partition in, one out, so the order of the rows stays. The task's transaction is left open, as it is without
-Spark's help; what the writer knows of it goes to the job that waits, by a file in the job's own folder.
+- A task reads one range of one partition in the order of offsets, and writes it to a transaction that stays open. The
+  driver commits it as a joint commit whose sequence number is the last offset of the range. The last committed number
+  therefore says how far the partition was replayed.
+- The same is stored in a file, because brokers forget a joint commit that was idle for days. The file also stores which
+  records were selected: if the selection changes midway, neither continuing nor starting over would be correct.
+- With a filter, Spark reads and writes the range through `ReplaySource`. The writer returns its result to the job in a
+  file of the job's folder.
 """
 
 from __future__ import annotations
@@ -40,21 +45,15 @@ from headrace.spark.sink_columns import SinkColumns
 from headrace.spark.sink_options import SinkOptions
 from headrace.spark.writing import WriteTask, write
 
-# How far a replay came: the brokers know, because the number of a commit is the last offset that it replayed.
-#
-# The same stands in a file, for when the brokers have forgotten a bundle that was idle for days, together with what was
-# to be replayed: if that is changed midway, neither to go on nor to begin again would give what is wanted.
-
-
 _FILE = "replay.json"
 
 
 class ReplayChanged(InvalidConfig):
-    """The settings say to replay other records than those that were begun with."""
+    """The settings select other records than the earlier runs of the pipeline."""
 
 
 class ReplaySelection(msgspec.Struct, frozen=True):
-    """Which records; what may be changed later (the end) is not in it."""
+    """The settings that select records, without those that may change later (the end)."""
 
     filter: str | None
     from_time: str | None
@@ -63,7 +62,7 @@ class ReplaySelection(msgspec.Struct, frozen=True):
 
 
 class ReplayRoute(msgspec.Struct, frozen=True):
-    """A partition on its way into a topic; the ids tell topics apart that had the same name one after another."""
+    """A source partition and its target topic. The ids distinguish topics that had the same name one after another."""
 
     topic: str
     topic_id: str
@@ -83,7 +82,7 @@ class _StoredAccount(msgspec.Struct):
 
 
 class ReplayAccount:
-    """The account of one pipeline."""
+    """How far one pipeline has replayed each partition."""
 
     def __init__(self, brokers: str, name: str, work: Path, selection: ReplaySelection) -> None:
         self._brokers = brokers
@@ -96,7 +95,7 @@ class ReplayAccount:
         if self._account.replayed_to and self._account.selection != selection:
             raise ReplayChanged(
                 f"pipeline {name!r} has replayed with other settings of filter, from and keep_partitions before; "
-                "give it another name, or take the changes back"
+                "rename it, or restore these settings"
             )
         self._account.selection = selection
 
@@ -104,18 +103,18 @@ class ReplayAccount:
         return f"replay-{self._name}-{route.key}"
 
     def position(self, route: ReplayRoute) -> int:
-        """The first offset that was not replayed yet; 0 if none was."""
+        """The first offset that was not replayed yet; 0 if nothing was replayed."""
         bundle = self.bundle(route)
-        told = sync_cluster(self._brokers).call(lambda cluster: committed_sequence(cluster, bundle))
-        return max(told + 1, self._account.replayed_to.get(route.key, 0))
+        sequence = sync_cluster(self._brokers).call(lambda cluster: committed_sequence(cluster, bundle))
+        return max(sequence + 1, self._account.replayed_to.get(route.key, 0))
 
     def commit(self, route: ReplayRoute, start: int, end: int, member: JointCommitMember | None) -> bool:
-        """Make [start, end) part of the target, as the member has written it. False if somebody else has replayed here
-        meanwhile: what the member wrote is aborted then."""
+        """Commit [start, end) as the member wrote it. False, after aborting it, if another process has replayed it
+        meanwhile."""
         if member is None:
             return True
-        # Whoever commits aborts what others have open. So if nothing was committed since the member began, as this
-        # look tells, nothing can be before it commits.
+        # A commit aborts the open transactions of other members. If nothing was committed since this member began,
+        # which is checked here, then no other commit can come before its own.
         if self.position(route) > start:
             sync_cluster(self._brokers).call(lambda cluster: abort_joint_commit(cluster, self.bundle(route), [member]))
             return False
@@ -124,7 +123,7 @@ class ReplayAccount:
         )
 
     def replayed(self, route: ReplayRoute, end: int) -> None:
-        """Remember it; the commit comes before."""
+        """Store the position; call it after the commit."""
         self._account.replayed_to[route.key] = end
         self._path.parent.mkdir(parents=True, exist_ok=True)
         draft = self._path.with_suffix(".tmp")
@@ -135,19 +134,12 @@ class ReplayAccount:
         os.replace(draft, self._path)
 
 
-# What a task of a replay does: it reads a stretch of one partition, and writes it into a transaction that stays open.
-#
-# The stretch becomes part of the target when the driver commits it, under the number of its last offset; so whatever
-# number was committed last says up to where the partition was replayed. A task has one partition, and reads and writes
-# it in the order of offsets.
-
-
 _MEMBER = "0"
 
 
 class ReplayTask(msgspec.Struct, frozen=True):
-    """What is read: offsets [start, end) of a partition, from an archive or, without one, from the log; of those, the
-    records of [from_ms, to_ms)."""
+    """The source: offsets [start, end) of a partition, from an archive or, without one, from the log; only records
+    of [from_ms, to_ms)."""
 
     brokers: str
     archive: str | None
@@ -160,7 +152,7 @@ class ReplayTask(msgspec.Struct, frozen=True):
 
 
 class ReplayTarget(msgspec.Struct, frozen=True):
-    """Where and how it is written."""
+    """The target and how it is written."""
 
     options: SinkOptions
     bundle: str
@@ -169,28 +161,28 @@ class ReplayTarget(msgspec.Struct, frozen=True):
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """What came of it. No member: there was nothing to write, or it was written and committed before."""
+    """The result of a task. No member: there was nothing to write, or it was committed before."""
 
     records: int
     member: JointCommitMember | None
 
 
-def run_replay_task(task: tuple[ReplayTask, ReplayTarget]) -> ReplayResult:
-    """Read and write in one go."""
-    stretch, target = task
-    return write_rows(stretch, target, read_rows(stretch))
+def run_replay_task(item: tuple[ReplayTask, ReplayTarget]) -> ReplayResult:
+    """Runs in a Spark worker."""
+    task, target = item
+    return write_rows(task, target, read_rows(task))
 
 
-def read_rows(stretch: ReplayTask) -> Iterator[pa.RecordBatch]:
-    start, end = stretch.start, stretch.end
-    if stretch.archive is None:
-        batches = scan(stretch.brokers, stretch.topic, stretch.partition, start, end)
+def read_rows(task: ReplayTask) -> Iterator[pa.RecordBatch]:
+    start, end = task.start, task.end
+    if task.archive is None:
+        batches = scan(task.brokers, task.topic, task.partition, start, end)
     else:
-        batches = _catalogue(stretch.archive, stretch.topic, stretch.partition, end).read(stretch.partition, start, end)
-    return _within(batches, stretch.from_ms, stretch.to_ms)
+        batches = _catalogue(task.archive, task.topic, task.partition, end).read(task.partition, start, end)
+    return _within(batches, task.from_ms, task.to_ms)
 
 
-def write_rows(stretch: ReplayTask, target: ReplayTarget, rows: Iterator[pa.RecordBatch]) -> ReplayResult:
+def write_rows(task: ReplayTask, target: ReplayTarget, rows: Iterator[pa.RecordBatch]) -> ReplayResult:
     names = ["key", "value", "headers", "timestamp", *(["partition"] if target.keep_partitions else [])]
     columns = SinkColumns(
         key=0,
@@ -201,13 +193,13 @@ def write_rows(stretch: ReplayTask, target: ReplayTarget, rows: Iterator[pa.Reco
     )
     typed = (batch.select(COLUMNS).cast(ARROW_SCHEMA) for batch in rows)
     marked = (with_origin(batch) for batch in typed) if target.origin_header else typed
-    share = WriteTask(target.bundle, stretch.end - 1, _MEMBER)
-    told = write(target.options, columns, share, (batch.select(names) for batch in marked))
-    return ReplayResult(told.records, told.member)
+    share = WriteTask(target.bundle, task.end - 1, _MEMBER)
+    written = write(target.options, columns, share, (batch.select(names) for batch in marked))
+    return ReplayResult(written.records, written.member)
 
 
 def with_origin(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """With three more headers at the end, which tell where a record came from."""
+    """Add three headers at the end: the topic, partition and offset of the source record."""
     headers = rows.column("headers")
     flat = pc.list_flatten(headers)
     every = pa.array(range(len(rows)), pa.int64())
@@ -216,7 +208,9 @@ def with_origin(rows: pa.RecordBatch) -> pa.RecordBatch:
         parents.append(every)
         names.append(pa.repeat(pa.scalar(name), len(rows)))
         values.append(rows.column(column).cast(pa.string()).cast(pa.binary()))
-    order = pc.array_sort_indices(pa.concat_arrays(parents))  # stable: each record's own stay before, in their order
+    order = pc.array_sort_indices(
+        pa.concat_arrays(parents)
+    )  # stable: the headers of each record come first, in their order
     entries = pa.StructArray.from_arrays(
         [pa.concat_arrays(names).take(order), pa.concat_arrays(values).take(order)],
         fields=list(HEADERS_TYPE.value_type),
@@ -240,7 +234,7 @@ def _within(batches: Iterable[pa.RecordBatch], from_ms: int | None, to_ms: int |
 
 
 def _catalogue(location: str, topic: str, partition: int, end: int) -> ArchiveCatalogue:
-    """Kept from task to task; what it does not reach yet was added since."""
+    """Cached between tasks, and refreshed if it ends before `end`."""
     catalogue = _opened(location, topic)
     if (catalogue.end_offset(partition) or 0) < end:
         catalogue.refresh()
@@ -256,15 +250,15 @@ _NAME = "headrace_replay"
 
 
 def replay_filtered(
-    spark: SparkSession, stretch: ReplayTask, target: ReplayTarget, condition: str, work: Path
+    spark: SparkSession, task: ReplayTask, target: ReplayTarget, condition: str, work: Path
 ) -> ReplayResult:
-    """Replay what the condition, an expression of Spark's SQL, is true for."""
+    """Replay the records for which the condition, a Spark SQL expression, is true."""
     spark.dataSource.register(ReplaySource)
-    # A writer's source is looked for in the session that is active in this thread, which this makes ours.
+    # Spark looks up the writer's source in the active session of this thread; this makes `spark` the active one.
     spark.createDataFrame([], SPARK_DDL)
     work.mkdir(parents=True, exist_ok=True)
     result = work / f"{target.bundle}.written"
-    options = {"stretch": _text(stretch), "target": _text(target), "result": str(result)}
+    options = {"task": _text(task), "target": _text(target), "result": str(result)}
     rows = spark.read.format(_NAME).options(**options).load().where(condition)
     rows.write.format(_NAME).options(**options).mode("append").save()
     written = msgspec.json.decode(result.read_bytes(), type=ReplayResult)
@@ -281,25 +275,25 @@ class ReplaySource(DataSource):
         return SPARK_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        return _ReplayReader(msgspec.json.decode(self.options["stretch"], type=ReplayTask))
+        return _ReplayReader(msgspec.json.decode(self.options["task"], type=ReplayTask))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
         return _ReplayWriter(
-            msgspec.json.decode(self.options["stretch"], type=ReplayTask),
+            msgspec.json.decode(self.options["task"], type=ReplayTask),
             msgspec.json.decode(self.options["target"], type=ReplayTarget),
             Path(self.options["result"]),
         )
 
 
 class _ReplayReader(DataSourceReader):
-    def __init__(self, stretch: ReplayTask) -> None:
-        self._stretch = stretch
+    def __init__(self, task: ReplayTask) -> None:
+        self._task = task
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        return read_rows(self._stretch)
+        return read_rows(self._task)
 
 
 class _ReplayCommitMessage(WriterCommitMessage):
@@ -308,19 +302,19 @@ class _ReplayCommitMessage(WriterCommitMessage):
 
 
 class _ReplayWriter(DataSourceArrowWriter):
-    def __init__(self, stretch: ReplayTask, target: ReplayTarget, result: Path) -> None:
-        self._stretch = stretch
+    def __init__(self, task: ReplayTask, target: ReplayTarget, result: Path) -> None:
+        self._task = task
         self._target = target
         self._result = result
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _ReplayCommitMessage(write_rows(self._stretch, self._target, iterator))
+        return _ReplayCommitMessage(write_rows(self._task, self._target, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        # Spark leaves out a task that can have no rows.
-        told = [message.written for message in messages if isinstance(message, _ReplayCommitMessage)]
+        # Spark runs no task if it knows that there are no rows.
+        results = [message.written for message in messages if isinstance(message, _ReplayCommitMessage)]
         draft = self._result.with_suffix(".tmp")
-        draft.write_bytes(msgspec.json.encode(told[0] if told else ReplayResult(0, None)))
+        draft.write_bytes(msgspec.json.encode(results[0] if results else ReplayResult(0, None)))
         os.replace(draft, self._result)
 
 

@@ -1,11 +1,11 @@
-"""Runs a pipeline: one process, one session, one job; and sees to it that others can watch and stop it.
+"""Run a pipeline: one process, one Spark session, one job, with status, log, lock and stop requests.
 
-    SIGTERM, SIGINT, `headrace pipeline stop`     the job finishes what is under way and returns
-    a second SIGINT                               now
+    SIGTERM, SIGINT, `headrace pipeline stop`     the job finishes the work in progress and returns
+    a second SIGINT                               end at once
 
-The session is started when the job first asks for it. What Java prints goes to the log, and Java holds the lock of the
-work folder with it: a run that follows a killed one waits until the other's Java is gone. A job may be killed at any
-moment; how far it came is the job's own account.
+- The session starts when the job first uses it. Java writes its output to the log of the work folder, whose descriptor
+  also holds the folder's lock: a run after a killed one waits until the Java process of that has ended.
+- A job may be killed at any moment; it stores its own progress.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import msgspec
 
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.display import Display, display_on
-from headrace.pipeline.job import Job, JobProgress, JobResult
-from headrace.pipeline.jobs import find_job
+from headrace.pipeline.job import Job, JobProgress, JobResult, find_job
 from headrace.pipeline.settings import InvalidPipeline, Mode, Pipeline, SettingsProblem
 from headrace.pipeline.spark_errors import is_of_spark, readable
 from headrace.pipeline.state import PipelineAlreadyRunning, Process, State, Status, WorkFolder
@@ -37,24 +36,24 @@ if TYPE_CHECKING:
 
 OpenSession = Callable[[Pipeline], AbstractContextManager["SparkSession"]]
 
-LOOK_SECONDS: Final = 0.5
-"""How long a request to stop may lie before it is seen."""
+STOP_POLL_SECONDS: Final = 0.5
+"""How often the runner checks for a stop request."""
 
-KEEP_SECONDS: Final = 1.0
-"""How old status.json may be."""
+STATUS_SECONDS: Final = 1.0
+"""How often status.json is written."""
 
-LEFT_BEHIND_SECONDS: Final = 20.0
-"""For the Java of the last run, which has to end, or to notice that nobody is there any more."""
+LOCK_WAIT_SECONDS: Final = 20.0
+"""How long a run waits for the Java process of the previous run to notice that its runner was killed."""
 
 log = logging.getLogger(__name__)
 
 
 class RunFailed(HeadraceError):
-    """Spark gave up."""
+    """Spark reported an error."""
 
 
 def make_job(pipeline: Pipeline) -> Job:
-    """The job, with settings that make sense to it."""
+    """Create the job; raises `InvalidPipeline` if its settings are invalid."""
     try:
         job = find_job(pipeline.job)(pipeline.settings, pipeline.folder)
         problems = [SettingsProblem(pipeline.file, pipeline.job, "", what) for what in job.problems()]
@@ -71,41 +70,41 @@ def open_session(pipeline: Pipeline) -> Iterator[SparkSession]:
 
     spark = session(f"headrace-{pipeline.name}", master=pipeline.master, conf=pipeline.conf)
     yield spark
-    spark.stop()  # after an error it ends with this process
+    spark.stop()  # not after an error: then it ends with this process
 
 
 def run_pipeline(pipeline: Pipeline, mode: Mode | None = None, *, sessions: OpenSession = open_session) -> JobResult:
-    """Run it to its end, or until somebody asks for a stop."""
+    """Run the pipeline until its job ends or a stop is requested."""
     job = make_job(pipeline)
     pipeline = msgspec.structs.replace(pipeline, mode=mode or pipeline.mode)
     clock = SystemClock()
-    with ExitStack() as open_things:
+    with ExitStack() as stack:
         display = display_on(sys.stderr, pipeline.name, clock)
-        open_things.callback(display.close)
+        stack.callback(display.close)
         descriptor = _lock(WorkFolder(pipeline.work), display, clock)
-        open_things.callback(os.close, descriptor)
-        open_things.enter_context(_logging_to(descriptor))
-        run = open_things.enter_context(PipelineRun(pipeline, descriptor, display, clock, sessions))
+        stack.callback(os.close, descriptor)
+        stack.enter_context(_logging_to(descriptor))
+        run = stack.enter_context(PipelineRun(pipeline, descriptor, display, clock, sessions))
         with run.recorded():
-            return run.end(_work(job, run, pipeline))
+            return run.end(_run_job(job, run, pipeline))
 
 
 def plan_pipeline(pipeline: Pipeline, *, sessions: OpenSession = open_session) -> list[str]:
-    """What a run would do now; changes nothing, and does not hinder a run."""
+    """What a run would do now, line by line. Changes nothing, and takes no lock."""
     job = make_job(pipeline)
     clock = SystemClock()
-    with ExitStack() as open_things:
+    with ExitStack() as stack:
         display = display_on(sys.stderr, pipeline.name, clock)
-        open_things.callback(display.close)
+        stack.callback(display.close)
         descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        open_things.callback(os.close, descriptor)
-        run = open_things.enter_context(PipelineRun(pipeline, descriptor, display, clock, sessions))
+        stack.callback(os.close, descriptor)
+        run = stack.enter_context(PipelineRun(pipeline, descriptor, display, clock, sessions))
         with _readable_errors(""):
             return list(job.plan(run))
 
 
 class PipelineRun:
-    """What the job sees of the runner. Use it as a context: signals are its own meanwhile."""
+    """The runner's side of `JobRun`. A context manager, which handles signals within."""
 
     def __init__(
         self, pipeline: Pipeline, descriptor: int, display: Display, clock: Clock, sessions: OpenSession
@@ -120,11 +119,11 @@ class PipelineRun:
         self._folder = WorkFolder(pipeline.work)
         self.work: Path = self._folder.job
         self._process = Process.own()
-        self._open_things = ExitStack()
+        self._stack = ExitStack()
         self._spark: SparkSession | None = None
-        self._is_asked = False
-        self._looked = self._kept = clock.monotonic()
-        # What a signal handler writes to and `wait` reads from: a lock could be held by the very thread it interrupts.
+        self._is_stopping = False
+        self._polled_at = self._written_at = clock.monotonic()
+        # The signal handler writes to this pipe, and `wait` reads it. The interrupted thread could hold a lock.
         self._wakeup, self._waker = os.pipe()
         self._status = Status(
             name=pipeline.name,
@@ -140,120 +139,120 @@ class PipelineRun:
         )
 
     def __enter__(self) -> PipelineRun:
-        self._open_things.callback(os.close, self._wakeup)
-        self._open_things.callback(os.close, self._waker)
+        self._stack.callback(os.close, self._wakeup)
+        self._stack.callback(os.close, self._waker)
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._open_things.callback(signal.signal, number, signal.getsignal(number))
-        self._take_signals()
+            self._stack.callback(signal.signal, number, signal.getsignal(number))
+        self._handle_signals()
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._open_things.__exit__(*failure)  # type: ignore[arg-type]
+        self._stack.__exit__(*failure)  # type: ignore[arg-type]
 
     @property
     def spark(self) -> SparkSession:
         if self._spark is None:
-            self._display.say(f"starting Spark on {self._pipeline.master}")
+            self._display.write_line(f"starting Spark on {self._pipeline.master}")
             with _output_to(self._descriptor):
-                self._spark = self._open_things.enter_context(self._sessions(self._pipeline))
-            self._take_signals()  # Spark has put a handler of its own in place
+                self._spark = self._stack.enter_context(self._sessions(self._pipeline))
+            self._handle_signals()  # Spark has installed its own handler
         return self._spark
 
-    def tell(self, progress: JobProgress) -> None:
+    def report_progress(self, progress: JobProgress) -> None:
         self._status = msgspec.structs.replace(self._status, progress=progress)
         self._display.progress(progress)
-        if self._clock.monotonic() - self._kept >= KEEP_SECONDS:
-            self._keep("stopping" if self._is_asked else "running")
+        if self._clock.monotonic() - self._written_at >= STATUS_SECONDS:
+            self._write_status("stopping" if self._is_stopping else "running")
 
     @property
     def stop_requested(self) -> bool:
         now = self._clock.monotonic()
-        if not self._is_asked and now - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            self._is_asked = self._folder.is_stop_requested(self._process)
-        return self._is_asked
+        if not self._is_stopping and now - self._polled_at >= STOP_POLL_SECONDS:
+            self._polled_at = now
+            self._is_stopping = self._folder.is_stop_requested(self._process)
+        return self._is_stopping
 
     def wait(self, seconds: float) -> None:
         until = self._clock.monotonic() + seconds
         while not self.stop_requested and (left := until - self._clock.monotonic()) > 0:
-            select.select([self._wakeup], [], [], min(left, LOOK_SECONDS))
+            select.select([self._wakeup], [], [], min(left, STOP_POLL_SECONDS))
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """What becomes of the run is in status.json and in the log, whatever it is."""
+        """Record the outcome of the run in status.json and in the log, also for errors."""
         self._folder.clear_stop()
-        self._keep("running")
-        # Not the settings: among Spark's there may be keys to somebody's storage.
-        log.info("run of %s by process %d on %s", self.name, self._process.pid, self._pipeline.master)
+        self._write_status("running")
+        # Without the settings: those of Spark may contain credentials of a storage.
+        log.info("run started pipeline=%s pid=%d master=%s", self.name, self._process.pid, self._pipeline.master)
         try:
-            with _readable_errors(f"; {self._folder.log} has the whole story"):
+            with _readable_errors(f"; for details see {self._folder.log}"):
                 yield
         except BaseException as error:
-            broken_off = isinstance(error, KeyboardInterrupt)
+            is_interrupted = isinstance(error, KeyboardInterrupt)
             self._status = msgspec.structs.replace(
-                self._status, summary="broken off" if broken_off else str(error) or type(error).__name__
+                self._status, summary="interrupted" if is_interrupted else str(error) or type(error).__name__
             )
-            self._keep("stopped" if broken_off else "failed")
-            log.error("run of %s failed", self.name, exc_info=error)
+            self._write_status("stopped" if is_interrupted else "failed")
+            log.error("run failed pipeline=%s", self.name, exc_info=error)
             raise
         finally:
             self._folder.clear_stop()
 
-    def end(self, outcome: JobResult) -> JobResult:
-        self._status = msgspec.structs.replace(self._status, summary=outcome.summary, figures=outcome.figures)
-        self._keep("failed" if not outcome.ok else "stopped" if self._is_asked else "done")
-        log.info("run of %s ended: %s", self.name, outcome)
-        return outcome
+    def end(self, result: JobResult) -> JobResult:
+        self._status = msgspec.structs.replace(self._status, summary=result.summary, figures=result.figures)
+        self._write_status("failed" if not result.ok else "stopped" if self._is_stopping else "done")
+        log.info("run ended pipeline=%s result=%s", self.name, result)
+        return result
 
-    def _keep(self, state: State) -> None:
-        self._kept = self._clock.monotonic()
+    def _write_status(self, state: State) -> None:
+        self._written_at = self._clock.monotonic()
         self._status = msgspec.structs.replace(self._status, state=state, updated_ms=self._clock.now_ms())
-        self._folder.keep(self._status)
+        self._folder.write_status(self._status)
 
-    def _take_signals(self) -> None:
+    def _handle_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._is_asked and number == signal.SIGINT:
+        if self._is_stopping and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self._is_asked = True
+        self._is_stopping = True
         os.write(self._waker, b".")
 
 
-def _work(job: Job, run: PipelineRun, pipeline: Pipeline) -> JobResult:
+def _run_job(job: Job, run: PipelineRun, pipeline: Pipeline) -> JobResult:
     if pipeline.mode == "continuous":
         return job.continuously(run, pipeline.trigger_seconds)
     return job.once(run)
 
 
 @contextmanager
-def _readable_errors(where_more: str) -> Iterator[None]:
+def _readable_errors(hint: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
         if not is_of_spark(error):
             raise
-        raise RunFailed(readable(error) + where_more) from error
+        raise RunFailed(readable(error) + hint) from error
 
 
 def _lock(folder: WorkFolder, display: Display, clock: Clock) -> int:
-    descriptor, until = folder.lock(), clock.monotonic() + LEFT_BEHIND_SECONDS
-    is_told = False
+    descriptor, until = folder.lock(), clock.monotonic() + LOCK_WAIT_SECONDS
+    is_reported = False
     while descriptor is None:
         status = folder.status()
         if status is not None and status.is_active:
             raise PipelineAlreadyRunning(
-                f"{folder.path} is run by process {status.process.pid}; `headrace pipeline stop` ends it in order"
+                f"{folder.path} is in use by process {status.process.pid}; stop it with `headrace pipeline stop`"
             )
         if clock.monotonic() >= until:
             raise PipelineAlreadyRunning(
-                f"{folder.path} is still held by what the last run has left behind; end its Java"
+                f"{folder.path} is still locked by the Java process of the last run; end that process"
             )
-        if not is_told:
-            display.say("waiting for what the last run has left behind")
-            is_told = True
-        select.select([], [], [], LOOK_SECONDS)
+        if not is_reported:
+            display.write_line("waiting for the Java process of the last run to end")
+            is_reported = True
+        select.select([], [], [], STOP_POLL_SECONDS)
         descriptor = folder.lock()
     return descriptor
 
@@ -276,15 +275,15 @@ def _logging_to(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _output_to(descriptor: int) -> Iterator[None]:
-    """What is started meanwhile prints there, and holds it open."""
+    """Redirect stdout and stderr. Processes started within inherit the descriptor and keep it open."""
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [(number, os.dup(number)) for number in (1, 2)]
+    saved = [(number, os.dup(number)) for number in (1, 2)]
     try:
-        for number, _ in kept:
+        for number, _ in saved:
             os.dup2(descriptor, number)
         yield
     finally:
-        for number, before in kept:
+        for number, before in saved:
             os.dup2(before, number)
             os.close(before)

@@ -1,4 +1,4 @@
-"""Files to start from: what `headrace pipeline init` writes. Each passes `lint` as it is."""
+"""Sample pipeline files for `headrace pipeline init`. Each passes `lint` unchanged."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from headrace.model.errors import HeadraceError
-from headrace.pipeline.jobs import JOBS
-from headrace.pipeline.setting_types import near
+from headrace.pipeline.job import JOBS
+from headrace.pipeline.settings import near
 
 HEAD: Final = """\
 # {does}. `headrace pipeline run {file}` runs it; docs/pipelines.md explains every key.
@@ -16,9 +16,9 @@ HEAD: Final = """\
 [pipeline]
 name = "{name}"
 job = "{job}"
-# brokers = "127.0.0.1:9092"      # several divided by commas; else HEADRACE_SERVER
-# mode = "once"                   # or "continuous": go on until it is stopped
-# trigger = "10s"                 # how often, if it is continuous
+# brokers = "127.0.0.1:9092"      # separated by commas; default: HEADRACE_SERVER
+# mode = "once"                   # or "continuous": run until stopped
+# trigger = "10s"                 # interval of continuous mode
 # work = "headrace-pipelines/{name}"   # checkpoints, status and log
 
 [spark]
@@ -32,47 +32,47 @@ TABLES: Final = {
 [archive]
 topics = ["orders"]               # names, or patterns such as "orders-.*"
 path = "archive"                  # a folder, or a URI such as s3://bucket/archive
-# file_bytes = "128MB"            # of the log, for one file
+# file_bytes = "128MB"            # log bytes per file
 # compression = "zstd"
-# from = "earliest"               # of a topic that is not in the archive yet; or latest, or a time
-# on_data_loss = "fail"           # or "skip": what retention took before it was archived
+# from = "earliest"               # for topics that are not in the archive yet; or latest, or a time
+# on_data_loss = "fail"           # or "skip": records that retention removed before they were archived
 # compact = false                 # merge small files
 """,
     "replay": """\
 [replay]
 topics = ["orders"]
-to = "{topic}-replayed"           # a topic; {topic} stands for the name of the one that is read
-archive = "archive"               # without it the topics' own logs are read
+to = "{topic}-replayed"           # a topic; {topic} is replaced by the name of the source topic
+archive = "archive"               # without it the logs of the topics are read
 # from_time = "2026-01-01T00:00:00Z"
 # to_time = "2026-02-01T00:00:00Z"
 # filter = "key IS NOT NULL"      # SQL over key, value, partition, offset, timestamp, headers
-# create = false                  # make the topic, with as many partitions
-# origin_header = false           # say in a header where each record comes from
+# create = false                  # create the target topic, with the partition count of the source
+# origin_header = false           # add headers with source topic, partition and offset
 """,
     "transform": """\
 [transform]
-sql = "{name}.sql"                # or python = "{name}.py", of the shape of Spark Declarative Pipelines
+sql = "{name}.sql"                # or python = "{name}.py", in the style of Spark Declarative Pipelines
 to = "orders-big"                 # the topic for the last SELECT of the file
 
 [transform.sources.orders]        # a view for the file
 topic = "orders"
-# startingOffsets = "earliest"    # every option of the data source can stand here
+# startingOffsets = "earliest"    # any option of the data source
 # valueFormat = "json"
 # valueSchema = "id BIGINT, amount DOUBLE"
-# watermark = "10m"               # how late records may come, for windows and joins
+# watermark = "10m"               # allowed lateness, for windows and joins
 """,
     "report": """\
 [report]
 topics = ["orders"]               # names or patterns
 html = "report.html"
-# since = "24h"                   # for how long ago it was, or a time
-# window = "auto"                 # or such as "5m"
-# subscriptions = []              # all
+# since = "24h"                   # a time, or how long ago
+# window = "auto"                 # or for example "5m"
+# subscriptions = []              # empty: all
 # parquet = "report"              # the figures behind the page
 """,
     "audit": """\
-[[audit.checks]]                  # each has a verdict; the run fails if one found something
-kind = "log"                      # the topic by itself
+[[audit.checks]]                  # the run fails if a check finds something
+kind = "log"                      # the topic alone
 topic = "orders"
 
 # [[audit.checks]]
@@ -105,11 +105,11 @@ WHERE sold.amount > 100
 
 
 class CannotWriteSample(HeadraceError):
-    """There is no such job, or something is there already."""
+    """The job does not exist, or a file exists already."""
 
 
 def write_sample(job: str, path: Path) -> list[str]:
-    """Write it, never over something; the names of the files."""
+    """Write the sample files of a job and return their names; existing files are not overwritten."""
     if job not in JOBS:
         raise CannotWriteSample(f"there is no job {job!r}{near(job, JOBS)}; there are {', '.join(JOBS)}")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or job
@@ -119,7 +119,7 @@ def write_sample(job: str, path: Path) -> list[str]:
         texts[path.with_name(f"{name}.sql")] = SQL
     for target in texts:
         if target.exists():
-            raise CannotWriteSample(f"{target} is there already; name another file")
+            raise CannotWriteSample(f"{target} exists already; choose another file")
     for target, text in texts.items():
         target.write_text(text, "utf-8")
     return [str(target) for target in texts]

@@ -1,31 +1,178 @@
-"""What a pipeline is told: one TOML file, and what the command line sets over it.
+"""Read and check the TOML file of a pipeline, with the settings that the command line overrides.
 
     [pipeline]  name, job, brokers, mode, trigger, work      [spark]  master, conf      [<job>]  the job's own settings
 
-Whatever is wrong is found at once, all of it, and each problem names file, table and key, what is allowed there and,
-for a key that nobody knows, the nearest one that is known. Paths count from the folder in which the file lies.
+- All problems are reported at once. Each names the file, the table and the key, the allowed values and, for an unknown
+  key, the most similar known one.
+- Relative paths are resolved against the folder of the file.
+- A settings type is a msgspec.Struct. Tables within tables are Structs too, or dicts or lists of Structs, or of a
+  tagged union of Structs.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
-from typing import Any, Final, Literal
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec import inspect, structs
 
 from headrace.client.connections.address import parse_addresses
 from headrace.model.durations import InvalidDuration, parse_duration
 from headrace.model.errors import HeadraceError
-from headrace.pipeline.jobs import JOBS, find_job
-from headrace.pipeline.setting_types import near, problems_in, value_of
+from headrace.pipeline.job import JOBS, find_job
+
+_SIZES = {"": 1, "b": 1, "kb": 1000, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SIZES |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+
+
+def parse_size(text: str) -> int:
+    """The bytes of 128MB, 1GiB, 512 kB or 4096; raises ValueError with a message for the user."""
+    number = text.rstrip("BKMGTIbkmgti ")
+    unit = text[len(number) :].strip().lower()
+    if not number.isascii() or not number.isdigit() or unit not in _SIZES:
+        raise ValueError(f"{text!r} is not a size; write 4096, 512kB, 128MB or 1GiB")
+    return int(number) * _SIZES[unit]
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def problems_in(value: Any, kind: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The problems of a value: path and message."""
+    if _is_struct(kind):
+        yield from _problems_in_table(value, kind, path)
+    elif tagged := _tagged(kind):
+        yield from _problems_in_tagged(value, tagged, path)
+    elif get_origin(kind) is dict and isinstance(value, dict):
+        for name, inner in value.items():
+            yield from problems_in(inner, get_args(kind)[1], (*path, name))
+    elif get_origin(kind) is list and isinstance(value, list) and path:
+        for number, inner in enumerate(value, 1):
+            yield from problems_in(inner, get_args(kind)[0], (*path[:-1], f"{path[-1]}[{number}]"))
+    else:
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            reason = "" if str(error).startswith(("Expected `", "Invalid enum")) else f": {error}"
+            yield path, f"takes {shown(kind)}, not {_shown_value(value)}{reason}"
+
+
+def _problems_in_table(value: Any, kind: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if not isinstance(value, dict):
+        yield path, f"must be a table, not {_shown_value(value)}"
+        return
+    fields = {field.encode_name: field for field in structs.fields(kind)}
+    for name in value:
+        if name not in fields:
+            what = f"there is no such key{near(name, fields)}; there are {', '.join(fields)}"
+            yield (*path, name), what if fields else "there is no such key, and no other in this table"
+    for name, field in fields.items():
+        if name in value:
+            yield from problems_in(value[name], field.type, (*path, name))
+        elif field.required:
+            yield (*path, name), f"is missing; it takes {shown(field.type)}"
+
+
+def _problems_in_tagged(
+    value: Any, kinds: dict[str, Any], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    tag_field = next(iter(kinds.values())).__struct_config__.tag_field
+    tag = value.get(tag_field) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        yield path, f"must be a table, not {_shown_value(value)}"
+    elif tag not in kinds:
+        was = "is missing; it" if tag is None else f"is {_shown_value(tag)}, but"
+        yield (*path, tag_field), f"{was} takes one of {', '.join(kinds)}"
+    else:
+        rest = {name: inner for name, inner in value.items() if name != tag_field}
+        yield from _problems_in_table(rest, kinds[tag], path)
+
+
+def value_of(kind: Any, key: str, text: str) -> tuple[list[str], Any]:
+    """The names in a dotted key, and the value in the type of the key. `problems_in` reports unknown names."""
+    names = []
+    while True:
+        if _is_struct(kind):
+            name, _, key = key.partition(".")
+            names.append(name)
+            kind = next((field.type for field in structs.fields(kind) if field.encode_name == name), str)
+        elif get_origin(kind) is dict and key:
+            inner = get_args(kind)[1]
+            # In a table of plain values, such as the settings of Spark, dots are part of the name.
+            name, _, key = key.partition(".") if _is_struct(inner) or get_origin(inner) is dict else (key, "", "")
+            names.append(name)
+            kind = inner
+        else:
+            return ([*names, key] if key else names), _read(kind, text)
+
+
+def shown(kind: Any) -> str:
+    return _shown_type(inspect.type_info(kind))
+
+
+def _shown_type(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.LiteralType):
+        return "one of " + ", ".join(map(str, kind.values))
+    if isinstance(kind, inspect.UnionType):
+        inner = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+        return " or ".join(dict.fromkeys(_shown_type(one) for one in inner))
+    if isinstance(kind, inspect.ListType | inspect.VarTupleType | inspect.SetType | inspect.FrozenSetType):
+        return f"a list of {_shown_type(kind.item_type)}"
+    names = {
+        inspect.StrType: "text",
+        inspect.IntType: "a whole number",
+        inspect.FloatType: "a number",
+        inspect.BoolType: "true or false",
+    }
+    return names.get(type(kind), "a table")
+
+
+def _shown_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _read(kind: Any, text: str) -> Any:
+    """Convert text to the expected type. What does not fit stays text, which `problems_in` then reports."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if text[:1] not in ("[", "{"):
+        if str in kinds:
+            return text
+        if any(get_origin(one) in (list, tuple) or one in (list, tuple) for one in kinds):
+            return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _tagged(kind: Any) -> dict[str, Any]:
+    """The Structs of a tagged union, by tag; none for any other type."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    if not kinds or not all(_is_struct(one) for one in kinds):
+        return {}
+    return {str(one.__struct_config__.tag): one for one in kinds}
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
 
 BROKERS_DEFAULT: Final = "127.0.0.1:9092"
 WORK_FOLDERS: Final = "headrace-pipelines"
-"""Beside the file: one folder for each pipeline, named as it is."""
+"""Next to the file: contains one work folder per pipeline, with its name."""
 
 Mode = Literal["once", "continuous"]
 
@@ -44,14 +191,14 @@ class PipelineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SparkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[spark]`; `conf` holds Spark's own settings by their names."""
+    """`[spark]`; `conf` maps the names of Spark's settings to values."""
 
     master: str = "local[*]"
     conf: dict[str, str | bool | int | float] = {}
 
 
 class SettingsProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong; `table` and `key` are empty where it concerns the whole."""
+    """One problem; `table` and `key` are empty if it concerns the whole file."""
 
     file: str
     table: str
@@ -60,8 +207,8 @@ class SettingsProblem(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        place = f"[{self.table}] {self.key}".rstrip() if self.table else self.key
-        return f"{self.file}: {place}: {self.what}" if place else f"{self.file}: {self.what}"
+        where = f"[{self.table}] {self.key}".rstrip() if self.table else self.key
+        return f"{self.file}: {where}: {self.what}" if where else f"{self.file}: {self.what}"
 
 
 class InvalidPipeline(HeadraceError):
@@ -75,7 +222,7 @@ class InvalidPipeline(HeadraceError):
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """One pipeline, ready to run. `folder`: from where paths count; `work`: what it keeps between runs."""
+    """A checked pipeline. `folder`: resolves relative paths; `work`: its state between runs."""
 
     name: str
     job: str
@@ -91,20 +238,20 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 
 def read_pipeline(path: Path, changes: Sequence[str] = (), *, brokers: str = BROKERS_DEFAULT) -> Pipeline:
-    """The pipeline of a file; `changes` are `table.key=value`, `brokers` those to ask where the file names none."""
+    """The pipeline of a file, changed by `changes` (`table.key=value`). `brokers`: used if the file names none."""
     return _pipeline(str(path), path.absolute().parent, read_tables(path), changes, brokers)
 
 
 def pipeline_of_job(
     job: str, changes: Sequence[str], *, folder: Path | None = None, brokers: str = BROKERS_DEFAULT
 ) -> Pipeline:
-    """A pipeline without a file: it is named as its job, and all else is said by `changes`."""
+    """A pipeline without a file: it has the name of its job and the settings of `changes`."""
     tables: dict[str, Any] = {"pipeline": {"name": job, "job": job}}
     return _pipeline("--set", folder or Path.cwd(), tables, changes, brokers)
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """What stands in the file, unchecked."""
+    """The tables of the file, unchecked."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -128,7 +275,7 @@ def _pipeline(file: str, folder: Path, tables: dict[str, Any], changes: Sequence
     spark = msgspec.convert(tables.get("spark", {}), SparkTable)
     try:
         settings = msgspec.convert(tables.get(pipeline.job, {}), kinds[pipeline.job])
-    except msgspec.ValidationError as error:  # what the settings' own check refuses
+    except msgspec.ValidationError as error:  # raised by `__post_init__` of the settings
         raise InvalidPipeline([SettingsProblem(file, pipeline.job, "", str(error))]) from None
     return Pipeline(
         name=pipeline.name,
@@ -146,7 +293,7 @@ def _pipeline(file: str, folder: Path, tables: dict[str, Any], changes: Sequence
 
 
 def _kinds(file: str, tables: Mapping[str, Any], changes: Sequence[str]) -> dict[str, type[msgspec.Struct]]:
-    """The tables that may be there, which depends on the job."""
+    """The tables that the job allows, and their types."""
     pipeline = tables.get("pipeline")
     job = pipeline.get("job") if isinstance(pipeline, dict) else None
     job = next((text.partition("=")[2] for text in reversed(changes) if text.startswith("pipeline.job=")), job)
@@ -212,7 +359,7 @@ def _why_unknown(table: str, known: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Times as text, which is how jobs take them: TOML has a type of its own for those without quotes."""
+    """Convert unquoted TOML dates and times to text, which jobs expect."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""What went wrong in Spark, in a line: the Python cause first, not eighty lines of Java.
+"""Summarize an error of Spark in one line: the Python cause first, not eighty lines of Java.
 
-An error of Spark's holds the whole way that it came: Java's stack, the worker's traceback in the middle of it, the
-query's plan. The innermost Python error says what happened; where there is none, Spark's own first sentence does.
+An error of Spark contains Java's stack, the worker's traceback in the middle of it, and the query's plan. The innermost
+Python error says what happened; without one, the first sentence of Spark does.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ def is_of_spark(error: BaseException) -> bool:
 
 
 def readable(error: BaseException, own_file: str = "") -> str:
-    """One line; with the place in `own_file`, if the error came from there."""
+    """One line; with the line number in `own_file`, if the error was raised there."""
     text = str(error)
     cause = _python_cause(text, own_file) or _spark_cause(text) or _java_cause(text) or _first_line(text)
     cause = cause or type(error).__name__
     return cause if len(cause) <= _LENGTH_MAX else cause[: _LENGTH_MAX - 3] + "..."
 
 
-def place_in(error: BaseException, own_file: str) -> str:
-    """` (file.py, line 12)` for an error that was raised in this process below the file's code; else nothing."""
-    place, frame = "", error.__traceback__
+def location_in(error: BaseException, own_file: str) -> str:
+    """` (file.py, line 12)` for an error that was raised in this process from code of the file; else empty."""
+    location, frame = "", error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == own_file:
-            place = f" ({own_file}, line {frame.tb_lineno})"
+            location = f" ({own_file}, line {frame.tb_lineno})"
         frame = frame.tb_next
-    return place
+    return location
 
 
 def _python_cause(text: str, own_file: str) -> str | None:
-    """The last error of the last traceback: the ones before it were wrapped by it."""
+    """The last error of the last traceback: it wraps the earlier ones."""
     _, found, tail = text.rpartition(_TRACEBACK)
     if not found:
         return None
@@ -53,8 +53,8 @@ def _python_cause(text: str, own_file: str) -> str | None:
             return None
         kind = error["kind"].rpartition(".")[2]
         what = (error["what"] or "").strip()
-        place = [frame["line"] for frame in _FRAME.finditer(tail) if frame["file"] == own_file]
-        return f"{kind}: {what}".rstrip(": ") + (f" ({own_file}, line {place[-1]})" if place else "")
+        lines = [frame["line"] for frame in _FRAME.finditer(tail) if frame["file"] == own_file]
+        return f"{kind}: {what}".rstrip(": ") + (f" ({own_file}, line {lines[-1]})" if lines else "")
     return None
 
 
@@ -67,7 +67,7 @@ def _spark_cause(text: str) -> str | None:
 
 
 def _java_cause(text: str) -> str | None:
-    """The innermost: the ones before it wrap it."""
+    """The innermost cause: the earlier ones wrap it."""
     causes = [found["what"].strip() for found in _JAVA.finditer(text)]
     return causes[-1] if causes else None
 

@@ -1,12 +1,12 @@
-"""What a pipeline's work folder tells: how it stands, and whether it was asked to stop.
+"""The work folder of a pipeline: status of the last run, stop requests, lock and log.
 
-    status.json     how the present or the last run stands; replaced in one step
-    stop            a request to stop, with the identity of the run that is meant; an older run's is void
-    log             what the runs told, Java and all; whoever runs holds a lock on it, its Java included
-    job/            the job's own: checkpoints and the like
+    status.json     the status of the current or last run; replaced atomically
+    stop            a stop request with the identity of the run; a request for an earlier run has no effect
+    log             output of the runs, including Java's; a run holds a lock on it, and so does its Java process
+    job/            state of the job: checkpoints and the like
 
-A run that was killed cannot say so. Its process is named in status.json with the boot of the host and the time of its
-start, so that nobody takes another process of the same number for it: a run whose process is gone has died.
+status.json identifies the process of a run by host, boot, pid and start time, so that a reused pid is not mistaken for
+it. A run whose process is gone, for example after a kill, has died.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from headrace.runtime.permissions import FILE_MODE, FOLDER_MODE
 
 State = Literal["running", "stopping", "done", "stopped", "failed", "died"]
 
-UNDER_WAY: Final = ("running", "stopping")
+ACTIVE_STATES: Final = ("running", "stopping")
 LOG_BYTES_MAX: Final = 16 << 20
 
 
 class PipelineAlreadyRunning(HeadraceError):
-    """The pipeline is run by another process."""
+    """Another process runs the pipeline."""
 
 
 class StateUnreadable(HeadraceError):
-    """A work folder's status.json is not what a runner wrote."""
+    """The status.json of a work folder cannot be decoded."""
 
 
 class Process(msgspec.Struct, frozen=True):
-    """One process of one boot of one host; `started` is in ticks since the boot, where that can be known."""
+    """The identity of a process; `started` is in ticks since the boot, empty where that is unknown."""
 
     host: str
     boot: str
@@ -52,13 +52,13 @@ class Process(msgspec.Struct, frozen=True):
         return cls(socket.gethostname(), _boot(), pid, _started(pid))
 
     @property
-    def is_here(self) -> bool:
+    def is_on_this_host(self) -> bool:
         return self.host == socket.gethostname()
 
     @property
-    def lives(self) -> bool:
-        """Whether it is there; asked of a process of another host, it is taken to be."""
-        if not self.is_here:
+    def is_alive(self) -> bool:
+        """Whether the process exists; a process of another host is assumed to."""
+        if not self.is_on_this_host:
             return True
         if self.boot != _boot():
             return False
@@ -66,7 +66,7 @@ class Process(msgspec.Struct, frozen=True):
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:  # somebody else's, so it is there
+        except PermissionError:  # it exists and belongs to another user
             pass
         return self.started == _started(self.pid)
 
@@ -88,11 +88,11 @@ class Status(msgspec.Struct, frozen=True):
 
     @property
     def is_active(self) -> bool:
-        return self.state in UNDER_WAY
+        return self.state in ACTIVE_STATES
 
 
 class WorkFolder:
-    """The folder of one pipeline, as its runner and those who watch it see it."""
+    """The work folder of one pipeline, for its runner and for `headrace pipeline status` and `stop`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,22 +102,22 @@ class WorkFolder:
         self._stop = path / "stop"
 
     def status(self) -> Status | None:
-        """How it stands; None if it never ran. A run whose process is gone has died."""
+        """The status of the last run; None if the pipeline never ran. A run whose process is gone has died."""
         try:
             found = msgspec.json.decode(self._status.read_bytes(), type=Status)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as error:
             raise StateUnreadable(
-                f"{self._status} cannot be read: {error}; remove it, and it is written anew"
+                f"{self._status} cannot be read: {error}; remove it, and the next run writes it again"
             ) from None
-        if found.is_active and not found.process.lives:
+        if found.is_active and not found.process.is_alive:
             return msgspec.structs.replace(found, state="died")
         if found.state == "running" and self.is_stop_requested(found.process):
             return msgspec.structs.replace(found, state="stopping")
         return found
 
-    def keep(self, status: Status) -> None:
+    def write_status(self, status: Status) -> None:
         scratch = self._status.with_suffix(".new")
         scratch.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
         scratch.replace(self._status)
@@ -137,10 +137,10 @@ class WorkFolder:
         self._stop.unlink(missing_ok=True)
 
     def lock(self) -> int | None:
-        """Make the folder and take it: the descriptor of its log, which holds the lock as long as anybody has it open.
+        """Create and lock the folder. Returns the descriptor of its log, or None if another process holds the lock.
 
-        None if somebody else has it. It is the log because Java gets that as its output, and Java may outlive a
-        runner that was killed by the second that it takes to notice.
+        The lock is on the log because Java inherits that as its output: it is held until both have closed the
+        descriptor, and Java may outlive a killed runner by about a second.
         """
         self.path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         self.job.mkdir(FOLDER_MODE, exist_ok=True)
@@ -168,6 +168,6 @@ def _started(pid: int) -> str:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    # The name stands in parentheses and may hold anything; behind it the state, and as the 20th word the start.
+    # The command name is in parentheses and may contain any character. The state and, as 20th word, the start follow.
     words = text.rpartition(")")[2].split()
     return "" if words[0] == "Z" else words[19]

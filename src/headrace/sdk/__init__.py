@@ -1,6 +1,6 @@
-"""What application developers import: `Client`, `AsyncClient`, and the words of their messages.
+"""The public API for applications: `Client`, `AsyncClient`, their messages, records and errors.
 
-from headrace import Client                 all of it stands there, too, and is imported when it is first used
+All names are also exported by `headrace`, which imports them on first use: `from headrace import Client`.
 """
 
 from headrace.client.errors import CommitInDoubt, DeliveryTimedOut, Unreachable

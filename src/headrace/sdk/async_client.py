@@ -1,4 +1,4 @@
-"""`AsyncClient`: streams, queues, requests and transactions of a Headrace cluster, for asyncio.
+"""`AsyncClient`: queues, streams, requests and transactions of a Headrace cluster, for asyncio.
 
     async with AsyncClient("127.0.0.1:9092") as client:
         await client.publish("orders", {"id": 1}, key="c-42")
@@ -6,9 +6,10 @@
             async with message:
                 print(message.json())
 
-Nothing is sent before it is needed, and everything that fails for a while is tried again, with jittered back-off, until
-`timeout`. Every error is a `HeadraceError` that says what was wrong. Use it on one loop; `Client` is its twin for
-threads. `stop` ends what waits for messages; leaving the client gives back what is not settled.
+- Connections are opened on first use. Retriable errors are retried with jittered back-off until `timeout`.
+- Every error is a `HeadraceError` that says what was wrong.
+- A client belongs to one event loop; `Client` is the synchronous counterpart, for threads.
+- `stop` ends iterations over messages; closing the client releases its unsettled messages.
 """
 
 from __future__ import annotations
@@ -49,12 +50,11 @@ Source = TypeVar("Source", AsyncMessages, AsyncStream)
 
 
 class AsyncClient:
-    """One per process will do: it may be shared by all tasks of its loop.
+    """One client per process is enough: all tasks of its loop may share it.
 
-    `address` names brokers to begin with, "host:port,host:port"; the others are found through them. `timeout` is how
-    long a call is tried again. `create_topics`: whether topics are made by the first who publishes or subscribes to
-    them. `compression`: none, gzip, snappy, lz4 or zstd. `cluster`: one that is there already, over whichever
-    transport, instead of an address.
+    `address` lists bootstrap brokers, "host:port,host:port". `timeout` is how long a call is retried. `create_topics`:
+    publishing or subscribing to a topic that does not exist creates it. `compression`: none, gzip, snappy, lz4 or zstd.
+    `cluster`: an existing cluster connection, over any transport, instead of an address.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class AsyncClient:
         await self.close()
 
     def stop(self) -> None:
-        """Hand out no more messages: iterations end, `work` and `respond` return when their handlers have. Good for a
-        signal: `loop.add_signal_handler(SIGTERM, client.stop)`. Publishing goes on until `close`."""
+        """Deliver no more messages: iterations end; `work` and `respond` return when their handlers have. Suitable for
+        a signal handler: `loop.add_signal_handler(SIGTERM, client.stop)`. Publishing is possible until `close`."""
         self._is_stopped = True
         for source in list(self._sources):
             source.stop()
 
     async def close(self) -> None:
-        """Stop, give back what is not settled, write what is on its way, and close the connections."""
+        """Stop, release unsettled messages, flush pending writes, and close the connections."""
         self.stop()
         try:
             for source in list(self._sources):
@@ -130,13 +130,12 @@ class AsyncClient:
         tags: Iterable[str] = (),
         partition: int | None = None,
     ) -> Receipt:
-        """Write one message; returns when it is on disk, wherever it has to be.
+        """Write one message; returns when every in-sync replica has it on disk.
 
-        `value` is bytes, text, None, or anything that JSON can say: dicts, dataclasses, Structs, pydantic models.
+        `value` is bytes, text, None, or a value with a JSON form: dicts, dataclasses, Structs, pydantic models.
         Messages with the same `key` stay in order. `delay` ("5m", seconds), `deliver_at` and `repeat` ("every 10s",
-        or cron) let it come later: see docs/delays.md; such a receipt can be given to `cancel`. `priority` (0 to 9),
-        `ttl` and `tags` are for subscriptions that look at them, `dedup_id` for topics with a window: see
-        docs/queues.md.
+        or cron) deliver it later (docs/delays.md); `cancel` takes the receipt of such a message. `priority` (0 to 9),
+        `ttl` and `tags` are used by subscriptions, `dedup_id` by topics with a dedup window (docs/queues.md).
         """
         message = NewMessage(
             value=value,
@@ -154,19 +153,19 @@ class AsyncClient:
         return await self._publishing.publish(topic, message)
 
     async def publish_many(self, topic: str, messages: Iterable[Any]) -> list[Receipt]:
-        """Write many at once: values, or `NewMessage`s where they need more than a value.
+        """Write many messages at once: values, or `NewMessage`s for messages with a key, headers or other options.
 
-        Raises `PublishFailed` if some failed; it has the receipts of the others.
+        Raises `PublishFailed` if any failed; it has the receipts of the others.
         """
         return await self._publishing.publish_many(topic, messages)
 
     async def cancel(self, receipt: Receipt) -> None:
-        """Let a message not come that was published with a delay. Raises `InvalidRecordState` if it is too late."""
+        """Cancel a delayed message. Raises `InvalidRecordState` if it was already delivered or cancelled."""
         await self._publishing.cancel(receipt)
 
     def transaction(self, transactional_id: str, *, timeout: Duration = 60.0) -> AsyncTransaction:
-        """`async with client.transaction("payments-1") as tx:` commits at the end and aborts on an exception. Readers
-        see all of it or nothing. See `headrace.sdk.transaction` for what the id means."""
+        """A transaction, to be used as a context manager: the end commits, an exception aborts. `read_committed`
+        readers see all of its writes or none. `headrace.sdk.transaction` explains the id."""
         return self._publishing.transaction(transactional_id, duration_seconds(timeout))
 
     # --- requests and replies ---
@@ -178,9 +177,9 @@ class AsyncClient:
         *,
         key: str | bytes | None = None,
         headers: Headers | None = None,
-        timeout: Duration = 30.0,  # noqa: ASYNC109 - the request carries it, for whoever answers
+        timeout: Duration = 30.0,  # noqa: ASYNC109 - also sent with the request, as its time to live
     ) -> Reply:
-        """Ask whoever answers requests in this topic, and wait for the reply. Raises `RequestTimedOut`."""
+        """Send a request to the topic's responders, and wait for the reply. Raises `RequestTimedOut`."""
         body, encoded = encode_body(value, headers)
         requests = self._requests or await self._open_requests()
         reply = await requests.request(
@@ -200,12 +199,11 @@ class AsyncClient:
         *,
         concurrency: int = 16,
     ) -> None:
-        """Answer requests with what the handler returns, until `stop`. A request whose time is over is left out; one
-        whose handler raises comes again, like any message."""
+        """Reply to requests with the result of the handler, until `stop`. Expired requests are skipped. A request whose
+        handler raises is redelivered, like any message."""
         async with Responder(self.cluster) as responder:
             messages = self.subscribe(topic, subscription, prefetch=concurrency, concurrency=concurrency)
-            answering = RequestReplier(responder, self.cluster.clock)
-            await run_handlers(messages, handler, concurrency, answering)
+            await run_handlers(messages, handler, concurrency, RequestReplier(responder, self.cluster.clock))
 
     # --- queues ---
 
@@ -220,19 +218,19 @@ class AsyncClient:
         lease: Duration | None = None,
         max_work: Duration = "1h",
     ) -> AsyncMessages:
-        """The messages of a subscription, as they come: each is this client's until it is settled.
+        """The messages of a subscription as they arrive, each leased to this client until it is settled.
 
-        The subscription is made on first use: it begins with the oldest message ("earliest"), or with what comes from
-        now on ("latest"). `prefetch` is how many messages are taken at once; take 1 for long work, so that others get
-        theirs. `concurrency` is how many may be in hand unsettled before the iteration waits. `lease` is how long after
-        a crash of this client its messages come back, if not as the subscription is configured; while it lives, it
-        extends them for up to `max_work`.
+        The first use creates the subscription, at the oldest message ("earliest") or at the end of the topic
+        ("latest"). `prefetch` is the number of messages per lease request; use 1 for long work, so that other consumers
+        get messages too. `concurrency` limits the unsettled messages; at the limit the iteration waits. `lease`
+        overrides the lease time of the subscription, after which the messages of a crashed client are redelivered; a
+        running client extends its leases for up to `max_work`.
         """
         if prefetch < 1 or (concurrency is not None and concurrency < 1):
             raise InvalidRequest("prefetch and concurrency are at least 1")
         lease_seconds = None if lease is None else duration_seconds(lease)
-        how = SubscribeOptions(start, prefetch, concurrency, lease_seconds, duration_seconds(max_work))
-        return self._opened(AsyncMessages(self.cluster, topic, subscription, how, self._publishing.ensure_topic))
+        options = SubscribeOptions(start, prefetch, concurrency, lease_seconds, duration_seconds(max_work))
+        return self._opened(AsyncMessages(self.cluster, topic, subscription, options, self._publishing.ensure_topic))
 
     async def work(
         self,
@@ -246,10 +244,11 @@ class AsyncClient:
         lease: Duration | None = None,
         max_work: Duration = "1h",
     ) -> None:
-        """Call the handler with every message, so many at a time, until `stop`.
+        """Call the handler with every message, up to `concurrency` at a time, until `stop`.
 
-        A return acks; an exception gives the message back, to come again after the subscription's back-off; `Retry`
-        and `Reject` say more. An ordinary function runs in a thread, with the sync twin of the message.
+        A return acks the message. An exception nacks it, to be redelivered after the subscription's back-off; `Retry`
+        sets the delay, and `Reject` makes it a dead letter. A handler that is an ordinary function runs in a thread and
+        gets a synchronous `Message`.
         """
         messages = self.subscribe(
             topic,
@@ -270,13 +269,13 @@ class AsyncClient:
         start: Start = "earliest",
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Make it, if it is not there, and configure it: see docs/queues.md for the names."""
+        """Create the subscription if it does not exist, and configure it; docs/queues.md lists the configs."""
         await self._publishing.ensure_topic(topic)
         position = Position(START if start == "earliest" else END)
         await SubscriptionAdmin(self.cluster).create(topic, subscription, position, configs)
 
     async def dead_letters(self, topic: str) -> list[DeadLetter]:
-        """Those of the topic's messages that nobody could work on, and that were neither sent back nor discarded."""
+        """The dead letters of the topic that were neither redriven nor discarded."""
         queue = await self._dead_letter_queue(topic)
         if queue is None:
             return []
@@ -284,7 +283,7 @@ class AsyncClient:
             return [letter async for letter, _ in letters]
 
     async def redrive(self, topic: str, letters: Sequence[DeadLetter] = ()) -> RedriveResult:
-        """Send dead letters back to where they come from: these, or all."""
+        """Send these dead letters, or all, back to their topics."""
         queue = await self._dead_letter_queue(topic)
         return (
             RedriveResult()
@@ -302,15 +301,15 @@ class AsyncClient:
         start: Start = "earliest",
         commit: Committing = "auto",
     ) -> AsyncStream:
-        """The records of topics in the order of their partitions, for as long as you like; with a group its members
-        share them. See `headrace.sdk.streams` for when a record counts as done."""
+        """The records of topics, in order per partition; the members of a group share the partitions.
+        `headrace.sdk.streams` explains when a record counts as processed."""
         names = [topics] if isinstance(topics, str) else list(topics)
         return self._opened(AsyncStream(self.cluster, names, group, start, commit))
 
     async def create_topic(
         self, topic: str, *, partitions: int | None = None, configs: Mapping[str, str] | None = None
     ) -> bool:
-        """Make it; False if it is there already, as it is."""
+        """Create the topic; False if it exists already, which leaves it as it is."""
         try:
             await TopicAdmin(self.cluster).create(NewTopic(topic, partitions or -1, configs=configs or {}))
         except TopicAlreadyExists:
@@ -326,7 +325,7 @@ class AsyncClient:
         return source
 
     async def _dead_letter_queue(self, topic: str) -> DeadLetterQueue | None:
-        """None as long as nothing has died."""
+        """None if the topic has no dead letters yet."""
         queue = DeadLetterQueue(self.cluster, topic)
         try:
             await self.cluster.call_with_retries(lambda: self.cluster.topic(queue.name))
@@ -344,7 +343,7 @@ class AsyncClient:
 
 
 class _ExplainingCluster(Cluster):
-    """Says what to do when there is no broker."""
+    """Adds to the error what to do when no broker is reachable."""
 
     async def any_transport(self) -> Transport:
         try:

@@ -1,4 +1,4 @@
-"""What a handler may raise to say how its message goes on, and what the client tells beyond the refusals of brokers."""
+"""Exceptions that handlers raise to settle a message, and errors of the SDK."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.sdk.times import Duration
 
 
 class Reject(Exception):
-    """Raise it in a handler: nobody can work on this message. It becomes a dead letter, with this as its reason."""
+    """Raise it in a handler to make the message a dead letter, with this text as the reason."""
 
 
 class Retry(Exception):
-    """Raise it in a handler: let the message come again, after `delay`, or after the subscription's back-off."""
+    """Raise it in a handler to have the message redelivered, after `delay` or the subscription's back-off."""
 
     def __init__(self, reason: str = "", delay: Duration | None = None) -> None:
         super().__init__(reason)
@@ -22,16 +22,16 @@ class Retry(Exception):
 
 
 class LeaseLost(InvalidRecordState):
-    """The message was not settled: its lease is over, and it is or will be delivered again."""
+    """The message was not settled: its lease has ended, and it is or will be redelivered."""
 
 
 class NotEncodable(InvalidRecord):
-    """A value is bytes, text, None, or something that can be written as JSON."""
+    """The value is not bytes, text or None, and has no JSON form."""
 
 
 class PublishFailed(HeadraceError):
-    """Some of many messages were not written, or not known to be. `receipts` are in the order of the messages, None
-    for those that failed; `failures` says why, by their index."""
+    """Some messages were not written, or it is unknown whether they were. `receipts` has one entry per message, None
+    for a failed one; `failures` maps the index of a failed message to its error."""
 
     def __init__(self, receipts: Sequence[Receipt | None], failures: Mapping[int, HeadraceError]) -> None:
         first = min(failures)

@@ -1,6 +1,6 @@
-"""What an application gets: records of a stream, replies to its requests, and (in `messages`) leased messages.
+"""What applications receive: records of a stream, replies to requests, and (in `messages`) leased messages.
 
-All are read in the same way: `value` is the bytes, `text` and `json()` read them, `headers` are text.
+All are read in the same way: `value` is the bytes, `text` and `json()` decode them, `headers` are text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RawHeaders = Sequence[tuple[str, bytes | None]]
 
 
 class Undecodable(InvalidRecord):
-    """The value is not what it was read as."""
+    """The value cannot be decoded as requested."""
 
 
 class Payload:
@@ -49,8 +49,8 @@ class Payload:
     @overload
     def json(self, type: type[T]) -> T: ...
     def json(self, type: Any = Any) -> Any:  # noqa: A002 - as msgspec calls it
-        """The value as JSON says it: as plain values, or as a `type` (a dataclass, a Struct, a model, `list[int]`).
-        Raises `Undecodable` if it is not JSON, or not that type."""
+        """The value decoded from JSON: as plain values, or as a `type` (a dataclass, a Struct, a model, `list[int]`).
+        Raises `Undecodable` if it is not JSON, or does not match the type."""
         try:
             validate = getattr(type, "model_validate_json", None)  # a pydantic model
             if validate is not None:
@@ -61,7 +61,7 @@ class Payload:
 
     @property
     def headers(self) -> dict[str, str]:
-        """By name, the last of each, as text; `raw_headers` has them as they are."""
+        """The last header of each name, as text; `raw_headers` has all of them as bytes."""
         return {name: (value or b"").decode("utf-8", "replace") for name, value in self.raw_headers}
 
     @property
@@ -70,19 +70,19 @@ class Payload:
 
 
 class Reply(Payload):
-    """The answer to a request."""
+    """The reply to a request."""
 
 
 class Received(Payload):
-    """A message with its place in a topic."""
+    """A message with its position in a topic."""
 
     __slots__ = ("id", "raw_key", "timestamp_ms")
 
     def __init__(
-        self, place: MessageId, timestamp_ms: int, key: bytes | None, value: bytes | None, raw_headers: RawHeaders
+        self, message_id: MessageId, timestamp_ms: int, key: bytes | None, value: bytes | None, raw_headers: RawHeaders
     ) -> None:
         super().__init__(value, raw_headers)
-        self.id = place
+        self.id = message_id
         self.raw_key = key
         self.timestamp_ms = timestamp_ms
 
@@ -91,7 +91,7 @@ class Received(Payload):
 
     @property
     def key(self) -> str | None:
-        """As text; `raw_key` has the bytes."""
+        """The key as text; `raw_key` has the bytes."""
         return None if self.raw_key is None else self.raw_key.decode("utf-8", "replace")
 
     @property
@@ -116,7 +116,7 @@ class Received(Payload):
 
 
 class Record(Received):
-    """A record of a stream; `stream` is where it was read from, and `membership` who that was then in its group."""
+    """A record of a stream. `membership`: the group member that `stream` was when it read the record."""
 
     __slots__ = ("membership", "stream")
 

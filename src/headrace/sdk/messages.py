@@ -2,11 +2,11 @@
 
     async for message in client.subscribe("orders", "billing"):
         async with message:
-            ...                     the end acks it; an exception gives it back, to come again later
+            ...                     the end acks it; an exception nacks it, to be redelivered
 
-Whatever is leased here is extended every third of a lease, whether it is in somebody's hands or waits for them, until
-it is settled; but nobody has it for longer than `work_seconds_max`. What nobody has taken at the end is given back, and
-that does not count as a delivery.
+- The client extends its leases every third of the lease time, for prefetched and delivered messages, until they are
+  settled, but none for longer than `work_seconds_max`.
+- Closing releases the prefetched messages; that does not count as a delivery attempt.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from headrace.wire.messages.queues import SettleItem
 
 log = logging.getLogger("headrace")
 
-_WAIT_SECONDS = 30.0  # of one Lease; then it is asked again
-_GIVE_BACK_SECONDS = 5.0
+_WAIT_SECONDS = 30.0  # long poll of one Lease request
+_RELEASE_SECONDS = 5.0
 _LEASE_CONFIG, _LEASE_DEFAULT_MS = "share.record.lock.duration.ms", 30_000
-_EXTENSIONS_PER_LEASE = 3  # extensions, so that one miss is no harm
+_EXTENSIONS_PER_LEASE = 3  # one failed extension does no harm
 
 
 class SubscribeOptions(msgspec.Struct, frozen=True):
-    """How messages are taken; what the fields mean stands at `AsyncClient.subscribe`."""
+    """The options of a consumer; `AsyncClient.subscribe` documents them."""
 
     start: str
     prefetch: int
@@ -53,8 +53,8 @@ class SubscribeOptions(msgspec.Struct, frozen=True):
 
 
 class AsyncMessage(Received):
-    """A leased message. Settle it by `async with`, or by one of the methods, which raise `LeaseLost` if it is no
-    longer this client's."""
+    """A leased message. Settle it with `async with`, or by one of the methods, which raise `LeaseLost` if the lease
+    has ended."""
 
     __slots__ = ("_messages", "attempt", "delivered_at", "is_settled", "leased")
 
@@ -67,21 +67,21 @@ class AsyncMessage(Received):
         self._messages = messages
 
     async def ack(self) -> None:
-        """It is done, and never comes back. Returns when that is on disk."""
-        await self._settled(lambda: self._messages.subscription.ack([self.leased]))
+        """Mark the message as done: it is never redelivered. Returns when that is on disk."""
+        await self._settle(lambda: self._messages.subscription.ack([self.leased]))
 
     async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """It is to come again: after the delay, or after the subscription's back-off."""
+        """Redeliver the message, after the delay or after the subscription's back-off."""
         seconds = None if delay is None else duration_seconds(delay)
         subscription = self._messages.subscription
-        await self._settled(lambda: subscription.nack([self.leased], delay_seconds=seconds, reason=reason))
+        await self._settle(lambda: subscription.nack([self.leased], delay_seconds=seconds, reason=reason))
 
     async def reject(self, reason: str | None = None) -> None:
-        """Nobody can work on it: it becomes a dead letter."""
-        await self._settled(lambda: self._messages.subscription.reject([self.leased], reason))
+        """Make the message a dead letter."""
+        await self._settle(lambda: self._messages.subscription.reject([self.leased], reason))
 
     async def extend(self, time: Duration | None = None) -> None:
-        """Have it for so long from now on. Nobody needs to call this to keep a message while he works on it."""
+        """Set the rest of the lease to this time. Not needed during normal work: the client extends its leases."""
         self._check_unsettled()
         seconds = None if time is None else duration_seconds(time)
         _raise_failed(await self._messages.subscription.extend([self.leased], seconds))
@@ -92,12 +92,12 @@ class AsyncMessage(Received):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
-        """An `Exception` has gone into the log and the message's next delivery when this returns; it goes no further,
-        so that a loop over messages survives what is wrong with one of them."""
+        """Settle the message by the outcome of the block. An `Exception` is logged and leads to a redelivery; it is not
+        raised, so that a loop over messages survives a message that fails."""
         try:
             if self.is_settled:
                 if isinstance(error, Exception):
-                    log.warning("%s was settled, and then failed", self.id, exc_info=error)
+                    log.warning("handler failed after it settled the message message=%s", self.id, exc_info=error)
             elif error is None:
                 await self.ack()
             elif isinstance(error, Exception):
@@ -105,26 +105,26 @@ class AsyncMessage(Received):
             else:
                 await self._messages.give_back([self])
         except LeaseLost as lost:
-            log.warning("%s was worked on, but not settled: %s", self.id, lost.message)
+            log.warning("message was processed but not settled message=%s error=%r", self.id, lost.message)
         except HeadraceError as failure:
-            log.warning("%s was worked on; it may come again: %s", self.id, failure.message)
+            log.warning("settling failed, message may be redelivered message=%s error=%r", self.id, failure.message)
         return isinstance(error, Exception)
 
     async def _fail(self, error: Exception) -> None:
         if isinstance(error, Reject):
-            log.warning("%s is rejected: %s", self.id, error)
+            log.warning("message rejected message=%s reason=%r", self.id, str(error))
             await self.reject(str(error))
         elif isinstance(error, Retry):
             await self.nack(error.delay, str(error))
         else:
-            log.warning("%s failed at attempt %d", self.id, self.attempt, exc_info=error)
+            log.warning("handler failed message=%s attempt=%d", self.id, self.attempt, exc_info=error)
             await self.nack(reason=f"{type(error).__name__}: {error}")
 
-    async def _settled(self, ask: _SettleCall) -> None:
+    async def _settle(self, send: _SettleCall) -> None:
         self._check_unsettled()
         self.is_settled = True
         try:
-            _raise_failed(await ask())
+            _raise_failed(await send())
         finally:
             self._messages.remove(self)
 
@@ -134,24 +134,24 @@ class AsyncMessage(Received):
 
 
 class AsyncMessages:
-    """Iterate over it; or take it by `async with` and iterate as often as you like within."""
+    """Iterate over it, which closes it at the end; within `async with` any number of iterations are possible."""
 
     def __init__(
         self,
         cluster: Cluster,
         topic: str,
         name: str,
-        how: SubscribeOptions,
+        options: SubscribeOptions,
         ensure_topic: Callable[[str], Awaitable[None]],
     ) -> None:
-        rules = LeasingRules(lease_seconds=how.lease_seconds)
+        rules = LeasingRules(lease_seconds=options.lease_seconds)
         self.subscription = Subscription(cluster, topic, name, rules)
         self._cluster = cluster
-        self._options = how
+        self._options = options
         self._ensure_topic = ensure_topic
         self._stopping = StopSignal()
-        self._prefetched: deque[Leased] = deque()  # leased, and in nobody's hands yet
-        self._leased: dict[LeaseReceipt, AsyncMessage] = {}  # in somebody's hands
+        self._prefetched: deque[Leased] = deque()  # leased, not delivered to the application yet
+        self._leased: dict[LeaseReceipt, AsyncMessage] = {}  # delivered to the application, not settled
         self._room = asyncio.Event()
         self._take_lock = asyncio.Lock()
         self._extender = Supervisor()
@@ -176,7 +176,7 @@ class AsyncMessages:
                 await self.close()
 
     async def take(self) -> AsyncMessage | None:
-        """The next message; None when this is stopped or closed."""
+        """The next message; None after `stop` or `close`."""
         try:
             if not self._is_begun:
                 await self._begin()
@@ -185,27 +185,27 @@ class AsyncMessages:
             return None
 
     def stop(self) -> None:
-        """Hand out no more."""
+        """Deliver no more messages."""
         self._stopping.request_stop()
 
     async def close(self) -> None:
-        """Take no more, and give back what nobody has taken; what is in somebody's hands stays there."""
+        """Lease no more, and release the messages that were not delivered; delivered ones keep their leases."""
         if self._is_closed:
             return
         self._is_closed = True
         self.stop()
-        await self.subscription.close()  # first: a Lease that still waits would take again what is given back
-        ahead, self._prefetched = self._prefetched, deque()
-        await self._release(message.receipt for message in ahead)
+        await self.subscription.close()  # first: a Lease request that still waits would lease again what is released
+        prefetched, self._prefetched = self._prefetched, deque()
+        await self._release(message.receipt for message in prefetched)
 
     async def end(self) -> None:
-        """Close, and give back also what is still in somebody's hands."""
+        """Close, and release also the delivered messages."""
         await self.close()
         await self.give_back(list(self._leased.values()))
         await self._extender.stop()
 
     async def give_back(self, messages: Iterable[AsyncMessage]) -> None:
-        """Let somebody else have them at once, as if they had not been delivered."""
+        """End the leases, as if the messages had not been delivered: other consumers can lease them at once."""
         unsettled = [message for message in messages if not message.is_settled]
         for message in unsettled:
             message.is_settled = True
@@ -245,7 +245,7 @@ class AsyncMessages:
             return message
 
     async def _extend_leases(self, lease_seconds: float) -> None:
-        """Extend what is leased here, again and again."""
+        """Extend all leases of this client periodically, until it is closed and all are settled."""
         pause = lease_seconds / _EXTENSIONS_PER_LEASE
         how = SettleItem(how=EXTEND, lease_ms=int(lease_seconds * 1000))
         while self._leased or not self._is_closed:
@@ -254,30 +254,30 @@ class AsyncMessages:
             receipts = [receipt for receipt, message in self._leased.items() if message.delivered_at > since]
             receipts += [message.receipt for message in (*self._prefetched, *self.subscription.ready_messages)]
             if receipts:
-                refused = await settle(self._cluster, self.subscription.name, receipts, how, deadline_seconds=pause)
-                self._forget_lost_leases(refused)
+                failed = await settle(self._cluster, self.subscription.name, receipts, how, deadline_seconds=pause)
+                self._drop_lost_leases(failed)
 
-    def _forget_lost_leases(self, refused: Iterable[FailedSettlement]) -> None:
-        """What is over waits here in vain. Whoever has it in his hands hears of it when he settles it."""
-        lost = {one.receipt for one in refused if not one.error.retriable}
+    def _drop_lost_leases(self, failed: Iterable[FailedSettlement]) -> None:
+        """Do not deliver messages whose lease has ended. For delivered ones, settling raises `LeaseLost`."""
+        lost = {one.receipt for one in failed if not one.error.retriable}
         self._prefetched = deque(message for message in self._prefetched if message.receipt not in lost)
         for receipt in lost:
             message = self._leased.get(receipt)
             if message is not None and not message.is_settled:
-                log.warning("the lease of %s is over while it is worked on: it will be delivered again", receipt.id)
+                log.warning("lease ended during processing, message will be redelivered message=%s", receipt.id)
 
     async def _release(self, receipts: Iterable[LeaseReceipt]) -> None:
-        given = list(receipts)
-        if given:
+        released = list(receipts)
+        if released:
             how = SettleItem(how=RELEASE)
-            await settle(self._cluster, self.subscription.name, given, how, deadline_seconds=_GIVE_BACK_SECONDS)
+            await settle(self._cluster, self.subscription.name, released, how, deadline_seconds=_RELEASE_SECONDS)
 
 
 _SettleCall = Callable[[], Awaitable[list[FailedSettlement]]]
 
 
-def _raise_failed(refused: list[FailedSettlement]) -> None:
-    for one in refused:
+def _raise_failed(failed: list[FailedSettlement]) -> None:
+    for one in failed:
         if one.error.retriable:
             raise one.error
         raise LeaseLost(f"{one.receipt.id} is not leased to this client any more: {one.error.message}")

@@ -1,8 +1,9 @@
-"""From what an application hands over to what is written: value, key and headers.
+"""Convert what an application publishes into key, value and headers of a record.
 
-`bytes` go as they are, text as UTF-8 with the header `content-type: text/plain`, and everything else as JSON, which has
-no header: dataclasses, msgspec Structs, pydantic models, dicts, lists, numbers, dates. None is a message without a
-value, which deletes its key in a compacted topic.
+- `bytes` are written as they are, text as UTF-8 with the header `content-type: text/plain`.
+- Everything else is written as JSON without a content type: dataclasses, msgspec Structs, pydantic models, dicts,
+  lists, numbers, dates.
+- None is a message without a value, which deletes its key in a compacted topic.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Headers = Mapping[str, str | bytes]
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One of many for `publish_many`; the fields are those that `publish` takes."""
+    """A message for `publish_many`; the fields are the parameters of `publish`."""
 
     value: Any
     key: str | bytes | None = None
@@ -43,8 +44,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutgoingMessage(msgspec.Struct, frozen=True):
-    """A message as the producer takes it. `delayed_for`: the topic in which it will appear, if it is due later.
-    `partitioning_key`: what chooses its partition when it has no key."""
+    """A message for the producer. `delayed_for`: the target topic of a delayed message. `partitioning_key`: chooses the
+    partition of a message without a key."""
 
     topic: str
     delayed_for: str | None
@@ -56,14 +57,14 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 
 def outgoing_message(topic: str, message: NewMessage) -> OutgoingMessage:
-    """Raises `HeadraceError`s for whatever makes no sense."""
+    """Raises `HeadraceError`s for invalid messages."""
     value, headers = encode_body(message.value, message.headers)
     headers += _delivery_headers(message)
     when = _when(message)
     if when is not None:
         headers += when.headers()
     key = encode_key(message.key)
-    # The same id must come to the same partition: that is where the window of dedup is.
+    # Each partition has its own dedup window, so a repeated id must go to the same partition.
     partitioning_key = message.dedup_id.encode() if message.dedup_id is not None and key is None else None
     return OutgoingMessage(
         topic if when is None else delayed_topic(topic),
@@ -77,7 +78,7 @@ def outgoing_message(topic: str, message: NewMessage) -> OutgoingMessage:
 
 
 def encode_body(value: Any, headers: Headers | None = None) -> tuple[bytes | None, list[Header]]:
-    """The bytes of a value, and the headers, with that of its content type if it has to be told."""
+    """The bytes of a value, and the headers, including the content type of text."""
     encoded = [(name, text.encode() if isinstance(text, str) else text) for name, text in (headers or {}).items()]
     body, content_type = _encode_value(value)
     if content_type is not None and not any(name.lower() == CONTENT_TYPE for name, _ in encoded):
@@ -90,7 +91,7 @@ def encode_key(key: str | bytes | None) -> bytes | None:
 
 
 def _encode_value(value: Any) -> tuple[bytes | None, bytes | None]:
-    """The bytes, and their content type if it has to be told."""
+    """The bytes, and the content type of text."""
     if value is None:
         return None, None
     if isinstance(value, bytes):
@@ -104,12 +105,12 @@ def _encode_value(value: Any) -> tuple[bytes | None, bytes | None]:
     except (TypeError, ValueError, RecursionError) as error:
         raise NotEncodable(
             f"cannot write a {type(value).__name__} as JSON ({error}); publish bytes, text, a dataclass, a model, or "
-            "what JSON knows"
+            "another value with a JSON form"
         ) from error
 
 
 def _plain(value: Any) -> Any:
-    """For msgspec: what it does not know, it asks for in simpler terms."""
+    """Convert a value that msgspec does not know."""
     dump = getattr(value, "model_dump", None)  # a pydantic model
     if dump is None:
         raise TypeError(f"{type(value).__name__} has no JSON form")
@@ -117,7 +118,7 @@ def _plain(value: Any) -> Any:
 
 
 def _delivery_headers(message: NewMessage) -> list[Header]:
-    """The headers that say how the message is to be treated."""
+    """The headers for priority, time to live, deduplication and tags."""
     headers: list[Header] = []
     if message.priority is not None:
         check_priority(str(message.priority))
@@ -140,7 +141,7 @@ def _when(message: NewMessage) -> When | None:
     if message.delay is None and message.deliver_at is None and message.repeat is None:
         return None
     if message.delay is not None and message.deliver_at is not None:
-        raise InvalidRequest("a message comes after a delay or at a time; give delay or deliver_at, not both")
+        raise InvalidRequest("delay and deliver_at cannot be combined; set one of them")
     return When(
         None if message.deliver_at is None else time_ms(message.deliver_at),
         None if message.delay is None else duration_ms(message.delay),

@@ -1,7 +1,7 @@
-"""Publishing: one message, or many at once, through one producer, and outside or inside of a transaction.
+"""Publish messages, one or many at once, through one producer or in a transaction.
 
-A receipt means that the message is on disk, on every in-sync replica. What may be tried again is, with jittered
-back-off, until the client's timeout; the producer's identity keeps a retry from being written twice.
+A receipt means that the message is on the disk of every in-sync replica. Retriable errors are retried with jittered
+back-off until the client's timeout; the producer's sequence numbers keep a retry from being stored twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.sdk.transaction import AsyncTransaction
 
 
 class MessagePublisher:
-    """What one client writes."""
+    """The producers of one client."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
@@ -36,7 +36,7 @@ class MessagePublisher:
         return await (await self._submit(outgoing_message(topic, message)))
 
     async def publish_many(self, topic: str, messages: Iterable[Any]) -> list[Receipt]:
-        """Raises `PublishFailed` unless all are written."""
+        """Raises `PublishFailed` unless all messages are written."""
         deliveries: list[Delivery | HeadraceError] = []
         for message in messages:
             new = message if isinstance(message, NewMessage) else NewMessage(value=message)
@@ -71,12 +71,11 @@ class MessagePublisher:
         return AsyncTransaction(*self._transactional[key], self.choose_partition)
 
     async def ensure_topic(self, topic: str) -> None:
-        """Have the topic, as producers make it on first use, or raise that there is none."""
+        """Create the topic if it does not exist and the client may create topics; else raise."""
         await self._topic(topic, create=self._settings.create_topics)
 
     async def choose_partition(self, message: OutgoingMessage) -> int | None:
-        """The partition, if anything but the key decides on it. Has the topic made in which messages wait for their
-        time."""
+        """The partition, unless the key determines it. Creates the topic for delayed messages if necessary."""
         if message.delayed_for is not None and message.topic not in self._cluster.view.topics:
             await self.ensure_topic(message.delayed_for)
             await self._topic(message.topic, create=True)
@@ -93,7 +92,7 @@ class MessagePublisher:
             await self._producer.close()
 
     async def _submit(self, message: OutgoingMessage) -> Delivery:
-        producer = self._producer or await self._producer_started()
+        producer = self._producer or await self._start_producer()
         return await producer.submit(
             message.topic,
             message.value,
@@ -109,7 +108,7 @@ class MessagePublisher:
             topics_may_appear=create,
         )
 
-    async def _producer_started(self) -> Producer:
+    async def _start_producer(self) -> Producer:
         async with self._start_lock:
             if self._producer is None:
                 producer = Producer(self._cluster, self._settings)

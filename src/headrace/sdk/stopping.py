@@ -1,4 +1,4 @@
-"""Requests to stop: who waits for something that may never come is told, and waits no longer."""
+"""Interrupt waits of a client when it is stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class ClientStopped(Exception):
-    """The client was asked to stop while this was waited for."""
+    """The client was stopped during a wait."""
 
 
 class StopSignal:
@@ -19,21 +19,21 @@ class StopSignal:
         self._waiting: set[asyncio.Timeout] = set()
 
     def request_stop(self) -> None:
-        """On the loop's thread."""
+        """Must be called on the loop's thread."""
         self.is_requested = True
         for scope in self._waiting:
             scope.reschedule(0.0)
         self._waiting.clear()
 
-    async def wait_unless_stopped(self, wanted: Callable[[], Awaitable[T]]) -> T:
-        """What is waited for; raises `ClientStopped` if a stop is requested first."""
+    async def wait_unless_stopped(self, fetch: Callable[[], Awaitable[T]]) -> T:
+        """The result of `fetch`; raises `ClientStopped` if a stop is requested first."""
         if self.is_requested:
             raise ClientStopped
         scope = asyncio.timeout(None)
         try:
             async with scope:
                 self._waiting.add(scope)
-                return await wanted()
+                return await fetch()
         except TimeoutError:
             if scope.expired():
                 raise ClientStopped from None

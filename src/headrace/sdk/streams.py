@@ -1,15 +1,15 @@
-"""The records of topics, in order, as a stream.
+"""The records of topics, in order per partition, as a stream.
 
     async with client.consume("orders", group="billing") as stream:
         async for record in stream:
             ...
 
-With a group, its members share the partitions, and it remembers how far they came. `commit="auto"` commits what the
-application has asked past: every few seconds, when partitions change hands, and at the end. So a record counts as done
-when the next one is asked for, and a crash repeats some. `commit="manual"` leaves it to `commit()`, or to a
-transaction. Without a group everything is read from `start`, and nothing is remembered.
-
-Only committed records are read: none of a transaction that was aborted, or is still open.
+- The members of a group share the partitions, and the group remembers its committed offsets.
+- `commit="auto"` commits the records before the current one: every few seconds, in a rebalance, and at the end. A
+  record counts as processed when the next one is requested, so a crash repeats some records.
+- `commit="manual"` leaves commits to `commit()` or to a transaction.
+- Without a group, everything from `start` is read and nothing is committed.
+- Only committed records are read: none of an aborted or open transaction.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _COMMIT_SECONDS = 5.0
 
 
 class AsyncStream:
-    """Iterate over it; or take it by `async with` and iterate as often as you like within.
+    """Iterate over it, which closes it at the end; within `async with` any number of iterations are possible.
 
-    Left by a `break` without `async with`, the last record counts as not done, and comes again.
+    After a `break` without `async with` the last record counts as not processed, and is delivered again.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class AsyncStream:
             ),
         )
         self._stopping = StopSignal()
-        self._beginning = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
         self._is_started = False
         self._is_closed = False
         self._is_entered = False
@@ -81,7 +81,8 @@ class AsyncStream:
                 await self.close(in_hand_done=is_done)
 
     async def batches(self, records_max: int = 500) -> AsyncIterator[list[Record]]:
-        """What is there, up to so many at a time; a batch counts as done when the next one is asked for."""
+        """Up to `records_max` records at a time, as they are available. A batch counts as processed when the next one
+        is requested."""
         is_done = False
         try:
             while records := await self.take_batch(records_max):
@@ -92,26 +93,26 @@ class AsyncStream:
                 await self.close(in_hand_done=is_done)
 
     async def take(self) -> Record | None:
-        """The next record; None when this is stopped or closed."""
+        """The next record; None after `stop` or `close`."""
         found = await self._next_unless_stopped(self._consumer.__anext__)
         return None if found is None else self._record(found)
 
     async def take_batch(self, records_max: int = 500) -> list[Record]:
-        """The next records, at least one; none when this is stopped or closed."""
+        """The next records, at least one; none after `stop` or `close`."""
         found = await self._next_unless_stopped(lambda: self._consumer.poll(records_max))
         return [self._record(record) for record in found or ()]
 
     async def commit(self, *records: Record) -> None:
-        """Let the group have read all up to these; without any, all that was handed out."""
+        """Commit the offsets behind these records; without arguments, behind all delivered records."""
         await self._consumer.commit(end_offsets(records) or None)
 
     def stop(self) -> None:
-        """Hand out no more."""
+        """Deliver no more records."""
         self._stopping.request_stop()
 
     async def close(self, *, in_hand_done: bool = False) -> None:
-        """Commit if it commits by itself, and leave the group. Unless it is done, what was handed out last comes
-        again."""
+        """Commit if `commit="auto"`, and leave the group. Unless `in_hand_done`, the records that were delivered last
+        are delivered again."""
         if not self._is_closed:
             self._is_closed = True
             self.stop()
@@ -121,37 +122,37 @@ class AsyncStream:
     # --- for transactions ---
 
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Hand out again what lies behind these, as far as the partitions are still ours."""
+        """Deliver again from these offsets, for the partitions that are still assigned to this member."""
         for target, offset in offsets.items():
             if target in self._consumer.assignment:
                 self._consumer.seek(target, offset)
 
     # --- inside ---
 
-    async def _next_unless_stopped(self, wanted: Callable[[], Awaitable[T]]) -> T | None:
+    async def _next_unless_stopped(self, fetch: Callable[[], Awaitable[T]]) -> T | None:
         try:
             if not self._is_started:
                 await self._ensure_started()
-            return await self._stopping.wait_unless_stopped(wanted)
+            return await self._stopping.wait_unless_stopped(fetch)
         except ClientStopped:
             return None
 
     async def _ensure_started(self) -> None:
-        async with self._beginning:
+        async with self._start_lock:
             if not self._is_started and not self._is_closed:
                 await self._consumer.__aenter__()
                 self._is_started = True
 
     def _record(self, found: ConsumedRecord) -> Record:
-        place = MessageId(found.topic, found.partition, found.offset)
-        record = Record(place, found.timestamp_ms, found.key, found.value, found.headers)
+        message_id = MessageId(found.topic, found.partition, found.offset)
+        record = Record(message_id, found.timestamp_ms, found.key, found.value, found.headers)
         record.stream = self
         record.membership = self._consumer.membership
         return record
 
 
 def end_offsets(records: Iterable[Record]) -> dict[TopicPartition, int]:
-    """Behind the last of them, for each partition."""
+    """Per partition, the offset behind the last record."""
     ends: dict[TopicPartition, int] = {}
     for record in records:
         target = TopicPartition(record.topic, record.partition)
@@ -160,7 +161,7 @@ def end_offsets(records: Iterable[Record]) -> dict[TopicPartition, int]:
 
 
 def start_offsets(records: Iterable[Record]) -> dict[TopicPartition, int]:
-    """At the first of them, for each partition."""
+    """Per partition, the offset of the first record."""
     starts: dict[TopicPartition, int] = {}
     for record in records:
         target = TopicPartition(record.topic, record.partition)
@@ -169,7 +170,7 @@ def start_offsets(records: Iterable[Record]) -> dict[TopicPartition, int]:
 
 
 def check_transactional(record: Record) -> None:
-    """Raise unless a transaction may commit how far the record's stream was read."""
+    """Raise unless a transaction may commit offsets of the record's stream."""
     if record.stream.group is None or record.stream.commits_itself:
         raise InvalidRequest(
             "a transaction acks records of a stream that has a group and leaves the commits to it; open it with "

@@ -1,54 +1,41 @@
-"""The sync twins of messages, streams and transactions: the same words without `await`, for any thread.
+"""The synchronous forms of messages, streams and transactions.
 
-Each hands the work to the loop of its client and waits for it. They may be shared between threads: several that iterate
-over the same `Messages` share what comes.
+Each method runs on the event loop of its client and waits for the result. The objects may be shared between threads:
+several threads that iterate over the same `Messages` share its messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from headrace.sdk.incoming import Received, Record
-from headrace.sdk.loop_thread import BlockingPortal
+from headrace.sdk.loop_thread import BlockingPortal, blocking
 from headrace.sdk.messages import AsyncMessage, AsyncMessages
-from headrace.sdk.outgoing import Headers
 from headrace.sdk.streams import AsyncStream
-from headrace.sdk.times import Duration, Time
 from headrace.sdk.transaction import AsyncTransaction
 
 
 class Message(Received):
-    """A leased message. Settle it by `with`, or by one of the methods; see `AsyncMessage`."""
+    """A leased message. Settle it with `with`, or by one of the methods; see `AsyncMessage`."""
 
-    __slots__ = ("_message", "_portal", "attempt")
+    __slots__ = ("_inner", "_portal", "attempt")
 
     def __init__(self, message: AsyncMessage, portal: BlockingPortal) -> None:
         super().__init__(message.id, message.timestamp_ms, message.raw_key, message.value, message.raw_headers)
         self.attempt = message.attempt
-        self._message = message
+        self._inner = message
         self._portal = portal
 
     @property
     def is_settled(self) -> bool:
-        return self._message.is_settled
+        return self._inner.is_settled
 
-    def ack(self) -> None:
-        """It is done, and never comes back."""
-        self._portal.call(self._message.ack())
-
-    def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """It is to come again: after the delay, or after the subscription's back-off."""
-        self._portal.call(self._message.nack(delay, reason))
-
-    def reject(self, reason: str | None = None) -> None:
-        """Nobody can work on it: it becomes a dead letter."""
-        self._portal.call(self._message.reject(reason))
-
-    def extend(self, time: Duration | None = None) -> None:
-        """Have it for so long from now on; not needed while it is worked on."""
-        self._portal.call(self._message.extend(time))
+    ack = blocking(AsyncMessage.ack)
+    nack = blocking(AsyncMessage.nack)
+    reject = blocking(AsyncMessage.reject)
+    extend = blocking(AsyncMessage.extend)
 
     def __enter__(self) -> Self:
         return self
@@ -56,14 +43,14 @@ class Message(Received):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return self._portal.call(self._message.__aexit__(kind, error, trace))
+        return self._portal.call(self._inner.__aexit__(kind, error, trace))
 
 
 class Messages:
     """The messages of a subscription; see `AsyncMessages`."""
 
     def __init__(self, messages: AsyncMessages, portal: BlockingPortal) -> None:
-        self._messages = messages
+        self._inner = messages
         self._portal = portal
         self._is_entered = False
 
@@ -83,21 +70,21 @@ class Messages:
                 self.close()
 
     def take(self) -> Message | None:
-        """The next message; None when the client stops, or this is closed."""
-        message = self._portal.call(self._messages.take())
+        """The next message; None when the client stops, or after `close`."""
+        message = self._portal.call(self._inner.take())
         return None if message is None else Message(message, self._portal)
 
     def close(self) -> None:
-        """Take no more, and give back what nobody has taken."""
-        if self._portal.is_open:  # else its client has done it
-            self._portal.call(self._messages.close())
+        """Lease no more messages, and release those that were not delivered to the application."""
+        if self._portal.is_open:  # a closed client has closed this already
+            self._portal.call(self._inner.close())
 
 
 class Stream:
     """The records of topics; see `AsyncStream`."""
 
     def __init__(self, stream: AsyncStream, portal: BlockingPortal) -> None:
-        self._stream = stream
+        self._inner = stream
         self._portal = portal
         self._is_entered = False
 
@@ -111,7 +98,7 @@ class Stream:
     def __iter__(self) -> Iterator[Record]:
         is_done = False
         try:
-            while (record := self._portal.call(self._stream.take())) is not None:
+            while (record := self._portal.call(self._inner.take())) is not None:
                 yield record
             is_done = True
         finally:
@@ -119,76 +106,43 @@ class Stream:
                 self.close(in_hand_done=is_done)
 
     def batches(self, records_max: int = 500) -> Iterator[list[Record]]:
-        """What is there, up to so many at a time: much faster than one by one."""
+        """Up to `records_max` records at a time, as they are available: much faster than one by one."""
         is_done = False
         try:
-            while records := self._portal.call(self._stream.take_batch(records_max)):
+            while records := self._portal.call(self._inner.take_batch(records_max)):
                 yield records
             is_done = True
         finally:
             if not self._is_entered:
                 self.close(in_hand_done=is_done)
 
-    def commit(self, *records: Record) -> None:
-        """Let the group have read all up to these; without any, all that was handed out."""
-        self._portal.call(self._stream.commit(*records))
+    commit = blocking(AsyncStream.commit)
 
     def close(self, *, in_hand_done: bool = False) -> None:
-        """Leave the group; unless it is done, what was handed out last comes again."""
-        if self._portal.is_open:  # else its client has done it
-            self._portal.call(self._stream.close(in_hand_done=in_hand_done))
+        """Leave the group. Unless `in_hand_done`, the records that were delivered last are delivered again."""
+        if self._portal.is_open:  # a closed client has closed this already
+            self._portal.call(self._inner.close(in_hand_done=in_hand_done))
 
 
 class Transaction:
     """One transaction; see `AsyncTransaction`."""
 
     def __init__(self, transaction: AsyncTransaction, portal: BlockingPortal) -> None:
-        self._transaction = transaction
+        self._inner = transaction
         self._portal = portal
 
-    def publish(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: str | bytes | None = None,
-        headers: Headers | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        repeat: str | None = None,
-        priority: int | None = None,
-        ttl: Duration | None = None,
-        dedup_id: str | None = None,
-        tags: Iterable[str] = (),
-        partition: int | None = None,
-    ) -> None:
-        """Returns when the message is on its way: the commit waits for all of them."""
-        self._portal.call(
-            self._transaction.publish(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                delay=delay,
-                deliver_at=deliver_at,
-                repeat=repeat,
-                priority=priority,
-                ttl=ttl,
-                dedup_id=dedup_id,
-                tags=tags,
-                partition=partition,
-            )
-        )
+    publish = blocking(AsyncTransaction.publish)
 
     def ack(self, *records: Record) -> None:
-        """The group of their stream has read them, and all before them, if this is committed."""
-        self._transaction.ack(*records)
+        """If this is committed, the group of their stream has read these records and all before them. Call it before
+        the work: if the work fails, they are delivered again."""
+        self._inner.ack(*records)
 
     def __enter__(self) -> Self:
-        self._portal.call(self._transaction.__aenter__())
+        self._portal.call(self._inner.__aenter__())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._portal.call(self._transaction.__aexit__(kind, error, trace))
+        self._portal.call(self._inner.__aexit__(kind, error, trace))

@@ -1,4 +1,4 @@
-"""Lengths of time and points in time as an application has them: text as everywhere else, numbers, `datetime`s."""
+"""Durations and points in time as applications write them: text, numbers, `timedelta` and `datetime`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Duration = str | float | timedelta
 """`"5m"`, a number of seconds, or a timedelta."""
 
 Time = str | datetime
-"""`"2027-01-01T09:00:00Z"`, or a datetime that knows its offset from UTC."""
+"""`"2027-01-01T09:00:00Z"`, or a datetime with a UTC offset."""
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -1,13 +1,14 @@
-"""Everything that a transaction writes is read as a whole or not at all; so are the records that it acks.
+"""Transactions: readers see all writes and acked records of a transaction, or none.
 
     async for record in stream:                                 group="billing", commit="manual"
         async with client.transaction("payments-1") as tx:
             tx.ack(record)
             await tx.publish("ledger", entry_of(record))
 
-The end commits. An exception aborts, and the streams go back to the first record that the transaction acked: whoever
-goes on gets it again. The id is the worker's: the same at every start, and no other's. Whoever uses it last has it, and
-ends what another left open.
+- The end of the block commits. An exception aborts, and rewinds the streams to the first record that the transaction
+  acked, so that it is delivered again.
+- The transactional id belongs to one worker, at every start the same. A producer that uses an id fences the previous
+  user of the id and aborts its open transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ChoosePartition = Callable[[OutgoingMessage], Awaitable[int | None]]
 
 
 class AsyncTransaction:
-    """One transaction; made by `AsyncClient.transaction`. Others of the same id wait until it is over."""
+    """One transaction, created by `AsyncClient.transaction`. Transactions of the same id run one at a time."""
 
     def __init__(self, producer: TransactionalProducer, lock: asyncio.Lock, choose_partition: ChoosePartition) -> None:
         self._producer = producer
@@ -52,7 +53,7 @@ class AsyncTransaction:
         tags: Iterable[str] = (),
         partition: int | None = None,
     ) -> None:
-        """As `AsyncClient.publish`, but returns when the message is on its way: the commit waits for all of them."""
+        """As `AsyncClient.publish`, but returns when the message is enqueued; the commit waits for all messages."""
         message = outgoing_message(
             topic,
             NewMessage(
@@ -78,8 +79,8 @@ class AsyncTransaction:
         )
 
     def ack(self, *records: Record) -> None:
-        """The group of their stream has read them, and all before them, if this is committed. Say it before the work:
-        then they come again if that fails."""
+        """If this is committed, the group of their stream has read these records and all before them. Call it before
+        the work: if the work fails, they are delivered again."""
         for record in records:
             check_transactional(record)
             self._acked[record.stream].append(record)
@@ -109,7 +110,8 @@ class AsyncTransaction:
         try:
             for stream, records in self._acked.items():
                 assert stream.group is not None
-                # As whoever read the oldest of them: if the group has moved on since, another may have it by now.
+                # As the member that read the oldest record: after a rebalance another member may own the partition,
+                # and the coordinator then rejects the commit.
                 await self._producer.send_offsets(stream.group, end_offsets(records), records[0].membership)
             await self._producer.commit()
         except BaseException:

@@ -1,8 +1,8 @@
-"""Run a handler for every message of a subscription, so many at a time, until it is stopped.
+"""Run a handler for every message of a subscription, with limited concurrency, until it is stopped.
 
-A coroutine function runs on the loop. An ordinary function runs in a thread, and gets the message's sync twin, so that
-it may block as long as it likes: the loop extends the leases. Whatever a handler raises is settled as `async with
-message` does it.
+- A coroutine function runs on the loop. An ordinary function runs in a thread and gets a synchronous `Message`; it may
+  block as long as it likes, because the loop extends the leases.
+- An exception of a handler settles the message as `async with message` does.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ Handler = Callable[[Message], Any]
 
 
 class RequestReplier:
-    """Sends back what handlers return, to whoever asked for it."""
+    """Sends the results of handlers as replies."""
 
     def __init__(self, responder: Responder, clock: Clock) -> None:
         self._responder = responder
         self._clock = clock
 
-    async def answer(self, message: AsyncMessage, handler: AsyncHandler) -> None:
+    async def reply(self, message: AsyncMessage, handler: AsyncHandler) -> None:
         expires_ms = expires_ms_of(message.raw_headers, message.timestamp_ms)
         if expires_ms is not None and expires_ms <= self._clock.now_ms():
-            return  # nobody waits for it any more
+            return  # the requester has timed out
         value, headers = encode_body(await handler(message))
-        with suppress(InvalidHeader):  # it asks for no reply
+        with suppress(InvalidHeader):  # a message without a reply topic
             await self._responder.reply(message.leased, value, headers=headers)
 
 
 async def run_handlers(
-    messages: AsyncMessages, handler: AsyncHandler | Handler, concurrency: int, answering: RequestReplier | None = None
+    messages: AsyncMessages, handler: AsyncHandler | Handler, concurrency: int, replier: RequestReplier | None = None
 ) -> None:
-    """Return when the messages end, and every handler that was begun has ended."""
+    """Return when the messages end and every started handler has ended."""
     if _is_async(handler):
-        await _run(messages, cast("AsyncHandler", handler), answering)
+        await _run(messages, cast("AsyncHandler", handler), replier)
         return
     loop = asyncio.get_running_loop()
     portal = BlockingPortal(loop)
@@ -58,37 +58,37 @@ async def run_handlers(
         return await loop.run_in_executor(threads, cast("Handler", handler), Message(message, portal))
 
     try:
-        await _run(messages, in_thread, answering)
+        await _run(messages, in_thread, replier)
     finally:
-        threads.shutdown(wait=False)  # whoever is cancelled does not wait: a handler may wait for this very loop
+        threads.shutdown(wait=False)  # a handler may wait for this loop, so waiting for it would deadlock
 
 
 def _is_async(handler: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Whether a call returns a coroutine."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-async def _run(messages: AsyncMessages, handler: AsyncHandler, answering: RequestReplier | None) -> None:
+async def _run(messages: AsyncMessages, handler: AsyncHandler, replier: RequestReplier | None) -> None:
     failure: HeadraceError | None = None
     async with messages, asyncio.TaskGroup() as tasks:
         try:
             async for message in messages:
-                tasks.create_task(_handle(message, handler, answering))
+                tasks.create_task(_handle(message, handler, replier))
         except HeadraceError as error:
-            # No more can be leased. Those that were begun may end; and the group would wrap the error.
+            # No more messages can be leased, but running handlers may end. Raised below: the task group would wrap it.
             await messages.close()
             failure = error
         except BaseException:
-            # Before the handlers are cancelled: a Lease that still waits would take again what they give back.
+            # Before the handlers are cancelled: a Lease request that still waits would lease again what they release.
             await messages.close()
             raise
     if failure is not None:
         raise failure
 
 
-async def _handle(message: AsyncMessage, handler: AsyncHandler, answering: RequestReplier | None) -> None:
+async def _handle(message: AsyncMessage, handler: AsyncHandler, replier: RequestReplier | None) -> None:
     async with message:
-        if answering is None:
+        if replier is None:
             await handler(message)
         else:
-            await answering.answer(message, handler)
+            await replier.reply(message, handler)

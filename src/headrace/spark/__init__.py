@@ -1,4 +1,4 @@
-"""Headrace as a source and a sink of Spark, and a session that needs no Java to be installed.
+"""Headrace as a Spark data source and sink, and a session that needs no installed Java.
 
 from headrace.spark import session
 

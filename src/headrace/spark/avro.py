@@ -1,8 +1,8 @@
-"""Avro's binary format: a schema as a type of Spark, and values of it as Python's.
+"""Avro's binary format: convert a schema to a Spark type, and decode values to Python objects.
 
-Values are bare, as `from_avro` of Spark takes them: no file header, no id of a schema registry in front. No type
-contains itself, so a value is not deeper than its schema; and an item of an array takes at least one byte, so a value
-cannot grow beyond its size.
+- Values have no file header and no schema registry id, as for Spark's `from_avro`.
+- No type contains itself, so a value is not nested deeper than its schema. An array item takes at least one byte, so a
+  decoded value is limited by the size of its bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from headrace.model.errors import InvalidConfig
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Of a value that begins at a position: what it is, and where the next begins. Raises ValueError or IndexError."""
+"""Decodes the value at a position; returns it and the position behind it. Raises ValueError or IndexError."""
 
 
 class AvroType(NamedTuple):
@@ -27,20 +27,20 @@ class AvroType(NamedTuple):
 
 
 def avro_type(text: str) -> AvroType:
-    """The type that a schema describes; raises InvalidConfig for one that is wrong or has no type in Spark."""
+    """The type of a schema; raises InvalidConfig if the schema is invalid or has no Spark type."""
     try:
         schema = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        schema = text  # a bare `string` is a schema too, and people leave out the quotes
+        schema = text  # a bare `string` without quotes is accepted as a schema
     return _typed(schema, {}, "")
 
 
 def decode(kind: AvroType, data: bytes) -> Any:
-    """The value; raises ValueError if the bytes are not one of the type, all of them."""
+    """The value; raises ValueError if the bytes are not exactly one value of the type."""
     try:
         value, end = kind.read(data, 0)
     except (IndexError, struct.error):
-        raise ValueError("the value ends too early") from None
+        raise ValueError("the value is truncated") from None
     if end != len(data):
         raise ValueError(f"{len(data) - end} bytes follow the value")
     return value
@@ -50,7 +50,7 @@ def _typed(schema: Any, named: dict[str, AvroType | None], space: str) -> AvroTy
     if isinstance(schema, list):
         return _union(schema, named, space)
     if isinstance(schema, str):
-        return _primitive(schema) or _known(schema, named, space)
+        return _PRIMITIVES.get(schema) or _known(schema, named, space)
     if not isinstance(schema, dict) or not isinstance(schema.get("type"), str | list | dict):
         raise InvalidConfig(f"valueSchema is not a schema of Avro: {schema!r} is no type")
     kind = schema["type"]
@@ -95,7 +95,7 @@ def _known(name: str, named: Mapping[str, AvroType | None], space: str) -> AvroT
 def _item(schema: Mapping[str, Any], field: str, named: dict[str, AvroType | None], space: str) -> AvroType:
     item = _typed(schema.get(field), named, space)
     if field == "items" and not item.bytes_min:
-        raise InvalidConfig("valueSchema cannot be used: it has an array of what takes no bytes")
+        raise InvalidConfig("valueSchema cannot be used: it has an array of items without bytes")
     return item
 
 
@@ -118,7 +118,7 @@ def _record(schema: Mapping[str, Any], named: dict[str, AvroType | None], space:
 def _union(schemas: list[Any], named: dict[str, AvroType | None], space: str) -> AvroType:
     others = [one for one in schemas if one != "null"]
     if len(others) != 1:
-        raise InvalidConfig("valueSchema cannot be read by Spark: a union of other than null and one type")
+        raise InvalidConfig("valueSchema has no Spark type: a union must be of null and one type")
     inner = _typed(others[0], named, space)
     null_at = schemas.index("null") if "null" in schemas else -1
 
@@ -182,7 +182,7 @@ def _fixed(size: int) -> AvroType:
 
 
 def _logical(schema: Mapping[str, Any], plain: AvroType) -> AvroType:
-    """The type with a meaning; one that is not known is left as it is, as Avro wants it."""
+    """Apply the logical type. Unknown logical types are ignored, as Avro specifies."""
     read = plain.read
     match schema.get("logicalType"), plain.ddl:
         case "date", "INT":
@@ -240,7 +240,7 @@ def _int(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _count(data: bytes, at: int) -> tuple[int, int]:
-    """How many items a block has; a negative count is followed by the block's bytes."""
+    """The number of items in a block; a negative count is followed by the size of the block."""
     count, at = _long(data, at)
     if count < 0:
         count = -count
@@ -285,7 +285,3 @@ _PRIMITIVES = {
     "bytes": AvroType("BINARY", _bytes, 1),
     "string": AvroType("STRING", _string, 1),
 }
-
-
-def _primitive(name: str) -> AvroType | None:
-    return _PRIMITIVES.get(name)

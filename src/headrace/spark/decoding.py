@@ -1,9 +1,8 @@
-"""Values as columns: JSON and Avro, by a schema that the query gives.
+"""Decode record values to columns: JSON and Avro, by the schema of the query.
 
-JSON is read by Arrow, many records at once and none by Python. Each value is put into an object of its own, and the
-objects are parsed as one text; so a value that is no JSON either makes the parser fail, or makes more objects than
-there are values, but can never shift the values behind it. A batch that fails is halved until the bad records are
-alone.
+Arrow parses JSON, many records at once. Each value is wrapped in an object, and all objects are parsed as one text. A
+value that is not JSON makes the parser fail or yields more objects than values, but never shifts the values behind it.
+A batch that fails is halved until the bad records are isolated.
 """
 
 from __future__ import annotations
@@ -14,25 +13,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from headrace.model.errors import InvalidConfig
+from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.spark.avro import avro_type, decode
-from headrace.spark.errors import BadValue
 
 Decode = Callable[[pa.Array], pa.Array]
-"""Of values to a column; raises ValueError (as all of Arrow's errors are) if one of them is bad."""
+"""Converts values to a column; raises ValueError (the base of Arrow's errors) if a value is bad."""
 
-_TEXT_BYTES_MAX = 1 << 30  # of the values that are parsed as one text: Arrow counts them in 32 bits
+_TEXT_BYTES_MAX = 1 << 30  # of the values that are parsed as one text: Arrow uses 32-bit offsets
+
+
+class BadValue(HeadraceError):
+    """A record's value is not valid in the format of the query."""
 
 
 def value_ddl(value_format: str, value_schema: str) -> str:
-    """The type of the column, for Spark."""
+    """The Spark type of the column."""
     if value_format == "avro":
         return avro_type(value_schema).ddl
     return f"STRUCT<{value_schema}>"
 
 
 def decoder(value_format: str, value_schema: str, column: pa.DataType) -> Decode:
-    """`column` is the Arrow type that Spark expects of what `value_ddl` describes."""
+    """`column`: the Arrow type of the Spark type that `value_ddl` returns."""
     if value_format == "avro":
         kind = avro_type(value_schema)
 
@@ -51,12 +53,12 @@ def decoder(value_format: str, value_schema: str, column: pa.DataType) -> Decode
 def decode_column(
     values: pa.Array, decode_values: Decode, column: pa.DataType, where: Callable[[int], str]
 ) -> pa.Array:
-    """The column, or BadValue; `where(index)` says which record it was."""
-    return _decode(values, decode_values, 0, lambda index, error: _refuse(where(index), error), column)
+    """The decoded column; raises BadValue. `where(index)` describes a record."""
+    return _decode(values, decode_values, 0, lambda index, error: _raise_bad_value(where(index), error), column)
 
 
 def decode_column_or_null(values: pa.Array, decode_values: Decode, column: pa.DataType) -> pa.Array:
-    """The column, with null where a value is bad."""
+    """The decoded column, with null for bad values."""
     return _decode(values, decode_values, 0, lambda _index, _error: pa.nulls(1, column), column)
 
 
@@ -83,8 +85,8 @@ def _decode(
     return pa.concat_arrays(parts)
 
 
-def _refuse(where: str, error: ValueError) -> pa.Array:
-    raise BadValue(f"the value of {where} cannot be decoded: {error}; onBadValue=null lets it pass") from None
+def _raise_bad_value(where: str, error: ValueError) -> pa.Array:
+    raise BadValue(f"the value of {where} cannot be decoded: {error}; set onBadValue=null to read it as null") from None
 
 
 def _parse(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -99,12 +101,12 @@ def _parse(values: pa.Array, kind: pa.DataType) -> pa.Array:
     found = table.column("v").combine_chunks()
     if len(found) != len(values):
         raise ValueError("there is more than one value")
-    found.validate(full=True)  # of text the parser takes bytes that are no UTF-8
+    found.validate(full=True)  # the parser accepts text that is not UTF-8
     return found
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    """What Arrow's parser is asked for: dates it reads as numbers only, so they are text first."""
+    """The type for Arrow's parser: it reads dates only from numbers, so they are parsed as text first."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_parsed_type(field.type)) for field in kind])
     if pa.types.is_list(kind):

@@ -1,6 +1,6 @@
-"""Offsets of many partitions: how a stream writes them down, shares a limit among them, and cuts ranges for tasks.
+"""Offsets of many partitions: serialization for a stream, sharing a limit, and dividing ranges into tasks.
 
-Spark compares the offsets of a stream as text: the same offsets must always be written the same way.
+Spark compares the offsets of a stream as text, so equal offsets must always be serialized equally.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ IDS = "@ids"  # no topic can have this name
 OffsetMap = Mapping[TopicPartition, int]
 
 
-class OffsetRange(msgspec.Struct, frozen=True, gc=False):
-    """Offsets of one partition, from `start` up to but without `end`; what one task reads."""
+class PlannedRange(msgspec.Struct, frozen=True, gc=False):
+    """The offsets [start, end) of one partition, which one task reads."""
 
     topic: str
     partition: int
     start: int
     end: int
-    topic_id: str = ""  # empty if the brokers give topics none
+    topic_id: str = ""  # empty if the brokers do not assign topic ids
 
     @property
     def size(self) -> int:
@@ -42,10 +42,8 @@ class OffsetRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamOffset(msgspec.Struct, frozen=True):
-    """How far a stream has come: the next offset of each partition, and of which topics they are.
-
-    The topics' ids tell a topic from one of the same name that was made after it was deleted.
-    """
+    """The position of a stream: the next offset of each partition, and the ids of the topics, which distinguish a topic
+    from a later one of the same name."""
 
     offsets: OffsetMap
     ids: Mapping[str, str] = {}
@@ -69,9 +67,9 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
 
 def share_limit(begin: OffsetMap, end: OffsetMap, limit: int) -> dict[TopicPartition, int]:
-    """How far each partition may be read so that all together give about `limit` records.
+    """The end offset of each partition such that all together have about `limit` records.
 
-    Each gets a share in proportion to what it holds, as in Spark's Kafka source; and at least one record, so that a
+    Shares are proportional to the available records, as in Spark's Kafka source, and at least one record, so that a
     large partition does not starve a small one.
     """
     sizes = {target: end[target] - begin[target] for target in end if end[target] > begin[target]}
@@ -85,16 +83,18 @@ def share_limit(begin: OffsetMap, end: OffsetMap, limit: int) -> dict[TopicParti
 
 
 def split_ranges(
-    ranges: Iterable[OffsetRange], *, pieces_min: int | None = None, records_max: int | None = None
-) -> list[OffsetRange]:
-    """The ranges without the empty ones, cut so that none is too large and, if they have the records, there are
-    enough."""
+    ranges: Iterable[PlannedRange], *, pieces_min: int | None = None, records_max: int | None = None
+) -> list[PlannedRange]:
+    """Divide the non-empty ranges into pieces of at most `records_max` records, and into at least `pieces_min` pieces
+    if there are enough records."""
     whole = [one for one in ranges if one.size]
     pieces = [1 if records_max is None else math.ceil(one.size / records_max) for one in whole]
     lacking = (pieces_min or 0) - sum(pieces)
     heap = [(-one.size / count, index) for index, (one, count) in enumerate(zip(whole, pieces, strict=True))]
     heapq.heapify(heap)
-    while lacking > 0 and heap and heap[0][0] < -1:  # always the one with the largest pieces; none below one record
+    while (
+        lacking > 0 and heap and heap[0][0] < -1
+    ):  # split the range with the largest pieces; no piece below one record
         index = heap[0][1]
         pieces[index] += 1
         lacking -= 1
@@ -102,7 +102,7 @@ def split_ranges(
     return [piece for one, count in zip(whole, pieces, strict=True) for piece in _cut(one, count)]
 
 
-def _cut(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
+def _cut(whole: PlannedRange, count: int) -> Iterable[PlannedRange]:
     edges = [whole.start + whole.size * number // count for number in range(count + 1)]
     for start, end in itertools.pairwise(edges):
         yield msgspec.structs.replace(whole, start=start, end=end)

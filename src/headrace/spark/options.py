@@ -1,7 +1,10 @@
-"""The options of the data source: names, types, and what is wrong with them.
+"""The options of the data source: names, types and checks.
 
-Names and meanings are those of Spark's Kafka source; where that takes the first of several options that say the same
-(a time before offsets), so does this one.
+- Names and meanings are those of Spark's Kafka source. Where that uses the first of several conflicting options (a time
+  before offsets), so does this source.
+- Option names are case-insensitive, as Spark does not preserve their case.
+- `kafka.` options are those of a Kafka consumer. Few have an effect here; harmless ones are ignored, so that a job can
+  be moved without changes.
 """
 
 from __future__ import annotations
@@ -19,12 +22,6 @@ from headrace.columns.schema import COLUMNS
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import InvalidConfig
 from headrace.model.names import check_group_id, check_topic_name, compiled
-
-# The names of the options, and what to say about one that is not among them.
-#
-# Spark does not tell `subscribe` from `SUBSCRIBE`. Options that begin with `kafka.` are those of a Kafka consumer: few
-# mean something to this source; of the others those that do no harm are accepted, so that a job moves over as it is.
-
 
 KNOWN = (
     "subscribe",
@@ -59,60 +56,32 @@ KNOWN = (
     "kafka.client.id",
 )
 
+_IGNORED_OF_KAFKA = """
+    allow.auto.create.topics auto.commit.interval.ms check.crcs client.dns.lookup client.rack
+    connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics fetch.max.bytes
+    fetch.max.wait.ms fetch.min.bytes group.instance.id group.protocol heartbeat.interval.ms
+    max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms metadata.recovery.strategy
+    metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+    partition.assignment.strategy receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms
+    request.timeout.ms retry.backoff.max.ms retry.backoff.ms send.buffer.bytes session.timeout.ms
+    socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+"""
+
 IGNORED = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
-    *(
-        f"kafka.{name}"
-        for name in (
-            "allow.auto.create.topics",
-            "auto.commit.interval.ms",
-            "check.crcs",
-            "client.dns.lookup",
-            "client.rack",
-            "connections.max.idle.ms",
-            "default.api.timeout.ms",
-            "enable.metrics.push",
-            "exclude.internal.topics",
-            "fetch.max.bytes",
-            "fetch.max.wait.ms",
-            "fetch.min.bytes",
-            "group.instance.id",
-            "group.protocol",
-            "heartbeat.interval.ms",
-            "max.partition.fetch.bytes",
-            "max.poll.interval.ms",
-            "max.poll.records",
-            "metadata.max.age.ms",
-            "metadata.recovery.strategy",
-            "metric.reporters",
-            "metrics.num.samples",
-            "metrics.recording.level",
-            "metrics.sample.window.ms",
-            "partition.assignment.strategy",
-            "receive.buffer.bytes",
-            "reconnect.backoff.max.ms",
-            "reconnect.backoff.ms",
-            "request.timeout.ms",
-            "retry.backoff.max.ms",
-            "retry.backoff.ms",
-            "send.buffer.bytes",
-            "session.timeout.ms",
-            "socket.connection.setup.timeout.max.ms",
-            "socket.connection.setup.timeout.ms",
-        )
-    ),
+    *(f"kafka.{name}" for name in _IGNORED_OF_KAFKA.split()),
 )
 
 REJECTED = {
-    "kafka.auto.offset.reset": "say where to start with startingOffsets",
-    "kafka.enable.auto.commit": "Spark keeps the offsets in its checkpoint, and the source commits them",
-    "kafka.key.deserializer": "keys come as bytes",
-    "kafka.value.deserializer": "values come as bytes, or as valueFormat says",
-    "kafka.interceptor.classes": "there is no Kafka consumer for it to look into",
-    "path": "name topics with subscribe",
-    "topic": "a source takes subscribe",
+    "kafka.auto.offset.reset": "set startingOffsets instead",
+    "kafka.enable.auto.commit": "Spark stores the offsets in its checkpoint, and the source commits them",
+    "kafka.key.deserializer": "keys are returned as bytes",
+    "kafka.value.deserializer": "values are returned as bytes, or decoded by valueFormat",
+    "kafka.interceptor.classes": "the source does not use a Kafka consumer",
+    "path": "set subscribe to read topics",
+    "topic": "use subscribe for a source",
 }
 
 _SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.providers")
@@ -121,25 +90,25 @@ _SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.providers")
 def check_options(
     options: Mapping[str, str],
     own: Sequence[str] = KNOWN,
-    needless: Sequence[str] = IGNORED,
-    refused: Mapping[str, str] = REJECTED,
+    ignored: Sequence[str] = IGNORED,
+    rejected: Mapping[str, str] = REJECTED,
     what: str = "source",
 ) -> dict[str, str]:
-    """The options by their lower-case names; raises InvalidConfig for one that cannot be meant."""
-    known = {name.lower(): name for name in (*own, *needless)}
+    """The options by lower-case name; raises InvalidConfig for unknown and unsupported ones."""
+    known = {name.lower(): name for name in (*own, *ignored)}
     given = {name.lower(): value.strip() for name, value in options.items()}
     for name in given:
-        if name in refused:
-            raise InvalidConfig(f"the option {name} cannot be set: {refused[name]}")
+        if name in rejected:
+            raise InvalidConfig(f"the option {name} cannot be set: {rejected[name]}")
         if name.startswith(_SECURITY):
-            raise InvalidConfig(f"the option {name} cannot be used: this {what} speaks neither TLS nor SASL")
+            raise InvalidConfig(f"the option {name} cannot be used: this {what} supports neither TLS nor SASL")
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; is {known[near[0]]} meant?" if near else ""
+            hint = f"; did you mean {known[near[0]]}?" if near else ""
             raise InvalidConfig(f"there is no option {name!r}{hint}")
     protocol = given.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
-        raise InvalidConfig(f"kafka.security.protocol is {protocol}: this {what} speaks neither TLS nor SASL")
+        raise InvalidConfig(f"kafka.security.protocol is {protocol}: this {what} supports neither TLS nor SASL")
     return given
 
 
@@ -149,7 +118,7 @@ RAW_VALUE = "rawValue"
 HEADERS = "headers"
 
 _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_NAME_LENGTH_MAX = 40  # of what is read, in the name of a group that nobody named
+_NAME_LENGTH_MAX = 40  # of the topics in a default group name
 
 DataLossRule = Literal["fail", "skip", "archive"]
 ValueFormat = Literal["json", "avro"]
@@ -163,7 +132,7 @@ Choice = TypeVar("Choice", bound=str)
 
 
 class TopicSelection(msgspec.Struct, frozen=True):
-    """What is read: topics by name, by pattern, or single partitions. One of the three."""
+    """The topics to read: by name, by pattern, or as single partitions."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -171,19 +140,19 @@ class TopicSelection(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The topics, if they are known by name."""
+        """The topics; None for a pattern."""
         if self.pattern is not None:
             return None
         return self.topics or tuple(sorted({target.topic for target in self.partitions}))
 
 
 class OffsetSpec(msgspec.Struct, frozen=True):
-    """Where reading starts or ends. `numbers` holds offsets or times (ms) by partition, `time_ms` a time for all."""
+    """Where a query starts or ends. `numbers`: offsets or times (ms) by partition; `time_ms`: one time for all."""
 
     kind: Literal["earliest", "latest", "group", "offsets", "times"]
     numbers: Mapping[TopicPartition, int] = {}
     time_ms: int | None = None
-    latest_if_none: bool = False  # at a time after which there is no record; else that is an error
+    latest_if_none: bool = False  # without a record at or after the time: the end; else an error
 
 
 class SourceOptions(msgspec.Struct, frozen=True):
@@ -207,12 +176,12 @@ class SourceOptions(msgspec.Struct, frozen=True):
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Raises InvalidConfig, with one sentence that says which option is wrong."""
+    """Parse and check the options; raises InvalidConfig."""
     return _OptionsParser(check_options(options), streaming=streaming).parse()
 
 
 def parse_columns(options: Mapping[str, str]) -> tuple[tuple[str, ...], ValueFormat | None, str]:
-    """The columns, and how the value is decoded: what can be told before it is known what kind of query it is."""
+    """The columns, and how the value is decoded: the part that does not depend on the kind of query."""
     parser = _OptionsParser(check_options(options), streaming=True)
     value_format, value_schema = parser.value_format()
     return parser.columns(with_raw_value=value_format is not None), value_format, value_schema
@@ -228,7 +197,7 @@ class _OptionsParser:
             raise InvalidConfig(f"{misplaced[0]} has no meaning in a streaming query, which does not end")
         brokers = self._text("kafka.bootstrap.servers")
         if not brokers:
-            raise InvalidConfig("say where the brokers are: kafka.bootstrap.servers is missing")
+            raise InvalidConfig("the option kafka.bootstrap.servers is missing; set it to the addresses of brokers")
         subscription = self._subscription()
         value_format, value_schema = self.value_format()
         on_data_loss, archive = self._on_data_loss()
@@ -255,7 +224,7 @@ class _OptionsParser:
     def value_format(self) -> tuple[ValueFormat | None, str]:
         schema = self._text("valueSchema") or ""
         if (self._text("valueFormat") is None) != (not schema):
-            raise InvalidConfig("valueFormat and valueSchema belong together, and one of them is missing")
+            raise InvalidConfig("valueFormat and valueSchema must be set together")
         return (self._choice("valueFormat", _VALUE_FORMATS, "json") if schema else None), schema
 
     def _text(self, name: str) -> str | None:
@@ -284,8 +253,8 @@ class _OptionsParser:
     def _subscription(self) -> TopicSelection:
         given = [name for name in ("subscribe", "subscribePattern", "assign") if self._text(name) is not None]
         if len(given) != 1:
-            said = " and ".join(given) if given else "none of them"
-            raise InvalidConfig(f"say what to read with one of subscribe, subscribePattern and assign; {said} is given")
+            found = " and ".join(given) or "none"
+            raise InvalidConfig(f"set exactly one of subscribe, subscribePattern and assign; found {found}")
         text = self._text(given[0]) or ""
         if given[0] == "subscribePattern":
             compiled(text)
@@ -301,13 +270,13 @@ class _OptionsParser:
         if_none = self._choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "latest"
         spec = self._offset_spec("starting", "latest" if self._streaming else "earliest", if_none)
         if not self._streaming and (spec.kind == "latest" or (spec.kind == "offsets" and LATEST in _numbers(spec))):
-            raise InvalidConfig("startingOffsets is latest, where a batch query would find nothing")
+            raise InvalidConfig("startingOffsets cannot be latest in a batch query: it would find nothing")
         return spec
 
     def _ending(self) -> OffsetSpec:
         spec = self._offset_spec("ending", "latest", latest_if_none=True)
         if spec.kind == "earliest" or (spec.kind == "offsets" and EARLIEST in _numbers(spec)):
-            raise InvalidConfig("endingOffsets is earliest, where a batch query would find nothing")
+            raise InvalidConfig("endingOffsets cannot be earliest in a batch query: it would find nothing")
         if spec.kind == "group":
             raise InvalidConfig("endingOffsets can be latest or offsets by partition; group is for startingOffsets")
         return spec
@@ -334,7 +303,7 @@ class _OptionsParser:
         rule = self._choice("onDataLoss", _DATA_LOSS_RULES, default)
         archive = self._text("archive")
         if rule == "archive" and not archive:
-            raise InvalidConfig("onDataLoss is archive: say where that is with the option archive")
+            raise InvalidConfig("onDataLoss=archive needs the option archive, the location of the archive")
         return rule, archive
 
     def columns(self, *, with_raw_value: bool) -> tuple[str, ...]:
@@ -364,9 +333,9 @@ class _OptionsParser:
 
 
 def _group_suffix(subscription: TopicSelection) -> str:
-    """The same for every run of a query, and another one for a query that reads something else."""
-    said = subscription.pattern or ",".join(map(str, subscription.partitions)) or ",".join(subscription.topics)
-    readable = re.sub(r"[^a-zA-Z0-9._-]+", "-", said)[:_NAME_LENGTH_MAX].strip("-")
+    """The same for every run of a query, and different for queries that read other topics."""
+    topics = subscription.pattern or ",".join(map(str, subscription.partitions)) or ",".join(subscription.topics)
+    readable = re.sub(r"[^a-zA-Z0-9._-]+", "-", topics)[:_NAME_LENGTH_MAX].strip("-")
     digest = hashlib.sha256(msgspec.json.encode(subscription)).hexdigest()[:8]
     return f"{readable}-{digest}"
 
@@ -385,7 +354,7 @@ def _by_partition(name: str, text: str, *, smallest: int) -> dict[TopicPartition
     }
     for target, number in found.items():
         if number < smallest or target.partition < 0:
-            raise InvalidConfig(f"{name} says {number} for {target}, which cannot be")
+            raise InvalidConfig(f"{name} has the invalid value {number} for {target}")
     return found
 
 
@@ -396,7 +365,7 @@ def _decoded(name: str, text: str, kind: type[T], example: str) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
-        raise InvalidConfig(f"{name} is not as in {example}: {error}") from None
+        raise InvalidConfig(f"{name} is invalid, write it like {example}: {error}") from None
 
 
 def _not_empty(name: str, found: Sequence[T]) -> tuple[T, ...]:

@@ -1,8 +1,9 @@
-"""Filters of a batch query, as far as they tell which offsets need not be read.
+"""Use the filters of a batch query to skip offsets that cannot match.
 
-Spark checks every filter again on the rows, so a range may be too wide and never too narrow. The brokers tell the first
-offset whose timestamp is not before a time: all before it are older, whatever order the timestamps are in. They cannot
-tell in the same way where the last one is, so a filter that only says "before" narrows nothing.
+- Spark applies every filter again, so a range may be too wide but never too narrow.
+- Brokers return the first offset whose timestamp is at or after a time: all earlier records are older, in whatever
+  order the timestamps are. There is no such query for the last offset before a time, so a filter with only an upper
+  bound on the timestamp narrows nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from pyspark.sql.datasource import (
 )
 
 from headrace.client.metadata import TopicPartition
-from headrace.spark.offsets import OffsetRange
+from headrace.spark.offsets import PlannedRange
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PushedFilters(msgspec.Struct, frozen=True):
-    """What a row must be like; None: no matter."""
+    """Bounds that a matching row satisfies; None: unbounded."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -40,7 +41,7 @@ class PushedFilters(msgspec.Struct, frozen=True):
     offset_max: int | None = None
     time_ms_min: int | None = None
 
-    def takes(self, target: TopicPartition) -> bool:
+    def matches(self, target: TopicPartition) -> bool:
         return (
             (self.topics is None or target.topic in self.topics)
             and (self.partitions is None or target.partition in self.partitions)
@@ -48,9 +49,9 @@ class PushedFilters(msgspec.Struct, frozen=True):
             and (self.partition_max is None or target.partition <= self.partition_max)
         )
 
-    def narrowed(self, whole: OffsetRange) -> OffsetRange | None:
-        """What may hold such rows, by their offsets."""
-        if not self.takes(whole.target):
+    def narrowed(self, whole: PlannedRange) -> PlannedRange | None:
+        """The part of the range that may have matching rows."""
+        if not self.matches(whole.target):
             return None
         start = whole.start if self.offset_min is None else max(whole.start, self.offset_min)
         end = whole.end if self.offset_max is None else min(whole.end, self.offset_max + 1)
@@ -58,40 +59,43 @@ class PushedFilters(msgspec.Struct, frozen=True):
 
 
 def pushed_filters(filters: Iterable[Filter]) -> PushedFilters:
-    """What the filters say together about topic, partition, offset and timestamp."""
-    said = PushedFilters()
+    """The bounds that the filters together set on topic, partition, offset and timestamp."""
+    bounds = PushedFilters()
     for one in filters:
         column = ".".join(one.attribute) if hasattr(one, "attribute") else ""
         low, high = _value_range(one)
         match column:
             case "topic" if isinstance(one, EqualTo | EqualNullSafe | In):
-                said = msgspec.structs.replace(said, topics=_common(said.topics, _values(one)))
+                bounds = msgspec.structs.replace(bounds, topics=_common(bounds.topics, _values(one)))
             case "partition" if isinstance(one, EqualTo | EqualNullSafe | In):
-                said = msgspec.structs.replace(said, partitions=_common(said.partitions, _values(one)))
+                bounds = msgspec.structs.replace(bounds, partitions=_common(bounds.partitions, _values(one)))
             case "partition":
-                said = msgspec.structs.replace(
-                    said, partition_min=_higher(said.partition_min, low), partition_max=_lower(said.partition_max, high)
+                bounds = msgspec.structs.replace(
+                    bounds,
+                    partition_min=_higher(bounds.partition_min, low),
+                    partition_max=_lower(bounds.partition_max, high),
                 )
             case "offset":
-                said = msgspec.structs.replace(
-                    said, offset_min=_higher(said.offset_min, low), offset_max=_lower(said.offset_max, high)
+                bounds = msgspec.structs.replace(
+                    bounds, offset_min=_higher(bounds.offset_min, low), offset_max=_lower(bounds.offset_max, high)
                 )
             case "timestamp":
-                said = msgspec.structs.replace(said, time_ms_min=_higher(said.time_ms_min, low))
-    return said
+                bounds = msgspec.structs.replace(bounds, time_ms_min=_higher(bounds.time_ms_min, low))
+    return bounds
 
 
 def after_time(
-    ranges: Sequence[OffsetRange],
+    ranges: Sequence[PlannedRange],
     time_ms: int,
     log_starts: Callable[[TopicPartition], int],
     offsets_at: Callable[[dict[TopicPartition, int]], dict[TopicPartition, int | None]],
-) -> Iterator[OffsetRange]:
-    """The ranges without what is in the log and older; of what the archive has the brokers know nothing, so it stays.
+) -> Iterator[PlannedRange]:
+    """Remove the older offsets that are in the log. Offsets that only the archive has stay: brokers know nothing of
+    them.
 
-    `offsets_at` must be asked after the ends of the ranges were: no record in them can then be new to it.
+    `offsets_at` must be queried after the ends of the ranges, so that it covers every record in them.
     """
-    firsts = offsets_at({one.target: max(0, time_ms) for one in ranges})  # below 0 are other questions
+    firsts = offsets_at({one.target: max(0, time_ms) for one in ranges})  # negative times have other meanings
     for one in ranges:
         first, log_start = firsts[one.target], log_starts(one.target)
         if one.start < log_start:
@@ -106,7 +110,7 @@ def _values(one: Any) -> Iterable[Any]:
 
 
 def _value_range(one: Filter) -> tuple[int | None, int | None]:
-    """The smallest and the largest whole number (milliseconds for times) that the filter may take."""
+    """The smallest and the largest whole number (milliseconds for times) that can match the filter."""
     match one:
         case EqualTo() | EqualNullSafe():
             number = _number(one.value)

@@ -1,43 +1,119 @@
-"""The rows of one range of offsets: what a task does. It runs in a worker of Spark's, which it may share with others.
+"""Read the rows of one range of offsets in a Spark task, and handle records that the log no longer has.
 
-The log may be trimmed between planning and reading, and while it is read. So the position is known at every moment
-(the offsets are read along, wanted or not), and what is missing is treated as in planning.
-
-The topic may also be deleted and created again. Its id is compared with the planned one before and after the scan: ids
-do not return, so the rows in between are those of the planned topic.
+- The log may be trimmed between planning and reading, and during the read. The reader therefore always fetches the
+  offset column, so it knows its position, and treats missing records as planning does.
+- Only offsets before the start of the log or at and above its end count as lost. Offsets in between without a record
+  (compacted, control records, aborted transactions) do not.
+- The topic may be deleted and created again. The reader compares its id with the planned one before and after the
+  scan. Ids are never reused, so the rows in between are those of the planned topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from headrace.columns.offsets import OffsetBounds, topic_id_of
+from headrace.columns.offsets import OffsetBounds
+from headrace.spark.offsets import PlannedRange
+from headrace.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from headrace.archive.catalogue import ArchiveCatalogue
+from functools import partial
+
+from headrace.columns.offsets import topic_id_of
 from headrace.columns.scan import RangeOutOfLog, scan
+from headrace.model.errors import HeadraceError
 from headrace.spark.decoding import Decode, decode_column, decode_column_or_null, decoder
-from headrace.spark.loss import fit_to_log, read_archived, report_data_loss
-from headrace.spark.offsets import OffsetRange
-from headrace.spark.options import RAW_VALUE, SourceOptions
+from headrace.spark.options import RAW_VALUE
+
+_TRIMMED = "retention (retention.ms, retention.bytes) or DeleteRecords removed them before they were read"
+_TRUNCATED = "the topic was deleted and created again, or the log lost its end"
+_WAY_OUT = "set onDataLoss=skip to continue without them, or onDataLoss=archive to read trimmed records from an archive"
+
+log = logging.getLogger(__name__)
 
 
-def rows(options: SourceOptions, wanted: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows with exactly these columns."""
-    shape = _RowConverter.of(options, schema)
-    for batch in _raw_rows(options, wanted, shape.read):
-        yield shape.shaped(batch, wanted)
+class DataLost(HeadraceError):
+    """Records that the query has not read yet are no longer in the log."""
 
 
-def _raw_rows(options: SourceOptions, wanted: OffsetRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+def fit_to_log(options: SourceOptions, wanted: PlannedRange, found: OffsetBounds) -> PlannedRange | None:
+    """The part of the range to read, given the current bounds of the log: all of it, or less if missing records may be
+    skipped. Raises DataLost otherwise. Offsets that the archive must provide stay in the range."""
+    start, end = wanted.start, wanted.end
+    if start > found.latest or end > found.latest:
+        missing = _part(wanted, max(found.latest, min(start, end)), max(start, end))
+        report_data_loss(options, missing, f"the log ends at offset {found.latest}: {_TRUNCATED}")
+        start, end = min(start, found.latest), min(end, found.latest)
+    if start < min(found.earliest, end):
+        missing = _part(wanted, start, min(found.earliest, end))
+        if options.on_data_loss == "archive":
+            check_archived(options, missing, found.earliest)
+        else:
+            report_data_loss(options, missing, f"the log starts at offset {found.earliest}: {_TRIMMED}")
+            start = min(found.earliest, end)
+    return _part(wanted, start, end) if start < end else None
+
+
+def report_data_loss(options: SourceOptions, missing: PlannedRange, why: str) -> None:
+    """Raise DataLost, or log the loss if missing records may be skipped."""
+    if options.on_data_loss != "skip":
+        raise DataLost(f"{missing} are lost: {why}; {_WAY_OUT}")
+    log.warning("skipped lost records range=%r reason=%r", str(missing), why)
+
+
+def check_archived(options: SourceOptions, missing: PlannedRange, log_start: int) -> ArchiveCatalogue:
+    """The catalogue of the archive if it covers everything that is missing in the log; raises DataLost otherwise."""
+    from headrace.archive.catalogue import Archive
+
+    assert options.archive is not None
+    catalogue = Archive(options.archive).open(missing.topic)
+    if missing.topic_id:
+        catalogue.check_topic_id(missing.topic_id)
+    position = missing.start
+    for file in catalogue.files(missing.partition, missing.start, missing.end):
+        if file.first > position:
+            break
+        position = file.last + 1
+    if position < missing.end:
+        lost = _part(missing, position, missing.end)
+        raise DataLost(
+            f"{lost} are neither in the log, which starts at offset {log_start}, nor in the archive {options.archive}"
+        )
+    return catalogue
+
+
+def read_archived(
+    options: SourceOptions, missing: PlannedRange, log_start: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    catalogue = check_archived(options, missing, log_start)
+    return catalogue.read(missing.partition, missing.start, missing.end, columns)
+
+
+def _part(whole: PlannedRange, start: int, end: int) -> PlannedRange:
+    return msgspec.structs.replace(whole, start=start, end=end)
+
+
+def rows(options: SourceOptions, wanted: PlannedRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows, with exactly the columns of the schema."""
+    converter = _RowConverter.of(options, schema)
+    for batch in _raw_rows(options, wanted, converter.read):
+        yield converter.convert(batch, wanted)
+
+
+def _raw_rows(options: SourceOptions, wanted: PlannedRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     if _is_planned_topic(options, wanted):
         yield from _scanned_rows(options, wanted, columns)
         _is_planned_topic(options, wanted)
 
 
-def _is_planned_topic(options: SourceOptions, wanted: OffsetRange) -> bool:
-    """Raises `DataLost` if it is not, unless that may be skipped."""
+def _is_planned_topic(options: SourceOptions, wanted: PlannedRange) -> bool:
+    """Whether the topic still has the planned id. Raises `DataLost` otherwise, unless lost records may be skipped."""
     if not wanted.topic_id:
         return True
     found = topic_id_of(options.brokers, wanted.target)
@@ -49,8 +125,8 @@ def _is_planned_topic(options: SourceOptions, wanted: OffsetRange) -> bool:
     return False
 
 
-def _scanned_rows(options: SourceOptions, wanted: OffsetRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    left: OffsetRange | None = wanted
+def _scanned_rows(options: SourceOptions, wanted: PlannedRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    left: PlannedRange | None = wanted
     while left is not None:
         position = left.start
         try:
@@ -69,7 +145,9 @@ def _scanned_rows(options: SourceOptions, wanted: OffsetRange, columns: tuple[st
         except RangeOutOfLog as error:
             found = OffsetBounds(error.log_start, max(error.log_start, error.log_end))
         left = fit_to_log(options, msgspec.structs.replace(left, start=position), found)
-        if left is not None and left.start < found.earliest:  # the archive has it, or there had been an error
+        if (
+            left is not None and left.start < found.earliest
+        ):  # the archive has these offsets: otherwise `fit_to_log` raises
             end = min(found.earliest, left.end)
             missing = msgspec.structs.replace(left, end=end)
             yield from read_archived(options, missing, found.earliest, columns)
@@ -82,7 +160,7 @@ def _last_offset(batch: pa.RecordBatch) -> int:
 
 
 class _RowConverter(msgspec.Struct, frozen=True):
-    """How rows as they are read become rows as they were asked for."""
+    """Converts scanned rows to the schema of the query."""
 
     read: tuple[str, ...]
     schema: pa.Schema
@@ -98,13 +176,13 @@ class _RowConverter(msgspec.Struct, frozen=True):
             decode = decoder(options.value_format, options.value_schema, schema.field("value").type)
         return cls(read, schema, decode, options.on_bad_value == "null")
 
-    def shaped(self, batch: pa.RecordBatch, wanted: OffsetRange) -> pa.RecordBatch:
+    def convert(self, batch: pa.RecordBatch, wanted: PlannedRange) -> pa.RecordBatch:
         if self.decode is None and RAW_VALUE not in self.schema.names:
             return batch.select(self.schema.names)
         arrays = [self._array(name, batch, wanted) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _array(self, name: str, batch: pa.RecordBatch, wanted: OffsetRange) -> pa.Array:
+    def _array(self, name: str, batch: pa.RecordBatch, wanted: PlannedRange) -> pa.Array:
         if name == RAW_VALUE:
             return batch.column("value")
         if name != "value" or self.decode is None:
@@ -115,5 +193,5 @@ class _RowConverter(msgspec.Struct, frozen=True):
         return decode_column(batch.column("value"), self.decode, kind, partial(_described, batch, wanted))
 
 
-def _described(batch: pa.RecordBatch, wanted: OffsetRange, index: int) -> str:
+def _described(batch: pa.RecordBatch, wanted: PlannedRange, index: int) -> str:
     return f"{wanted.target} at offset {batch.column('offset')[index].as_py()}"

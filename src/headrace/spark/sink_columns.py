@@ -1,12 +1,12 @@
-"""The columns that the sink takes, and how they become the columns of records.
+"""Convert the rows of a query to the columns of records.
 
-    value, key, headers, topic, partition     as Spark's own Kafka sink has them
-    delay, deliverAt, priority                become headers; a row with one of the first two waits for its time
-    timestamp                                 kept if that is asked for
-    any other column                          is left out, as Spark's Kafka sink does
+    value, key, headers, topic, partition     as in Spark's Kafka sink
+    delay, deliverAt, priority                become headers; a row with delay or deliverAt is a delayed message
+    timestamp                                 kept if the options say so
+    any other column                          ignored, as in Spark's Kafka sink
 
-The schema is looked at on the driver before anything runs. What only the rows can show (a null topic, a priority of 12)
-is refused when it is met. Columns are worked on as a whole: Python sees no single row, only each distinct delay.
+- The driver checks the schema before any task runs. Errors in rows (a null topic, a priority of 12) fail the task.
+- Columns are processed as a whole: Python code handles no single row, only each distinct delay.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COLUMN_TYPES: Final = {
 
 
 class InvalidColumns(InvalidRequest):
-    """The rows cannot be written as records: a column is missing, or of a type that has no meaning here."""
+    """The rows cannot be written as records: a column is missing or has an unsupported type."""
 
 
 class InvalidRow(InvalidRequest):
@@ -51,7 +51,7 @@ class InvalidRow(InvalidRequest):
 
 
 class SinkColumns(msgspec.Struct, frozen=True):
-    """Where the sink's columns are in the rows; None: not there."""
+    """The positions of the sink's columns in the rows; None: missing."""
 
     value: int
     key: int | None = None
@@ -65,7 +65,7 @@ class SinkColumns(msgspec.Struct, frozen=True):
 
 
 def columns_of(schema: StructType, *, topic: str | None, keep_timestamp: bool) -> SinkColumns:
-    """Find the columns; raises InvalidColumns. A `topic` that is set for all rows goes before the column."""
+    """Find the columns; raises InvalidColumns. The option `topic` has precedence over the column."""
     found: dict[str, int] = {}
     names = {name.lower(): name for name in _COLUMN_TYPES}
     for position, field in enumerate(schema.fields):
@@ -73,7 +73,7 @@ def columns_of(schema: StructType, *, topic: str | None, keep_timestamp: bool) -
         if name is None or (name == "timestamp" and not keep_timestamp) or (name == "topic" and topic is not None):
             continue
         if name in found:
-            raise InvalidColumns(f"there are two columns {name!r}; which one is meant?")
+            raise InvalidColumns(f"there are two columns {name!r}; drop one of them")
         kind = field.dataType.simpleString()
         if not _is_one_of(kind, _COLUMN_TYPES[name]):
             raise InvalidColumns(f"column {field.name!r} must be {_or(_COLUMN_TYPES[name])}, not {kind}")
@@ -81,43 +81,42 @@ def columns_of(schema: StructType, *, topic: str | None, keep_timestamp: bool) -
     if "value" not in found:
         raise InvalidColumns(f"there is no column 'value' among {schema.fieldNames()}; every record needs one")
     if topic is None and "topic" not in found:
-        raise InvalidColumns("nothing says where to write: set the option 'topic', or give the rows a column 'topic'")
+        raise InvalidColumns("there is no target topic: set the option 'topic', or add a column 'topic'")
     if keep_timestamp and "timestamp" not in found:
         raise InvalidColumns("keepTimestamp=true needs a column 'timestamp'")
     return SinkColumns(deliver_at=found.pop("deliverAt", None), **found)
 
 
 class RecordColumnsBuilder:
-    """Makes columns of records from rows: value, key, headers and timestamp as they are encoded, and topic and
-    partition for the way."""
+    """Builds columns of records from rows: value, key, headers and timestamp, and topic and partition for routing."""
 
     def __init__(self, columns: SinkColumns, topic: str | None) -> None:
         self._columns = columns
         self._topic = topic
 
-    def shape(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def build(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Raises InvalidRow."""
         try:
-            return self._shaped(rows)
-        except pa.ArrowInvalid as error:  # a number that does not fit into the type that it must have
+            return self._build(rows)
+        except pa.ArrowInvalid as error:  # a number that does not fit into its type
             raise InvalidRow(f"a row cannot be a record: {error}") from error
 
-    def _shaped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _build(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = self._columns
         extras = self._extras(rows)
-        shaped = {
+        built = {
             "key": self._bytes(rows, columns.key),
             "value": self._bytes(rows, columns.value),
             "headers": _with_extras(self._headers(rows), extras),
             "topic": self._topics(rows, [extras[name] for name in (DELAY, DELIVER_AT) if name in extras]),
         }
         if columns.timestamp is not None:
-            shaped["timestamp"] = rows.column(columns.timestamp).cast(_TIMESTAMP)
-            if shaped["timestamp"].null_count:
+            built["timestamp"] = rows.column(columns.timestamp).cast(_TIMESTAMP)
+            if built["timestamp"].null_count:
                 raise InvalidRow("a row has no 'timestamp', which keepTimestamp=true asks for")
         if columns.partition is not None:
-            shaped["partition"] = rows.column(columns.partition).cast(pa.int32())
-        return pa.RecordBatch.from_pydict(shaped)
+            built["partition"] = rows.column(columns.partition).cast(pa.int32())
+        return pa.RecordBatch.from_pydict(built)
 
     def _bytes(self, rows: pa.RecordBatch, position: int | None) -> pa.Array:
         return pa.nulls(len(rows), pa.binary()) if position is None else rows.column(position).cast(pa.binary())
@@ -132,7 +131,7 @@ class RecordColumnsBuilder:
         return headers
 
     def _topics(self, rows: pa.RecordBatch, delays: list[pa.Array]) -> pa.Array:
-        """Where each row goes: rows that wait go to their topic's companion."""
+        """The topic of each row; for delayed messages, the delayed topic."""
         if self._topic is not None:
             topics = pa.repeat(pa.scalar(self._topic), len(rows))
         else:
@@ -142,11 +141,11 @@ class RecordColumnsBuilder:
                 raise InvalidRow("a row has no topic: the column 'topic' is null there, and no option 'topic' is set")
         if not delays:
             return topics
-        waits = pc.is_valid(pc.coalesce(*delays))
-        return pc.if_else(waits, pc.binary_join_element_wise(delayed_topic(""), topics, ""), topics)
+        is_delayed = pc.is_valid(pc.coalesce(*delays))
+        return pc.if_else(is_delayed, pc.binary_join_element_wise(delayed_topic(""), topics, ""), topics)
 
     def _extras(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The headers that come from columns of their own; null where a row has none."""
+        """The headers that come from the columns delay, deliverAt and priority; null where a row has none."""
         columns = self._columns
         extras: dict[str, pa.Array] = {}
         if columns.deliver_at is not None:
@@ -160,7 +159,7 @@ class RecordColumnsBuilder:
 
 
 def _with_extras(headers: pa.Array, extras: dict[str, pa.Array]) -> pa.Array:
-    """The extras come behind the headers that the row has: of two with one name the last one counts."""
+    """Append the extra headers: of two headers with the same name the last one counts."""
     if not extras:
         return headers
     flat = pc.list_flatten(headers)
@@ -174,7 +173,7 @@ def _with_extras(headers: pa.Array, extras: dict[str, pa.Array]) -> pa.Array:
         names.append(pa.repeat(pa.scalar(name), len(which)))
         values.append(pc.drop_null(extra).cast(pa.binary()))
         counts = pc.add(counts, given.cast(pa.int32()))
-    order = pc.array_sort_indices(pa.concat_arrays(rows))  # stable, so that each row's stay in their order
+    order = pc.array_sort_indices(pa.concat_arrays(rows))  # stable: keeps the order of a row's headers
     ends = pc.cumulative_sum(counts).cast(pa.int32())
     entries = pa.StructArray.from_arrays(
         [pa.concat_arrays(names).take(order), pa.concat_arrays(values).take(order)],
@@ -184,7 +183,7 @@ def _with_extras(headers: pa.Array, extras: dict[str, pa.Array]) -> pa.Array:
 
 
 def _delays(column: pa.Array) -> pa.Array:
-    """As the header has them. Numbers are seconds."""
+    """Delays as header values. Numbers are seconds."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         for text in pc.unique(pc.drop_null(column)).to_pylist():
             try:
@@ -207,7 +206,7 @@ def _milliseconds(times: pa.Array) -> pa.Array:
 
 
 def _within(numbers: pa.Array, highest: int, column: str, range_: str) -> pa.Array:
-    """The numbers as text."""
+    """Check the numbers, and return them as text."""
     ends = pc.min_max(numbers)
     for end in (ends["min"].as_py(), ends["max"].as_py()):
         if end is not None and not 0 <= end <= highest:
@@ -215,11 +214,11 @@ def _within(numbers: pa.Array, highest: int, column: str, range_: str) -> pa.Arr
     return numbers.cast(pa.string())
 
 
-def _is_one_of(kind: str, taken: Iterable[str]) -> bool:
+def _is_one_of(kind: str, allowed: Iterable[str]) -> bool:
     family, _, rest = kind.partition(" ") if kind.startswith("interval ") else kind.partition("(")
     if family == "interval" and not {"year", "month"} & {*rest.split()}:
         kind = "interval day to second"  # or a part of it
-    return kind in taken or (family == "decimal" and family in taken)
+    return kind in allowed or (family == "decimal" and family in allowed)
 
 
 def _or(names: tuple[str, ...]) -> str:

@@ -1,4 +1,4 @@
-"""What a write was told in options, checked and typed before anything runs."""
+"""The options of the sink: names, types and checks."""
 
 from __future__ import annotations
 
@@ -32,58 +32,38 @@ KNOWN: Final = (
     "kafka.security.protocol",
     "txnAppId",
     "txnVersion",
-    "checkpointLocation",  # Spark's own, which it hands on
+    "checkpointLocation",  # set and passed on by Spark
 )
+
+_IGNORED_OF_KAFKA: Final = """
+    acks batch.size buffer.memory client.dns.lookup client.id connections.max.idle.ms delivery.timeout.ms
+    enable.idempotence enable.metrics.push linger.ms max.block.ms max.in.flight.requests.per.connection
+    max.request.size metadata.max.age.ms metadata.max.idle.ms partitioner.availability.timeout.ms
+    receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries
+    retry.backoff.max.ms retry.backoff.ms send.buffer.bytes
+"""
 
 IGNORED: Final = (
     "includeHeaders",
     "queryName",
-    *(
-        f"kafka.{name}"
-        for name in (
-            "acks",
-            "batch.size",
-            "buffer.memory",
-            "client.dns.lookup",
-            "client.id",
-            "connections.max.idle.ms",
-            "delivery.timeout.ms",
-            "enable.idempotence",
-            "enable.metrics.push",
-            "linger.ms",
-            "max.block.ms",
-            "max.in.flight.requests.per.connection",
-            "max.request.size",
-            "metadata.max.age.ms",
-            "metadata.max.idle.ms",
-            "partitioner.availability.timeout.ms",
-            "receive.buffer.bytes",
-            "reconnect.backoff.max.ms",
-            "reconnect.backoff.ms",
-            "request.timeout.ms",
-            "retries",
-            "retry.backoff.max.ms",
-            "retry.backoff.ms",
-            "send.buffer.bytes",
-        )
-    ),
+    *(f"kafka.{name}" for name in _IGNORED_OF_KAFKA.split()),
 )
 
 REJECTED: Final = {
-    "kafka.transactional.id": "the sink names its transactions by the query",
-    "kafka.transaction.timeout.ms": "say it with transactionTimeout",
+    "kafka.transactional.id": "the sink names its transactions after the query",
+    "kafka.transaction.timeout.ms": "set transactionTimeout instead",
     "kafka.key.serializer": "keys are text or bytes",
     "kafka.value.serializer": "values are text or bytes",
-    "kafka.partitioner.class": "rows go where their key says, or the column partition",
-    "kafka.interceptor.classes": "there is no Kafka producer for it to look into",
-    "subscribe": "a sink takes topic",
-    "path": "name the topic with the option topic",
+    "kafka.partitioner.class": "the key or the column partition determines the partition",
+    "kafka.interceptor.classes": "the sink does not use a Kafka producer",
+    "subscribe": "use topic for a sink",
+    "path": "set topic to write to a topic",
 }
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
-    """`app_id` and `version`: who writes a batch and which of its writes it is, so that it can be told from a second
-    try of the same; None of a streaming query, whose id and batch id say so, and of a write that nobody repeats."""
+    """`app_id` and `version` identify a batch write, so that a repetition is recognised. `app_id` is None for a
+    streaming query, which has a query id and batch ids, and for a write that is not repeated."""
 
     brokers: str
     topic: str | None = None
@@ -98,11 +78,11 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Raises InvalidConfig, with one sentence that says which option is wrong."""
+    """Parse and check the options; raises InvalidConfig."""
     given = check_options(options, KNOWN, IGNORED, REJECTED, "sink")
     brokers = given.get("kafka.bootstrap.servers")
     if not brokers:
-        raise InvalidConfig("say where the brokers are: kafka.bootstrap.servers is missing")
+        raise InvalidConfig("the option kafka.bootstrap.servers is missing; set it to the addresses of brokers")
     topic = given.get("topic")
     app_id, version = _application(given, streaming=streaming)
     return SinkOptions(
@@ -122,11 +102,11 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 def _application(given: Mapping[str, str], *, streaming: bool) -> tuple[str | None, int]:
     app_id, version = given.get("txnappid"), given.get("txnversion")
     if (app_id is None) != (version is None):
-        raise InvalidConfig("txnAppId and txnVersion belong together, and one of them is missing")
+        raise InvalidConfig("txnAppId and txnVersion must be set together")
     if app_id is None:
         return None, 0
     if streaming:
-        raise InvalidConfig("txnAppId has no meaning in a streaming query, whose batches have numbers of their own")
+        raise InvalidConfig("txnAppId has no meaning in a streaming query, whose batches are numbered by Spark")
     if _APP_ID.fullmatch(app_id) is None:
         raise InvalidConfig(f"txnAppId is {app_id!r}; it must be of up to 200 letters, digits, dots, dashes and _")
     return app_id, _number(given, "txnVersion", 0, (1 << 63) - 1, default=0)

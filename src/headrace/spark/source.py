@@ -1,7 +1,7 @@
-"""Headrace as a source of batch queries, and what both kinds of query have in common: their schema.
+"""The source of batch queries, and the schema of batch and streaming queries.
 
-A reader is made several times for one query, in different processes, and is sent to the workers: it holds nothing but
-what it was told.
+Spark creates several readers for one query, in different processes, and pickles them to the workers: a reader holds
+only its options and schema.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from headrace.columns.offsets import offsets_at
 from headrace.columns.schema import ARROW_SCHEMA, SPARK_DDL
 from headrace.model.errors import InvalidConfig
 from headrace.spark.decoding import decoder, value_ddl
-from headrace.spark.loss import fit_to_log
-from headrace.spark.offsets import OffsetRange, split_ranges
+from headrace.spark.offsets import PlannedRange, split_ranges
 from headrace.spark.options import RAW_VALUE, SourceOptions, parse, parse_columns
 from headrace.spark.planning import describe_log, resolve_offsets
 from headrace.spark.pushdown import PushedFilters, after_time, pushed_filters
-from headrace.spark.reading import rows
+from headrace.spark.reading import fit_to_log, rows
 
 _DDL = {column.split(" ", 1)[0]: column for column in SPARK_DDL.split(", ", len(ARROW_SCHEMA) - 1)}
 
 
 def ddl(options: Mapping[str, str]) -> str:
-    """The schema that the options ask for."""
+    """The schema that the options define."""
     columns, value_format, value_schema = parse_columns(options)
     known = _DDL | {RAW_VALUE: f"{RAW_VALUE} BINARY"}
     if value_format is not None:
@@ -38,7 +37,7 @@ def ddl(options: Mapping[str, str]) -> str:
 
 
 def checked_schema(options: SourceOptions, schema: StructType) -> pa.Schema:
-    """What Spark expects of every row, as Arrow says it; a schema that the user gave may leave out columns."""
+    """The Arrow schema of the rows. A schema of the user may omit columns."""
     expected = to_arrow_schema(schema, timezone="UTC")
     for field in expected:
         if field.name == "value" and options.value_format is not None:
@@ -61,38 +60,38 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse(options, streaming=False)
         self._schema = checked_schema(self._options, schema)
-        self._wanted = PushedFilters()
-        # Not a method: Spark refuses a reader that has one when the session does not push filters down.
+        self._filters = PushedFilters()
+        # Not a method: Spark rejects a reader with this method if the session does not push filters down.
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
-    def take(self, filters: list[Filter]) -> list[Filter]:
-        self._wanted = pushed_filters(filters)
-        return filters  # all of them: Spark checks them again
+    def apply_filters(self, filters: list[Filter]) -> list[Filter]:
+        self._filters = pushed_filters(filters)
+        return filters  # all of them: Spark applies them again
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(one) for one in self._ranges()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # what Spark makes of no partitions
+        if partition.value is None:  # Spark's placeholder for no partitions
             return iter(())
         return rows(self._options, partition.value, self._schema)
 
-    def _ranges(self) -> list[OffsetRange]:
+    def _ranges(self) -> list[PlannedRange]:
         options = self._options
         view = describe_log(options)
         view.check_complete()
         starts = resolve_offsets(options.starting, view, options, name="startingOffsets")
         ends = resolve_offsets(options.ending, view, options, name="endingOffsets")
         ranges = []
-        for target in sorted(filter(self._wanted.takes, view.bounds)):
-            whole = OffsetRange(*target, starts[target], ends[target], view.ids.get(target.topic, ""))
-            narrowed = self._wanted.narrowed(whole) if whole.size else whole
+        for target in sorted(filter(self._filters.matches, view.bounds)):
+            whole = PlannedRange(*target, starts[target], ends[target], view.ids.get(target.topic, ""))
+            narrowed = self._filters.narrowed(whole) if whole.size else whole
             fit = None if narrowed is None else fit_to_log(options, narrowed, view.bounds[target])
             if fit is not None:
                 ranges.append(fit)
-        if self._wanted.time_ms_min is not None and ranges:
+        if self._filters.time_ms_min is not None and ranges:
             ranges = list(
-                after_time(ranges, self._wanted.time_ms_min, lambda t: view.bounds[t].earliest, self._offsets_at)
+                after_time(ranges, self._filters.time_ms_min, lambda t: view.bounds[t].earliest, self._offsets_at)
             )
         return split_ranges(ranges, pieces_min=options.partitions_min, records_max=options.records_per_partition_max)
 
@@ -101,7 +100,7 @@ class BatchReader(DataSourceReader):
 
 
 class _PushFilters:
-    """`pushFilters` of a reader, which passes for the one that every reader inherits."""
+    """`pushFilters` of a reader, disguised by `__func__` as the inherited method."""
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
@@ -109,4 +108,4 @@ class _PushFilters:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        return self._reader.take(filters)
+        return self._reader.apply_filters(filters)

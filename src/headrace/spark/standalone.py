@@ -1,11 +1,11 @@
-"""A Spark standalone cluster on this host, from the wheel that is installed: master and workers, for trials and tests.
+"""A Spark standalone cluster on this host, from the installed wheel: master and workers, for trials and tests.
 
-    <data>/.lock            held by whoever runs, the processes included: they may outlive a parent that was killed
+    <data>/.lock            locked by this process and its daemons, which may outlive a killed parent
     <data>/master/          log, pid
     <data>/worker-1/        log, pid, and a folder for each application that ran on it
 
-It listens on loopback only: whoever reaches a master runs what he likes on its workers. A process that ends is not
-started again: it ends the cluster.
+- It listens only on loopback: a client of a master can run any program on its workers.
+- A daemon that exits is not restarted: it ends the cluster.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ DAEMON_MEMORY: Final = "-Xmx512m"
 START_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 15.0
 PORT_IN_USE_HINT: Final = (
-    "another `headrace pipeline cluster`, or by processes that one left behind when it was killed: their ids stand in "
-    "*/pid"
+    "another `headrace pipeline cluster`, or by daemons that a killed one left behind; */pid has their process ids"
 )
 POLL_SECONDS: Final = 0.2
 
@@ -43,7 +42,7 @@ _MEMORY = re.compile(r"[1-9][0-9]{0,8}[kmgt]", re.IGNORECASE)
 
 
 class ClusterEnded(HeadraceError):
-    """The cluster does not run any more, or never began to."""
+    """The cluster has ended or did not start."""
 
 
 class StandaloneSettings(msgspec.Struct, frozen=True):
@@ -57,8 +56,8 @@ class StandaloneSettings(msgspec.Struct, frozen=True):
         host, port = self.listen
         if host not in _LOOPBACK_HOSTS:
             raise InvalidConfig(
-                f"--listen {host} is reachable from other hosts, and whoever reaches it can run programs here; "
-                "listen on 127.0.0.1, and set up Spark's own daemons for a cluster of many hosts"
+                f"--listen {host} is reachable from other hosts, whose users could run programs here; listen on "
+                "127.0.0.1, and set up Spark's own daemons for a cluster of several hosts"
             )
         if port == 0:
             raise InvalidConfig("--listen must name a port: drivers need to know it")
@@ -72,7 +71,7 @@ class StandaloneSettings(msgspec.Struct, frozen=True):
 
 
 class Daemon:
-    """One process of the cluster, in a folder of its own."""
+    """One process of the cluster, with its own folder."""
 
     def __init__(self, folder: Path, command: Sequence[str]) -> None:
         self.folder = folder
@@ -90,7 +89,7 @@ class Daemon:
                 env=environ,
                 cwd=self.folder,
                 pass_fds=(lock,),
-                start_new_session=True,  # Ctrl-C is for us: they are stopped in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which stops the daemons in order
             )
         (self.folder / "pid").write_text(f"{self._process.pid}\n")
 
@@ -114,7 +113,7 @@ class Daemon:
 
 
 def run_standalone(settings: StandaloneSettings) -> int:
-    """Run until SIGTERM or SIGINT; the exit code."""
+    """Run until SIGTERM or SIGINT; returns the exit code."""
     try:
         asyncio.run(_run(settings, Path(settings.data).absolute()))
     except HeadraceError as error:
@@ -138,17 +137,17 @@ async def _run(settings: StandaloneSettings, data: Path) -> None:
         for daemon in daemons(settings, data, ui_port):
             started.append(daemon)
             await daemon.start(daemon_environment(), lock)
-        await _watch_over(settings, started, ui_port, stop)
+        await _supervise(settings, started, ui_port, stop)
     finally:
-        for daemon in reversed(started):  # the workers first: they would look for their master
+        for daemon in reversed(started):  # the workers first: they would try to reconnect to the master
             await daemon.stop()
         os.close(lock)
 
 
-async def _watch_over(
+async def _supervise(
     settings: StandaloneSettings, started: Sequence[Daemon], ui_port: int, stop: asyncio.Event
 ) -> None:
-    """Return when told to stop; raise when a process has ended."""
+    """Return at a stop request; raise if a daemon exits."""
     async with asyncio.TaskGroup() as group:
         stopped = group.create_task(stop.wait())
         ready = group.create_task(_until_ready(settings.workers, ui_port))
@@ -171,7 +170,7 @@ async def _watch_over(
 
 
 async def _until_ready(workers: int, ui_port: int) -> bool:
-    """Whether so many workers are known to the master: a port that is open comes too early to mean it."""
+    """Whether the workers have registered with the master; an open port does not prove that."""
     try:
         async with asyncio.timeout(START_SECONDS):
             while await _workers_alive(ui_port) < workers:  # noqa: ASYNC110
@@ -192,9 +191,9 @@ async def _workers_alive(ui_port: int) -> int:
         return 0
     try:
         writer.write(b"GET /json/ HTTP/1.0\r\n\r\n")
-        answer = await reader.read()
-        return msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=_MasterState).aliveworkers
-    except (OSError, msgspec.MsgspecError):  # it has only just begun to listen
+        response = await reader.read()
+        return msgspec.json.decode(response.partition(b"\r\n\r\n")[2], type=_MasterState).aliveworkers
+    except (OSError, msgspec.MsgspecError):  # it has just started to listen
         return 0
     finally:
         writer.close()
@@ -224,10 +223,10 @@ def daemon_environment() -> dict[str, str]:
     return {
         **os.environ,
         **found,
-        # Every port of theirs is of this address, also those that nobody names.
+        # All ports are bound to this address, also those without an option.
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_PUBLIC_DNS": LOOPBACK,
-        # Workers cannot start executors without it; where Spark is started by its scripts, those set it.
+        # Workers cannot start executors without it. Spark's start scripts set it.
         "SPARK_SCALA_VERSION": jar.removeprefix("spark-core_").partition("-")[0],
     }
 

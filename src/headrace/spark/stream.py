@@ -24,13 +24,10 @@ from pyspark.sql.types import StructType
 from headrace.client.metadata import TopicPartition
 from headrace.columns.offsets import OffsetBounds
 from headrace.runtime.clock import Clock, SystemClock
-from headrace.spark.errors import DataLost
-from headrace.spark.loss import fit_to_log, log, report_data_loss
-from headrace.spark.offsets import OffsetMap, OffsetRange, StreamOffset, share_limit, split_ranges
+from headrace.spark.offsets import OffsetMap, PlannedRange, StreamOffset, share_limit, split_ranges
 from headrace.spark.options import parse
-from headrace.spark.planning import LogView, describe_log, resolve_offsets
-from headrace.spark.progress import GroupProgress
-from headrace.spark.reading import rows
+from headrace.spark.planning import GroupProgress, LogView, describe_log, resolve_offsets
+from headrace.spark.reading import DataLost, fit_to_log, log, report_data_loss, rows
 from headrace.spark.source import checked_schema
 
 _EMPTY_BOUNDS = OffsetBounds(0, 0)
@@ -66,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began = StreamOffset.from_dict(start)
         view = self._seen = self._until or describe_log(self._options)
         self._progress.commit({target: at for target, at in began.offsets.items() if target in view.bounds})
-        self._check_nothing_gone(began, view)
+        self._check_data_loss(began, view)
         begin, end = self._effective_starts(began, view), view.latest()
         if not isinstance(limit, ReadAllAvailable):
             if self._may_wait(sum(max(0, end[target] - begin[target]) for target in end)):
@@ -81,13 +78,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         began, ended = StreamOffset.from_dict(start), StreamOffset.from_dict(end)
-        # The first batch after a restart may be one of before, which is planned without a question for the latest.
+        # The first batch after a restart may be an earlier one, which Spark plans without calling `latestOffset`.
         view = self._seen or describe_log(self._options)
         ranges = []
         for target, at in ended.offsets.items():
-            whole = OffsetRange(*target, _start_of(target, began, ended), at, ended.ids.get(target.topic, ""))
-            if whole.size and _is_anew(target, ended, view.ids):
-                # These offsets are those of a topic that is gone; the new one is read from its start by the next batch.
+            whole = PlannedRange(*target, _start_of(target, began, ended), at, ended.ids.get(target.topic, ""))
+            if whole.size and _is_recreated(target, ended, view.ids):
+                # These offsets belong to the deleted topic; the next batch reads the new topic from its start.
                 report_data_loss(self._options, whole, f"the topic {target.topic} was deleted and created again")
                 continue
             fit = fit_to_log(self._options, whole, view.bounds.get(target, _EMPTY_BOUNDS)) if whole.size else None
@@ -101,23 +98,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows(self._options, partition.value, self._schema)
 
-    def _check_nothing_gone(self, began: StreamOffset, view: LogView) -> None:
+    def _check_data_loss(self, began: StreamOffset, view: LogView) -> None:
         for target, at in sorted(began.offsets.items()):
             if target not in view.bounds:
-                self._lose(f"{target}, which was read up to offset {at}, is gone or no longer subscribed to")
-            elif _is_anew(target, began, view.ids):
-                self._lose(f"the topic {target.topic} was deleted and made anew; {target} was read up to offset {at}")
+                self._report_loss(f"{target}, read up to offset {at}, was deleted or is no longer subscribed to")
+            elif _is_recreated(target, began, view.ids):
+                self._report_loss(
+                    f"topic {target.topic} was deleted and created again; {target} was read up to offset {at}"
+                )
             elif view.bounds[target].latest < at:
                 latest = view.bounds[target].latest
-                self._lose(f"{target} was read up to offset {at}, and its log now ends at offset {latest}")
+                self._report_loss(f"{target} was read up to offset {at}, and its log now ends at offset {latest}")
 
-    def _lose(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         if self._options.on_data_loss != "skip":
-            raise DataLost(f"{what}; records may be lost. onDataLoss=skip goes on with what is there now")
-        log.warning("%s; records may be lost", what)
+            raise DataLost(f"{what}; records may be lost. Set onDataLoss=skip to continue with the current records")
+        log.warning("records may be lost reason=%r", what)
 
     def _effective_starts(self, began: StreamOffset, view: LogView) -> OffsetMap:
-        """Where reading would begin now: what was trimmed does not count, unless the archive has it."""
+        """The offsets where reading would start now: above trimmed records, unless the archive has them."""
         ended = StreamOffset(view.latest(), view.ids)
         starts = {target: _start_of(target, began, ended) for target in view.bounds}
         if self._options.on_data_loss == "archive":
@@ -131,14 +130,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._clock.monotonic() - self._triggered_at < self._options.trigger_delay_seconds_max
 
 
-def _is_anew(target: TopicPartition, began: StreamOffset, ids: Mapping[str, str]) -> bool:
+def _is_recreated(target: TopicPartition, began: StreamOffset, ids: Mapping[str, str]) -> bool:
     before, now = began.ids.get(target.topic), ids.get(target.topic)
     return before is not None and now is not None and before != now
 
 
 def _start_of(target: TopicPartition, began: StreamOffset, ended: StreamOffset) -> int:
     at = began.offsets.get(target)
-    if at is None or _is_anew(target, began, ended.ids):
+    if at is None or _is_recreated(target, began, ended.ids):
         return 0
     if ended.offsets[target] < at:
         # It went back: with the same id the log has lost its end, else it is most likely another log.

@@ -1,26 +1,30 @@
-"""What one task of a write does with its rows: into a transaction of its own, which it leaves open for the driver.
+"""Write the rows of one Spark task: into its own transaction, which the driver commits.
 
     rows -> windows -> columns of records -> rows of each partition -> batches -> brokers
 
-The transaction is a member of the write's bundle (`headrace.client.transactions.joint_commits`): all tasks commit as
-one, or none does. A task that finds its batch committed already, since the driver died between that and its own note of
-it, writes nothing. It fails if a later batch is committed, or this one with other offsets: skipping it would lose its
-rows. A task that fails aborts what it wrote; one that is killed leaves that to the attempt after it, to the bundle's
-next commit, or to the transaction's timeout, whichever comes first.
-
-Without a bundle (`delivery=at-least-once`) rows are there as soon as they are written, and twice if a task is repeated.
+- The transaction is a member of the write's joint commit (`headrace.client.transactions.joint_commits`): all tasks
+  commit, or none does.
+- A task whose batch is already committed, because the driver failed between the commit and its own checkpoint, writes
+  nothing. A task fails if a later batch is committed, or this one with other offsets: skipping it would lose its rows.
+- A task that fails aborts its transaction. The transaction of a killed task is aborted by the next attempt, by the next
+  joint commit, or by its timeout, whichever comes first.
+- Without a joint commit (`delivery=at-least-once`) rows are readable as soon as they are written, and twice if a task
+  is repeated.
+- Routing keeps the order of the rows of a partition. The partition column has precedence over the key. Rows with
+  neither go to one partition per batch, so that batches are few and large; the first partition is random.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
 
 from headrace.client.cluster import Cluster
@@ -32,7 +36,7 @@ from headrace.client.transactions.joint_commits import (
     abort_joint_commit,
     describe_joint_commit,
 )
-from headrace.columns.encode import encode_batches
+from headrace.columns.encode import encode_batches, partitions_of
 from headrace.columns.sync_cluster import SyncCluster, sync_cluster
 from headrace.model.errors import (
     HeadraceError,
@@ -45,13 +49,77 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.runtime.clock import SystemClock
-from headrace.runtime.entropy import SystemEntropy
-from headrace.spark.sink_columns import RecordColumnsBuilder, SinkColumns
+from headrace.runtime.entropy import Entropy, SystemEntropy
+from headrace.spark.sink_columns import InvalidRow, RecordColumnsBuilder, SinkColumns
 from headrace.spark.sink_options import SinkOptions
-from headrace.spark.sink_routing import PartitionRows, RowRouter
+
+
+class PartitionRows(NamedTuple):
+    """The rows at these indexes (None: all of them) go to one partition."""
+
+    target: TopicPartition
+    rows: pa.RecordBatch
+    indexes: pa.Array | None
+
+
+class RowRouter:
+    """Assigns rows to partitions; `count_of` returns the number of partitions of a topic."""
+
+    def __init__(self, count_of: Callable[[str], int], batch_bytes: int, entropy: Entropy) -> None:
+        self._count_of = count_of
+        self._batch_bytes = batch_bytes
+        self._entropy = entropy
+
+    def parts(self, rows: pa.RecordBatch) -> Iterator[PartitionRows]:
+        """The rows by topic and partition. Raises InvalidRow for a partition that does not exist."""
+        topics = rows.column("topic")
+        names = pc.unique(topics).to_pylist()
+        for name in names:
+            theirs = rows if len(names) == 1 else rows.filter(pc.equal(topics, name))
+            count = self._count_of(name)
+            if "partition" in theirs.schema.names:
+                yield from _parts(theirs, name, self._named(theirs, name, count))
+            elif theirs.column("key").null_count < len(theirs):
+                yield from _parts(theirs, name, self._by_key(theirs, count))
+            else:
+                yield from self._round_robin(theirs, name, count)
+
+    def _by_key(self, rows: pa.RecordBatch, count: int) -> pa.Array:
+        return partitions_of(rows.column("key"), count, keyless=self._any(count))
+
+    def _named(self, rows: pa.RecordBatch, topic: str, count: int) -> pa.Array:
+        named = rows.column("partition")
+        ends = pc.min_max(named)
+        for end in (ends["min"].as_py(), ends["max"].as_py()):
+            if end is not None and not 0 <= end < count:
+                raise InvalidRow(f"a row is for partition {end} of topic {topic!r}, which has 0 to {count - 1}")
+        return pc.coalesce(named, self._by_key(rows, count)) if named.null_count else named
+
+    def _round_robin(self, rows: pa.RecordBatch, topic: str, count: int) -> Iterator[PartitionRows]:
+        """About one batch for each partition in turn."""
+        each = max(1, len(rows) * self._batch_bytes // max(1, rows.nbytes))
+        first = self._any(count)
+        for number, position in enumerate(range(0, len(rows), each)):
+            yield PartitionRows(TopicPartition(topic, (first + number) % count), rows.slice(position, each), None)
+
+    def _any(self, count: int) -> int:
+        return self._entropy.integer(0, count - 1)
+
+
+def _parts(rows: pa.RecordBatch, topic: str, numbers: pa.Array) -> Iterator[PartitionRows]:
+    counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(numbers).to_pylist()}
+    if len(counts) == 1:
+        yield PartitionRows(TopicPartition(topic, next(iter(counts))), rows, None)
+        return
+    order = pc.array_sort_indices(numbers)  # stable: each partition's rows keep their order
+    position = 0
+    for number in sorted(counts):
+        yield PartitionRows(TopicPartition(topic, number), rows, order.slice(position, counts[number]))
+        position += counts[number]
+
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""So much of a task's rows is parted by partition at a time: enough that many partitions get batches worth sending."""
+"""How much of a task's rows is partitioned at a time: enough for large batches, also with many partitions."""
 
 _TOPIC_WAIT_SECONDS: Final = 10.0
 _ABORT_SECONDS: Final = 5.0
@@ -60,16 +128,16 @@ _TRANSACTION_LOST: Final = (ProducerFenced, InvalidProducerEpoch, InvalidProduce
 
 
 class TransactionLost(HeadraceError):
-    """The transaction of a task was ended before the write could be committed."""
+    """The transaction of a task ended before the write was committed."""
 
 
 class AnotherBatchCommitted(HeadraceError):
-    """The number of a batch, or a later one, was committed with other rows: the checkpoint is an older one."""
+    """This batch number or a later one was committed with other rows: the checkpoint is outdated."""
 
 
 class WriteTask(msgspec.Struct, frozen=True):
-    """A task's part of a write: `member` of the bundle, in its commit number `sequence`. `digest` names the offsets of
-    the batch; empty if they are unknown."""
+    """A task's part of a write: the `member` of joint commit `bundle` number `sequence`. `digest`: of the batch's
+    offsets; empty if unknown."""
 
     bundle: str
     sequence: int
@@ -78,44 +146,44 @@ class WriteTask(msgspec.Struct, frozen=True):
 
 
 class TaskCommitMessage(WriterCommitMessage):
-    """What a task tells the driver. No member: it had nothing to write, or no need to, or no transaction for it."""
+    """The result of a task for the driver. `member` is None if the task wrote nothing or without a transaction."""
 
-    def __init__(self, share: WriteTask, member: JointCommitMember | None = None, records: int = 0) -> None:
-        self.bundle = share.bundle
-        self.sequence = share.sequence
-        self.digest = share.digest
+    def __init__(self, task: WriteTask, member: JointCommitMember | None = None, records: int = 0) -> None:
+        self.bundle = task.bundle
+        self.sequence = task.sequence
+        self.digest = task.digest
         self.member = member
         self.records = records
 
 
 def write(
-    options: SinkOptions, columns: SinkColumns, share: WriteTask, rows: Iterator[pa.RecordBatch]
+    options: SinkOptions, columns: SinkColumns, task: WriteTask, rows: Iterator[pa.RecordBatch]
 ) -> TaskCommitMessage:
-    """Returns when all rows are acknowledged."""
+    """Write the rows; returns when all are acknowledged."""
     windows = _windows(rows, WINDOW_BYTES)
     window = next(windows, None)
     if window is None:
-        return TaskCommitMessage(share)
+        return TaskCommitMessage(task)
     brokers = sync_cluster(options.brokers)
-    if options.exactly_once and is_committed(brokers, share.bundle, share.sequence, share.digest):
+    if options.exactly_once and is_committed(brokers, task.bundle, task.sequence, task.digest):
         for _ in windows:
             pass
-        return TaskCommitMessage(share)
-    task = _TaskWriter(brokers, options, columns, share)
+        return TaskCommitMessage(task)
+    writer = _TaskWriter(brokers, options, columns, task)
     try:
-        task.begin()
+        writer.begin()
         while window is not None:
-            task.add(window)
+            writer.add(window)
             window = next(windows, None)
-        return task.finish()
+        return writer.finish()
     except HeadraceError as error:
         raise explained(error, options) from error
     finally:
-        task.close()
+        writer.close()
 
 
 def explained(error: HeadraceError, options: SinkOptions) -> HeadraceError:
-    """What the options have to do with it, if they have."""
+    """The error, with a hint about the options that affect it."""
     seconds = options.transaction_timeout_seconds
     if isinstance(error, InvalidTransactionTimeout):
         return InvalidConfig(
@@ -131,11 +199,11 @@ def explained(error: HeadraceError, options: SinkOptions) -> HeadraceError:
 
 
 class _TaskWriter:
-    def __init__(self, brokers: SyncCluster, options: SinkOptions, columns: SinkColumns, share: WriteTask) -> None:
+    def __init__(self, brokers: SyncCluster, options: SinkOptions, columns: SinkColumns, task: WriteTask) -> None:
         self._brokers = brokers
         self._options = options
-        self._task_spec = share
-        self._shaper = RecordColumnsBuilder(columns, options.topic)
+        self._task_spec = task
+        self._builder = RecordColumnsBuilder(columns, options.topic)
         self._router = RowRouter(self._partition_count, options.batch_bytes_max, SystemEntropy())
         self._clock = SystemClock()
         self._counts: dict[str, int] = {}
@@ -150,8 +218,8 @@ class _TaskWriter:
         self._brokers.call(self._begin)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Encode the rows and hand them over; what was handed over before is sent meanwhile."""
-        ready = [(part.target, self._encoded(part)) for part in self._router.parts(self._shaper.shape(rows))]
+        """Encode the rows and enqueue them; earlier ones are sent meanwhile."""
+        ready = [(part.target, self._encoded(part)) for part in self._router.parts(self._builder.build(rows))]
         self._brokers.call(lambda _: self._put(ready))
         self._records += len(rows)
 
@@ -189,8 +257,8 @@ class _TaskWriter:
 
     async def _begin(self, cluster: Cluster) -> None:
         if self._options.exactly_once:
-            share, timeout_seconds = self._task_spec, self._options.transaction_timeout_seconds
-            transaction = MemberTransaction(cluster, share.bundle, share.member, timeout_seconds)
+            task, timeout_seconds = self._task_spec, self._options.transaction_timeout_seconds
+            transaction = MemberTransaction(cluster, task.bundle, task.member, timeout_seconds)
             self._member = await transaction.begin()
             self._producer = transaction
         else:
@@ -209,7 +277,7 @@ class _TaskWriter:
         await self._writer.flush()
 
     async def _close(self, cluster: Cluster) -> None:
-        """What is not finished is aborted, as far as that can be said now."""
+        """Abort an unfinished transaction, if the coordinator is reachable."""
         if self._writer is not None:
             await self._writer.__aexit__()
         if self._member is not None and not self._is_finished:
@@ -219,8 +287,8 @@ class _TaskWriter:
 
 
 def is_committed(brokers: SyncCluster, bundle: str, sequence: int, digest: str) -> bool:
-    """Whether this batch is the one that was committed last. Raises `AnotherBatchCommitted` if a later one was, or
-    another one under this number; digests are compared where both are known."""
+    """Whether this batch was the last one committed. Raises `AnotherBatchCommitted` if a later batch was committed, or
+    another one with this number; digests are compared if both are known."""
     last = brokers.call(lambda cluster: describe_joint_commit(cluster, bundle))
     if last.sequence < sequence:
         return False
@@ -229,35 +297,35 @@ def is_committed(brokers: SyncCluster, bundle: str, sequence: int, digest: str) 
     what = f"up to {last.sequence}" if last.sequence > sequence else f"{sequence}, from other offsets"
     raise AnotherBatchCommitted(
         f"batch {sequence} is not written: {bundle!r} has committed batches {what}. This checkpoint (or txnVersion) is "
-        "not the one that wrote last, as after restoring a backup. Restore the newest checkpoint, or begin with an "
-        "empty one (a greater txnVersion) behind what was written"
+        "older than the last write, for example restored from a backup. Restore the newest checkpoint, or start with "
+        "an empty one (a greater txnVersion) behind the written records"
     )
 
 
 async def _partition_count(cluster: Cluster, topic: str) -> int:
-    """Of a topic that is there, or that the broker makes when it is asked for."""
+    """The number of partitions; creates the topic if the brokers allow that."""
 
-    async def make() -> TopicView:
-        await cluster.refresh([topic], create=True)  # it alone: others that have gone are not to be made again
+    async def create() -> TopicView:
+        await cluster.refresh([topic], create=True)  # only this topic: deleted ones must not be created again
         return await cluster.topic(topic)
 
     try:
         view = await cluster.call_with_retries(lambda: cluster.topic(topic))
     except UnknownTopicOrPartition:
-        view = await cluster.call_with_retries(make, deadline_seconds=_TOPIC_WAIT_SECONDS, topics_may_appear=True)
+        view = await cluster.call_with_retries(create, deadline_seconds=_TOPIC_WAIT_SECONDS, topics_may_appear=True)
     return len(view.partitions)
 
 
 def _windows(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer, larger pieces; no empty ones."""
-    gathered: list[pa.RecordBatch] = []
+    """The same rows in fewer, larger batches; no empty ones."""
+    pending: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
         if len(batch):
-            gathered.append(batch)
+            pending.append(batch)
             size_bytes += batch.nbytes
         if size_bytes >= bytes_max:
-            yield pa.concat_batches(gathered)
-            gathered, size_bytes = [], 0
-    if gathered:
-        yield pa.concat_batches(gathered)
+            yield pa.concat_batches(pending)
+            pending, size_bytes = [], 0
+    if pending:
+        yield pa.concat_batches(pending)

@@ -14,7 +14,7 @@ from tests.unit.archive.archive_support import TOPIC, TOPIC_ID, add, archive_in,
 from tests.unit.pipeline.in_process_run import Brokers, InProcessRun, Sent
 
 from headrace.cli.main import main
-from headrace.pipeline.archiving import ArchiveJob, ArchiveSettings
+from headrace.pipeline.archive_job import ArchiveJob, ArchiveSettings
 from headrace.testkit.embedded import EmbeddedBroker
 
 

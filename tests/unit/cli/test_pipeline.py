@@ -17,7 +17,7 @@ from tests.unit.pipeline.fakes import TOML, FakeJob
 
 from headrace.cli.main import main
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.pipeline import jobs
+from headrace.pipeline import job as jobs
 from headrace.pipeline.job import JobProgress, JobResult, JobRun
 from headrace.pipeline.state import Process, Status, WorkFolder
 
@@ -38,7 +38,7 @@ def lines(text: str) -> list[Any]:
 def died(name: str = "orders") -> None:
     work = WorkFolder(Path("headrace-pipelines", name))
     work.path.mkdir(parents=True)
-    work.keep(Status(name, "fake", "once", "running", Process.own(), 1, 2, progress=JobProgress(1, 4)))
+    work.write_status(Status(name, "fake", "once", "running", Process.own(), 1, 2, progress=JobProgress(1, 4)))
     gone = json.loads((work.path / "status.json").read_text())
     gone["process"]["boot"] = "an earlier one"
     (work.path / "status.json").write_text(json.dumps(gone))
@@ -59,7 +59,7 @@ def test_init_writes_a_file_that_lint_finds_well(capsys: pytest.CaptureFixture[s
     assert main(["pipeline", "lint", "big.toml", "orders.toml"]) == 0
     assert "2 checked, no problems" in capsys.readouterr().err
     assert main(["pipeline", "init", "transform", "big.toml"]) == 1
-    assert "big.toml is there already" in capsys.readouterr().err
+    assert "big.toml exists already" in capsys.readouterr().err
 
 
 def test_lint_tells_all_problems_of_all_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +140,7 @@ def test_a_job_runs_without_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         (["init", "nonsense", "x.toml"], 1, "there is no job 'nonsense'"),
         (["status", "gone"], 1, "there is no pipeline gone here"),
         (["stop", "gone"], 1, "there is no pipeline gone here"),
-        (["cluster", "--listen", "0.0.0.0:7077"], 2, "whoever reaches it can run programs here"),
+        (["cluster", "--listen", "0.0.0.0:7077"], 2, "whose users could run programs here"),
         (["cluster", "--listen", "127.0.0.1:0"], 2, "--listen must name a port"),
         (["cluster", "--memory", "much"], 2, "--memory must be as 512m or 2g"),
     ],
@@ -249,7 +249,7 @@ def test_a_pipeline_that_runs_is_not_run_again(
 ) -> None:
     def work(run: JobRun) -> JobResult:
         assert main(["pipeline", "run", "orders.toml"]) == 1
-        assert f"is run by process {os.getpid()}" in capsys.readouterr().err
+        assert f"is in use by process {os.getpid()}" in capsys.readouterr().err
         return JobResult(True, "done")
 
     monkeypatch.setattr(FakeJob, "work", staticmethod(work))

@@ -1,4 +1,4 @@
-"""The job `fake`, known by its name as the real ones are; and for the real ones a broker and a run."""
+"""Fixtures: the registered job `fake`, an embedded broker, and an in-process run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.unit.pipeline import fakes
 from tests.unit.pipeline.in_process_run import Brokers, InProcessRun
 
-from headrace.pipeline import jobs
+from headrace.pipeline import job as jobs
 from headrace.testkit.embedded import EmbeddedBroker
 
 
@@ -22,7 +22,7 @@ def fake_job(monkeypatch: pytest.MonkeyPatch) -> type[fakes.FakeJob]:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[[str], Path]:
-    """A file with this text, in a folder of its own."""
+    """Write a file with this text to the temporary folder."""
 
     def write(text: str, name: str = "orders.toml") -> Path:
         path = tmp_path / name
@@ -45,7 +45,7 @@ def brokers(address: str) -> Brokers:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name that no other test has."""
+    """A topic name that is unique to the test."""
     return re.sub(r"[^a-zA-Z0-9]+", "-", str(request.node.name))[:200].strip("-")
 
 

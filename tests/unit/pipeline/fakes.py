@@ -1,4 +1,4 @@
-"""Jobs and sessions that need no Spark: what the runner does with them is what is tested."""
+"""Fake jobs and sessions for tests of the runner, without Spark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FakeJob(Job):
-    """Does what the test put into `work`."""
+    """Runs the function that the test puts into `work`."""
 
     settings_type = FakeSettings
     work: Callable[[JobRun], JobResult] = staticmethod(lambda run: JobResult(True, "all done", {"records": 3}))
@@ -55,7 +55,7 @@ class FakeJob(Job):
         return [f"would read {topic} of {run.brokers}" for topic in self.settings.topics]
 
     def once(self, run: JobRun) -> JobResult:
-        run.tell(JobProgress(1, 4))
+        run.report_progress(JobProgress(1, 4))
         return type(self).work(run)
 
 

@@ -1,4 +1,4 @@
-"""Jobs against a real broker in this process, with Spark's tasks done here, after a trip through pickle."""
+"""Run jobs against an embedded broker, with Spark tasks executed in this process after pickling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HeaderList = Sequence[tuple[str, bytes | None]]
 
 
 class Sent(NamedTuple):
-    """A record, as a producer has it."""
+    """A record of a producer."""
 
     key: bytes | None
     value: bytes | None
@@ -42,7 +42,7 @@ def sent(count: int, first: int = 0) -> list[Sent]:
 
 
 class Brokers:
-    """What a test does with the brokers besides running jobs."""
+    """The operations of a test on the brokers."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -82,7 +82,7 @@ class Brokers:
         return {target: commit.offset for target, commit in found.items()}
 
     def records(self, topic: str, partition: int) -> list[Sent]:
-        """What a reader of committed records finds there."""
+        """The records that a read_committed reader gets."""
         found = bounds(self.address, [topic])[TopicPartition(topic, partition)]
         rows = [
             row
@@ -101,7 +101,7 @@ class Brokers:
 
 
 class FakeSparkContext:
-    """Of Spark's context as much as jobs use. `before_task` is called before each task, and may fail it."""
+    """The part of Spark's context that jobs use. `before_task` is called before each task, and may fail it."""
 
     defaultParallelism = 2  # noqa: N815, named as Spark has it
 
@@ -143,7 +143,7 @@ class _Items:
 
 
 class ManualClock:
-    """Goes when it is moved."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -164,7 +164,7 @@ class FakeSparkSession:
 
 
 class InProcessRun:
-    """What the runner would give to a job."""
+    """An implementation of `JobRun` for tests."""
 
     name = "nightly"
 
@@ -183,7 +183,7 @@ class InProcessRun:
         self.sessions += 1
         return self.session
 
-    def tell(self, progress: JobProgress) -> None:
+    def report_progress(self, progress: JobProgress) -> None:
         self.told.append(progress)
 
     @property

@@ -1,4 +1,4 @@
-"""A run is seen: as a bar on a terminal, as lines in a log, neither too often nor too seldom."""
+"""The display of a run: a bar on a terminal, lines in a log, at the right intervals."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Terminal(io.StringIO):
         (JobProgress(5, lag=0), 0, "5 records"),
     ],
 )
-def test_what_is_known_is_told(progress: JobProgress, rate: float, text: str) -> None:
+def test_known_figures_are_shown(progress: JobProgress, rate: float, text: str) -> None:
     assert figures(progress, rate) == text
 
 
-def test_a_bar_fills_and_is_not_there_where_nobody_knows_the_end() -> None:
+def test_a_bar_fills_and_is_omitted_without_a_total() -> None:
     assert bar(JobProgress(6, 24)) == f"[{'#' * 6}{'-' * 18}]  25%  "
     assert bar(JobProgress(30, 24)).startswith(f"[{'#' * 24}] 100%")
     assert bar(JobProgress(6)) == ""
     assert bar(JobProgress(0, 0)) == ""
 
 
-def test_lines_come_now_and_then_and_when_something_new_begins() -> None:
+def test_lines_are_written_at_intervals_and_when_the_note_changes() -> None:
     out, clock = io.StringIO(), ManualClock()
     display = LineDisplay("p", out, clock)
     for done in (1, 2, 3):
@@ -67,7 +67,7 @@ def test_lines_come_now_and_then_and_when_something_new_begins() -> None:
     ]
 
 
-def test_the_same_line_is_not_said_twice() -> None:
+def test_the_same_line_is_not_written_twice() -> None:
     out, clock = io.StringIO(), ManualClock()
     display = LineDisplay("p", out, clock)
     for _ in range(3):
@@ -76,7 +76,7 @@ def test_the_same_line_is_not_said_twice() -> None:
     assert out.getvalue() == "p: 0 records\n"
 
 
-def test_a_bar_is_drawn_over_itself_within_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_redrawn_within_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     out, clock = Terminal(), ManualClock()
     display = display_on(out, "p", clock)
@@ -85,12 +85,12 @@ def test_a_bar_is_drawn_over_itself_within_the_width_of_the_terminal(monkeypatch
     display.progress(JobProgress(13, 24))
     clock.seconds += 1
     display.progress(JobProgress(24, 24, note="a note that is much too long"))
-    display.say("something that stays")
+    display.write_line("something that stays")
     display.close()
     half, full = f"p  [{'#' * 12}{'-' * 12}]", f"p  [{'#' * 24}]"
     erase = "\r\x1b[K"
     assert out.getvalue() == f"{erase}{half}{erase}{full}{erase}p: something that stays\n{full}\n"
 
 
-def test_what_is_not_a_terminal_gets_lines() -> None:
+def test_output_that_is_not_a_terminal_gets_lines() -> None:
     assert isinstance(display_on(io.StringIO(), "p", ManualClock()), LineDisplay)

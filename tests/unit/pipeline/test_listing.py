@@ -1,4 +1,4 @@
-"""A folder's pipelines are found by their files and by what they left there."""
+"""The pipelines of a folder are found by their files and their work folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.pipeline.state import Process, Status, WorkFolder
 def left_behind(folder: Path, name: str) -> None:
     work = WorkFolder(folder / "headrace-pipelines" / name)
     work.path.mkdir(parents=True)
-    work.keep(Status(name, "fake", "continuous", "done", Process.own(), 1, 2))
+    work.write_status(Status(name, "fake", "continuous", "done", Process.own(), 1, 2))
 
 
 def test_pipelines_are_listed_by_name_with_or_without_a_file(tmp_path: Path, written: Callable[..., Path]) -> None:
@@ -44,7 +44,7 @@ def test_a_pipeline_is_found_by_name_or_file(tmp_path: Path, written: Callable[.
     assert find_pipeline("orders", tmp_path) == find_pipeline(str(path), tmp_path)
     with pytest.raises(NoSuchPipeline, match=r"no pipeline ordrs here \(did you mean orders\?\)"):
         find_pipeline("ordrs", tmp_path)
-    with pytest.raises(NoSuchPipeline, match="is not the file of a pipeline"):
+    with pytest.raises(NoSuchPipeline, match="is not a pipeline file"):
         find_pipeline(str(written("", "empty.toml")), tmp_path)
     written(TOML, "twin.toml")
     with pytest.raises(NoSuchPipeline, match=r"name of several pipelines: .*orders\.toml, .*twin\.toml"):

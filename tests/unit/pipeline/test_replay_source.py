@@ -1,4 +1,4 @@
-"""A stretch as a table of Spark's, without Spark: what its reader gives and what its writer tells."""
+"""The reader and writer of `ReplaySource`, without Spark."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def brokers() -> Iterator[Brokers]:
 def source_of(brokers: str, folder: Path) -> ReplaySource:
     stretch = ReplayTask(brokers, str(folder), TOPIC, 1, 3, 9)
     target = ReplayTarget(SinkOptions(brokers, "again", keep_timestamp=True), "a-bundle", True, False)
-    options = {"stretch": msgspec.json.encode(stretch).decode(), "target": msgspec.json.encode(target).decode()}
+    options = {"task": msgspec.json.encode(stretch).decode(), "target": msgspec.json.encode(target).decode()}
     return ReplaySource(options | {"result": str(folder / "result")})
 
 
-def test_the_reader_has_one_partition_with_the_rows_of_the_stretch(tmp_path: Path) -> None:
+def test_the_reader_has_one_partition_with_the_rows_of_the_range(tmp_path: Path) -> None:
     add(archive_in(tmp_path).open(TOPIC), 1, 0, 5, 10)
     source = source_of("nowhere:1", tmp_path)
     assert (source.name(), source.schema()) == ("headrace_replay", SPARK_DDL)
@@ -46,7 +46,7 @@ def test_the_reader_has_one_partition_with_the_rows_of_the_stretch(tmp_path: Pat
     assert found.to_pylist() == rows_of(1, range(3, 9)).to_pylist()
 
 
-def test_the_writer_leaves_its_transaction_to_the_job(brokers: Brokers, tmp_path: Path) -> None:
+def test_the_writer_leaves_its_transaction_open_for_the_job(brokers: Brokers, tmp_path: Path) -> None:
     brokers.create("again", 2)
     writer = source_of(brokers.address, tmp_path).writer(SCHEMA, overwrite=False)
     writer.commit([writer.write(iter([rows_of(1, [3, 5, 8])]))])
@@ -59,7 +59,7 @@ def test_the_writer_leaves_its_transaction_to_the_job(brokers: Brokers, tmp_path
     assert [record.key for record in brokers.records("again", 1)] == [None, b"k5", b"k8"]
 
 
-def test_a_filter_that_leaves_nothing_is_told_as_such(tmp_path: Path) -> None:
+def test_a_filter_without_matches_writes_nothing(tmp_path: Path) -> None:
     writer = source_of("nowhere:1", tmp_path).writer(SCHEMA, overwrite=False)
     tellings: list[list[WriterCommitMessage | None]] = [[writer.write(iter([]))], [None], []]
     for messages in tellings:

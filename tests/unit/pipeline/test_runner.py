@@ -1,4 +1,4 @@
-"""The runner: one run at a time, watched and stopped from outside, and always a true word about how it ended."""
+"""The runner: one run at a time, with status, stop requests and a recorded result."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ def status_of(pipeline: Pipeline) -> Status:
     return status
 
 
-def test_a_run_leaves_word_of_what_it_did(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_records_its_result(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
     outcome = run_pipeline(pipeline)
     assert outcome == JobResult(True, "all done", {"records": 3})
     status = status_of(pipeline)
     assert (status.state, status.summary, status.figures) == ("done", "all done", {"records": 3})
     assert status.progress == JobProgress(1, 4)
     assert (status.process.pid, status.brokers, status.file) == (os.getpid(), "10.0.0.1:9092", pipeline.file)
-    assert "run of orders ended" in (pipeline.work / "log").read_text()
+    assert "run ended pipeline=orders" in (pipeline.work / "log").read_text()
     assert capfd.readouterr().err == "orders: 1/4 records  lag 3\n"
 
 
-def test_the_job_sees_its_own_folder_and_how_it_stands_is_seen_meanwhile(
+def test_the_job_gets_its_folder_and_its_progress_is_visible_during_the_run(
     pipeline: Pipeline, does: Callable[[Work], None]
 ) -> None:
     def work(run: JobRun) -> JobResult:
@@ -62,13 +62,13 @@ def test_the_job_sees_its_own_folder_and_how_it_stands_is_seen_meanwhile(
     run_pipeline(pipeline)
 
 
-def test_what_the_job_finds_wrong_ends_in_no(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
+def test_a_job_with_findings_fails(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     does(lambda run: JobResult(False, "one record is lost"))
     assert not run_pipeline(pipeline).ok
     assert (status_of(pipeline).state, status_of(pipeline).summary) == ("failed", "one record is lost")
 
 
-def test_a_refusal_is_kept_and_told(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
+def test_an_error_is_recorded_and_raised(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     def work(run: JobRun) -> JobResult:
         raise UnknownTopicOrPartition("there is no topic orders")
 
@@ -79,7 +79,7 @@ def test_a_refusal_is_kept_and_told(pipeline: Pipeline, does: Callable[[Work], N
     assert "Traceback" in (pipeline.work / "log").read_text()
 
 
-def test_an_error_of_spark_is_told_in_a_line_and_the_log_has_the_rest(
+def test_a_spark_error_is_summarized_in_a_line_and_logged_in_full(
     pipeline: Pipeline, does: Callable[[Work], None]
 ) -> None:
     from pyspark.errors import PySparkException
@@ -90,12 +90,12 @@ def test_an_error_of_spark_is_told_in_a_line_and_the_log_has_the_rest(
         )
 
     does(work)
-    with pytest.raises(RunFailed, match=f"ValueError: bad; {pipeline.work / 'log'} has the whole story"):
+    with pytest.raises(RunFailed, match=f"ValueError: bad; for details see {pipeline.work / 'log'}"):
         run_pipeline(pipeline)
     assert "at java" in (pipeline.work / "log").read_text()
 
 
-def test_settings_that_the_job_refuses_are_told_before_anything_is_made(
+def test_settings_that_the_job_rejects_are_reported_before_anything_is_created(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeJob, "wrong", ["no such thing"])
@@ -104,9 +104,9 @@ def test_settings_that_the_job_refuses_are_told_before_anything_is_made(
     assert not pipeline.work.exists()
 
 
-def test_a_pipeline_is_not_run_twice_at_once(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
+def test_a_pipeline_does_not_run_twice_at_the_same_time(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     def work(run: JobRun) -> JobResult:
-        with pytest.raises(PipelineAlreadyRunning, match=f"is run by process {os.getpid()}"):
+        with pytest.raises(PipelineAlreadyRunning, match=f"is in use by process {os.getpid()}"):
             run_pipeline(pipeline)
         assert status_of(pipeline).state == "running"
         return DONE
@@ -115,7 +115,7 @@ def test_a_pipeline_is_not_run_twice_at_once(pipeline: Pipeline, does: Callable[
     assert run_pipeline(pipeline) == DONE
 
 
-def test_a_run_waits_for_what_a_killed_one_left_behind(
+def test_a_run_waits_for_the_java_process_of_a_killed_run(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = WorkFolder(pipeline.work)
@@ -128,22 +128,20 @@ def test_a_run_waits_for_what_a_killed_one_left_behind(
 
     monkeypatch.setattr("headrace.pipeline.runner.select.select", pause)
     assert run_pipeline(pipeline).ok
-    assert "waiting for what the last run has left behind" in capfd.readouterr().err
+    assert "waiting for the Java process of the last run to end" in capfd.readouterr().err
 
 
-def test_a_run_does_not_wait_for_ever_for_what_is_left_behind(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "LEFT_BEHIND_SECONDS", 0.0)
+def test_the_wait_for_a_java_process_ends_at_a_timeout(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LOCK_WAIT_SECONDS", 0.0)
     left_behind = WorkFolder(pipeline.work).lock()
     assert left_behind is not None
-    with pytest.raises(PipelineAlreadyRunning, match="is still held by what the last run has left behind"):
+    with pytest.raises(PipelineAlreadyRunning, match="is still locked by the Java process of the last run"):
         run_pipeline(pipeline)
     os.close(left_behind)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_job_finish_what_is_under_way(
+def test_a_signal_lets_the_job_finish_its_current_work(
     pipeline: Pipeline, does: Callable[[Work], None], number: signal.Signals
 ) -> None:
     before = signal.getsignal(number)
@@ -161,7 +159,7 @@ def test_a_signal_lets_the_job_finish_what_is_under_way(
     assert signal.getsignal(number) is before
 
 
-def test_a_second_ctrl_c_ends_it_now(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
+def test_a_second_ctrl_c_ends_the_run_at_once(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     reached: list[str] = []
 
     def work(run: JobRun) -> JobResult:
@@ -177,13 +175,13 @@ def test_a_second_ctrl_c_ends_it_now(pipeline: Pipeline, does: Callable[[Work], 
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(pipeline)
     assert reached == ["the second"]
-    assert (status_of(pipeline).state, status_of(pipeline).summary) == ("stopped", "broken off")
+    assert (status_of(pipeline).state, status_of(pipeline).summary) == ("stopped", "interrupted")
 
 
-def test_a_request_to_stop_is_seen(
+def test_a_stop_request_is_detected(
     pipeline: Pipeline, does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(runner, "STOP_POLL_SECONDS", 0.001)
     folder = WorkFolder(pipeline.work)
 
     def work(run: JobRun) -> JobResult:
@@ -198,10 +196,10 @@ def test_a_request_to_stop_is_seen(
     assert not folder.is_stop_requested(Process.own())
 
 
-def test_a_request_to_stop_an_earlier_run_is_void(
+def test_a_stop_request_for_an_earlier_run_has_no_effect(
     pipeline: Pipeline, does: Callable[[Work], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "STOP_POLL_SECONDS", 0.0)
     pipeline.work.mkdir(parents=True)
     WorkFolder(pipeline.work).request_stop_of(Process.own())
     seen: list[bool] = []
@@ -215,7 +213,7 @@ def test_a_request_to_stop_an_earlier_run_is_void(
     assert seen == [False]
 
 
-def test_a_continuous_run_does_it_again_until_a_stop(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
+def test_a_continuous_run_repeats_the_job_until_a_stop(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     times: list[int] = []
 
     def work(run: JobRun) -> JobResult:
@@ -230,7 +228,7 @@ def test_a_continuous_run_does_it_again_until_a_stop(pipeline: Pipeline, does: C
     assert (status_of(pipeline).state, status_of(pipeline).mode) == ("stopped", "continuous")
 
 
-def test_spark_is_started_when_it_is_asked_for_and_ended_with_the_run(
+def test_spark_starts_at_the_first_use_and_ends_with_the_run(
     pipeline: Pipeline, does: Callable[[Work], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     spark = FakeSpark()
@@ -249,9 +247,7 @@ def test_spark_is_started_when_it_is_asked_for_and_ended_with_the_run(
     assert "orders: starting Spark on local[*]" in capfd.readouterr().err
 
 
-def test_what_starts_with_spark_prints_to_the_log_and_holds_the_lock(
-    pipeline: Pipeline, does: Callable[[Work], None]
-) -> None:
+def test_spark_processes_write_to_the_log_and_hold_the_lock(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
     java: list[int] = []
 
     class Noisy(FakeSpark):
@@ -272,7 +268,9 @@ def test_what_starts_with_spark_prints_to_the_log_and_holds_the_lock(
     os.close(java[0])
 
 
-def test_our_signals_are_taken_back_from_spark(pipeline: Pipeline, does: Callable[[Work], None]) -> None:
+def test_signal_handlers_are_restored_after_the_start_of_spark(
+    pipeline: Pipeline, does: Callable[[Work], None]
+) -> None:
     class Grabbing(FakeSpark):
         def open(self, pipeline: Pipeline) -> Any:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -288,6 +286,6 @@ def test_our_signals_are_taken_back_from_spark(pipeline: Pipeline, does: Callabl
     run_pipeline(pipeline, sessions=Grabbing().open)
 
 
-def test_a_plan_changes_nothing_and_hinders_nobody(pipeline: Pipeline) -> None:
+def test_a_plan_changes_nothing_and_takes_no_lock(pipeline: Pipeline) -> None:
     assert plan_pipeline(pipeline) == ["would read orders of 10.0.0.1:9092"]
     assert not pipeline.work.exists()

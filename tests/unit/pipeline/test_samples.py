@@ -1,4 +1,4 @@
-"""What `init` writes can be checked and run as it is."""
+"""The files that `init` writes are valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.jobs import JOBS
+from headrace.pipeline.job import JOBS
 from headrace.pipeline.runner import make_job
 from headrace.pipeline.samples import TABLES, CannotWriteSample, write_sample
 from headrace.pipeline.settings import read_pipeline
@@ -17,7 +17,7 @@ NAMES = [name for name in JOBS if name != "fake"]
 
 
 @pytest.mark.parametrize("job", NAMES)
-def test_every_sample_is_free_of_problems(job: str, tmp_path: Path) -> None:
+def test_every_sample_passes_lint(job: str, tmp_path: Path) -> None:
     path = tmp_path / "my orders.toml"
     assert write_sample(job, path)[0] == str(path)
     pipeline = read_pipeline(path)
@@ -26,7 +26,7 @@ def test_every_sample_is_free_of_problems(job: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", NAMES)
-def test_every_remark_in_a_sample_is_true_when_it_is_taken_in(job: str, tmp_path: Path) -> None:
+def test_every_commented_setting_of_a_sample_is_valid(job: str, tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     write_sample(job, path)
     text = re.sub(r"^# (?=[\[\w.\]]+( =|\]))", "", path.read_text(), flags=re.MULTILINE)
@@ -39,10 +39,10 @@ def test_there_is_a_sample_for_every_job() -> None:
     assert sorted(TABLES) == sorted(NAMES)
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     (tmp_path / "x.sql").write_text("mine")
-    with pytest.raises(CannotWriteSample, match=r"x\.sql is there already"):
+    with pytest.raises(CannotWriteSample, match=r"x\.sql exists already"):
         write_sample("transform", path)
     assert not path.exists()
     with pytest.raises(CannotWriteSample, match=r"no job 'transfrm' \(did you mean transform\?\)"):

@@ -1,10 +1,10 @@
-"""Sizes are read as people write them."""
+"""Sizes are parsed with their units."""
 
 from __future__ import annotations
 
 import pytest
 
-from headrace.pipeline.setting_types import parse_size
+from headrace.pipeline.settings import parse_size
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,6 @@ def test_a_size_is_bytes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-1MB", "1.5GB", "1XB", "1 MB MB", "٣MB"])
-def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+def test_invalid_sizes_are_rejected_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size; write 4096, 512kB, 128MB or 1GiB"):
         parse_size(text)

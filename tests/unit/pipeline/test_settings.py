@@ -1,4 +1,4 @@
-"""A pipeline's file: what it says is understood, and what is wrong in it is named with its place and the way out."""
+"""A pipeline file is parsed, and problems are reported with location and allowed values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def problems_of(path: Path, *changes: str) -> list[str]:
     return [problem.line.removeprefix(f"{path}: ") for problem in caught.value.problems]
 
 
-def test_what_is_not_said_has_a_default(written: Write) -> None:
+def test_missing_settings_have_defaults(written: Write) -> None:
     path = written('[pipeline]\nname = "orders"\njob = "fake"\n[fake]\ntopics = ["a"]\n')
     pipeline = read_pipeline(path)
     assert (pipeline.name, pipeline.job, pipeline.mode, pipeline.trigger_seconds) == ("orders", "fake", "once", 10.0)
@@ -29,7 +29,7 @@ def test_what_is_not_said_has_a_default(written: Write) -> None:
     assert pipeline.settings == FakeSettings(["a"])
 
 
-def test_what_is_said_is_taken(written: Write) -> None:
+def test_given_settings_are_used(written: Write) -> None:
     path = written(
         TOML.replace("[fake]", 'mode = "continuous"\ntrigger = "1m30s"\nwork = "w"\n[fake]\nlimit = 3\nkeep = true')
         + '[fake.parts.a]\nsize = 1\n[spark]\nmaster = "local[2]"\n'
@@ -42,7 +42,7 @@ def test_what_is_said_is_taken(written: Write) -> None:
     assert pipeline.settings == FakeSettings(["orders"], limit=3, keep=True, parts={"a": Part(1)})
 
 
-def test_a_time_without_quotes_is_text_to_the_job(written: Write) -> None:
+def test_an_unquoted_time_is_text_for_the_job(written: Write) -> None:
     settings = read_pipeline(written(TOML + "since = 2026-01-01T00:00:00Z\n")).settings
     assert settings == FakeSettings(["orders"], since="2026-01-01T00:00:00+00:00")
 
@@ -85,19 +85,21 @@ def test_a_time_without_quotes_is_text_to_the_job(written: Write) -> None:
         ("[pipeline", "is not TOML: "),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place_and_the_way_out(written: Write, text: str, problem: str) -> None:
+def test_a_problem_is_reported_with_its_location_and_the_allowed_values(
+    written: Write, text: str, problem: str
+) -> None:
     (found,) = problems_of(written(text))
     assert found.startswith(problem)
 
 
-def test_all_that_is_wrong_is_told_at_once(written: Write) -> None:
+def test_all_problems_are_reported_at_once(written: Write) -> None:
     path = written(TOML + "limt = 3\nkeep = 1\n")
     assert len(problems_of(path)) == 2
     with pytest.raises(InvalidPipeline, match=r"limt: .*; and 1 more, which `headrace pipeline lint` shows"):
         read_pipeline(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline, match=r"nowhere\.toml: cannot be read: No such file"):
         read_pipeline(tmp_path / "nowhere.toml")
 
@@ -116,11 +118,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("fake.options.a.b.c=3", FakeSettings(["orders"], options={"a.b.c": "3"})),
     ],
 )
-def test_what_the_command_line_sets_goes_over_the_file(written: Write, change: str, settings: FakeSettings) -> None:
+def test_the_command_line_overrides_the_file(written: Write, change: str, settings: FakeSettings) -> None:
     assert read_pipeline(written(TOML), [change]).settings == settings
 
 
-def test_names_of_sparks_settings_keep_their_dots(written: Write) -> None:
+def test_names_of_spark_settings_keep_their_dots(written: Write) -> None:
     changes = ["spark.conf.spark.sql.shuffle.partitions=2", "spark.master=local", "pipeline.trigger=1s"]
     pipeline = read_pipeline(written(TOML), changes)
     assert (pipeline.conf, pipeline.master) == ({"spark.sql.shuffle.partitions": "2"}, "local")
@@ -139,12 +141,12 @@ def test_names_of_sparks_settings_keep_their_dots(written: Write) -> None:
         ("pipeline.job=fke", "[pipeline] job: there is no job 'fke' (did you mean fake?)"),
     ],
 )
-def test_what_the_command_line_sets_wrongly_is_named(written: Write, change: str, problem: str) -> None:
+def test_problems_on_the_command_line_are_named(written: Write, change: str, problem: str) -> None:
     (found,) = problems_of(written(TOML), change)
     assert found.startswith(problem)
 
 
-def test_a_job_without_a_file_is_all_said_on_the_command_line(tmp_path: Path) -> None:
+def test_a_job_without_a_file_takes_all_settings_from_the_command_line(tmp_path: Path) -> None:
     pipeline = pipeline_of_job("fake", ["fake.topics=a"], folder=tmp_path, brokers="b:1")
     assert (pipeline.name, pipeline.brokers) == ("fake", "b:1")
     assert pipeline.work == tmp_path / "headrace-pipelines" / "fake"

@@ -1,10 +1,10 @@
-"""Of the pages that Spark prints, the line that says what happened."""
+"""An error of Spark is summarized in one line."""
 
 from __future__ import annotations
 
 import pytest
 
-from headrace.pipeline.spark_errors import is_of_spark, place_in, readable
+from headrace.pipeline.spark_errors import is_of_spark, location_in, readable
 
 STREAM = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed \
 when running Python data source instance: Traceback (most recent call last):
@@ -67,20 +67,20 @@ def test_the_cause_is_one_line(text: str, own_file: str, line: str) -> None:
     assert readable(RuntimeError(text), own_file) == line
 
 
-def test_a_line_does_not_become_a_page() -> None:
+def test_a_long_error_is_shortened() -> None:
     assert len(readable(RuntimeError("x" * 5000))) == 600
 
 
-def test_errors_of_spark_are_told_from_others() -> None:
+def test_errors_of_spark_are_recognised() -> None:
     from pyspark.errors import PySparkException
 
     assert is_of_spark(PySparkException("x"))
     assert not is_of_spark(ValueError("x"))
 
 
-def test_the_place_is_the_innermost_line_of_the_file() -> None:
+def test_the_location_is_the_innermost_line_of_the_file() -> None:
     code = compile("def f():\n    raise ValueError\n\nf()\n", "/home/me/y.py", "exec")
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         exec(code, {})
-    assert place_in(caught.value, "/home/me/y.py") == " (/home/me/y.py, line 2)"
-    assert place_in(caught.value, "/home/me/z.py") == ""
+    assert location_in(caught.value, "/home/me/y.py") == " (/home/me/y.py, line 2)"
+    assert location_in(caught.value, "/home/me/z.py") == ""

@@ -1,4 +1,4 @@
-"""A work folder tells the truth about its pipeline, also when the runner could not say it any more."""
+"""The status of a work folder is correct, also after the runner was killed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_a_pipeline_that_never_ran_has_no_status(folder: WorkFolder) -> None:
     assert folder.status() is None
 
 
-def test_what_is_kept_is_found_again(folder: WorkFolder) -> None:
+def test_a_written_status_is_read_back(folder: WorkFolder) -> None:
     status = status_of(Process.own())
-    folder.keep(status)
+    folder.write_status(status)
     assert folder.status() == status
     assert [path.name for path in folder.path.iterdir()] == ["status.json"]
 
@@ -38,7 +38,7 @@ def test_what_is_kept_is_found_again(folder: WorkFolder) -> None:
 def test_a_run_whose_process_is_gone_has_died(folder: WorkFolder) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     process = msgspec.structs.replace(Process.own(), pid=child.pid, started=state._started(child.pid))
-    folder.keep(status_of(process))
+    folder.write_status(status_of(process))
     found = folder.status()
     assert found is not None
     assert found.state == "running"
@@ -48,32 +48,32 @@ def test_a_run_whose_process_is_gone_has_died(folder: WorkFolder) -> None:
     assert found is not None
     assert found.state == "died"
     child.communicate()
-    assert not process.lives
+    assert not process.is_alive
 
 
 @pytest.mark.parametrize("changes", [{"boot": "an earlier one"}, {"started": "17"}])
-def test_another_process_of_the_same_number_is_not_taken_for_it(folder: WorkFolder, changes: dict[str, str]) -> None:
-    folder.keep(status_of(msgspec.structs.replace(Process.own(), **changes)))
+def test_a_reused_process_id_is_detected(folder: WorkFolder, changes: dict[str, str]) -> None:
+    folder.write_status(status_of(msgspec.structs.replace(Process.own(), **changes)))
     found = folder.status()
     assert found is not None
     assert found.state == "died"
 
 
-def test_of_a_run_on_another_host_nothing_is_assumed(folder: WorkFolder) -> None:
+def test_a_run_on_another_host_is_assumed_to_be_alive(folder: WorkFolder) -> None:
     status = status_of(Process("elsewhere", "b", 1, "2"))
-    folder.keep(status)
+    folder.write_status(status)
     assert folder.status() == status
 
 
 def test_a_run_that_has_ended_needs_no_process(folder: WorkFolder) -> None:
     status = status_of(Process("elsewhere", "b", 1, "2"), "done")
-    folder.keep(status)
+    folder.write_status(status)
     assert folder.status() == status
 
 
-def test_a_request_to_stop_is_for_the_run_that_was_there(folder: WorkFolder) -> None:
+def test_a_stop_request_applies_to_one_run(folder: WorkFolder) -> None:
     process = Process.own()
-    folder.keep(status_of(process))
+    folder.write_status(status_of(process))
     assert not folder.is_stop_requested(process)
     folder.request_stop_of(process)
     assert folder.is_stop_requested(process)
@@ -85,18 +85,18 @@ def test_a_request_to_stop_is_for_the_run_that_was_there(folder: WorkFolder) -> 
     assert not folder.is_stop_requested(process)
 
 
-def test_a_request_that_cannot_be_read_is_none(folder: WorkFolder) -> None:
+def test_an_unreadable_stop_request_is_ignored(folder: WorkFolder) -> None:
     (folder.path / "stop").write_text("now!")
     assert not folder.is_stop_requested(Process.own())
 
 
-def test_a_status_that_cannot_be_read_is_named(folder: WorkFolder) -> None:
+def test_an_unreadable_status_is_an_error(folder: WorkFolder) -> None:
     (folder.path / "status.json").write_text('{"name": 1}')
     with pytest.raises(StateUnreadable, match=r"status\.json cannot be read: .*; remove it"):
         folder.status()
 
 
-def test_the_folder_is_taken_by_one_until_all_who_hold_its_log_have_let_go(folder: WorkFolder) -> None:
+def test_the_folder_is_locked_until_every_holder_of_its_log_has_closed_it(folder: WorkFolder) -> None:
     descriptor = folder.lock()
     assert descriptor is not None
     assert folder.lock() is None
@@ -109,7 +109,7 @@ def test_the_folder_is_taken_by_one_until_all_who_hold_its_log_have_let_go(folde
     os.close(again)
 
 
-def test_a_log_that_has_grown_is_set_aside(folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_log_is_rotated(folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "LOG_BYTES_MAX", 3)
     folder.log.write_text("much")
     descriptor = folder.lock()

@@ -1,4 +1,4 @@
-"""The SDK against a real broker in a simulated world, where an hour of work takes no time."""
+"""Run the SDK against a real broker on simulated time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Scenario = Callable[[AsyncClient, World], Awaitable[None]]
 
 
 def run_scenario(scenario: Scenario, **configs: str) -> None:
-    """Against a broker of its own, with one partition per topic unless it is told otherwise."""
+    """Run a scenario against a new broker, with one partition per topic unless configured otherwise."""
 
     async def run(world: World) -> None:
         await start_broker(world, **{"num_partitions": "1", **configs})

@@ -1,4 +1,4 @@
-"""The client as a whole: publishing, requests and replies, handlers, and what it says when something is wrong."""
+"""The async client: publishing, requests and replies, handlers, and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def double(message: AsyncMessage) -> object:
     return {"twice": 2 * int(message.text)}
 
 
-def test_a_receipt_says_where_the_message_lies() -> None:
+def test_a_receipt_has_the_position_of_the_message() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         receipt = await client.publish("orders", {"id": 1}, key="c-42", headers={"type": "order"})
         assert str(receipt.id) == "orders:0:0"
@@ -28,7 +28,7 @@ def test_a_receipt_says_where_the_message_lies() -> None:
     run_scenario(scenario)
 
 
-def test_of_many_messages_those_that_failed_are_named() -> None:
+def test_publish_many_names_the_failed_messages() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         rows = [NewMessage(value="a", key="k"), object(), b"x" * 2_000_000, {"d": 4}]
         with pytest.raises(PublishFailed, match="2 of 4 messages failed, the first of them message 1") as failed:
@@ -41,7 +41,7 @@ def test_of_many_messages_those_that_failed_are_named() -> None:
     run_scenario(scenario)
 
 
-def test_what_is_due_later_comes_later_unless_it_is_cancelled() -> None:
+def test_delayed_messages_are_delivered_later_unless_cancelled() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         began = world.clock.monotonic()
         await client.publish("orders", "in an hour", delay="1h")
@@ -78,7 +78,7 @@ def test_every_request_gets_what_the_handler_returns() -> None:
     run_scenario(scenario)
 
 
-def test_a_request_that_nobody_answers_times_out_and_is_not_worked_on_later() -> None:
+def test_an_unanswered_request_times_out_and_is_not_handled_later() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         worked: list[str] = []
 
@@ -95,7 +95,7 @@ def test_a_request_that_nobody_answers_times_out_and_is_not_worked_on_later() ->
     run_scenario(scenario)
 
 
-def test_handlers_run_side_by_side_and_a_stop_waits_for_them() -> None:
+def test_handlers_run_concurrently_and_a_stop_waits_for_them() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish_many("jobs", range(7))
         most, running, done = 0, 0, []
@@ -119,7 +119,7 @@ def test_handlers_run_side_by_side_and_a_stop_waits_for_them() -> None:
     run_scenario(scenario)
 
 
-def test_a_handler_that_raises_has_its_message_come_again_and_one_that_rejects_has_not() -> None:
+def test_a_handler_error_redelivers_the_message_and_a_reject_does_not() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish_many("jobs", ["flaky", "bad"])
         seen: list[tuple[str, int]] = []
@@ -145,7 +145,7 @@ def test_a_handler_that_raises_has_its_message_come_again_and_one_that_rejects_h
     run_scenario(scenario)
 
 
-def test_there_are_no_dead_letters_before_anything_died() -> None:
+def test_dead_letters_are_empty_without_a_dead_letter_topic() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.create_topic("jobs")
         assert await client.dead_letters("jobs") == []
@@ -155,7 +155,7 @@ def test_there_are_no_dead_letters_before_anything_died() -> None:
     run_scenario(scenario)
 
 
-def test_work_that_is_cancelled_gives_its_messages_back() -> None:
+def test_cancelled_work_releases_its_messages() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish("jobs", "a")
         begun = asyncio.Event()
@@ -176,7 +176,7 @@ def test_work_that_is_cancelled_gives_its_messages_back() -> None:
     run_scenario(scenario)
 
 
-async def test_who_finds_no_broker_is_told_how_to_start_one() -> None:
+async def test_the_error_without_a_broker_says_how_to_start_one() -> None:
     async with AsyncClient("127.0.0.1:1", timeout=0.05) as client:
         with pytest.raises(Unreachable, match=r"127.0.0.1:1: connection refused; start a broker with `headrace serve`"):
             await client.publish("orders", b"a")

@@ -1,4 +1,4 @@
-"""The sync twin, against a broker in this process: it does the same, from any thread, and its loop is never blocked."""
+"""The synchronous client, against a broker in this process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import assert_type
 
 import pytest
 
@@ -14,14 +15,19 @@ from headrace.model.errors import RequestTimedOut
 from headrace.sdk import (
     AsyncClient,
     AsyncMessage,
+    AsyncMessages,
+    AsyncStream,
     AsyncTransaction,
     Client,
     Message,
+    Messages,
     PublishFailed,
+    Receipt,
     Reject,
+    Reply,
+    Stream,
     Transaction,
 )
-from headrace.sdk.async_client import AsyncClient as Original
 from headrace.testkit import EmbeddedBroker
 
 
@@ -37,20 +43,60 @@ def client(broker: EmbeddedBroker) -> Iterator[Client]:
         yield client
 
 
+SYNC_CLASSES = [
+    (Client, AsyncClient),
+    (Message, AsyncMessage),
+    (Messages, AsyncMessages),
+    (Stream, AsyncStream),
+    (Transaction, AsyncTransaction),
+]
+
+
 @pytest.mark.parametrize(
-    ("twin", "original"), [(Client, AsyncClient), (Message, AsyncMessage), (Transaction, AsyncTransaction)]
+    ("sync", "original"), [(Client, AsyncClient), (Message, AsyncMessage), (Transaction, AsyncTransaction)]
 )
-def test_the_twin_has_every_method_with_the_same_parameters(twin: type, original: type) -> None:
+def test_the_sync_class_has_every_method_with_the_same_parameters(sync: type, original: type) -> None:
     for name, method in inspect.getmembers(original, inspect.isfunction):
         if not name.startswith("_"):
-            mine = inspect.signature(getattr(twin, name)).parameters
+            mine = inspect.signature(getattr(sync, name)).parameters
             assert mine == inspect.signature(method).parameters, name
 
 
-def test_the_twin_is_made_with_the_same_parameters() -> None:
-    theirs = dict(inspect.signature(Original).parameters)
+@pytest.mark.parametrize(("sync", "original"), SYNC_CLASSES)
+def test_every_sync_method_is_documented_and_has_the_parameters_of_its_original(sync: type, original: type) -> None:
+    for name, method in vars(sync).items():
+        if not name.startswith("_") and inspect.isfunction(method):
+            assert not inspect.iscoroutinefunction(method), name
+            assert inspect.getdoc(method), name
+            assert method.__qualname__ == f"{sync.__name__}.{name}"
+            theirs = inspect.signature(getattr(original, name)).parameters
+            assert inspect.signature(method).parameters == theirs, name
+
+
+def test_what_a_sync_method_opens_is_the_sync_class() -> None:
+    for method, returned in ((Client.subscribe, Messages), (Client.consume, Stream), (Client.transaction, Transaction)):
+        assert inspect.signature(method).return_annotation == returned.__name__
+
+
+def test_the_sync_client_is_created_with_the_same_parameters() -> None:
+    theirs = dict(inspect.signature(AsyncClient).parameters)
     theirs.pop("cluster")
     assert dict(inspect.signature(Client).parameters) == theirs
+
+
+def check_types_of_sync_methods(client: Client, message: Message, stream: Stream) -> None:
+    """Never called: mypy checks that the types of the async methods reach the users of the sync ones."""
+    assert_type(client.publish("orders", 1, key="a"), Receipt)
+    assert_type(client.publish_many("orders", [1]), list[Receipt])
+    assert_type(client.request("prices", 1), Reply)
+    assert_type(client.create_topic("orders", partitions=3), bool)
+    assert_type(client.subscribe("orders", "billing", prefetch=1), Messages)
+    assert_type(client.consume(["orders"], commit="manual"), Stream)
+    assert_type(client.transaction("payments", timeout=1.0), Transaction)
+    client.publish("orders")  # type: ignore[call-arg]
+    client.subscribe("orders", "billing", start="middle")  # type: ignore[arg-type]
+    message.nack(delay="5s", reason=1)  # type: ignore[arg-type]
+    stream.commit("orders")  # type: ignore[arg-type]
 
 
 def test_messages_are_settled_by_with(client: Client) -> None:
@@ -84,7 +130,7 @@ def test_messages_are_settled_by_hand(client: Client) -> None:
     assert texts == [("a", 2), ("b", 1)]
 
 
-def test_handlers_run_in_threads_and_settle_themselves_if_they_like(client: Client) -> None:
+def test_handlers_run_in_threads_and_may_settle_messages(client: Client) -> None:
     client.publish_many("threads", range(6))
     together = threading.Barrier(3, timeout=20)
     done: list[int] = []
@@ -108,7 +154,7 @@ def test_handlers_run_in_threads_and_settle_themselves_if_they_like(client: Clie
     assert sorted(done) == [0, 1, 2, 3, 4]
 
 
-def test_requests_are_answered_by_functions_too(broker: EmbeddedBroker, client: Client) -> None:
+def test_functions_can_respond_to_requests(broker: EmbeddedBroker, client: Client) -> None:
     with Client(broker.address) as server, ThreadPoolExecutor(1) as thread:
         responding = thread.submit(server.respond, "prices", "pricing", lambda message: message.json() * 2)
         assert client.request("prices", 21, timeout="10s").json() == 42
@@ -118,11 +164,11 @@ def test_requests_are_answered_by_functions_too(broker: EmbeddedBroker, client: 
             client.request("prices", 1, timeout=0.05)
 
 
-def test_streams_and_transactions_have_their_twins(client: Client) -> None:
+def test_streams_and_transactions_work_without_await(client: Client) -> None:
     client.publish_many("payments", ["1", "2"])
     with client.consume("payments", group="bank", commit="manual") as stream:
         for record in stream:
-            with client.transaction("twin") as tx:
+            with client.transaction("sync") as tx:
                 tx.ack(record)
                 tx.publish("ledger", f"booked {record.text}", key="k")
             if record.text == "2":
@@ -133,7 +179,7 @@ def test_streams_and_transactions_have_their_twins(client: Client) -> None:
     assert [record.text for record in first] == ["booked 1", "booked 2"]
 
 
-def test_many_threads_may_use_it_at_once(client: Client) -> None:
+def test_many_threads_can_use_a_client(client: Client) -> None:
     with ThreadPoolExecutor(8) as threads:
         receipts = list(threads.map(lambda number: client.publish("shared", number), range(100)))
     assert sorted(receipt.offset for receipt in receipts) == list(range(100))
@@ -149,7 +195,7 @@ def test_many_threads_may_use_it_at_once(client: Client) -> None:
         assert sorted(threads.map(take, range(100))) == list(range(100))
 
 
-def test_what_is_wrong_is_raised_in_the_thread_that_asked(client: Client) -> None:
+def test_errors_are_raised_in_the_calling_thread(client: Client) -> None:
     with pytest.raises(PublishFailed):
         client.publish_many("wrong", [object()])
 
@@ -160,7 +206,7 @@ def test_delayed_messages_can_be_cancelled(client: Client) -> None:
     assert client.dead_letters("later") == []
 
 
-async def test_on_its_own_loop_it_does_not_wait_for_itself(broker: EmbeddedBroker) -> None:
+async def test_a_call_on_the_clients_own_loop_is_rejected(broker: EmbeddedBroker) -> None:
     async with AsyncClient(broker.address) as client:
         await client.publish("loop", b"a")
         refused: list[str] = []

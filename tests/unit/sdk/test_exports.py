@@ -1,4 +1,4 @@
-"""What stands in `headrace` and `headrace.client` is there when it is asked for, and costs nothing before."""
+"""The exports of `headrace` and `headrace.client` exist and are imported on first use."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ assert not early, early
         ("headrace.testkit", ["headrace.broker"]),
     ],
 )
-def test_nobody_waits_for_what_he_does_not_use(package: str, names: list[str]) -> None:
+def test_unused_modules_are_not_imported(package: str, names: list[str]) -> None:
     subprocess.run([sys.executable, "-c", LATER.format(package=package, names=names)], check=True)
 
 
-def test_every_name_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     for module in (headrace, headrace.client, headrace.testkit):
         for name in module.__all__:
             assert getattr(module, name) is not None
 
 
-def test_the_short_names_are_those_of_the_sdk() -> None:
+def test_headrace_exports_the_names_of_the_sdk() -> None:
     assert headrace.__all__ == headrace.sdk.__all__
     assert headrace.Client is headrace.sdk.Client
 
 
 @pytest.mark.parametrize("module", [headrace, headrace.client, headrace.testkit])
-def test_what_is_not_there_is_an_attribute_error(module: object) -> None:
+def test_an_unknown_name_is_an_attribute_error(module: object) -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Kafka'"):
         _ = module.Kafka  # type: ignore[attr-defined]

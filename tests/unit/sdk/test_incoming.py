@@ -1,4 +1,4 @@
-"""Reading messages: as bytes, as text, as JSON, and as the types of the application."""
+"""Decoding messages: bytes, text, JSON, and types of the application."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Order:
 
 
 class Model:
-    """As pydantic's models look to us."""
+    """A class with the interface of a pydantic model."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -31,7 +31,7 @@ def received(value: bytes | None, key: bytes | None = None) -> Received:
     return Received(MessageId("orders", 1, 7), 1000, key, value, [("a", b"1"), ("a", b"2"), ("b", None)])
 
 
-def test_a_message_says_where_it_lies_and_when_it_was_published() -> None:
+def test_a_message_has_its_position_and_publish_time() -> None:
     message = received(b"x", b"c-42")
     assert str(message.id) == "orders:1:7"
     assert (message.topic, message.partition, message.offset) == ("orders", 1, 7)
@@ -40,12 +40,12 @@ def test_a_message_says_where_it_lies_and_when_it_was_published() -> None:
     assert repr(message) == "<Received orders:1:7>"
 
 
-def test_of_headers_with_one_name_the_last_counts() -> None:
+def test_of_headers_with_the_same_name_the_last_counts() -> None:
     assert received(b"").headers == {"a": "2", "b": ""}
     assert list(received(b"").raw_headers) == [("a", b"1"), ("a", b"2"), ("b", None)]
 
 
-def test_a_value_is_read_as_text_or_json_or_a_type() -> None:
+def test_a_value_is_decoded_as_text_json_or_a_type() -> None:
     assert received("grüß".encode()).text == "grüß"
     assert received(None).text == ""
     assert received(b'{"id": 1}').json() == {"id": 1}
@@ -54,7 +54,7 @@ def test_a_value_is_read_as_text_or_json_or_a_type() -> None:
     assert received(b"{}").json(Model).text == b"{}"
 
 
-def test_what_is_not_what_it_is_read_as_names_the_message() -> None:
+def test_a_decoding_error_names_the_message() -> None:
     for read in (lambda: received(b"\xff").text, received(b"{").json, lambda: received(b'{"id": "x"}').json(Order)):
         with pytest.raises(Undecodable, match="orders:1:7"):
             read()

@@ -1,4 +1,4 @@
-"""Messages of a subscription in an application's hands: settled by `async with`, kept while it works, given back."""
+"""Messages of a subscription: settled by `async with`, leases extended and released."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def backlog(client: AsyncClient) -> list[int]:
     return [sum(one.backlog for one in found), sum(one.leased for one in found), sum(one.waiting for one in found)]
 
 
-def test_the_end_of_the_block_acks_and_an_acked_message_never_comes_back() -> None:
+def test_the_end_of_the_block_acks_and_an_acked_message_is_not_redelivered() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("jobs", ["a", "b"])
         texts = []
@@ -37,7 +37,7 @@ def test_the_end_of_the_block_acks_and_an_acked_message_never_comes_back() -> No
     run_scenario(scenario)
 
 
-def test_an_exception_gives_the_message_back_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_nacks_the_message_and_the_loop_continues(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         configs = {"headrace.retry.backoff.ms": "60000", "headrace.retry.jitter": "0"}
         await client.create_subscription("jobs", "workers", configs=configs)
@@ -58,11 +58,11 @@ def test_an_exception_gives_the_message_back_and_the_loop_goes_on(caplog: pytest
 
     with caplog.at_level(logging.WARNING, "headrace"):
         run_scenario(scenario)
-    assert "jobs:0:0 failed at attempt 1" in caplog.text
+    assert "handler failed message=jobs:0:0 attempt=1" in caplog.text
     assert "not today" in caplog.text
 
 
-def test_reject_and_retry_say_how_the_message_goes_on() -> None:
+def test_reject_and_retry_settle_the_message() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish_many("jobs", ["hopeless", "later"])
         began = world.clock.monotonic()
@@ -81,7 +81,7 @@ def test_reject_and_retry_say_how_the_message_goes_on() -> None:
     run_scenario(scenario)
 
 
-def test_what_is_no_exception_passes_and_the_message_is_given_back_at_once() -> None:
+def test_a_base_exception_is_raised_and_the_message_released() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish("jobs", b"a")
         async with client.subscribe("jobs", "workers") as messages:
@@ -93,7 +93,7 @@ def test_what_is_no_exception_passes_and_the_message_is_given_back_at_once() -> 
     run_scenario(scenario)
 
 
-def test_a_message_is_settled_once_and_by_hand_if_one_likes() -> None:
+def test_a_message_can_be_settled_once_by_a_method() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("jobs", ["a", "b", "c"])
         async with client.subscribe("jobs", "workers", prefetch=1) as messages:
@@ -132,7 +132,7 @@ def test_a_lease_is_extended_for_as_long_as_the_work_takes() -> None:
     run_scenario(scenario)
 
 
-def test_nobody_has_a_message_for_longer_than_he_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lease_is_not_extended_beyond_max_work(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish("jobs", b"a")
         async with sdk(world, "there") as other:
@@ -149,7 +149,7 @@ def test_nobody_has_a_message_for_longer_than_he_said(caplog: pytest.LogCaptureF
     run_scenario(scenario)
 
 
-def test_work_whose_lease_is_over_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_lease_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish("jobs", b"a")
         async with sdk(world, "there") as other:
@@ -159,10 +159,10 @@ def test_work_whose_lease_is_over_does_not_end_the_loop(caplog: pytest.LogCaptur
 
     with caplog.at_level(logging.WARNING, "headrace"):
         run_scenario(scenario)
-    assert "jobs:0:0 was worked on, but not settled" in caplog.text
+    assert "message was processed but not settled message=jobs:0:0" in caplog.text
 
 
-def test_a_stop_ends_the_iteration_and_gives_back_what_nobody_has_taken() -> None:
+def test_a_stop_ends_the_iteration_and_releases_prefetched_messages() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish_many("jobs", ["a", "b", "c"])
         texts = []
@@ -180,7 +180,7 @@ def test_a_stop_ends_the_iteration_and_gives_back_what_nobody_has_taken() -> Non
     run_scenario(scenario)
 
 
-def test_a_stop_wakes_who_waits_for_messages() -> None:
+def test_a_stop_ends_a_wait_for_messages() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish("jobs", b"a")
         await (await next_of(client.subscribe("jobs", "workers"))).ack()
@@ -194,7 +194,7 @@ def test_a_stop_wakes_who_waits_for_messages() -> None:
     run_scenario(scenario)
 
 
-def test_a_client_that_is_left_gives_back_what_is_not_settled() -> None:
+def test_closing_a_client_releases_unsettled_messages() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish("jobs", b"a")
         async with sdk(world, "there") as other:
@@ -206,7 +206,7 @@ def test_a_client_that_is_left_gives_back_what_is_not_settled() -> None:
     run_scenario(scenario)
 
 
-def test_a_loop_that_is_left_keeps_what_is_in_hand_and_gives_back_the_rest() -> None:
+def test_leaving_a_loop_keeps_delivered_messages_and_releases_prefetched_ones() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.create_subscription("jobs", "workers", configs={LEASE: "2000"})
         await client.publish_many("jobs", ["a", "b"])
@@ -221,7 +221,7 @@ def test_a_loop_that_is_left_keeps_what_is_in_hand_and_gives_back_the_rest() -> 
     run_scenario(scenario)
 
 
-def test_no_more_than_the_concurrency_is_in_hand() -> None:
+def test_concurrency_limits_the_unsettled_messages() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("jobs", ["a", "b", "c"])
         messages = client.subscribe("jobs", "workers", concurrency=2)
@@ -235,7 +235,7 @@ def test_no_more_than_the_concurrency_is_in_hand() -> None:
     run_scenario(scenario)
 
 
-def test_a_subscription_begins_where_it_is_told_to_when_it_is_made() -> None:
+def test_a_new_subscription_starts_at_the_given_position() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish("jobs", "old")
         late = client.subscribe("jobs", "late", start="latest")
@@ -247,7 +247,7 @@ def test_a_subscription_begins_where_it_is_told_to_when_it_is_made() -> None:
     run_scenario(scenario)
 
 
-def test_a_subscription_to_a_topic_that_is_not_there_makes_it_or_says_so() -> None:
+def test_a_subscription_to_a_missing_topic_creates_it_or_raises() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         taking = asyncio.create_task(next_of(client.subscribe("fresh", "workers")))
         await asyncio.sleep(1)
@@ -260,7 +260,7 @@ def test_a_subscription_to_a_topic_that_is_not_there_makes_it_or_says_so() -> No
     run_scenario(scenario)
 
 
-def test_numbers_that_make_no_sense_are_refused() -> None:
+def test_invalid_numbers_are_rejected() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         for prefetch, concurrency in ((0, None), (1, 0)):
             with pytest.raises(InvalidRequest, match="at least 1"):

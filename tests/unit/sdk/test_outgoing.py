@@ -1,4 +1,4 @@
-"""What becomes of what is published: bytes, text and JSON, keys, and the headers that say how it is treated."""
+"""Conversion of published values: bytes, text and JSON, keys, and delivery headers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Item(msgspec.Struct):
 
 
 class Model:
-    """As pydantic's models look to us."""
+    """A class with the interface of a pydantic model."""
 
     def model_dump(self, mode: str) -> dict[str, str]:
         return {"mode": mode}
@@ -52,20 +52,20 @@ def headers_of(**fields: Any) -> dict[str, bytes | None]:
         ([Model()], b'[{"mode":"json"}]'),
     ],
 )
-def test_bytes_go_as_they_are_and_the_rest_as_json_without_a_header(value: Any, written: bytes | None) -> None:
+def test_bytes_are_unchanged_and_other_values_are_json_without_a_header(value: Any, written: bytes | None) -> None:
     assert encode_body(value) == (written, [])
 
 
-def test_text_says_that_it_is_text() -> None:
+def test_text_has_a_content_type() -> None:
     assert encode_body("grüß") == ("grüß".encode(), [("content-type", b"text/plain")])
 
 
-def test_a_content_type_of_the_application_stays() -> None:
+def test_a_content_type_of_the_application_is_kept() -> None:
     assert encode_body("<a/>", {"Content-Type": "text/xml"}) == (b"<a/>", [("Content-Type", b"text/xml")])
 
 
 @pytest.mark.parametrize("value", [object(), {"a": {1, object()}}, {(1, 2): 3}])
-def test_what_json_cannot_say_is_refused_with_its_type(value: Any) -> None:
+def test_a_value_without_json_form_is_rejected_with_its_type(value: Any) -> None:
     with pytest.raises(NotEncodable, match=type(value).__name__):
         encode_body(value)
 
@@ -77,7 +77,7 @@ def test_keys_and_headers_are_text_or_bytes() -> None:
     assert message.topic == "orders"
 
 
-def test_how_a_message_is_treated_stands_in_its_headers() -> None:
+def test_delivery_options_become_headers() -> None:
     assert headers_of(priority=9, ttl="5m", dedup_id="x1", tags=["eu", "new"]) == {
         "headrace-priority": b"9",
         "headrace-ttl": b"300000ms",
@@ -86,14 +86,14 @@ def test_how_a_message_is_treated_stands_in_its_headers() -> None:
     }
 
 
-def test_what_is_due_later_goes_to_the_topic_where_it_waits() -> None:
+def test_delayed_messages_go_to_the_delayed_topic() -> None:
     message = outgoing_message("orders", NewMessage(value=b"", delay="90s", repeat="every 10s"))
     assert (message.topic, message.delayed_for) == ("__delayed.orders", "orders")
     assert dict(message.headers) == {"headrace-delay": b"90000ms", "headrace-repeat": b"every 10s"}
     assert headers_of(deliver_at="1970-01-01T00:00:02Z") == {"headrace-deliver-at": b"2000"}
 
 
-def test_a_dedup_id_places_a_message_that_has_no_key() -> None:
+def test_a_dedup_id_chooses_the_partition_of_a_message_without_a_key() -> None:
     assert outgoing_message("orders", NewMessage(value=b"", dedup_id="x")).partitioning_key == b"x"
     assert outgoing_message("orders", NewMessage(value=b"", dedup_id="x", key="k")).partitioning_key is None
 
@@ -111,7 +111,7 @@ def test_a_dedup_id_places_a_message_that_has_no_key() -> None:
         ({"repeat": "now and then"}, HeadraceError),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_sent(
+def test_invalid_messages_are_rejected_before_anything_is_sent(
     fields: dict[str, Any], refusal: type[HeadraceError]
 ) -> None:
     with pytest.raises(refusal):

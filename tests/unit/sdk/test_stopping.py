@@ -1,4 +1,4 @@
-"""Who waits for what may never come waits no longer when the wish to stop is uttered."""
+"""A stop ends waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from headrace.sdk.stopping import ClientStopped, StopSignal
 
 
-async def test_waiting_ends_with_the_wish() -> None:
+async def test_a_stop_ends_the_wait() -> None:
     stopping = StopSignal()
     waiting = asyncio.create_task(stopping.wait_unless_stopped(asyncio.Event().wait))
     await asyncio.sleep(0)
@@ -19,7 +19,7 @@ async def test_waiting_ends_with_the_wish() -> None:
         await waiting
 
 
-async def test_after_the_wish_nothing_is_begun() -> None:
+async def test_after_a_stop_nothing_is_started() -> None:
     stopping = StopSignal()
     stopping.request_stop()
     begun: list[str] = []
@@ -32,7 +32,7 @@ async def test_after_the_wish_nothing_is_begun() -> None:
     assert begun == []
 
 
-async def test_what_comes_before_the_wish_is_returned() -> None:
+async def test_a_result_before_the_stop_is_returned() -> None:
     stopping = StopSignal()
 
     async def work() -> int:
@@ -42,7 +42,7 @@ async def test_what_comes_before_the_wish_is_returned() -> None:
     stopping.request_stop()
 
 
-async def test_a_timeout_of_the_work_itself_is_not_the_wish() -> None:
+async def test_a_timeout_of_the_work_is_not_a_stop() -> None:
     async def work() -> None:
         raise TimeoutError("its own")
 

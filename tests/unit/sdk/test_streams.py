@@ -1,4 +1,4 @@
-"""Streams: what is handed out, what counts as done, and what comes again."""
+"""Streams: which records are delivered, count as processed, and are delivered again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def done(client: AsyncClient, group: str = "readers") -> list[int]:
     return [one.offset for one in (await committed(client.cluster, group)).values()]
 
 
-def test_everything_is_read_in_order_and_again_by_whoever_has_no_group() -> None:
+def test_everything_is_read_in_order_and_again_without_a_group() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("events", ["a", "b", "c"])
         for _ in range(2):
@@ -35,7 +35,7 @@ def test_everything_is_read_in_order_and_again_by_whoever_has_no_group() -> None
     run_scenario(scenario)
 
 
-def test_a_group_goes_on_where_it_left_off() -> None:
+def test_a_group_continues_at_its_committed_offsets() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("events", ["a", "b", "c"])
         async with client.consume("events", group="readers") as stream:
@@ -47,7 +47,7 @@ def test_a_group_goes_on_where_it_left_off() -> None:
     run_scenario(scenario)
 
 
-def test_what_failed_comes_again() -> None:
+def test_failed_records_are_delivered_again() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("events", ["a", "b"])
 
@@ -64,7 +64,7 @@ def test_what_failed_comes_again() -> None:
     run_scenario(scenario)
 
 
-def test_a_loop_without_async_with_is_not_sure_of_its_last_record() -> None:
+def test_leaving_a_loop_without_async_with_repeats_the_last_record() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("events", ["a", "b"])
         async for record in client.consume("events", group="readers"):
@@ -76,7 +76,7 @@ def test_a_loop_without_async_with_is_not_sure_of_its_last_record() -> None:
     run_scenario(scenario)
 
 
-def test_a_stop_ends_the_loop_and_all_that_was_handed_out_is_done() -> None:
+def test_a_stop_ends_the_loop_and_delivered_records_count_as_processed() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("events", ["a", "b", "c"])
         async for record in client.consume("events", group="readers"):
@@ -87,7 +87,7 @@ def test_a_stop_ends_the_loop_and_all_that_was_handed_out_is_done() -> None:
     run_scenario(scenario)
 
 
-def test_a_stop_wakes_who_waits_for_records() -> None:
+def test_a_stop_ends_a_wait_for_records() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.create_topic("events")
         waiting = asyncio.create_task(client.consume("events", group="readers").take())
@@ -98,7 +98,7 @@ def test_a_stop_wakes_who_waits_for_records() -> None:
     run_scenario(scenario)
 
 
-def test_what_is_committed_by_hand_is_committed_by_nothing_else() -> None:
+def test_with_manual_commits_nothing_is_committed_automatically() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("events", ["a", "b", "c"])
         async with client.consume("events", group="readers", commit="manual") as stream:
@@ -117,7 +117,7 @@ def test_what_is_committed_by_hand_is_committed_by_nothing_else() -> None:
     run_scenario(scenario)
 
 
-def test_batches_have_what_is_there() -> None:
+def test_batches_have_the_available_records() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("events", ["a", "b", "c"])
         sizes = []
@@ -147,7 +147,7 @@ def test_members_of_a_group_share_the_partitions() -> None:
     run_scenario(scenario)
 
 
-def test_a_stream_may_begin_with_what_comes_from_now_on() -> None:
+def test_a_stream_can_start_at_the_end() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish("events", "old")
         async with client.consume("events", start="latest") as stream:

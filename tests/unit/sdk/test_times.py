@@ -19,7 +19,7 @@ def test_a_duration_is_text_or_seconds_or_a_timedelta(written: Duration, millise
 
 
 @pytest.mark.parametrize("written", ["five minutes", -1, float("inf"), float("nan"), timedelta(seconds=-1)])
-def test_what_is_no_duration_is_refused(written: Duration) -> None:
+def test_invalid_durations_are_rejected(written: Duration) -> None:
     with pytest.raises(InvalidDuration):
         duration_ms(written)
 
@@ -31,6 +31,6 @@ def test_a_time_is_text_or_a_datetime() -> None:
     assert time_of(1500) == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
 
 
-def test_a_datetime_without_its_offset_is_refused() -> None:
+def test_a_datetime_without_utc_offset_is_rejected() -> None:
     with pytest.raises(InvalidTime, match="offset from UTC"):
         time_ms(datetime(2027, 1, 1))

@@ -1,4 +1,4 @@
-"""Transactions of the SDK: read as a whole or not at all, with the records that they ack."""
+"""Transactions of the SDK: writes and acked records are committed together or not at all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_end_commits_and_an_exception_aborts() -> None:
     run_scenario(scenario)
 
 
-def test_records_are_acked_with_what_is_made_of_them() -> None:
+def test_records_are_acked_together_with_their_results() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("payments", ["1", "2", "3"])
         async with client.consume("payments", group="bank", commit="manual") as stream:
@@ -63,7 +63,7 @@ def test_records_are_acked_with_what_is_made_of_them() -> None:
     run_scenario(scenario)
 
 
-def test_after_an_abort_the_stream_goes_back_to_what_was_acked() -> None:
+def test_after_an_abort_the_stream_is_rewound_to_the_acked_records() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish_many("payments", ["1", "2", "3"])
         failures = 2
@@ -87,7 +87,7 @@ def test_after_an_abort_the_stream_goes_back_to_what_was_acked() -> None:
     run_scenario(scenario)
 
 
-def test_whoever_uses_the_id_last_has_it() -> None:
+def test_a_new_producer_fences_the_previous_one_with_the_same_id() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         async with sdk(world, "there") as other:
 
@@ -109,7 +109,7 @@ def test_whoever_uses_the_id_last_has_it() -> None:
     run_scenario(scenario)
 
 
-def test_who_lost_its_partition_to_another_member_commits_nothing() -> None:
+def test_a_member_that_lost_its_partition_commits_nothing() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         await client.publish("payments", "1")
         async with sdk(world, "there") as other:
@@ -150,7 +150,7 @@ def test_transactions_of_one_id_wait_for_each_other() -> None:
     run_scenario(scenario)
 
 
-def test_only_a_stream_that_leaves_the_commits_to_it_can_be_acked() -> None:
+def test_only_records_of_a_stream_with_manual_commits_can_be_acked() -> None:
     async def scenario(client: AsyncClient, _world: World) -> None:
         await client.publish("payments", "1")
         for stream in (client.consume("payments"), client.consume("payments", group="bank")):
@@ -163,7 +163,7 @@ def test_only_a_stream_that_leaves_the_commits_to_it_can_be_acked() -> None:
     run_scenario(scenario)
 
 
-def test_what_a_transaction_publishes_for_later_waits_only_if_it_is_committed() -> None:
+def test_delayed_messages_of_a_transaction_are_delivered_only_after_its_commit() -> None:
     async def scenario(client: AsyncClient, world: World) -> None:
         async def publish(text: str, *, fails: bool) -> None:
             async with client.transaction("t-1") as tx:

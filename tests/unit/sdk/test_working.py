@@ -1,4 +1,4 @@
-"""A handler for every message; what ends the messages ends the work, under its own name."""
+"""Running handlers: errors of the lease are raised after the handlers have ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OneMessage:
 
 
 class FailingMessages:
-    """One message, then no broker any more."""
+    """One message, then the broker is unreachable."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -47,7 +47,7 @@ class FailingMessages:
         self.is_closed = True
 
 
-async def test_a_lease_that_fails_is_raised_as_it_is_once_the_handlers_that_were_begun_have_ended() -> None:
+async def test_a_failed_lease_is_raised_after_running_handlers_have_ended() -> None:
     messages = FailingMessages()
     ended: list[AsyncMessage] = []
 

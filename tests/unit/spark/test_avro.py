@@ -53,11 +53,11 @@ def read(schema: Any, data: bytes) -> Any:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_numbers_are_read_as_they_were_written(number: int) -> None:
+def test_numbers_round_trip(number: int) -> None:
     assert read("long", long(number)) == number
 
 
-def test_a_record_is_read() -> None:
+def test_a_record_is_decoded() -> None:
     assert read(PERSON, person(5)) == {
         "id": 5,
         "name": "ada",
@@ -68,7 +68,7 @@ def test_a_record_is_read() -> None:
     }
 
 
-def test_a_schema_is_a_type_of_sparks() -> None:
+def test_a_schema_has_a_spark_type() -> None:
     assert avro_type(json.dumps(PERSON)).ddl == (
         "STRUCT<`id`: BIGINT, `name`: STRING, `tags`: ARRAY<STRING>, `scores`: MAP<STRING, DOUBLE>, "
         "`kind`: STRING, `other`: STRING>"
@@ -79,7 +79,7 @@ def test_a_schema_is_a_type_of_sparks() -> None:
     assert avro_type('{"type": "int", "logicalType": "of-another-age"}').ddl == "INT"
 
 
-def test_values_with_a_meaning_are_what_they_mean() -> None:
+def test_logical_types_are_decoded() -> None:
     assert read({"type": "long", "logicalType": "timestamp-millis"}, long(5)) == 5000
     price = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
     assert read(price, long(2) + b"\xff\x00") == Decimal("-2.56")
@@ -108,13 +108,13 @@ def test_values_with_a_meaning_are_what_they_mean() -> None:
         ({"type": "array", "items": "long"}, long(2**60) + long(1)),
     ],
 )
-def test_bytes_of_another_kind_are_refused(schema: Any, data: bytes) -> None:
+def test_invalid_bytes_are_rejected(schema: Any, data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         read(schema, data)
 
 
 @given(st.binary(max_size=64))
-def test_no_bytes_do_harm(data: bytes) -> None:
+def test_random_bytes_raise_only_value_errors(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         read(PERSON, data)
 
@@ -133,7 +133,7 @@ def test_no_bytes_do_harm(data: bytes) -> None:
         {"type": "bytes", "logicalType": "decimal", "precision": 50},
     ],
 )
-def test_a_schema_that_spark_cannot_read_is_refused(schema: Any) -> None:
+def test_a_schema_without_spark_type_is_rejected(schema: Any) -> None:
     with pytest.raises(InvalidConfig, match="valueSchema"):
         avro_type(json.dumps(schema))
 

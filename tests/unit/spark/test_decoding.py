@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark.decoding import decode_column, decode_column_or_null, decoder, value_ddl
-from headrace.spark.errors import BadValue
+from headrace.spark.decoding import BadValue, decode_column, decode_column_or_null, decoder, value_ddl
 
 PERSON = pa.struct([("id", pa.int64()), ("name", pa.string())])
 
@@ -23,7 +22,7 @@ def decoded(values: list[bytes | None], kind: pa.DataType = PERSON) -> list[Any]
     return found
 
 
-def test_json_becomes_a_column() -> None:
+def test_json_is_decoded() -> None:
     assert decoded([b'{"id": 1, "name": "ada"}', b'\n{ "name" : null,\n "more": [1] }']) == [
         {"id": 1, "name": "ada"},
         {"id": None, "name": None},
@@ -35,7 +34,7 @@ def test_no_value_and_null_are_null() -> None:
     assert decoded([]) == []
 
 
-def test_types_are_read_as_json_writes_them() -> None:
+def test_types_are_read_from_their_json_form() -> None:
     kind = pa.struct(
         [
             ("at", pa.timestamp("us", tz="UTC")),
@@ -80,12 +79,12 @@ def test_types_are_read_as_json_writes_them() -> None:
         b"\x00",
     ],
 )
-def test_a_bad_value_is_alone_in_being_bad(bad: bytes) -> None:
+def test_a_bad_value_does_not_affect_others(bad: bytes) -> None:
     good = b'{"id": 7, "name": "x"}'
     assert decoded([good, bad, good, bad, good]) == [{"id": 7, "name": "x"}, None] * 2 + [{"id": 7, "name": "x"}]
 
 
-def test_a_bad_value_is_told_by_its_place() -> None:
+def test_a_bad_value_is_reported_with_its_position() -> None:
     values = pa.array([b"{}", b"{}", b"x", b"{}"])
     with pytest.raises(BadValue, match=r"the value of row 2 cannot be decoded: .*onBadValue=null"):
         decode_column(values, decoder("json", "", PERSON), PERSON, lambda index: f"row {index}")
@@ -95,7 +94,7 @@ people = st.fixed_dictionaries({"id": st.none() | st.integers(-(2**63), 2**63 - 
 
 
 @given(st.lists(st.none() | people | st.binary(max_size=8)))
-def test_each_value_stands_where_its_record_stands(values: list[Any]) -> None:
+def test_each_value_is_at_the_position_of_its_record(values: list[Any]) -> None:
     raw = [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
     found = decoded(raw)
     assert len(found) == len(values)
@@ -104,12 +103,12 @@ def test_each_value_stands_where_its_record_stands(values: list[Any]) -> None:
             assert column == value
 
 
-def test_what_json_does_not_have_is_refused_at_once() -> None:
+def test_types_that_json_lacks_are_rejected() -> None:
     for kind in (pa.map_(pa.string(), pa.int64()), pa.binary()):
         with pytest.raises(InvalidConfig, match="a type that JSON does not have"):
             decoder("json", "", pa.struct([("x", kind)]))
 
 
-def test_the_type_of_the_column_is_told_to_spark() -> None:
+def test_the_column_has_a_spark_type() -> None:
     assert value_ddl("json", "id LONG, name STRING") == "STRUCT<id LONG, name STRING>"
     assert value_ddl("avro", '"long"') == "BIGINT"

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark import java
-from headrace.spark.java import cache_folder, java_home
-from headrace.spark.session import environment, is_local
+from headrace.spark.session import _shim, cache_folder, environment, is_local, java_home
 
 
 @pytest.fixture
@@ -30,7 +28,7 @@ def an_executable(path: Path) -> Path:
     return path
 
 
-def test_a_module_that_is_not_there_is_not_asked_for(cache: Path) -> None:
+def test_a_missing_java_module_is_not_requested(cache: Path) -> None:
     home = java_home()
     assert home.startswith(str(cache))
     ran = run(home, "--add-modules=jdk.incubator.vector", "-Dwith space=a  b", "-XshowSettings:properties", "-version")
@@ -38,12 +36,12 @@ def test_a_module_that_is_not_there_is_not_asked_for(cache: Path) -> None:
     assert "with space = a  b" in ran.stderr
 
 
-def test_what_java_no_longer_has_is_not_warned_of(cache: Path) -> None:
+def test_an_option_that_java_removed_is_dropped(cache: Path) -> None:
     ran = run(java_home(), "--add-opens=java.base/sun.security.action=ALL-UNNAMED", "-version")
     assert "WARNING" not in ran.stdout + ran.stderr
 
 
-def test_the_folder_is_made_once(cache: Path) -> None:
+def test_the_folder_is_created_once(cache: Path) -> None:
     home = Path(java_home())
     made = (home / "bin" / "java").stat().st_ino
     assert Path(java_home()) == home
@@ -52,24 +50,22 @@ def test_the_folder_is_made_once(cache: Path) -> None:
 
 
 def test_another_java_has_another_folder(cache: Path, tmp_path: Path) -> None:
-    first, second = (java._shim(an_executable(tmp_path / name / "bin" / "java")) for name in ("one", "two"))
+    first, second = (_shim(an_executable(tmp_path / name / "bin" / "java")) for name in ("one", "two"))
     assert first != second
 
 
-def test_without_a_home_the_folder_for_what_is_temporary_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_home_the_temporary_folder_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert cache_folder() == tmp_path / f"headrace-{os.getuid()}"
     cache_folder().chmod(0o777)
-    with pytest.raises(InvalidConfig, match="not this user's own folder"):
+    with pytest.raises(InvalidConfig, match="does not belong to this user alone"):
         cache_folder()
 
 
-def test_without_the_wheel_the_java_that_is_there_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda _name: None)
+def test_without_the_wheel_the_installed_java_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["headrace.spark.session"], "find_spec", lambda _name: None)
     there = an_executable(tmp_path / "jdk" / "bin" / "java")
     monkeypatch.setenv("PATH", str(there.parent))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -89,12 +85,12 @@ def test_the_environment_names_java_spark_and_this_python(cache: Path) -> None:
     assert told["PYSPARK_PYTHON"] == told["PYSPARK_DRIVER_PYTHON"]
 
 
-def test_without_spark_the_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["headrace.spark.session"], "find_spec", lambda _name: None)
     with pytest.raises(InvalidConfig, match=r"pip install headrace\[spark\]"):
         environment()
 
 
-def test_local_masters_are_known() -> None:
+def test_local_masters_are_recognised() -> None:
     assert all(map(is_local, ("local", "local[*]", "local[4]", "local[2, 3]")))
     assert not any(map(is_local, ("spark://host:7077", "local-cluster[2,1,1024]", "yarn")))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client.metadata import TopicPartition
-from headrace.spark.offsets import OffsetRange, StreamOffset, share_limit, split_ranges
+from headrace.spark.offsets import PlannedRange, StreamOffset, share_limit, split_ranges
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -19,12 +19,12 @@ def test_the_same_offsets_are_the_same_text() -> None:
     assert list(forward.to_dict()["t"]) == ["0", "2", "10"]
 
 
-def test_offsets_come_back_from_their_text() -> None:
+def test_offsets_round_trip() -> None:
     offset = StreamOffset({A: 5, B: 0}, {"a": "id-of-a"})
     assert StreamOffset.from_dict(json.loads(json.dumps(offset.to_dict()))) == offset
 
 
-def test_offsets_without_ids_look_as_kafkas_do() -> None:
+def test_offsets_without_ids_have_kafkas_form() -> None:
     assert StreamOffset({A: 5}).to_dict() == {"a": {"0": 5}}
 
 
@@ -36,11 +36,11 @@ def test_a_small_partition_is_not_starved() -> None:
     assert share_limit({A: 0, B: 0}, {A: 1000, B: 1}, 10) == {A: 9, B: 1}
 
 
-def test_a_limit_above_what_there_is_changes_nothing() -> None:
+def test_a_limit_above_the_available_records_changes_nothing() -> None:
     assert share_limit({A: 0, B: 7}, {A: 3, B: 7}, 1000) == {A: 3, B: 7}
 
 
-def test_a_partition_that_went_back_is_left_where_it_is() -> None:
+def test_a_partition_that_moved_backwards_is_unchanged() -> None:
     assert share_limit({A: 10, B: 0}, {A: 5, B: 100}, 10) == {A: 5, B: 10}
 
 
@@ -48,7 +48,7 @@ sizes = st.lists(st.integers(0, 50), max_size=6)
 
 
 @given(sizes, st.integers(1, 200))
-def test_a_shared_limit_gets_on_and_stays_in_bounds(lengths: list[int], limit: int) -> None:
+def test_a_shared_limit_makes_progress_within_the_bounds(lengths: list[int], limit: int) -> None:
     begin = {TopicPartition("t", number): 100 for number in range(len(lengths))}
     end = {TopicPartition("t", number): 100 + length for number, length in enumerate(lengths)}
     shared = share_limit(begin, end, limit)
@@ -59,8 +59,10 @@ def test_a_shared_limit_gets_on_and_stays_in_bounds(lengths: list[int], limit: i
 
 
 @given(sizes, st.none() | st.integers(1, 30), st.none() | st.integers(1, 30))
-def test_cut_ranges_are_the_same_offsets(lengths: list[int], pieces_min: int | None, records_max: int | None) -> None:
-    whole = [OffsetRange("t", number, 7, 7 + length, "id") for number, length in enumerate(lengths)]
+def test_split_ranges_have_the_same_offsets(
+    lengths: list[int], pieces_min: int | None, records_max: int | None
+) -> None:
+    whole = [PlannedRange("t", number, 7, 7 + length, "id") for number, length in enumerate(lengths)]
     pieces = split_ranges(whole, pieces_min=pieces_min, records_max=records_max)
     offsets = [(piece.partition, offset) for piece in pieces for offset in range(piece.start, piece.end)]
     assert offsets == [(one.partition, offset) for one in whole for offset in range(one.start, one.end)]
@@ -69,8 +71,8 @@ def test_cut_ranges_are_the_same_offsets(lengths: list[int], pieces_min: int | N
     assert len(pieces) >= min(pieces_min or 0, sum(lengths))
 
 
-def test_the_largest_ranges_are_cut_first() -> None:
-    pieces = split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], pieces_min=4)
+def test_the_largest_ranges_are_split_first() -> None:
+    pieces = split_ranges([PlannedRange("t", 0, 0, 90), PlannedRange("t", 1, 0, 10)], pieces_min=4)
     assert [(piece.partition, piece.start, piece.end) for piece in pieces] == [
         (0, 0, 30),
         (0, 30, 60),

@@ -16,8 +16,7 @@ from headrace.columns.offsets import OffsetBounds
 from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.spark.options import SourceOptions, parse
-from headrace.spark.planning import describe_log, resolve_offsets
-from headrace.spark.progress import GroupProgress
+from headrace.spark.planning import GroupProgress, describe_log, resolve_offsets
 from headrace.spark.source import BatchReader, ddl
 from headrace.testkit import EmbeddedBroker
 
@@ -48,7 +47,7 @@ def options_of(brokers: str, *, streaming: bool = True, **more: str) -> SourceOp
     return parse({"kafka.bootstrap.servers": brokers, **more}, streaming=streaming)
 
 
-def test_all_partitions_of_the_named_topics_are_seen(brokers: str) -> None:
+def test_all_partitions_of_the_named_topics_are_described(brokers: str) -> None:
     view = describe_log(options_of(brokers, subscribe="orders,bills,nothing"))
     assert {str(target): tuple(bounds) for target, bounds in view.bounds.items()} == {
         "orders[0]": (0, 3),
@@ -61,19 +60,19 @@ def test_all_partitions_of_the_named_topics_are_seen(brokers: str) -> None:
         view.check_complete()
 
 
-def test_a_pattern_finds_topics_by_their_whole_names(brokers: str) -> None:
+def test_a_pattern_matches_whole_topic_names(brokers: str) -> None:
     assert set(describe_log(options_of(brokers, subscribePattern="(bill|note)s?")).ids) == {"bills", "notes"}
     assert describe_log(options_of(brokers, subscribePattern="order")).bounds == {}
 
 
-def test_only_assigned_partitions_are_seen(brokers: str) -> None:
+def test_only_assigned_partitions_are_described(brokers: str) -> None:
     view = describe_log(options_of(brokers, assign='{"orders": [1]}'))
     assert view.bounds == {ORDERS[1]: OffsetBounds(0, 2)}
     with pytest.raises(UnknownTopicOrPartition, match=r"orders\[7\], which assign names"):
         describe_log(options_of(brokers, assign='{"orders": [7]}'))
 
 
-def test_a_query_starts_where_a_group_is(brokers: str) -> None:
+def test_a_query_starts_at_the_offsets_of_a_group(brokers: str) -> None:
     options = options_of(brokers, startingOffsets="group", groupId="readers")
     assert resolve_offsets(options.starting, describe_log(options), options, name="") == {ORDERS[0]: 2, ORDERS[1]: 0}
 
@@ -83,7 +82,7 @@ def test_a_query_starts_at_a_time(brokers: str) -> None:
     assert resolve_offsets(options.starting, describe_log(options), options, name="") == {ORDERS[0]: 1, ORDERS[1]: 1}
 
 
-def test_progress_is_seen_as_a_groups(brokers: str) -> None:
+def test_progress_is_committed_for_the_group(brokers: str) -> None:
     progress = GroupProgress(brokers, "spark-lag")
     progress.commit({ORDERS[0]: 1, ORDERS[1]: 2})
     progress.commit({ORDERS[0]: 3, ORDERS[1]: 2})
@@ -91,12 +90,12 @@ def test_progress_is_seen_as_a_groups(brokers: str) -> None:
     assert {target: one.offset for target, one in found.items()} == {ORDERS[0]: 3, ORDERS[1]: 2}
 
 
-def test_progress_that_cannot_be_committed_does_no_harm(brokers: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_commit_of_progress_is_logged(brokers: str, caplog: pytest.LogCaptureFixture) -> None:
     progress = GroupProgress(brokers, "spark-lag")
     with caplog.at_level(logging.WARNING):
         progress.commit({TopicPartition("nothing", 0): 1})
         progress.commit({TopicPartition("nothing", 0): 2})
-    assert caplog.text.count("the progress of group 'spark-lag' was not committed") == 1
+    assert caplog.text.count("committing stream progress failed group=spark-lag") == 1
 
 
 def values(reader: BatchReader) -> list[bytes]:
@@ -105,32 +104,32 @@ def values(reader: BatchReader) -> list[bytes]:
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 
-def test_a_reader_gives_what_the_topic_holds(brokers: str) -> None:
+def test_a_reader_returns_the_records_of_the_topic(brokers: str) -> None:
     reader = BatchReader({"kafka.bootstrap.servers": brokers, "subscribe": "orders,bills"}, OFFSET_AND_VALUE)
     assert values(reader) == [b"0", b"2", b"4", b"1", b"3"]
 
 
-def test_a_reader_takes_filters_and_leaves_their_check_to_spark(brokers: str) -> None:
+def test_a_reader_uses_filters_and_returns_them_to_spark(brokers: str) -> None:
     reader = BatchReader({"kafka.bootstrap.servers": brokers, "subscribe": "orders"}, OFFSET_AND_VALUE)
     filters = [EqualTo(("partition",), 0), GreaterThanOrEqual(("offset",), 1)]
     assert list(reader.pushFilters(filters)) == filters
     assert values(reader) == [b"2", b"4"]
 
 
-def test_a_reader_that_takes_filters_is_no_offence_to_a_session_that_has_none(brokers: str) -> None:
+def test_a_reader_works_in_a_session_without_filter_pushdown(brokers: str) -> None:
     reader = BatchReader({"kafka.bootstrap.servers": brokers, "subscribe": "orders"}, OFFSET_AND_VALUE)
     seen = getattr(reader.pushFilters, "__func__", None)  # as Spark looks at it
     assert seen is DataSourceReader.pushFilters
 
 
-def test_the_schema_is_what_the_options_ask_for(brokers: str) -> None:
+def test_the_schema_follows_the_options(brokers: str) -> None:
     base = {"kafka.bootstrap.servers": brokers, "subscribe": "orders"}
     assert ddl(base | {"columns": "headers,topic"}) == "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, topic STRING"
     decoded = ddl(base | {"columns": "value,rawValue", "valueFormat": "json", "valueSchema": "id LONG"})
     assert decoded == "value STRUCT<id LONG>, rawValue BINARY"
 
 
-def test_a_schema_that_does_not_fit_is_refused(brokers: str) -> None:
+def test_an_incompatible_schema_is_rejected(brokers: str) -> None:
     base = {"kafka.bootstrap.servers": brokers, "subscribe": "orders"}
     with pytest.raises(InvalidConfig, match="the column offset is of type int64, not int32"):
         BatchReader(base, StructType().add("offset", IntegerType()))

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from headrace.client.metadata import TopicPartition
-from headrace.spark.offsets import OffsetRange
+from headrace.spark.offsets import PlannedRange
 from headrace.spark.pushdown import PushedFilters, after_time, pushed_filters
 
 P0 = TopicPartition("orders", 0)
@@ -28,19 +28,19 @@ def test_all_filters_must_hold() -> None:
         [GreaterThan(("offset",), 5), LessThanOrEqual(("offset",), 9), GreaterThanOrEqual(("offset",), 3)]
     )
     assert said == PushedFilters(offset_min=6, offset_max=9)
-    assert said.narrowed(OffsetRange("orders", 0, 0, 100)) == OffsetRange("orders", 0, 6, 10)
+    assert said.narrowed(PlannedRange("orders", 0, 0, 100)) == PlannedRange("orders", 0, 6, 10)
 
 
-def test_nothing_is_read_where_no_row_can_be() -> None:
-    assert pushed_filters([LessThan(("offset",), 5)]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
-    assert pushed_filters([EqualTo(("partition",), 1)]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
-    assert pushed_filters([In(("topic",), ("a", "b"))]).narrowed(OffsetRange("orders", 0, 5, 100)) is None
+def test_ranges_without_matching_rows_are_dropped() -> None:
+    assert pushed_filters([LessThan(("offset",), 5)]).narrowed(PlannedRange("orders", 0, 5, 100)) is None
+    assert pushed_filters([EqualTo(("partition",), 1)]).narrowed(PlannedRange("orders", 0, 5, 100)) is None
+    assert pushed_filters([In(("topic",), ("a", "b"))]).narrowed(PlannedRange("orders", 0, 5, 100)) is None
 
 
-def test_partitions_and_topics_are_chosen_by_name_and_by_bounds() -> None:
+def test_partitions_and_topics_are_selected_by_name_and_by_bounds() -> None:
     said = pushed_filters([In(("partition",), (0, 2, 7)), LessThan(("partition",), 5), EqualTo(("topic",), "orders")])
-    assert [number for number in range(9) if said.takes(TopicPartition("orders", number))] == [0, 2]
-    assert not said.takes(TopicPartition("bills", 0))
+    assert [number for number in range(9) if said.matches(TopicPartition("orders", number))] == [0, 2]
+    assert not said.matches(TopicPartition("bills", 0))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_partitions_and_topics_are_chosen_by_name_and_by_bounds() -> None:
         GreaterThan(("headers", "offset"), 5),
     ],
 )
-def test_what_tells_nothing_of_offsets_narrows_nothing(unused: Filter) -> None:
+def test_filters_without_offset_information_narrow_nothing(unused: Filter) -> None:
     assert pushed_filters([unused]) == PushedFilters()
 
 
@@ -67,30 +67,30 @@ def test_times_are_rounded_down() -> None:
     assert pushed_filters([GreaterThanOrEqual(("timestamp",), before_1970)]).time_ms_min == -1
 
 
-def ranges_after(one: OffsetRange, first: int | None, log_start: int = 0) -> list[tuple[int, int]]:
+def ranges_after(one: PlannedRange, first: int | None, log_start: int = 0) -> list[tuple[int, int]]:
     found = after_time([one], 1000, lambda _target: log_start, lambda times: dict.fromkeys(times, first))
     return [(piece.start, piece.end) for piece in found]
 
 
-def test_older_records_are_passed_over() -> None:
-    assert ranges_after(OffsetRange("orders", 0, 10, 50), 30) == [(30, 50)]
-    assert ranges_after(OffsetRange("orders", 0, 10, 50), 3) == [(10, 50)]
-    assert ranges_after(OffsetRange("orders", 0, 10, 50), None) == []
-    assert ranges_after(OffsetRange("orders", 0, 10, 50), 70) == []
+def test_older_records_are_skipped() -> None:
+    assert ranges_after(PlannedRange("orders", 0, 10, 50), 30) == [(30, 50)]
+    assert ranges_after(PlannedRange("orders", 0, 10, 50), 3) == [(10, 50)]
+    assert ranges_after(PlannedRange("orders", 0, 10, 50), None) == []
+    assert ranges_after(PlannedRange("orders", 0, 10, 50), 70) == []
 
 
-def test_what_only_the_archive_has_is_not_passed_over() -> None:
-    assert ranges_after(OffsetRange("orders", 0, 10, 50), 30, log_start=20) == [(10, 20), (30, 50)]
-    assert ranges_after(OffsetRange("orders", 0, 10, 50), None, log_start=20) == [(10, 20)]
-    assert ranges_after(OffsetRange("orders", 0, 10, 50), None, log_start=90) == [(10, 50)]
+def test_records_that_only_the_archive_has_are_not_skipped() -> None:
+    assert ranges_after(PlannedRange("orders", 0, 10, 50), 30, log_start=20) == [(10, 20), (30, 50)]
+    assert ranges_after(PlannedRange("orders", 0, 10, 50), None, log_start=20) == [(10, 20)]
+    assert ranges_after(PlannedRange("orders", 0, 10, 50), None, log_start=90) == [(10, 50)]
 
 
-def test_a_time_before_1970_is_no_special_question() -> None:
+def test_a_time_before_1970_is_clamped() -> None:
     requested: list[dict[TopicPartition, int]] = []
 
     def offsets_at(times: dict[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         requested.append(times)
         return dict.fromkeys(times, 0)
 
-    list(after_time([OffsetRange("orders", 0, 0, 5)], -2, lambda _target: 0, offsets_at))
+    list(after_time([PlannedRange("orders", 0, 0, 5)], -2, lambda _target: 0, offsets_at))
     assert requested == [{P0: 0}]

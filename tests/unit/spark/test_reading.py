@@ -1,4 +1,4 @@
-"""The reading of a range, with a log that is an array and may be trimmed meanwhile."""
+"""Reading a range from a log in memory that may be trimmed during the read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.client.produce.producer import Producer
 from headrace.columns.scan import RangeOutOfLog
 from headrace.columns.schema import schema_of
 from headrace.columns.sync_cluster import sync_cluster
-from headrace.spark import loss, reading
-from headrace.spark.errors import BadValue, DataLost
-from headrace.spark.offsets import OffsetRange
+from headrace.spark import reading
+from headrace.spark.decoding import BadValue
+from headrace.spark.offsets import PlannedRange
 from headrace.spark.options import SourceOptions, parse
 from headrace.spark.planning import describe_log
-from headrace.spark.reading import rows
+from headrace.spark.reading import DataLost, rows
 from headrace.testkit.embedded import EmbeddedBroker
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "orders"}
@@ -28,7 +28,7 @@ ROWS_PER_BATCH = 4
 
 
 class Log:
-    """Records 0 to 19; the trimming happens when so many rows have been given."""
+    """Records 0 to 19; the log is trimmed after a number of rows."""
 
     def __init__(self) -> None:
         self.start, self.end = 0, 20
@@ -73,7 +73,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 def read(start: int, end: int, *columns: str, **more: str) -> list[Any]:
     options = parse({**BASE, **more}, streaming=True)
     schema = schema_of(columns or ("offset",))
-    found = list(rows(options, OffsetRange("orders", 0, start, end, "first"), schema))
+    found = list(rows(options, PlannedRange("orders", 0, start, end, "first"), schema))
     assert all(part.schema == schema for part in found)
     return [value for part in found for value in part.column(0).to_pylist()]
 
@@ -83,37 +83,37 @@ def test_a_range_is_read_in_its_columns(log: Log) -> None:
     assert read(3, 5, "value") == [b'{"id": 3}', b'{"id": 4}']
 
 
-def test_records_that_go_while_they_are_read_are_lost(log: Log) -> None:
+def test_records_removed_during_the_read_are_lost(log: Log) -> None:
     log.trim_after = (8, 15)
-    with pytest.raises(DataLost, match="offsets 8 to 14 are gone"):
+    with pytest.raises(DataLost, match="offsets 8 to 14 are lost"):
         read(0, 20, "value")
 
 
-def test_what_goes_while_it_is_read_is_skipped_if_it_may_be(log: Log) -> None:
+def test_records_removed_during_the_read_are_skipped_if_configured(log: Log) -> None:
     log.trim_after = (8, 15)
     assert read(0, 20, onDataLoss="skip") == [*range(8), *range(15, 20)]
 
 
-def test_a_range_that_is_gone_as_a_whole_gives_nothing(log: Log) -> None:
+def test_a_range_that_was_removed_completely_has_no_rows(log: Log) -> None:
     log.start = 18
     assert read(0, 10, onDataLoss="skip") == []
 
 
-def test_a_log_that_lost_its_end_gives_what_it_has(log: Log) -> None:
+def test_a_truncated_log_returns_its_remaining_records(log: Log) -> None:
     log.end = 10
     assert read(5, 15, onDataLoss="skip") == [5, 6, 7, 8, 9]
-    with pytest.raises(DataLost, match="offsets 10 to 14 are gone: the log ends at offset 10"):
+    with pytest.raises(DataLost, match="offsets 10 to 14 are lost: the log ends at offset 10"):
         read(5, 15)
 
 
-def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trimmed_records_are_read_from_the_archive(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     requested: list[tuple[int, int]] = []
 
-    def archived(_options: SourceOptions, missing: OffsetRange, _start: int, columns: Sequence[str]) -> Any:
+    def archived(_options: SourceOptions, missing: PlannedRange, _start: int, columns: Sequence[str]) -> Any:
         requested.append((missing.start, missing.end))
         return iter([batch(range(missing.start, missing.end), columns)])
 
-    monkeypatch.setattr(loss, "check_archived", lambda *_: None)
+    monkeypatch.setattr(reading, "check_archived", lambda *_: None)
     monkeypatch.setattr(reading, "read_archived", archived)
     log.trim_after = (8, 15)
     assert read(0, 20, onDataLoss="archive", archive="/a") == list(range(20))
@@ -123,13 +123,13 @@ def test_what_was_trimmed_comes_from_the_archive(log: Log, monkeypatch: pytest.M
     assert requested[1:] == [(0, 10)]
 
 
-def test_a_topic_that_is_created_again_while_it_is_read_fails_the_task(log: Log) -> None:
+def test_a_topic_recreated_during_the_read_fails_the_task(log: Log) -> None:
     log.recreate_after = 8
-    with pytest.raises(DataLost, match="offsets 0 to 19 are gone: the topic orders was deleted and created again"):
+    with pytest.raises(DataLost, match="offsets 0 to 19 are lost: the topic orders was deleted and created again"):
         read(0, 20)
 
 
-def test_a_topic_that_was_created_again_before_it_is_read_gives_no_rows_of_the_new_one(log: Log) -> None:
+def test_a_topic_recreated_before_the_read_returns_no_rows_of_the_new_one(log: Log) -> None:
     log.topic_id = "second"
     with pytest.raises(DataLost, match="deleted and created again"):
         read(0, 20)
@@ -140,7 +140,7 @@ def test_a_topic_that_was_created_again_before_it_is_read_gives_no_rows_of_the_n
     assert log.given == 0
 
 
-def test_brokers_without_topic_ids_are_read_as_they_are(log: Log) -> None:
+def test_brokers_without_topic_ids_are_supported(log: Log) -> None:
     log.topic_id = ""
     assert read(0, 5) == [0, 1, 2, 3, 4]
 
@@ -149,7 +149,7 @@ def test_values_are_decoded_and_their_bytes_kept(log: Log) -> None:
     kind = pa.struct([("id", pa.int64())])
     options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG", "onBadValue": "null"}, streaming=True)
     schema = pa.schema([("rawValue", pa.binary()), ("value", kind)])
-    (found,) = rows(options, OffsetRange("orders", 0, 12, 14), schema)
+    (found,) = rows(options, PlannedRange("orders", 0, 12, 14), schema)
     assert found.to_pylist() == [{"rawValue": b'{"id": 12}', "value": {"id": 12}}, {"rawValue": b"{", "value": None}]
 
 
@@ -157,16 +157,16 @@ def test_a_bad_value_is_named(log: Log) -> None:
     options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG"}, streaming=True)
     schema = pa.schema([("value", pa.struct([("id", pa.int64())]))])
     with pytest.raises(BadValue, match=r"orders\[0\] at offset 13 cannot be decoded"):
-        list(rows(options, OffsetRange("orders", 0, 12, 16), schema))
+        list(rows(options, PlannedRange("orders", 0, 12, 16), schema))
 
 
 def test_bytes_alone_are_not_decoded(log: Log) -> None:
     options = parse({**BASE, "valueFormat": "json", "valueSchema": "id LONG"}, streaming=True)
-    (found,) = rows(options, OffsetRange("orders", 0, 13, 14), pa.schema([("rawValue", pa.binary())]))
+    (found,) = rows(options, PlannedRange("orders", 0, 13, 14), pa.schema([("rawValue", pa.binary())]))
     assert found.to_pylist() == [{"rawValue": b"{"}]
 
 
-def test_a_real_topic_that_was_created_again_is_told_from_the_planned_one() -> None:
+def test_a_recreated_topic_of_a_real_broker_is_detected() -> None:
     with EmbeddedBroker() as broker:
         options = parse({**BASE, "kafka.bootstrap.servers": broker.address}, streaming=True)
         brokers = sync_cluster(broker.address)
@@ -177,7 +177,7 @@ def test_a_real_topic_that_was_created_again_is_told_from_the_planned_one() -> N
                 await producer.publish("orders", b"a")
 
         def planned_rows(topic_id: str) -> list[Any]:
-            wanted = OffsetRange("orders", 0, 0, 1, topic_id)
+            wanted = PlannedRange("orders", 0, 0, 1, topic_id)
             return [value for part in rows(options, wanted, schema_of(("value",))) for value in part[0].to_pylist()]
 
         brokers.call(create_and_fill)

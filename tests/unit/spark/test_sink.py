@@ -1,4 +1,4 @@
-"""What the sink promises, on a real broker and without a JVM: tasks and the driver are called as Spark calls them."""
+"""The guarantees of the sink, on a real broker without a JVM: the test calls tasks and driver as Spark does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 class Query:
-    """One query with a topic of its own; plays its tasks and its driver."""
+    """One query with its own topic; runs its tasks and its driver."""
 
     def __init__(self, broker: EmbeddedBroker, **options: str) -> None:
         self.address = broker.address
@@ -89,7 +89,7 @@ def query(broker: EmbeddedBroker) -> Query:
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every few rows are sent at once."""
+    """Send small windows of rows."""
     monkeypatch.setattr("headrace.spark.writing.WINDOW_BYTES", 1)
 
 
@@ -101,14 +101,14 @@ def failing(*values: str) -> Iterator[str]:
 # One commit for all
 
 
-def test_what_tasks_write_is_read_when_the_driver_has_committed_and_not_before(query: Query) -> None:
+def test_rows_of_tasks_are_readable_only_after_the_driver_has_committed(query: Query) -> None:
     messages = [query.task(0, "0", ["a1", "b1"]), query.task(0, "1", ["c1"])]
     assert query.committed() == []
     query.driver.commit(messages, 0)
     assert query.committed() == ["a1", "b1", "c1"]
 
 
-def test_a_batch_that_is_run_again_after_its_commit_writes_nothing(query: Query) -> None:
+def test_a_batch_repeated_after_its_commit_writes_nothing(query: Query) -> None:
     query.driver.commit([query.task(0, "0", ["a1"])], 0)
     again = query.task(0, "0", ["a1"])
     assert (again.member, again.records) == (None, 0)
@@ -117,7 +117,7 @@ def test_a_batch_that_is_run_again_after_its_commit_writes_nothing(query: Query)
     assert query.committed() == ["a1"]
 
 
-def test_a_batch_behind_the_committed_one_is_an_error_and_nothing_is_skipped_in_silence(query: Query) -> None:
+def test_a_batch_below_the_committed_number_is_an_error(query: Query) -> None:
     for batch_id in range(3):
         query.driver.commit([query.task(batch_id, "0", [f"a{batch_id}"])], batch_id)
     with pytest.raises(AnotherBatchCommitted, match=r"batch 1 is not written: .* batches up to 2.*Restore"):
@@ -125,7 +125,7 @@ def test_a_batch_behind_the_committed_one_is_an_error_and_nothing_is_skipped_in_
     assert query.committed() == ["a0", "a1", "a2"]
 
 
-def test_a_batch_that_another_driver_has_passed_meanwhile_is_an_error_at_its_commit(query: Query) -> None:
+def test_a_batch_overtaken_by_another_driver_fails_at_its_commit(query: Query) -> None:
     early = query.task(0, "7", ["a0"])
     for batch_id in range(2):
         query.driver.commit([query.task(batch_id, "0", [f"b{batch_id}"])], batch_id)
@@ -142,12 +142,12 @@ def test_a_batch_of_the_committed_number_with_other_offsets_is_an_error(query: Q
     assert query.task(0, "0", ["a1"]).member is None, "without a digest the number alone decides"
 
 
-def test_a_commit_without_a_digest_as_of_an_older_version_is_known_by_its_number(query: Query) -> None:
+def test_a_commit_without_a_digest_is_recognised_by_its_number(query: Query) -> None:
     query.driver.commit([query.task(0, "0", ["a1"])], 0)
     assert query.task(0, "0", ["a1"], digest="offsets 0 to 1").member is None
 
 
-def test_the_digest_is_that_of_the_offsets_in_the_checkpoint(query: Query, tmp_path: Path) -> None:
+def test_the_digest_covers_the_offsets_in_the_checkpoint(query: Query, tmp_path: Path) -> None:
     def sink_of(batch_id: int, offsets: str, location: str = str(tmp_path)) -> StreamSink:
         (tmp_path / "offsets").mkdir(exist_ok=True)
         (tmp_path / "offsets" / str(batch_id)).write_text(f'v1\n{{"batchTimestampMs":{next(_numbers)}}}\n{offsets}')
@@ -166,21 +166,21 @@ def test_the_digest_is_that_of_the_offsets_in_the_checkpoint(query: Query, tmp_p
         assert digest_of(sink_of(9, "{0: 5}", elsewhere), 9) == ""
 
 
-def test_a_batch_that_was_not_committed_is_run_again_and_may_be_dealt_out_otherwise(query: Query) -> None:
+def test_an_uncommitted_batch_is_repeated_and_may_be_distributed_differently(query: Query) -> None:
     query.task(0, "0", ["a1", "b1"])
     query.task(0, "1", ["c1"])
     query.driver.commit([query.task(0, "0", ["c1"]), query.task(0, "1", ["b1", "a1"])], 0)
     assert query.committed() == ["a1", "b1", "c1"]
 
 
-def test_of_two_attempts_side_by_side_only_the_one_that_the_driver_takes_is_read(query: Query) -> None:
+def test_of_two_concurrent_attempts_only_the_committed_one_is_read(query: Query) -> None:
     first, second = query.task(0, "0", ["a1"]), query.task(0, "0.1", ["a1"])
     query.driver.commit([second], 0)
     assert query.committed() == ["a1"]
     assert first.member != second.member
 
 
-def test_an_attempt_that_was_overtaken_under_its_own_name_cannot_be_committed(query: Query) -> None:
+def test_a_fenced_attempt_cannot_be_committed(query: Query) -> None:
     old, other = query.task(0, "0", ["a1"]), query.task(0, "1", ["b1"])
     query.task(0, "0", ["a1"])
     with pytest.raises(TransactionLost, match=r"nothing of this batch was committed.*transactionTimeout"):
@@ -195,7 +195,7 @@ def test_two_drivers_commit_a_batch_once(query: Query) -> None:
     assert query.committed() == ["a1"]
 
 
-def test_tasks_that_asked_before_and_after_the_commit_of_another_driver_write_nothing(query: Query) -> None:
+def test_tasks_around_the_commit_of_another_driver_write_nothing(query: Query) -> None:
     early = query.task(0, "7", ["a1"])
     query.driver.commit([query.task(0, "0", ["a1", "b1"])], 0)
     late = query.task(0, "8", ["b1"])
@@ -211,7 +211,7 @@ def test_an_abort_after_the_commit_changes_nothing(query: Query) -> None:
     assert query.committed() == ["a1"]
 
 
-def test_what_was_aborted_is_never_read_and_holds_nobody_up(query: Query) -> None:
+def test_aborted_rows_are_never_read_and_do_not_block_readers(query: Query) -> None:
     messages = [query.task(0, "0", ["a1"]), None]
     query.driver.abort(messages, 0)
     with pytest.raises(TransactionLost):
@@ -239,7 +239,7 @@ def test_a_task_that_fails_aborts_what_it_wrote(query: Query) -> None:
     assert query.committed() == []
 
 
-def test_readers_of_committed_records_see_batches_as_a_whole(query: Query) -> None:
+def test_read_committed_readers_see_whole_batches(query: Query) -> None:
     for batch_id in range(5):
         messages = []
         for member in range(3):
@@ -295,7 +295,7 @@ def test_keys_headers_priority_and_partition_arrive(query: Query) -> None:
     assert [(h["key"], h["value"]) for h in second["headers"]] == [("h", b"1"), ("headrace-priority", b"9")]
 
 
-def test_a_delayed_row_waits_in_the_companion_of_its_topic_once_it_is_committed(query: Query) -> None:
+def test_a_committed_delayed_row_waits_in_the_delayed_topic(query: Query) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [b"now", b"later"], "delay": pa.array([None, "1h"])})
     columns = SinkColumns(value=0, delay=1)
     query.driver.commit([write(query.options, columns, WriteTask(query.bundle, 0, "0"), iter([rows]))], 0)
@@ -304,7 +304,7 @@ def test_a_delayed_row_waits_in_the_companion_of_its_topic_once_it_is_committed(
     assert (later["value"], later["headers"]) == (b"later", [{"key": "headrace-delay", "value": b"1h"}])
 
 
-def test_a_topic_column_deals_rows_out_to_topics(broker: EmbeddedBroker) -> None:
+def test_a_topic_column_distributes_rows_to_topics(broker: EmbeddedBroker) -> None:
     one, two = Query(broker), Query(broker)
     options = parse({"kafka.bootstrap.servers": broker.address}, streaming=True)
     rows = pa.RecordBatch.from_pydict({"value": [b"1", b"2", b"3"], "topic": [one.topic, two.topic, one.topic]})
@@ -313,7 +313,7 @@ def test_a_topic_column_deals_rows_out_to_topics(broker: EmbeddedBroker) -> None
     assert (one.committed(), two.committed()) == (["1", "3"], ["2"])
 
 
-def test_a_timestamp_is_kept_if_that_is_wanted(broker: EmbeddedBroker) -> None:
+def test_a_timestamp_is_kept_if_configured(broker: EmbeddedBroker) -> None:
     query = Query(broker)
     options = replace(query.options, keep_timestamp=True)
     times = pa.array([1_000_000_000_000_000, 1_700_000_000_123_000], pa.timestamp("us", "UTC"))
@@ -342,7 +342,7 @@ def test_at_least_once_is_read_without_a_commit(broker: EmbeddedBroker) -> None:
 # What is refused
 
 
-def test_a_topic_that_nobody_makes_is_an_error_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_topic_is_an_error_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.spark.writing._TOPIC_WAIT_SECONDS", 0.1)
     rows = pa.RecordBatch.from_pydict({"value": [b"v"]})
     with EmbeddedBroker({"auto.create.topics.enable": "false"}) as broker:
@@ -351,7 +351,7 @@ def test_a_topic_that_nobody_makes_is_an_error_with_its_name(monkeypatch: pytest
             write(options, SinkColumns(value=0), WriteTask("b", 0, "0"), iter([rows]))
 
 
-def test_a_topic_that_the_broker_makes_by_itself_is_made(broker: EmbeddedBroker) -> None:
+def test_a_missing_topic_is_created_if_the_broker_allows_it(broker: EmbeddedBroker) -> None:
     options = parse({"kafka.bootstrap.servers": broker.address, "topic": "made"}, streaming=True)
     rows = pa.RecordBatch.from_pydict({"value": [b"v"]})
     message = write(options, SinkColumns(value=0), WriteTask("b", 0, "0"), iter([rows]))
@@ -359,7 +359,7 @@ def test_a_topic_that_the_broker_makes_by_itself_is_made(broker: EmbeddedBroker)
     assert values_of(broker.address, "made") == [b"v"]
 
 
-def test_a_partition_that_is_not_there_is_refused(query: Query) -> None:
+def test_a_missing_partition_is_rejected(query: Query) -> None:
     rows = pa.RecordBatch.from_pydict({"value": [b"v"], "partition": pa.array([PARTITIONS], pa.int32())})
     with pytest.raises(InvalidRow, match=r"partition 3 of topic .*, which has 0 to 2"):
         write(query.options, SinkColumns(value=0, partition=1), WriteTask(query.bundle, 0, "0"), iter([rows]))
@@ -377,7 +377,7 @@ def test_a_timeout_beyond_the_brokers_limit_says_which_option_to_lower(broker: E
         query.task(0, "0", ["a1"])
 
 
-def test_a_transaction_that_somebody_else_ended_is_named_as_lost(query: Query) -> None:
+def test_a_transaction_that_was_ended_elsewhere_is_reported_as_lost(query: Query) -> None:
     window = pa.RecordBatch.from_pydict({"value": [b"x" * 1000] * 10_000})
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -394,7 +394,7 @@ def test_a_topic_cannot_be_overwritten(broker: EmbeddedBroker) -> None:
         writer({"kafka.bootstrap.servers": broker.address, "topic": "t"}, SCHEMA, overwrite=True)
 
 
-def test_options_and_columns_are_looked_at_before_anything_runs() -> None:
+def test_options_and_columns_are_checked_before_anything_runs() -> None:
     with pytest.raises(InvalidConfig, match=r"kafka.bootstrap.servers is missing"):
         stream_writer({"topic": "t"}, SCHEMA)
     with pytest.raises(InvalidColumns, match="set the option 'topic'"):
@@ -411,19 +411,19 @@ def task_context(properties: Mapping[str, str], partition: int = 5, attempt: int
     return cast("TaskContext", context)
 
 
-def test_a_task_learns_from_spark_what_it_writes_for() -> None:
+def test_a_task_gets_query_and_batch_from_spark() -> None:
     told = {"sql.streaming.queryId": "q-1", "streaming.sql.batchId": "17"}
     assert write_task_of(task_context(told)) == WriteTask("spark-q-1", 17, "5")
     assert write_task_of(task_context(told, attempt=2)) == WriteTask("spark-q-1", 17, "5.2")
 
 
 @pytest.mark.parametrize("told", [{}, {"sql.streaming.queryId": "q"}, {"streaming.sql.batchId": "1"}])
-def test_a_task_that_is_not_told_writes_nothing(told: dict[str, str]) -> None:
+def test_a_task_without_query_and_batch_writes_nothing(told: dict[str, str]) -> None:
     with pytest.raises(NoBatchId, match="delivery=at-least-once"):
         write_task_of(task_context(told))
 
 
-def test_a_task_that_was_told_another_batch_than_the_driver_is_not_committed(query: Query) -> None:
+def test_a_task_of_another_batch_than_the_drivers_is_not_committed(query: Query) -> None:
     messages = [query.task(0, "0", ["a1"])]
     with pytest.raises(NoBatchId, match="a task of batch 1"):
         query.driver.commit(messages, 1)
@@ -434,21 +434,21 @@ def test_a_task_that_was_told_another_batch_than_the_driver_is_not_committed(que
 
 
 def play(sink: BatchSink, monkeypatch: pytest.MonkeyPatch, *values: bytes) -> None:
-    """One write with one task, each part in a copy of the sink, as Spark makes them."""
+    """One write with one task, each part in a copy of the sink, as in Spark."""
     monkeypatch.setattr(TaskContext, "get", lambda: task_context({}, partition=0))
     rows = pa.RecordBatch.from_pydict({"key": [None] * len(values), "value": list(values)})
     message = pickle.loads(pickle.dumps(sink)).write(iter([rows]))
     pickle.loads(pickle.dumps(sink)).commit([pickle.loads(pickle.dumps(message))])
 
 
-def test_each_write_is_one_of_its_own(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_write_has_a_unique_name(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"kafka.bootstrap.servers": query.address, "topic": query.topic}
     for _ in range(2):
         play(cast("BatchSink", writer(options, SCHEMA, overwrite=False)), monkeypatch, b"a")
     assert query.committed() == ["a", "a"]
 
 
-def test_a_write_that_has_a_name_is_done_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_write_is_done_once(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     def play_version(version: str, value: bytes) -> None:
         options = {
             "kafka.bootstrap.servers": query.address,
@@ -467,6 +467,6 @@ def test_a_write_that_has_a_name_is_done_once(query: Query, monkeypatch: pytest.
     assert last == 5
 
 
-def test_a_write_keeps_its_name_when_it_travels(query: Query) -> None:
+def test_a_pickled_write_keeps_its_name(query: Query) -> None:
     sink = BatchSink(SinkOptions(query.address, query.topic), SCHEMA)
     assert vars(pickle.loads(pickle.dumps(sink))) == vars(sink)

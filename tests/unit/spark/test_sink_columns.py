@@ -1,4 +1,4 @@
-"""What the sink makes of rows, before they become batches."""
+"""The conversion of rows to record columns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KINDS: dict[str, DataType] = {
 
 
 def schema(ddl: str) -> StructType:
-    """Only the JVM can read all of DDL."""
+    """A DDL parser for these tests: only the JVM parses all of DDL."""
     split = [column.split(" ", 1) for column in ddl.split(", ") if not column.startswith("value: BINARY>>")]
     return StructType([StructField(name, KINDS[kind]) for name, kind in split])
 
@@ -61,10 +61,10 @@ def found(ddl: str, topic: str | None = "out", keep_timestamp: bool = False) -> 
 
 
 def shaped(to: str | None = "out", **columns: pa.Array) -> list[dict[str, Any]]:
-    """Rows of these columns, as they come out. Spark's names are not what matters here."""
+    """The record columns of rows with these columns."""
     positions = {name: position for position, name in enumerate(columns)}
-    shaper = RecordColumnsBuilder(SinkColumns(**positions), to)
-    rows: list[dict[str, Any]] = shaper.shape(pa.RecordBatch.from_pydict(columns)).to_pylist()
+    builder = RecordColumnsBuilder(SinkColumns(**positions), to)
+    rows: list[dict[str, Any]] = builder.build(pa.RecordBatch.from_pydict(columns)).to_pylist()
     return rows
 
 
@@ -78,12 +78,12 @@ VALUES = pa.array([b"a", b"b", None])
 # The schema
 
 
-def test_columns_are_found_by_name_in_any_order_and_others_are_left_out() -> None:
+def test_columns_are_found_by_name_in_any_order_and_others_are_ignored() -> None:
     columns = found("offset BIGINT, KEY STRING, value BINARY, note DATE, deliverat TIMESTAMP, priority INT")
     assert columns == SinkColumns(key=1, value=2, deliver_at=4, priority=5)
 
 
-def test_what_the_source_gives_can_be_written_as_it_is() -> None:
+def test_rows_of_the_source_can_be_written_unchanged() -> None:
     assert found(SPARK_DDL, topic=None) == SinkColumns(key=0, value=1, topic=2, partition=3, headers=7)
     assert found(SPARK_DDL, keep_timestamp=True) == SinkColumns(key=0, value=1, partition=3, timestamp=5, headers=7)
 
@@ -91,7 +91,7 @@ def test_what_the_source_gives_can_be_written_as_it_is() -> None:
 @pytest.mark.parametrize(
     "kind", ["STRING", "INT", "BIGINT", "DOUBLE", "DECIMAL", "INTERVAL DAY TO SECOND", "INTERVAL MINUTE"]
 )
-def test_a_delay_may_be_text_a_number_or_an_interval(kind: str) -> None:
+def test_a_delay_is_text_a_number_or_an_interval(kind: str) -> None:
     assert found(f"value STRING, delay {kind}").delay == 1
 
 
@@ -109,26 +109,26 @@ def test_a_delay_may_be_text_a_number_or_an_interval(kind: str) -> None:
         ("value STRING, Value BINARY", "two columns 'value'"),
     ],
 )
-def test_a_schema_that_does_not_fit_is_refused_by_column_and_type(ddl: str, sentence: str) -> None:
+def test_an_incompatible_schema_is_rejected_with_column_and_type(ddl: str, sentence: str) -> None:
     with pytest.raises(InvalidColumns, match=sentence):
         found(ddl)
 
 
-def test_a_topic_must_come_from_somewhere_and_so_must_a_timestamp_that_is_to_be_kept() -> None:
+def test_a_topic_is_required_and_keep_timestamp_needs_a_timestamp() -> None:
     with pytest.raises(InvalidColumns, match="set the option 'topic'"):
         found("value STRING", topic=None)
     with pytest.raises(InvalidColumns, match="needs a column 'timestamp'"):
         found("value STRING", keep_timestamp=True)
 
 
-def test_a_column_that_is_not_used_may_have_any_type() -> None:
+def test_an_unused_column_may_have_any_type() -> None:
     assert found("value STRING, topic INT, timestamp STRING") == SinkColumns(value=0)
 
 
 # Rows
 
 
-def test_text_becomes_bytes_and_what_is_missing_is_null() -> None:
+def test_text_becomes_bytes_and_missing_columns_are_null() -> None:
     assert shaped(value=pa.array(["ä", None])) == [
         {"key": None, "value": "ä".encode(), "headers": None, "topic": "out"},
         {"key": None, "value": None, "headers": None, "topic": "out"},
@@ -137,7 +137,7 @@ def test_text_becomes_bytes_and_what_is_missing_is_null() -> None:
     assert (row["key"], row["value"]) == (b"k", b"v")
 
 
-def test_priority_becomes_a_header_behind_those_that_the_row_has() -> None:
+def test_priority_becomes_a_header_behind_those_of_the_row() -> None:
     headers = pa.array(
         [[{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None, [{"key": "c", "value": b"3"}]], HEADERS_TYPE
     )
@@ -154,8 +154,8 @@ def test_headers_of_a_slice_of_rows_are_their_own() -> None:
     rows = pa.RecordBatch.from_pydict(
         {"value": pa.array(["v"] * 6), "headers": headers, "priority": pa.array(range(6), pa.int32())}
     )
-    shaper = RecordColumnsBuilder(SinkColumns(value=0, headers=1, priority=2), "out")
-    whole, part = shaper.shape(rows).to_pylist(), shaper.shape(rows.slice(2, 3)).to_pylist()
+    builder = RecordColumnsBuilder(SinkColumns(value=0, headers=1, priority=2), "out")
+    whole, part = builder.build(rows).to_pylist(), builder.build(rows.slice(2, 3)).to_pylist()
     assert part == whole[2:5]
     assert headers_of(whole[2]) == [("2", b"x"), ("2", b"x"), ("headrace-priority", b"2")]
 
@@ -170,13 +170,13 @@ def test_headers_of_a_slice_of_rows_are_their_own() -> None:
         (pa.array([timedelta(minutes=2)], pa.duration("us")), b"120000ms"),
     ],
 )
-def test_a_row_with_a_delay_goes_to_the_companion_with_a_header(delay: pa.Array, text: bytes) -> None:
+def test_a_row_with_a_delay_goes_to_the_delayed_topic_with_a_header(delay: pa.Array, text: bytes) -> None:
     (row,) = shaped(value=pa.array([b"v"]), delay=delay)
     assert row["topic"] == "__delayed.out"
     assert headers_of(row) == [("headrace-delay", text)]
 
 
-def test_only_rows_that_wait_go_to_the_companion_of_their_own_topic() -> None:
+def test_only_delayed_rows_go_to_the_delayed_topic() -> None:
     rows = shaped(
         to=None,
         value=pa.array([b"1", b"2", b"3", b"4"]),
@@ -189,7 +189,7 @@ def test_only_rows_that_wait_go_to_the_companion_of_their_own_topic() -> None:
     assert [headers_of(row) for row in rows] == [[], [("headrace-delay", b"5s")], [at], [at, ("headrace-delay", b"5s")]]
 
 
-def test_timestamp_and_partition_come_along_when_they_are_wanted() -> None:
+def test_timestamp_and_partition_are_kept_if_configured() -> None:
     (row,) = shaped(
         value=pa.array([b"v"]),
         partition=pa.array([3], pa.int32()),
@@ -212,12 +212,12 @@ def test_timestamp_and_partition_come_along_when_they_are_wanted() -> None:
         ({"timestamp": pa.array([NOON, None, NOON], pa.timestamp("us", "UTC"))}, "a row has no 'timestamp'"),
     ],
 )
-def test_a_row_that_makes_no_sense_is_refused(columns: dict[str, pa.Array], sentence: str) -> None:
+def test_an_invalid_row_is_rejected(columns: dict[str, pa.Array], sentence: str) -> None:
     with pytest.raises(InvalidRow, match=sentence):
         shaped(value=VALUES, **columns)
 
 
-def test_a_row_without_a_topic_is_refused() -> None:
+def test_a_row_without_a_topic_is_rejected() -> None:
     with pytest.raises(InvalidRow, match="a row has no topic"):
         shaped(to=None, value=VALUES, topic=pa.array(["a", None, "b"]))
 

@@ -1,4 +1,4 @@
-"""The options of a write: what is taken, and the sentence for what is not."""
+"""The options of a write, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_defaults() -> None:
     assert parse(BROKERS, streaming=True) == SinkOptions("localhost:9092")
 
 
-def test_names_count_in_any_case_and_every_option_is_taken() -> None:
+def test_names_are_case_insensitive_and_every_option_is_used() -> None:
     options = {
         "KAFKA.Bootstrap.Servers": "a:1,b:2",
         "TOPIC": "orders",
@@ -41,24 +41,24 @@ def test_names_count_in_any_case_and_every_option_is_taken() -> None:
     assert parse(options, streaming=False) == taken
 
 
-def test_the_checkpoint_s_place_is_kept_for_the_digest_of_a_batch() -> None:
+def test_the_checkpoint_location_is_kept_for_the_digest_of_a_batch() -> None:
     assert parse(BROKERS | {"checkpointLocation": "/srv/c"}, streaming=True) == SinkOptions(
         "localhost:9092", checkpoint="/srv/c"
     )
 
 
 @pytest.mark.parametrize("name", ["kafka.acks", "kafka.linger.ms", "includeHeaders"])
-def test_what_a_kafka_job_sets_does_no_harm(name: str) -> None:
+def test_options_of_a_kafka_job_are_ignored(name: str) -> None:
     assert parse(BROKERS | {name: "1"}, streaming=True) == SinkOptions("localhost:9092")
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"topik": "t"}, "there is no option 'topik'; is topic meant"),
+        ({"topik": "t"}, "there is no option 'topik'; did you mean topic"),
         ({"zzz": "t"}, "there is no option 'zzz'$"),
-        ({"subscribe": "t"}, "a sink takes topic"),
-        ({"kafka.transactional.id": "t"}, "names its transactions by the query"),
+        ({"subscribe": "t"}, "use topic for a sink"),
+        ({"kafka.transactional.id": "t"}, "names its transactions after the query"),
         ({"kafka.sasl.mechanism": "PLAIN"}, "neither TLS nor SASL"),
         ({"kafka.security.protocol": "SSL"}, "neither TLS nor SASL"),
         ({"topic": "no such/name"}, "no such/name"),
@@ -66,17 +66,17 @@ def test_what_a_kafka_job_sets_does_no_harm(name: str) -> None:
         ({"transactionTimeout": "long"}, "'long' is not a duration"),
         ({"batchBytes": "10"}, "batchBytes is '10'; it must be a whole number from 1024 to 104857600"),
         ({"kafka.compression.type": "rar"}, "kafka.compression.type is 'rar'"),
-        ({"txnAppId": "x"}, "txnAppId and txnVersion belong together"),
+        ({"txnAppId": "x"}, "txnAppId and txnVersion must be set together"),
         ({"txnAppId": "a#b", "txnVersion": "1"}, "txnAppId is 'a#b'"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(options: dict[str, str], sentence: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(HeadraceError, match=sentence):
         parse(BROKERS | options, streaming=False)
 
 
-def test_brokers_must_be_named_and_a_stream_has_numbers_of_its_own() -> None:
+def test_brokers_are_required_and_a_stream_takes_no_application_id() -> None:
     with pytest.raises(InvalidConfig, match=r"kafka\.bootstrap\.servers is missing"):
         parse({"topic": "t"}, streaming=False)
     with pytest.raises(InvalidConfig, match="txnAppId has no meaning in a streaming query"):

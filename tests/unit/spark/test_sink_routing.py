@@ -1,4 +1,4 @@
-"""Rows find their partitions, and keep their order there."""
+"""Rows are assigned to partitions, and keep their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from headrace.client.produce.partitioner import partition_for_key
 from headrace.runtime.entropy import SystemEntropy
 from headrace.spark.sink_columns import InvalidRow
-from headrace.spark.sink_routing import RowRouter
+from headrace.spark.writing import RowRouter
 
 COUNTS = {"few": 2, "many": 7}
 
@@ -19,7 +19,7 @@ COUNTS = {"few": 2, "many": 7}
 def routed(
     topics: Sequence[str], keys: Sequence[bytes | None], partitions: Sequence[int | None] | None = None
 ) -> dict[tuple[str, int], list[int]]:
-    """The numbers of the rows that each partition gets, in order."""
+    """The row numbers of each partition, in order."""
     columns = {
         "key": pa.array(keys, pa.binary()),
         "value": pa.array([b"%d" % number for number in range(len(keys))]),
@@ -36,7 +36,7 @@ def routed(
     return there
 
 
-def test_a_key_goes_where_every_client_sends_it_and_order_is_kept() -> None:
+def test_a_key_goes_to_the_partition_of_every_client_in_order() -> None:
     keys = [b"key-%d" % (number % 20) for number in range(200)]
     expected: dict[tuple[str, int], list[int]] = defaultdict(list)
     for number, key in enumerate(keys):
@@ -44,7 +44,7 @@ def test_a_key_goes_where_every_client_sends_it_and_order_is_kept() -> None:
     assert routed(["many"] * 200, keys) == expected
 
 
-def test_each_topic_has_partitions_of_its_own() -> None:
+def test_each_topic_has_its_own_partition_count() -> None:
     keys = [b"%d" % number for number in range(100)]
     topics = ["few" if number % 3 else "many" for number in range(100)]
     there = routed(topics, keys)
@@ -55,18 +55,18 @@ def test_each_topic_has_partitions_of_its_own() -> None:
     assert sum(map(len, there.values())) == 100
 
 
-def test_a_named_partition_counts_before_the_key() -> None:
+def test_the_partition_column_has_precedence_over_the_key() -> None:
     there = routed(["many"] * 3, [b"k", b"k", None], [5, None, 6])
     assert there == {("many", 5): [0], ("many", partition_for_key(b"k", 7)): [1], ("many", 6): [2]}
 
 
 @pytest.mark.parametrize("partition", [-1, 7])
-def test_a_partition_that_is_not_there_is_refused(partition: int) -> None:
+def test_a_missing_partition_is_rejected(partition: int) -> None:
     with pytest.raises(InvalidRow, match=f"a row is for partition {partition} of topic 'many', which has 0 to 6"):
         routed(["many"], [b"k"], [partition])
 
 
-def test_rows_without_a_key_go_in_turn_a_batch_at_a_time() -> None:
+def test_rows_without_a_key_go_to_one_partition_per_batch() -> None:
     there = routed(["many"] * 100, [None] * 100)
     assert sorted(number for numbers in there.values() for number in numbers) == list(range(100))
     assert len(there) == 7

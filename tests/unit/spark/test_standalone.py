@@ -1,4 +1,4 @@
-"""What `headrace pipeline cluster` would start, and what it refuses; that it runs is shown with Spark."""
+"""The commands and checks of `headrace pipeline cluster`; tests/spark runs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_master_and_as_many_workers_as_are_asked_for(tmp_path: Path) -> None:
+def test_a_master_and_the_configured_number_of_workers_start(tmp_path: Path) -> None:
     settings = StandaloneSettings(str(tmp_path), ("127.0.0.1", 7077), workers=2, cores=3, memory="512m")
     master, *workers = daemons(settings, tmp_path, 4040)
     assert master.folder == tmp_path / "master"
@@ -38,16 +38,14 @@ def test_a_master_and_as_many_workers_as_are_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("environment")
-def test_nothing_of_it_can_be_reached_from_other_hosts() -> None:
+def test_the_cluster_cannot_be_reached_from_other_hosts() -> None:
     assert daemon_environment()["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert daemon_environment()["SPARK_SCALA_VERSION"] == "2.13"
     with pytest.raises(InvalidConfig, match="reachable from other hosts"):
         StandaloneSettings("d", ("10.0.0.1", 7077)).check()
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use_is_rejected_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = holder.getsockname()
         assert run_standalone(StandaloneSettings(str(tmp_path / "d"), address)) == 1
@@ -55,7 +53,7 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(
     assert not (tmp_path / "d").exists()
 
 
-def test_a_folder_that_is_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_in_use_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = lock_folder(str(tmp_path), "a test")
     assert run_standalone(StandaloneSettings(str(tmp_path), ("127.0.0.1", standalone._free_port()))) == 1
     assert "is in use by another `headrace pipeline cluster`" in capsys.readouterr().err
@@ -63,7 +61,7 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_process_that_ends_ends_the_cluster(
+def test_a_daemon_that_exits_ends_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def only_one(settings: StandaloneSettings, data: Path, ui_port: int) -> list[standalone.Daemon]:

@@ -1,4 +1,4 @@
-"""The planning of a stream, with brokers that are a table."""
+"""The planning of a stream, with fake brokers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 from headrace.client.metadata import TopicPartition
 from headrace.columns.offsets import OffsetBounds
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.spark import planning, progress, stream
-from headrace.spark.errors import DataLost
-from headrace.spark.offsets import OffsetMap, OffsetRange
+from headrace.spark import planning, stream
+from headrace.spark import planning as progress
+from headrace.spark.offsets import OffsetMap, PlannedRange
 from headrace.spark.planning import LogView
+from headrace.spark.reading import DataLost
 from headrace.spark.stream import StreamReader
 
 SCHEMA = StructType().add("offset", LongType()).add("value", BinaryType())
@@ -23,7 +24,7 @@ ALL = ReadAllAvailable()
 
 
 class ManualClock:
-    """Moved by hand."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -36,7 +37,7 @@ class ManualClock:
 
 
 class Logs:
-    """What the brokers would tell, and what the group was committed at."""
+    """The responses of the brokers, and the committed offsets of the group."""
 
     def __init__(self) -> None:
         self.bounds = {
@@ -72,7 +73,7 @@ def offsets(*numbers: int, topic_id: str | None = "first") -> dict[str, Any]:
 
 
 def planned(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int, int]]:
-    ranges: list[OffsetRange] = [piece.value for piece in source.partitions(start, end)]
+    ranges: list[PlannedRange] = [piece.value for piece in source.partitions(start, end)]
     return [(one.partition, one.start, one.end) for one in ranges]
 
 
@@ -86,13 +87,13 @@ def test_a_stream_goes_from_its_start_to_the_end_of_the_logs(logs: Logs) -> None
     assert source.reportLatestOffset() == end
 
 
-def test_progress_is_committed_when_a_batch_is_done_with(logs: Logs) -> None:
+def test_progress_is_committed_when_a_batch_is_processed(logs: Logs) -> None:
     source = reader()
     source.latestOffset(offsets(7, 8), ALL)
     assert logs.commits == [{TopicPartition("orders", 0): 7, TopicPartition("orders", 1): 8}]
 
 
-def test_a_limit_is_kept_until_all_is_read(logs: Logs) -> None:
+def test_a_limit_applies_until_everything_is_read(logs: Logs) -> None:
     source = reader(maxOffsetsPerTrigger="60")
     limit = source.getDefaultReadLimit()
     assert limit == ReadMaxRows(60)
@@ -101,7 +102,7 @@ def test_a_limit_is_kept_until_all_is_read(logs: Logs) -> None:
     assert source.latestOffset(first, ALL) == offsets(100, 50)
 
 
-def test_available_now_ends_at_what_there_was_when_it_began(logs: Logs) -> None:
+def test_available_now_ends_at_the_offsets_of_its_start(logs: Logs) -> None:
     source = reader(maxOffsetsPerTrigger="100", minOffsetsPerTrigger="1000")
     source.prepareForTriggerAvailableNow()
     logs.set(0, 0, 500)
@@ -111,7 +112,7 @@ def test_available_now_ends_at_what_there_was_when_it_began(logs: Logs) -> None:
     assert at == offsets(100, 50)
 
 
-def test_few_records_wait_for_more_or_for_the_time(logs: Logs) -> None:
+def test_few_records_wait_for_more_or_for_the_timeout(logs: Logs) -> None:
     clock = ManualClock()
     source = reader(clock, minOffsetsPerTrigger="30", maxTriggerDelay="1m")
     limit: ReadLimit = source.getDefaultReadLimit()
@@ -133,48 +134,48 @@ def test_a_new_partition_is_read_from_its_beginning(logs: Logs) -> None:
     assert planned(source, offsets(100, 50), end) == [(2, 0, 5)]
 
 
-def test_a_batch_of_before_a_restart_is_planned_again_as_it_was(logs: Logs) -> None:
+def test_a_batch_from_before_a_restart_is_planned_again_unchanged(logs: Logs) -> None:
     assert planned(reader(), offsets(10, 20), offsets(30, 20)) == [(0, 10, 30)]
 
 
-def test_large_ranges_are_cut_for_more_tasks(logs: Logs) -> None:
+def test_large_ranges_are_split_for_more_tasks(logs: Logs) -> None:
     assert len(planned(reader(minPartitions="6"), offsets(0, 0), offsets(100, 50))) == 6
     assert len(planned(reader(maxRecordsPerPartition="10"), offsets(0, 0), offsets(100, 50))) == 15
 
 
-def test_records_that_retention_took_are_lost(logs: Logs) -> None:
+def test_records_removed_by_retention_are_lost(logs: Logs) -> None:
     logs.set(0, 60, 100)
-    with pytest.raises(DataLost, match=r"orders\[0\], offsets 40 to 59 are gone"):
+    with pytest.raises(DataLost, match=r"orders\[0\], offsets 40 to 59 are lost"):
         planned(reader(), offsets(40, 50), offsets(100, 50))
     assert planned(reader(onDataLoss="skip"), offsets(40, 50), offsets(100, 50)) == [(0, 60, 100)]
 
 
-def test_a_limit_counts_what_is_there(logs: Logs) -> None:
+def test_a_limit_counts_existing_records(logs: Logs) -> None:
     logs.set(0, 90, 100)
     source = reader(onDataLoss="skip", maxOffsetsPerTrigger="20")
     end = source.latestOffset(offsets(0, 50), source.getDefaultReadLimit())
     assert end == offsets(100, 50)
 
 
-def test_a_topic_made_anew_is_told_from_the_one_before(logs: Logs) -> None:
+def test_a_recreated_topic_is_detected(logs: Logs) -> None:
     logs.ids = {"orders": "second"}
-    with pytest.raises(DataLost, match="deleted and made anew"):
+    with pytest.raises(DataLost, match="deleted and created again"):
         reader().latestOffset(offsets(10, 10), ALL)
     source = reader(onDataLoss="skip")
     end = source.latestOffset(offsets(10, 10), ALL)
     assert planned(source, offsets(10, 10), end) == [(0, 0, 100), (1, 0, 50)]
 
 
-def test_a_planned_batch_of_a_topic_that_was_created_again_gives_no_rows_of_the_new_one(logs: Logs) -> None:
+def test_a_planned_batch_of_a_recreated_topic_has_no_rows_of_the_new_one(logs: Logs) -> None:
     logs.ids = {"orders": "second"}
-    with pytest.raises(DataLost, match=r"orders\[0\], offsets 0 to 99 are gone: .* deleted and created again"):
+    with pytest.raises(DataLost, match=r"orders\[0\], offsets 0 to 99 are lost: .* deleted and created again"):
         planned(reader(), offsets(0, 0), offsets(100, 50))
     assert planned(reader(onDataLoss="skip"), offsets(0, 0), offsets(100, 50)) == []
     following = reader(onDataLoss="skip").latestOffset(offsets(100, 50), ALL)
     assert planned(reader(onDataLoss="skip"), offsets(100, 50), following) == [(0, 0, 100), (1, 0, 50)]
 
 
-def test_offsets_that_go_back_are_a_loss(logs: Logs) -> None:
+def test_offsets_that_move_backwards_are_a_loss(logs: Logs) -> None:
     logs.set(0, 0, 5)
     with pytest.raises(DataLost, match=r"orders\[0\] was read up to offset 10, and its log now ends at offset 5"):
         reader().latestOffset(offsets(10, 50), ALL)
@@ -184,7 +185,7 @@ def test_offsets_that_go_back_are_a_loss(logs: Logs) -> None:
     assert planned(source, offsets(10, 50), end) == []
 
 
-def test_without_ids_a_log_that_went_back_is_taken_for_another(logs: Logs) -> None:
+def test_without_ids_a_log_that_moved_backwards_counts_as_another(logs: Logs) -> None:
     logs.set(0, 0, 5)
     logs.ids = {}
     source = reader(onDataLoss="skip")
@@ -192,16 +193,16 @@ def test_without_ids_a_log_that_went_back_is_taken_for_another(logs: Logs) -> No
     assert planned(source, start, source.latestOffset(start, ALL)) == [(0, 0, 5)]
 
 
-def test_a_topic_that_is_gone_is_a_loss(logs: Logs) -> None:
+def test_a_deleted_topic_is_a_loss(logs: Logs) -> None:
     logs.bounds, logs.missing = {}, ("orders",)
-    with pytest.raises(DataLost, match="is gone"):
+    with pytest.raises(DataLost, match="was deleted or is no longer subscribed to"):
         reader().latestOffset(offsets(10, 10), ALL)
     assert reader(onDataLoss="skip").latestOffset(offsets(10, 10), ALL) == {"@ids": {"orders": "first"}}
     with pytest.raises(DataLost, match=r"orders\[0\]"):
         planned(reader(), offsets(0, 0), offsets(10, 10))
 
 
-def test_a_stream_does_not_begin_on_a_topic_that_is_not_there(logs: Logs) -> None:
+def test_a_stream_does_not_start_on_a_missing_topic(logs: Logs) -> None:
     logs.missing = ("orders",)
     with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'orders'"):
         reader().initialOffset()
@@ -210,7 +211,7 @@ def test_a_stream_does_not_begin_on_a_topic_that_is_not_there(logs: Logs) -> Non
 def test_named_offsets_must_name_all_partitions(logs: Logs) -> None:
     source = reader(startingOffsets='{"orders": {"0": 5, "1": -1}}')
     assert source.initialOffset() == offsets(5, 50)
-    with pytest.raises(Exception, match=r"orders\[1\] is left out"):
+    with pytest.raises(Exception, match=r"orders\[1\] is missing"):
         reader(startingOffsets='{"orders": {"0": 5}}').initialOffset()
     with pytest.raises(Exception, match=r"names orders\[2\], which is not read"):
         reader(startingOffsets='{"orders": {"0": 5, "1": 5, "2": 5}}').initialOffset()

@@ -1,0 +1,1 @@
+"""The job `audit`: verify that nothing was lost, duplicated, reordered or altered."""

@@ -1,0 +1,1 @@
+"""The job `transform`: continuous queries from topics to topics, in SQL or Python."""
