@@ -40,7 +40,7 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
 WEDGED_GATEWAY = """
 import sys, threading
 from headrace.server import gateway
-from headrace.server.gateway_settings import GatewaySettings
+from headrace.server.settings import GatewaySettings
 
 gateway.WEDGED_SECONDS = 1.0
 gateway.Reach.run = lambda _: wedge()

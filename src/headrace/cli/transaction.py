@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
+from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
 from headrace.cli.times import DurationType, local_time
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.admin.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView

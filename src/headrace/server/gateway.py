@@ -1,9 +1,10 @@
 """Run a gateway: build it from its settings, report readiness when a broker responds, and shut it down gracefully.
 
-A gateway is stateless: everything it acknowledged is on the disks of the brokers. Therefore it may be killed at any
-time, and a load balancer may send each request to a different gateway.
-
-Shutdown order: become unready, stop pushing, answer long polls, complete requests in progress, close connections.
+- A gateway is stateless: everything it acknowledged is on the disks of the brokers. Therefore it may be killed at any
+  time, and a load balancer may send each request to a different gateway.
+- While no broker responds, the gateway rejects requests immediately with 503 and Retry-After. Waiting for a timeout
+  would not help the client and would keep its connection open.
+- Shutdown order: become unready, stop pushing, answer long polls, complete requests in progress, close connections.
 """
 
 from __future__ import annotations
@@ -22,29 +23,172 @@ from headrace.client.connections.guarded_dialer import GuardedDialer
 from headrace.client.connections.tcp import TcpDialer
 from headrace.http.limits import limits_of_connections
 from headrace.http.listener import HttpListener, TlsFiles
-from headrace.http.routes import ForwarderRole
+from headrace.http.message import HttpResponse, Request
+from headrace.http.problem import Problem
+from headrace.http.routes import ForwarderRole, Verb
 from headrace.model.errors import HeadraceError
 from headrace.protocols.health.pages import HEALTH_PATHS, HealthPages
-from headrace.protocols.rest.application import ALL_ROLES
-from headrace.runtime.clock import SystemClock
+from headrace.protocols.rest.application import ALL_ROLES, RestApplication
+from headrace.runtime.clock import Clock, SystemClock
 from headrace.runtime.entropy import SystemEntropy
 from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
-from headrace.server.broker_health import BrokerHealth
 from headrace.server.browser_guard import BrowserGuard
-from headrace.server.gateway_application import GatewayApplication
-from headrace.server.gateway_metrics import GatewayMetrics
-from headrace.server.gateway_settings import GatewaySettings
+from headrace.server.event_loop import WEDGED_SECONDS, LoopLag, LoopWatchdog
 from headrace.server.http_server import LazyApplication
-from headrace.server.listening import listen_error
-from headrace.server.logs import configure
-from headrace.server.pushing import PushService
-from headrace.server.rest import build_gateway_rest
-from headrace.server.settings import show_address
-from headrace.server.watchdog import WEDGED_SECONDS, LoopWatchdog
+from headrace.server.metrics.exposition import Exposition, format_labels
+from headrace.server.metrics.process import CIRCUIT_STATES, add_http, add_process, add_pushes
+from headrace.server.process_logging import configure
+from headrace.server.push_service import PushService
+from headrace.server.rest_builder import build_gateway_rest
+from headrace.server.settings import GatewaySettings, listen_error, show_address
+from headrace.wire.messages.metadata import MetadataRequest
 
 log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+ANSWER_SECONDS = 3.0
+_CONNECTION_KEY = "reach"  # a separate connection, so that a busy broker does not appear unreachable
+
+
+class BrokerHealth:
+    """Probes the brokers once a second, over separate connections. The probes include brokers whose circuit breakers
+    are open, and close the circuit breakers of those that respond again."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.is_there = False
+        """Whether any broker responded to the last probe."""
+        self.found = asyncio.Event()
+        """Set when a broker has responded for the first time."""
+        self._cluster = cluster
+        self._has_logged = False  # so that a wrong --bootstrap is logged at startup
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(CHECK_SECONDS)
+
+    async def look(self) -> None:
+        is_there = await self._any_known_broker_responds()
+        if not is_there:
+            self._tell(is_there=False)  # before the next probe, which may take longer
+            is_there = await self._any_bootstrap_responds()
+        self._tell(is_there=is_there)
+
+    def _tell(self, *, is_there: bool) -> None:
+        if is_there != self.is_there or not self._has_logged:
+            level = logging.INFO if is_there else logging.WARNING
+            log.log(level, "brokers are reachable" if is_there else "no broker is reachable; probing every second")
+        self.is_there, self._has_logged = is_there, True
+        if is_there:
+            self.found.set()
+
+    async def _any_known_broker_responds(self) -> bool:
+        async with asyncio.TaskGroup() as group:
+            requested = [group.create_task(self._broker_responds(node_id)) for node_id in self._cluster.view.nodes]
+        return any(task.result() for task in requested)
+
+    async def _any_bootstrap_responds(self) -> bool:
+        """Probe the bootstrap addresses, since all known brokers may have been replaced."""
+        try:
+            await self._cluster.refresh([])
+        except HeadraceError:
+            return False
+        self._cluster.invalidate_metadata()  # the refresh fetched brokers only, no partition leaders
+        return True
+
+    async def _broker_responds(self, node_id: int) -> bool:
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        try:
+            await self._cluster.call(
+                request, node_id=node_id, timeout_seconds=ANSWER_SECONDS, connection_key=_CONNECTION_KEY
+            )
+        except HeadraceError:
+            return False
+        return True
+
+
+class GatewayApplication:
+    """The REST API of a gateway, which rejects requests while no broker is reachable."""
+
+    def __init__(self, rest: RestApplication, broker_health: BrokerHealth) -> None:
+        self.in_flight = 0
+        self._rest = rest
+        self._broker_health = broker_health
+
+    def body_limit(self, method: str, path: str) -> int:
+        return self._rest.body_limit(method, path)
+
+    async def admit(self, request: Request) -> None:
+        if not self._broker_health.is_there and self._needs_brokers(request):
+            raise Problem(
+                503,
+                "no_broker",
+                "no broker is reachable from this gateway",
+                "retry after the time in Retry-After; GET /readyz reports when brokers are reachable again",
+                [("retry-after", str(round(CHECK_SECONDS)))],
+            )
+        await self._rest.admit(request)
+
+    async def admit_metrics(self, request: Request) -> None:
+        await self._rest.admit_metrics(request)
+
+    async def answer(self, request: Request) -> HttpResponse:
+        self.in_flight += 1
+        try:
+            return await self._rest.answer(request)
+        finally:
+            self.in_flight -= 1
+
+    async def close(self) -> None:
+        await self._rest.close()
+
+    def _needs_brokers(self, request: Request) -> bool:
+        try:
+            route, _ = self._rest.routes.find(request.method, request.path)
+        except Problem:
+            return False
+        return route.access.verb is not Verb.PUBLIC
+
+
+class GatewayMetrics:
+    """Metrics in the Prometheus text format. `listener` is set after the listener has been created."""
+
+    listener: HttpListener
+
+    def __init__(
+        self,
+        application: GatewayApplication,
+        dialer: GuardedDialer,
+        broker_health: BrokerHealth,
+        pushing: PushService,
+        clock: Clock,
+    ) -> None:
+        self.loop_lag = LoopLag(clock)
+        self._application = application
+        self._dialer = dialer
+        self._broker_health = broker_health
+        self._push_service = pushing
+        self._clock = clock
+        self._started = clock.monotonic()
+
+    def checks(self) -> dict[str, str | None]:
+        return {"brokers": None if self._broker_health.is_there else "no broker is reachable"}
+
+    async def page(self) -> bytes:
+        out = Exposition()
+        add_process(out, self._clock, self._started, self.loop_lag)
+        add_http(out, self.listener)
+        add_pushes(out, self._push_service.pushers or ())
+        out.add("headrace_http_requests_in_flight", self._application.in_flight)
+        out.add("headrace_brokers_reachable", int(self._broker_health.is_there))
+        for address, state in self._dialer.states():
+            for one in CIRCUIT_STATES:
+                where = format_labels(broker=str(address), state=one)
+                out.add("headrace_broker_circuit_state", int(one == state), where)
+        return b"".join(out.pieces())
+
 
 _CLIENT_ID = "gateway"
 _DRAIN_SECONDS = 20.0

@@ -20,9 +20,8 @@ from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
 from headrace.runtime.supervise import Supervisor
 from headrace.server.browser_guard import BrowserGuard
-from headrace.server.listening import listen_error
-from headrace.server.pushing import PushService
-from headrace.server.settings import Address, ServeSettings
+from headrace.server.push_service import PushService
+from headrace.server.settings import Address, ServeSettings, listen_error
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
@@ -151,12 +150,12 @@ class HttpServer:
         await self._front.close()
 
     def _open_cluster(self) -> Cluster:
-        from headrace.server.rest import open_cluster
+        from headrace.server.rest_builder import open_cluster
 
         return open_cluster(self._broker, *self._outside, client_id="push")
 
     def _build_rest(self) -> RestApplication:
-        from headrace.server.rest import build_rest
+        from headrace.server.rest_builder import build_rest
 
         with_auth, status_of = self._settings.auth, self._push_service.status
         self._rest = build_rest(self._broker, *self._outside, with_auth=with_auth, status_of=status_of)

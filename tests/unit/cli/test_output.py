@@ -7,8 +7,8 @@ import json
 import pytest
 
 from headrace.cli import main
-from headrace.cli.consume import choose_printer
 from headrace.cli.output import echo, print_rows, print_status, print_table, to_json
+from headrace.cli.topics.consume import choose_printer
 from headrace.client.fetch.fetched_records import ConsumedRecord
 
 CLEAR = "a\x1b[2J\nforged\x9b31m"

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.checkup import check_clock, check_data
-from headrace.cli.envelope import envelope_of, read_envelope
+from headrace.cli.diagnostics.doctor import check_clock, check_data
 from headrace.cli.failure import BrokersUnreachable, CommandFailed, failure_of_error
+from headrace.cli.options import parse_settings
 from headrace.cli.output import print_rows, to_json
-from headrace.cli.record_format import compile_format
-from headrace.cli.settings import parse_settings
-from headrace.cli.stdin import read_lines
-from headrace.cli.where import FROM_END, FROM_START, StartPosition, parse_start_position
+from headrace.cli.record_format import compile_format, envelope_of, read_envelope
+from headrace.cli.start_position import FROM_END, FROM_START, StartPosition, parse_start_position
+from headrace.cli.topics.produce import read_lines
 from headrace.client.errors import Unreachable
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.model.errors import GroupNotEmpty, HeadraceError, UnknownTopicOrPartition

@@ -11,7 +11,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.connections.address import Address
 from headrace.client.connections.guarded_dialer import GuardedDialer
 from headrace.client.connections.tcp import TcpDialer
-from headrace.server.broker_health import ANSWER_SECONDS, BrokerHealth
+from headrace.server.gateway import ANSWER_SECONDS, BrokerHealth
 from headrace.testkit.world import World
 from headrace.wire import apis
 
@@ -41,7 +41,7 @@ def test_nobody_is_there_until_a_broker_answers(caplog: pytest.LogCaptureFixture
 
     caplog.set_level("INFO")
     in_world(scenario)
-    told = [record.getMessage() for record in caplog.records if record.name == "headrace.server.broker_health"]
+    told = [record.getMessage() for record in caplog.records if record.name == "headrace.server.gateway"]
     assert told == ["no broker is reachable; probing every second", "brokers are reachable"]
 
 

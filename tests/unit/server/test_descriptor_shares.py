@@ -6,7 +6,7 @@ import pytest
 
 from headrace.http.limits import HttpLimits, limits_of_connections
 from headrace.model.broker_configs import BrokerConfig
-from headrace.server.main import _DESCRIPTORS_PER_FILE, _http_limits, _limits
+from headrace.server.serve import _DESCRIPTORS_PER_FILE, _http_limits, _limits
 
 OWN_MIN = 32
 """What a broker has open before the first client comes: the standard streams, its loop, its listeners, its registry."""

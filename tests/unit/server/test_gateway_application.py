@@ -15,10 +15,8 @@ from headrace.http.problem import Problem
 from headrace.protocols.rest.access import AllowAllAuthorizer
 from headrace.protocols.rest.application import RestApplication
 from headrace.runtime.supervise import Supervisor
-from headrace.server.broker_health import BrokerHealth
-from headrace.server.gateway_application import GatewayApplication
-from headrace.server.gateway_metrics import GatewayMetrics
-from headrace.server.pushing import PushService
+from headrace.server.gateway import BrokerHealth, GatewayApplication, GatewayMetrics
+from headrace.server.push_service import PushService
 from headrace.testkit.world import World
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.model.errors import InvalidConfig
-from headrace.server.gateway_settings import GatewaySettings
+from headrace.server.settings import GatewaySettings
 
 
 def settings(**told: Any) -> GatewaySettings:

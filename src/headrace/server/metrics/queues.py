@@ -1,4 +1,4 @@
-"""Metrics of subscriptions: backlog, outcomes of messages, and latencies.
+"""Metrics of queues: backlog, settlements and latencies of subscriptions; delayed messages and how late they are.
 
 All values cover the partitions that this broker leads; the sum over all brokers is that of the subscription. Above a
 limit of subscriptions there is one sample per topic, `subscription="all"`, and no histograms.
@@ -16,7 +16,8 @@ from headrace.machines.queues.leases import UNKNOWN
 from headrace.machines.queues.subscription_stats import SubscriptionStats
 from headrace.machines.queues.subscription_values import SubscriptionCounts
 from headrace.model.errors import HeadraceError
-from headrace.model.names import ACKS_PREFIX
+from headrace.model.names import ACKS_PREFIX, DELAYED_PREFIX
+from headrace.runtime.clock import Clock
 from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.topics import ALL
@@ -156,3 +157,23 @@ class OldestMessages:
         except (HeadraceError, OSError):
             return None
         return None if found == UNKNOWN else found
+
+
+async def add_delays(out: Exposition, broker: Broker, clock: Clock, yield_turn: CooperativeYield) -> None:
+    waiting: dict[str, int] = {}
+    overdue_ms: dict[str, int] = {}
+    now_ms = clock.now_ms()
+    for led in list(broker.delayed):
+        await yield_turn()
+        topic = led.partition.topic.removeprefix(DELAYED_PREFIX)
+        waiting[topic] = waiting.get(topic, 0) + len(led.delays)
+        first_ms = led.delays.first_ms()
+        late_ms = 0 if first_ms is None else max(now_ms - first_ms, 0)
+        overdue_ms[topic] = max(overdue_ms.get(topic, 0), late_ms)
+    for topic, count in waiting.items():
+        label = format_labels(topic=topic)
+        counts = broker.delayed.counts[topic]
+        out.add("headrace_delayed_messages", count, label)
+        out.add("headrace_delayed_overdue_seconds", overdue_ms[topic] / 1000, label)
+        out.add("headrace_delayed_released_total", counts.released, label)
+        out.add_histogram("headrace_delayed_late_seconds", counts.late_seconds, label)

@@ -21,8 +21,7 @@ from headrace.http.message import Response, StreamedResponse, WebSocket, WebSock
 from headrace.protocols.health.pages import HealthPages
 from headrace.protocols.rest.access import AllowAllAuthorizer, TokenAuthorizer
 from headrace.protocols.rest.authorization_rechecks import with_authorization_rechecks
-from headrace.server.broker_health import BrokerHealth
-from headrace.server.gateway_application import GatewayApplication
+from headrace.server.gateway import BrokerHealth, GatewayApplication
 from headrace.server.http_server import ClosableApplication, LazyApplication
 from headrace.testkit.world import World
 

@@ -17,7 +17,7 @@ from headrace.client.queues.requests import Responder
 from headrace.model.message_ids import message_id_from_text
 from headrace.protocols.rest.bodies import time_ms
 from headrace.runtime import cooperative_yield
-from headrace.server.rest import build_rest
+from headrace.server.rest_builder import build_rest
 from headrace.wire.apis import PRODUCE
 
 

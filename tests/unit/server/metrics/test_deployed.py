@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.server.metrics.families import FAMILIES
+from headrace.server.metrics.exposition import FAMILIES
 
 DEPLOY = Path(__file__).parents[4] / "deploy"
 

@@ -1,0 +1,230 @@
+"""`headrace cluster reassign`: which moves it begins, how it waits for them, and how they are ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.cli.cluster.cluster_command_runner import ClusterCommandRunner
+from tests.unit.client.admin.administered_cluster import led_partition
+
+from headrace.cli.main import main
+from headrace.wire import apis
+
+MOVING = replace(led_partition(1, 2, 3), isr=(1, 2), adding=(3,), removing=(2,))
+
+
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> ClusterCommandRunner:
+    return ClusterCommandRunner(monkeypatch, capsys)
+
+
+def plan(folder: Path, *partitions: tuple[str, int, list[int]]) -> str:
+    """A file as kafka-reassign-partitions writes it."""
+    rows = [
+        {"topic": topic, "partition": index, "replicas": nodes, "log_dirs": ["any"] * len(nodes)}
+        for topic, index, nodes in partitions
+    ]
+    file = folder / "plan.json"
+    file.write_text(json.dumps({"version": 1, "partitions": rows}))
+    return str(file)
+
+
+def test_a_plan_is_carried_out_and_the_moves_are_shown(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+    harness.there.records = {("orders", 0): led_partition(1, 2), ("orders", 1): led_partition(1, 2)}
+    assert harness.play("reassign", "--plan", plan(tmp_path, ("orders", 1, [3, 2]))) == [
+        {"topic": "orders", "partition": 1, "replicas": [1, 2], "target": [3, 2], "result": "begun"}
+    ]
+    assert harness.there.records["orders", 1].adding == (3,)
+    assert harness.there.records["orders", 0] == led_partition(1, 2)
+    assert "`headrace cluster reassign status`" in harness.told
+
+
+def test_a_trial_shows_the_moves_and_begins_none(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+    harness.there.records["orders", 0] = led_partition(1, 2)
+    arguments = ("reassign", "--plan", plan(tmp_path, ("orders", 0, [3, 2])), "--throttle", "5", "--dry-run")
+    (row,) = harness.play(*arguments)
+    assert (row["target"], row["result"]) == ([3, 2], "not begun")
+    assert harness.there.count(apis.ALTER_PARTITION_REASSIGNMENTS) == 0
+    assert harness.there.throttles == []
+    assert "--dry-run" in harness.told
+    assert "TARGET" in harness.show(*arguments)
+
+
+def test_a_plan_that_cannot_be_used_says_why(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+    harness.there.records["orders", 0] = led_partition(1, 2)
+    harness.play("reassign", "--plan", plan(tmp_path, ("orders", 7, [1, 2])), expect=1)
+    assert "partition orders[7] does not exist; `headrace cluster partitions`" in harness.told
+    (tmp_path / "bad").write_text('{"version": 1}')
+    harness.play("reassign", "--plan", str(tmp_path / "bad"), expect=1)
+    assert "bad cannot be used: it is not a plan" in harness.told
+
+
+def test_refused_moves_are_shown_and_are_exit_code_1(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+    harness.there.records = {("orders", 0): led_partition(1, 2), ("orders", 1): led_partition(1, 2)}
+    file = plan(tmp_path, ("orders", 0, [1, 1]), ("orders", 1, [1, 3]))
+    bad, good = harness.play("reassign", "--plan", file, expect=1)
+    assert "twice" in bad["result"]
+    assert good["result"] == "begun"
+    assert harness.told.startswith("1 partitions are moving")
+
+
+def test_a_topic_is_spread_over_the_brokers_that_are_named(harness: ClusterCommandRunner) -> None:
+    harness.there.records = {("orders", index): led_partition(1, 2) for index in range(4)}
+    harness.there.records["audit", 0] = led_partition(1, 2)
+    rows = harness.play("reassign", "--topic", "orders", "--to", "2,3")
+    assert rows
+    for index in range(4):
+        record = harness.there.records["orders", index]
+        assert sorted(set(record.replicas) - set(record.removing)) == [2, 3]
+    assert harness.there.records["audit", 0] == led_partition(1, 2)
+
+
+def test_a_new_broker_gets_its_share_and_an_old_one_loses_all(harness: ClusterCommandRunner) -> None:
+    harness.there.records = {("orders", index): led_partition(1, 2) for index in range(6)}
+    rows = harness.play("reassign", "--add-broker", "3", "--dry-run")
+    assert sum(3 in row["target"] for row in rows) == 4
+    rows = harness.play("reassign", "--add-broker", "3", "--remove-broker", "1", "--dry-run")
+    assert [sorted(row["target"]) for row in rows] == [[2, 3]] * 6
+    assert harness.play("reassign", "--add-broker", "2") == []
+    assert "nothing to move" in harness.told
+
+
+def test_nothing_is_taken_off_a_broker_that_is_down_unless_that_is_said(harness: ClusterCommandRunner) -> None:
+    harness.there.records = {("orders", 0): led_partition(1, 2), ("orders", 1): replace(led_partition(1, 9), isr=(1,))}
+    harness.play("reassign", "--add-broker", "3", expect=1)
+    assert "broker 9 holds replicas but is down; start it, or move them with --remove-broker 9" in harness.told
+    rows = harness.play("reassign", "--add-broker", "3", "--remove-broker", "9")
+    assert all(9 not in row["target"] for row in rows)
+
+
+def test_brokers_that_cannot_take_replicas_are_refused(harness: ClusterCommandRunner) -> None:
+    harness.there.records["orders", 0] = led_partition(1, 2)
+    harness.play("reassign", "--add-broker", "7", expect=1)
+    assert "broker 7 is not up; `headrace cluster info`" in harness.told
+    harness.there.drain(3)
+    harness.play("reassign", "--topic", "orders", "--to", "1,3", expect=1)
+    assert "`headrace cluster drain 3 --undo`" in harness.told
+
+
+def test_too_few_brokers_are_refused(harness: ClusterCommandRunner) -> None:
+    harness.there.records["orders", 0] = led_partition(1, 2)
+    harness.play("reassign", "--topic", "orders", "--to", "1", expect=1)
+    assert (
+        harness.told == "error: 2 replicas do not fit on 1 brokers; add brokers, or use --plan to reduce the replicas\n"
+    )
+
+
+def test_what_drains_is_left_out_when_others_share(harness: ClusterCommandRunner) -> None:
+    harness.there.records = {("orders", index): led_partition(2) for index in range(2)}
+    harness.there.drain(2)
+    rows = harness.play("reassign", "--add-broker", "1", "--add-broker", "3", "--dry-run")
+    assert sorted(row["target"] for row in rows) == [[1], [3]]
+
+
+def test_a_throttle_is_set_before_the_moves_and_lifted_after_the_wait(
+    harness: ClusterCommandRunner, tmp_path: Path
+) -> None:
+    harness.there.records["orders", 0] = led_partition(1, 2)
+    harness.there.polls_left = 4
+    harness.play("reassign", "--plan", plan(tmp_path, ("orders", 0, [1, 3])), "--throttle", "2.5", "--wait")
+    name = "follower.replication.throttled.rate"
+    assert harness.there.throttles == [("", name, 0, "2500000"), ("", name, 1, None)]
+    assert harness.there.records["orders", 0].replicas == (1, 3)
+    assert harness.told.endswith("1 partitions have been moved\n")
+
+
+def test_without_a_wait_the_throttle_stays_and_the_way_to_lift_it_is_told(
+    harness: ClusterCommandRunner, tmp_path: Path
+) -> None:
+    harness.there.records["orders", 0] = led_partition(1, 2)
+    harness.play("reassign", "--plan", plan(tmp_path, ("orders", 0, [1, 3])), "--throttle", "10")
+    assert [operation for _, _, operation, _ in harness.there.throttles] == [0]
+    assert "`headrace cluster reassign throttle off`" in harness.told
+
+
+def test_a_wait_that_ends_elsewhere_is_a_failure(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+    harness.there.records["orders", 0] = led_partition(1, 2)
+    harness.there.polls_left = 2
+    file = plan(tmp_path, ("orders", 0, [1, 3]))
+    listed = harness.there._list_moves
+
+    def overruled(request: object) -> object:
+        answer = listed(request)
+        harness.there.records["orders", 0] = led_partition(1, 2)
+        return answer
+
+    harness.there._list_moves = overruled  # type: ignore[assignment,method-assign]
+    harness.play("reassign", "--plan", file, "--wait", expect=1)
+    assert "1 of 1 partitions do not have their target replicas, for example orders[0]" in harness.told
+
+
+def test_status_shows_how_much_has_been_copied(harness: ClusterCommandRunner) -> None:
+    harness.there.records = {("orders", 0): MOVING, ("orders", 1): led_partition(1, 2)}
+    assert harness.play("reassign", "status") == [
+        {
+            "topic": "orders",
+            "partition": 0,
+            "replicas": [1, 2, 3],
+            "adding": [3],
+            "removing": [2],
+            "copied_bytes": 40,
+            "size_bytes": 100,
+        }
+    ]
+    harness.there.records = {}
+    assert harness.play("reassign", "status") == []
+    assert harness.told == "no partition is moving\n"
+
+
+def test_moves_are_cancelled_all_or_of_a_topic(harness: ClusterCommandRunner) -> None:
+    harness.there.records = {("orders", 0): MOVING, ("audit", 0): MOVING, ("audit", 1): led_partition(1, 2)}
+    harness.play("reassign", "cancel", "--topic", "audit")
+    assert harness.told == "1 moves cancelled\n"
+    assert harness.there.records["orders", 0] == MOVING
+    harness.play("reassign", "cancel")
+    assert harness.there.records["orders", 0].replicas == (1, 2)
+    harness.play("reassign", "cancel")
+    assert harness.told == "0 moves cancelled\n"
+
+
+def test_companions_are_left_to_go_with_their_owner(harness: ClusterCommandRunner) -> None:
+    harness.there.records = {("orders", 0): led_partition(1, 2), ("__acks.orders", 0): led_partition(1, 2)}
+    assert [row["topic"] for row in harness.play("reassign", "--remove-broker", "2", "--add-broker", "3")] == ["orders"]
+    harness.there.records["__acks.orders", 0] = MOVING
+    harness.play("reassign", "cancel")
+    assert harness.told == "1 moves cancelled\n"
+    assert harness.there.records["__acks.orders", 0] == MOVING
+
+
+def test_a_throttle_can_be_set_and_lifted_by_itself(harness: ClusterCommandRunner) -> None:
+    harness.play("reassign", "throttle", "20")
+    assert "20 MB/s" in harness.told
+    harness.play("reassign", "throttle", "off")
+    assert [value for _, _, _, value in harness.there.throttles] == ["20000000", None]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--topic", "orders"],
+        ["--to", "1,2"],
+        ["--topic", "orders", "--to", "one"],
+        ["--topic", "orders", "--to", "1,2", "--add-broker", "3"],
+        ["--plan", "/nowhere/plan.json"],
+        ["--add-broker", "3", "--throttle", "-1"],
+        ["--add-broker", "3", "--throttle", "nan"],
+        ["--add-broker", "3", "status"],
+        ["--server", "127.0.0.1:1", "cancel"],
+        ["throttle"],
+        ["throttle", "fast"],
+    ],
+)
+def test_wrong_usage_is_refused_before_anybody_is_asked(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster", "reassign", *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
