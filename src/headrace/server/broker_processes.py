@@ -96,17 +96,18 @@ async def _run(brokers: Sequence[BrokerProcess]) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with asyncio.TaskGroup() as group:
-        keeping = [group.create_task(broker.keep(stop)) for broker in brokers]
+        supervised = [group.create_task(broker.supervise(stop)) for broker in brokers]
         announcing = group.create_task(_announce(brokers))
         await stop.wait()
         announcing.cancel()
-    return all(task.result() for task in keeping)
+    return all(task.result() for task in supervised)
 
 
 async def _announce(brokers: Sequence[BrokerProcess]) -> None:
     for broker in brokers:
         await broker.is_ready.wait()
-    kafka, http, nodes = (",".join(broker.told[name] for broker in brokers) for name in ("kafka", "http", "node"))
+    ready = [broker.ready_fields for broker in brokers]
+    kafka, http, nodes = (",".join(fields[name] for fields in ready) for name in ("kafka", "http", "node"))
     sys.stdout.write(f"ready kafka={kafka} http={http} nodes={nodes} version={__version__}\n")
     sys.stdout.flush()
     _print_line(
@@ -121,31 +122,31 @@ Headrace {__version__} runs {len(brokers)} brokers on this host
 
 
 class BrokerProcess:
-    """A child process. `descriptions` is the content of its last `ready` line."""
+    """A child process. `ready_fields` are the key=value pairs of its last `ready` line."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self.is_ready = asyncio.Event()
-        self.told: dict[str, str] = {}
+        self.ready_fields: dict[str, str] = {}
         self._settings = settings
         self._clock = SystemClock()
 
-    async def keep(self, stop: asyncio.Event) -> bool:
+    async def supervise(self, stop: asyncio.Event) -> bool:
         """Run and restart it until all brokers are stopped; return whether it then shut down gracefully."""
-        quick_ends = 0
+        quick_exits = 0
         while True:
-            began = self._clock.monotonic()
+            started = self._clock.monotonic()
             status = await self._run(stop)
             if stop.is_set():
                 return status in ORDERLY_EXIT_CODES
-            is_quick = self._clock.monotonic() - began < QUICK_EXIT_SECONDS
-            quick_ends = quick_ends + 1 if is_quick else 0
-            if quick_ends == QUICK_EXITS_MAX:
+            is_quick = self._clock.monotonic() - started < QUICK_EXIT_SECONDS
+            quick_exits = quick_exits + 1 if is_quick else 0
+            if quick_exits == QUICK_EXITS_MAX:
                 _print_line(
-                    f"error: {self._name} exited {quick_ends} times in a row, status={status}; stopping all brokers"
+                    f"error: {self._name} exited {quick_exits} times in a row, status={status}; stopping all brokers"
                 )
                 stop.set()
                 return False
-            seconds = BACK_OFF_SECONDS * 2**quick_ends
+            seconds = BACK_OFF_SECONDS * 2**quick_exits
             _print_line(f"warning: {self._name} exited, status={status}; restarting it in {seconds:.1f} s")
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -162,16 +163,16 @@ class BrokerProcess:
         )
         assert process.stdout is not None
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._hear(process.stdout))
+            group.create_task(self._read_output(process.stdout))
             ended = group.create_task(process.wait())
             stopping = group.create_task(stop.wait())
             await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if not ended.done():
-                await self._end(process, ended)
+                await self._terminate(process, ended)
         return ended.result()
 
-    async def _end(self, process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
+    async def _terminate(self, process: asyncio.subprocess.Process, ended: asyncio.Task[int]) -> None:
         with suppress(ProcessLookupError):
             process.terminate()
             await asyncio.wait((ended,), timeout=STOP_SECONDS)
@@ -179,11 +180,11 @@ class BrokerProcess:
                 _print_line(f"warning: {self._name} did not stop within {STOP_SECONDS:.0f} s; killing it")
                 process.kill()
 
-    async def _hear(self, lines: asyncio.StreamReader) -> None:
+    async def _read_output(self, lines: asyncio.StreamReader) -> None:
         async for line in lines:
-            name, *facts = line.decode().split()
+            name, *fields = line.decode().split()
             if name == "ready":
-                self.told = dict(fact.split("=", 1) for fact in facts)
+                self.ready_fields = dict(field.split("=", 1) for field in fields)
                 if self.is_ready.is_set():
                     _print_line(f"{self._name} is up again")
                 self.is_ready.set()

@@ -17,19 +17,19 @@ from collections.abc import Callable
 from headrace.model.histogram import Histogram
 from headrace.runtime.clock import Clock
 
-PULSE_SECONDS = 0.5
+HEARTBEAT_SECONDS = 0.5
 _LAG_SAMPLE_SECONDS = 0.1
-WEDGED_SECONDS = 20.0
+HANG_SECONDS = 20.0
 """How long the event loop of a broker or a gateway may be blocked."""
 EXIT_CODE = 70  # EX_SOFTWARE
 
 
 class LoopWatchdog:
-    def __init__(self, clock: Clock, seconds: float, give_up: Callable[[], None] | None = None) -> None:
+    def __init__(self, clock: Clock, seconds: float, terminate: Callable[[], None] | None = None) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._give_up = give_up or _exit
-        self._pulse = clock.monotonic()
+        self._terminate = terminate or _exit
+        self._heartbeat = clock.monotonic()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -38,20 +38,20 @@ class LoopWatchdog:
         self._thread.start()
         try:
             while True:
-                self._pulse = self._clock.monotonic()
-                await asyncio.sleep(PULSE_SECONDS)
+                self._heartbeat = self._clock.monotonic()
+                await asyncio.sleep(HEARTBEAT_SECONDS)
         finally:
             self._stopped.set()
 
     def _watch(self) -> None:
-        looked = self._clock.monotonic()
-        while not self._stopped.wait(PULSE_SECONDS):
+        last_check = self._clock.monotonic()
+        while not self._stopped.wait(HEARTBEAT_SECONDS):
             now = self._clock.monotonic()
             # If this thread did not run either, the whole process was paused: let the event loop run before judging it.
-            was_paused = now - looked > 2 * PULSE_SECONDS
-            looked = now
-            if not was_paused and now - self._pulse > self._seconds:
-                self._give_up()
+            was_paused = now - last_check > 2 * HEARTBEAT_SECONDS
+            last_check = now
+            if not was_paused and now - self._heartbeat > self._seconds:
+                self._terminate()
                 return
 
 

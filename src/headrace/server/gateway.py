@@ -35,7 +35,7 @@ from headrace.runtime.limits import raise_open_files_limit
 from headrace.runtime.network import SystemNetwork
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
 from headrace.server.browser_guard import BrowserGuard
-from headrace.server.event_loop import WEDGED_SECONDS, LoopLag, LoopWatchdog
+from headrace.server.event_loop import HANG_SECONDS, LoopLag, LoopWatchdog
 from headrace.server.http_server import LazyApplication
 from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.process import CIRCUIT_STATES, add_http, add_process, add_pushes
@@ -48,8 +48,8 @@ from headrace.wire.messages.metadata import MetadataRequest
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-ANSWER_SECONDS = 3.0
-_CONNECTION_KEY = "reach"  # a separate connection, so that a busy broker does not appear unreachable
+RESPONSE_SECONDS = 3.0
+_CONNECTION_KEY = "health"  # a separate connection, so that a busy broker does not appear unreachable
 
 
 class BrokerHealth:
@@ -57,37 +57,37 @@ class BrokerHealth:
     are open, and close the circuit breakers of those that respond again."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.is_there = False
+        self.is_reachable = False
         """Whether any broker responded to the last probe."""
-        self.found = asyncio.Event()
+        self.first_response = asyncio.Event()
         """Set when a broker has responded for the first time."""
         self._cluster = cluster
         self._has_logged = False  # so that a wrong --bootstrap is logged at startup
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.probe()
             await asyncio.sleep(CHECK_SECONDS)
 
-    async def look(self) -> None:
-        is_there = await self._any_known_broker_responds()
-        if not is_there:
-            self._tell(is_there=False)  # before the next probe, which may take longer
-            is_there = await self._any_bootstrap_responds()
-        self._tell(is_there=is_there)
+    async def probe(self) -> None:
+        is_reachable = await self._any_known_broker_responds()
+        if not is_reachable:
+            self._report(is_reachable=False)  # before the next probe, which may take longer
+            is_reachable = await self._any_bootstrap_responds()
+        self._report(is_reachable=is_reachable)
 
-    def _tell(self, *, is_there: bool) -> None:
-        if is_there != self.is_there or not self._has_logged:
-            level = logging.INFO if is_there else logging.WARNING
-            log.log(level, "brokers are reachable" if is_there else "no broker is reachable; probing every second")
-        self.is_there, self._has_logged = is_there, True
-        if is_there:
-            self.found.set()
+    def _report(self, *, is_reachable: bool) -> None:
+        if is_reachable != self.is_reachable or not self._has_logged:
+            level = logging.INFO if is_reachable else logging.WARNING
+            log.log(level, "brokers are reachable" if is_reachable else "no broker is reachable; probing every second")
+        self.is_reachable, self._has_logged = is_reachable, True
+        if is_reachable:
+            self.first_response.set()
 
     async def _any_known_broker_responds(self) -> bool:
         async with asyncio.TaskGroup() as group:
-            requested = [group.create_task(self._broker_responds(node_id)) for node_id in self._cluster.view.nodes]
-        return any(task.result() for task in requested)
+            probes = [group.create_task(self._broker_responds(node_id)) for node_id in self._cluster.view.nodes]
+        return any(task.result() for task in probes)
 
     async def _any_bootstrap_responds(self) -> bool:
         """Probe the bootstrap addresses, since all known brokers may have been replaced."""
@@ -102,7 +102,7 @@ class BrokerHealth:
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         try:
             await self._cluster.call(
-                request, node_id=node_id, timeout_seconds=ANSWER_SECONDS, connection_key=_CONNECTION_KEY
+                request, node_id=node_id, timeout_seconds=RESPONSE_SECONDS, connection_key=_CONNECTION_KEY
             )
         except HeadraceError:
             return False
@@ -121,7 +121,7 @@ class GatewayApplication:
         return self._rest.body_limit(method, path)
 
     async def admit(self, request: Request) -> None:
-        if not self._broker_health.is_there and self._needs_brokers(request):
+        if not self._broker_health.is_reachable and self._needs_brokers(request):
             raise Problem(
                 503,
                 "no_broker",
@@ -174,7 +174,7 @@ class GatewayMetrics:
         self._started = clock.monotonic()
 
     def checks(self) -> dict[str, str | None]:
-        return {"brokers": None if self._broker_health.is_there else "no broker is reachable"}
+        return {"brokers": None if self._broker_health.is_reachable else "no broker is reachable"}
 
     async def page(self) -> bytes:
         out = Exposition()
@@ -182,7 +182,7 @@ class GatewayMetrics:
         add_http(out, self.listener)
         add_pushes(out, self._push_service.pushers or ())
         out.add("headrace_http_requests_in_flight", self._application.in_flight)
-        out.add("headrace_brokers_reachable", int(self._broker_health.is_there))
+        out.add("headrace_brokers_reachable", int(self._broker_health.is_reachable))
         for address, state in self._dialer.states():
             for one in CIRCUIT_STATES:
                 where = format_labels(broker=str(address), state=one)
@@ -252,7 +252,7 @@ class Gateway:
         self._listener = HttpListener(front, limits, clock, entropy, HEALTH_PATHS)
         metrics.listener = self._listener
         self._loop_lag = metrics.loop_lag
-        self._watchdog = LoopWatchdog(clock, WEDGED_SECONDS)
+        self._watchdog = LoopWatchdog(clock, HANG_SECONDS)
 
     async def serve(self) -> None:
         """Run until stopped; raise if a background task fails."""
@@ -263,7 +263,7 @@ class Gateway:
             raise listen_error("--http", self._settings.http, error) from error
         self._health.is_ready = True  # readiness now depends only on the brokers
         self._supervisor.spawn(self._watchdog.run(), "watchdog")
-        self._supervisor.spawn(self._broker_health.run(), "reach")
+        self._supervisor.spawn(self._broker_health.run(), "broker health")
         self._supervisor.spawn(self._loop_lag.run(), "loop lag")
         self._supervisor.spawn(self._begin(*address), "start")
         await self._supervisor.failure()
@@ -285,7 +285,7 @@ class Gateway:
         log.info("stopped")
 
     async def _begin(self, host: str, port: int) -> None:
-        await self._broker_health.found.wait()
+        await self._broker_health.first_response.wait()
         if self._settings.side != "publish":
             self._push_service.start()
         http = show_address(host, port)

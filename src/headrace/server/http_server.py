@@ -114,7 +114,7 @@ class HttpServer:
     ) -> None:
         self._settings = settings
         self._broker = broker
-        self._outside = disk, network, clock, entropy
+        self._system = disk, network, clock, entropy
         self._rest: RestApplication | None = None
         self._health = HealthPages(source)
         guard = None if settings.auth else BrowserGuard(settings.named_hosts())
@@ -152,11 +152,11 @@ class HttpServer:
     def _open_cluster(self) -> Cluster:
         from headrace.server.rest_builder import open_cluster
 
-        return open_cluster(self._broker, *self._outside, client_id="push")
+        return open_cluster(self._broker, *self._system, client_id="push")
 
     def _build_rest(self) -> RestApplication:
         from headrace.server.rest_builder import build_rest
 
         with_auth, status_of = self._settings.auth, self._push_service.status
-        self._rest = build_rest(self._broker, *self._outside, with_auth=with_auth, status_of=status_of)
+        self._rest = build_rest(self._broker, *self._system, with_auth=with_auth, status_of=status_of)
         return self._rest

@@ -30,10 +30,10 @@ _SITES_MAX = 1000
 _encode = msgspec.json.Encoder().encode
 
 
-def configure(level: str, style: LogLineFormat = "text", who: str = "", stream: TextIO | None = None) -> None:
-    """Log to the stream, by default stderr. `who` identifies this process among others with the same stream."""
+def configure(level: str, style: LogLineFormat = "text", process_name: str = "", stream: TextIO | None = None) -> None:
+    """Log to the stream, by default stderr. `process_name` identifies the process if several share the stream."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines(who) if style == "json" else TextLines(who))
+    handler.setFormatter(JsonLines(process_name) if style == "json" else TextLines(process_name))
     handler.addFilter(RepetitionFilter())
     root = logging.getLogger()
     for before in root.handlers[:]:
@@ -43,8 +43,8 @@ def configure(level: str, style: LogLineFormat = "text", who: str = "", stream: 
 
 
 class TextLines(logging.Formatter):
-    def __init__(self, who: str) -> None:
-        super().__init__(f"%(asctime)s %(levelname)s {f'{who} ' if who else ''}%(name)s %(message)s")
+    def __init__(self, process_name: str) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {f'{process_name} ' if process_name else ''}%(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
         line = super().formatMessage(record)
@@ -61,9 +61,9 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """One JSON object per line; a traceback is in the field `exc`."""
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, process_name: str) -> None:
         super().__init__()
-        self._who = who
+        self._process_name = process_name
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -72,8 +72,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if self._who:
-            line["node"] = self._who
+        if self._process_name:
+            line["node"] = self._process_name
         request = request_id.get()
         if request:
             line["request_id"] = request
@@ -92,23 +92,23 @@ class RepetitionFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[tuple[str, int], _LogSite] = {}
+        self._sites: dict[tuple[str, int], _LogSite] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         key = record.pathname, record.lineno
-        place = self._places.get(key)
-        if place is None:
-            if len(self._places) >= _SITES_MAX:
-                self._places.clear()
-            place = self._places[key] = _LogSite(record.created)
-        if record.created - place.since >= REPEAT_WINDOW_SECONDS:
-            left_out = max(place.count - REPEATS_MAX, 0)
-            place.since, place.count = record.created, 0
-            if left_out:
-                record.msg = f"{record.getMessage()} ({left_out} similar lines suppressed)"
+        site = self._sites.get(key)
+        if site is None:
+            if len(self._sites) >= _SITES_MAX:
+                self._sites.clear()
+            site = self._sites[key] = _LogSite(record.created)
+        if record.created - site.since >= REPEAT_WINDOW_SECONDS:
+            suppressed = max(site.count - REPEATS_MAX, 0)
+            site.since, site.count = record.created, 0
+            if suppressed:
+                record.msg = f"{record.getMessage()} ({suppressed} similar lines suppressed)"
                 record.args = ()
-        place.count += 1
-        return place.count <= REPEATS_MAX
+        site.count += 1
+        return site.count <= REPEATS_MAX
 
 
 class _LogSite:

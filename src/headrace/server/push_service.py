@@ -34,12 +34,12 @@ class PushService:
     def watch(self, configs: SubscriptionConfigs) -> None:
         """Start push as soon as a subscription has a push URL. The HTTP listener must be open."""
 
-        def look(_name: str = "") -> None:
+        def start_if_configured(_name: str = "") -> None:
             if self.pushers is None and configs.pushes():
                 self.start()
 
-        configs.on_changed.append(look)
-        look()
+        configs.on_changed.append(start_if_configured)
+        start_if_configured()
 
     def start(self) -> None:
         from headrace.push.pushers import WebhookPushers

@@ -20,7 +20,7 @@ from headrace.runtime.network import Network
 from headrace.server.in_process import InProcessDialer
 
 _CLIENT_ID = "rest"
-_PATIENCE_SECONDS = 20.0
+_DEADLINE_SECONDS = 20.0
 """How long a request waits out a transient condition, such as a leader election, before it fails with a retriable
 error."""
 
@@ -53,7 +53,7 @@ def open_cluster(
         clock,
         client_id,
     )
-    settings = ClientSettings(client_id=client_id, deadline_seconds=_PATIENCE_SECONDS)
+    settings = ClientSettings(client_id=client_id, deadline_seconds=_DEADLINE_SECONDS)
     return Cluster([Address(identity.host, identity.port)], dialer, clock, entropy, settings)
 
 

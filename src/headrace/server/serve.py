@@ -30,7 +30,7 @@ from headrace.runtime.network import SystemNetwork
 from headrace.runtime.permissions import exposure_warning
 from headrace.runtime.supervise import BackgroundTaskDied, Supervisor
 from headrace.server.data_layout import reject_multi_broker_folder
-from headrace.server.event_loop import WEDGED_SECONDS, LoopWatchdog
+from headrace.server.event_loop import HANG_SECONDS, LoopWatchdog
 from headrace.server.http_server import HttpServer
 from headrace.server.metrics import BrokerMetrics
 from headrace.server.open_registry import open_registry
@@ -111,8 +111,8 @@ async def _serve(settings: ServeSettings) -> None:
     http = HttpServer(settings, broker, metrics, _http_limits(descriptors), supervisor, disk, network, clock, entropy)
     metrics.http = http
     http_address = await http.listen()
-    supervisor.spawn(kafka_server.run_sweeps(), "door")
-    supervisor.spawn(LoopWatchdog(clock, WEDGED_SECONDS).run(), "watchdog")
+    supervisor.spawn(kafka_server.run_sweeps(), "kafka connections")
+    supervisor.spawn(LoopWatchdog(clock, HANG_SECONDS).run(), "watchdog")
     supervisor.spawn(metrics.loop_lag.run(), "loop lag")
     await broker.join(*address)
     kafka_server.start_accepting()
@@ -124,7 +124,7 @@ async def _serve(settings: ServeSettings) -> None:
     try:
         await _wait_for_stop(stop, supervisor)
     finally:
-        await _take_down(broker, kafka_server, http, supervisor)
+        await _shut_down(broker, kafka_server, http, supervisor)
 
 
 def _warn_of_exposed_files(settings: ServeSettings) -> None:
@@ -182,7 +182,7 @@ async def _wait_for_stop(stop: asyncio.Event, supervisor: Supervisor) -> None:
         raise died
 
 
-async def _take_down(broker: Broker, kafka_server: KafkaServer, http: HttpServer, supervisor: Supervisor) -> None:
+async def _shut_down(broker: Broker, kafka_server: KafkaServer, http: HttpServer, supervisor: Supervisor) -> None:
     await http.begin_shutdown()
     await broker.cluster.transfer_leadership()
     kafka_server.stop_listening()
@@ -230,9 +230,9 @@ def _kafka_share(descriptors: int) -> int:
 
 
 def _http_limits(descriptors: int) -> HttpLimits:
-    most = HttpLimits()
+    defaults = HttpLimits()
     share = descriptors // _DESCRIPTORS_PER_HTTP_CONNECTION
-    return limits_of_connections(min(share, most.connections_max + most.connections_reserved))
+    return limits_of_connections(min(share, defaults.connections_max + defaults.connections_reserved))
 
 
 def _announce(settings: ServeSettings, broker: Broker, http_host: str, http_port: int) -> None:

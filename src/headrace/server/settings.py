@@ -73,10 +73,10 @@ class ServeSettings(msgspec.Struct, frozen=True):
 def reject_open_http(address: Address, *, has_tls: bool, has_auth: bool) -> None:
     """Require TLS and authentication for an address that is reachable from other hosts."""
     host, _ = address
-    lacking = [what for what, is_there in (("TLS", has_tls), ("authentication", has_auth)) if not is_there]
-    if lacking and not is_loopback(host):
+    missing = [name for name, is_set in (("TLS", has_tls), ("authentication", has_auth)) if not is_set]
+    if missing and not is_loopback(host):
         raise InvalidConfig(
-            f"--http {host} is reachable from other hosts without {' and '.join(lacking)}; specify --auth, "
+            f"--http {host} is reachable from other hosts without {' and '.join(missing)}; specify --auth, "
             "--http-tls-cert and --http-tls-key, listen on 127.0.0.1, or use --insecure if the network is trusted"
         )
 
@@ -153,7 +153,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: LogFormat = "text"
 
     @classmethod
-    def of(cls, *, bootstrap: str, http: str, tls: tuple[str | None, str | None], **others: object) -> Self:
+    def from_options(cls, *, bootstrap: str, http: str, tls: tuple[str | None, str | None], **others: object) -> Self:
         """Build from command-line options; raise `InvalidConfig`."""
         from headrace.client.connections.address import parse_addresses
 

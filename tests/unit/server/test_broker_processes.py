@@ -173,7 +173,7 @@ async def test_a_broker_that_ends_is_started_again_unless_it_ends_quickly_three_
 ) -> None:
     monkeypatch.setattr(brokers, "BACK_OFF_SECONDS", 0.0)
     stop = asyncio.Event()
-    assert await broker.keep(stop) == is_in_order
+    assert await broker.supervise(stop) == is_in_order
     assert broker.starts == starts
     assert stop.is_set()
 
@@ -183,9 +183,9 @@ async def test_all_are_stopped_while_one_waits_for_its_next_start(monkeypatch: p
     stop = asyncio.Event()
     broker = Short([(1.0, -9)])
     async with asyncio.TaskGroup() as group:
-        keeping = group.create_task(broker.keep(stop))
+        supervised = group.create_task(broker.supervise(stop))
         while not broker.starts:
             await asyncio.sleep(0)
         stop.set()
-    assert keeping.result()
+    assert supervised.result()
     assert broker.starts == 1

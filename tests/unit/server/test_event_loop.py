@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.server.event_loop import PULSE_SECONDS, LoopWatchdog
+from headrace.server.event_loop import HEARTBEAT_SECONDS, LoopWatchdog
 
 SECONDS = 20.0
 
@@ -40,7 +40,7 @@ class Waits:
             return True
         self._clock.seconds += step
         if number in self._pulses:
-            self._watchdog._pulse = self._clock.seconds
+            self._watchdog._heartbeat = self._clock.seconds
         return False
 
 
@@ -53,7 +53,7 @@ def given_up(steps: list[float], pulses: set[int]) -> bool:
 
 
 def ticks(seconds: float) -> list[float]:
-    return [PULSE_SECONDS] * int(seconds / PULSE_SECONDS)
+    return [HEARTBEAT_SECONDS] * int(seconds / HEARTBEAT_SECONDS)
 
 
 def test_a_loop_that_stands_still_for_too_long_ends_the_process() -> None:
@@ -62,13 +62,13 @@ def test_a_loop_that_stands_still_for_too_long_ends_the_process() -> None:
 
 def test_one_that_is_slow_does_not() -> None:
     steps = ticks(10 * SECONDS)
-    every_so_often = set(range(0, len(steps), int((SECONDS - 1) / PULSE_SECONDS)))
+    every_so_often = set(range(0, len(steps), int((SECONDS - 1) / HEARTBEAT_SECONDS)))
     assert not given_up(steps, every_so_often)
 
 
 def test_a_process_that_was_paused_as_a_whole_gives_its_loop_a_chance_first() -> None:
-    assert not given_up([PULSE_SECONDS, 10 * SECONDS, PULSE_SECONDS], {0, 2})
-    assert given_up([PULSE_SECONDS, 10 * SECONDS, PULSE_SECONDS], {0}), "but not for ever"
+    assert not given_up([HEARTBEAT_SECONDS, 10 * SECONDS, HEARTBEAT_SECONDS], {0, 2})
+    assert given_up([HEARTBEAT_SECONDS, 10 * SECONDS, HEARTBEAT_SECONDS], {0}), "but not for ever"
 
 
 async def test_the_pulse_is_that_of_the_loop_and_the_thread_ends_with_it() -> None:
@@ -77,7 +77,7 @@ async def test_the_pulse_is_that_of_the_loop_and_the_thread_ends_with_it() -> No
     clock.seconds += 7
     running = asyncio.create_task(watchdog.run())
     await asyncio.sleep(0)
-    assert watchdog._pulse == clock.seconds
+    assert watchdog._heartbeat == clock.seconds
     assert watchdog._thread.is_alive()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -29,8 +29,8 @@ def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
         async with scripted_cluster.cluster() as cluster:
-            reach = BrokerHealth(cluster)
-            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), reach)
+            broker_health = BrokerHealth(cluster)
+            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), broker_health)
             with pytest.raises(Problem, match="no broker is reachable") as told:
                 await gateway.admit(request("GET", "/topics"))
             assert (told.value.status, told.value.code) == (503, "no_broker")
@@ -40,7 +40,7 @@ def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
                 answer = await answer_of(gateway, request("GET", path))
                 assert isinstance(answer, Response)
                 assert answer.status == status
-            await reach.look()
+            await broker_health.probe()
             answer = await answer_of(gateway, request("GET", "/topics"))
             assert isinstance(answer, Response)
             assert answer.status == 200
@@ -55,14 +55,14 @@ def test_numbers_tell_of_answers_and_of_brokers() -> None:
         broker = await scripted_cluster.broker()
         dialer = GuardedDialer(TcpDialer(world.network, "gateway"), world.clock)
         async with scripted_cluster.cluster() as cluster:
-            reach = BrokerHealth(cluster)
-            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), reach)
+            broker_health = BrokerHealth(cluster)
+            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), broker_health)
             pushing = PushService(lambda: cluster, Supervisor(), allows_private=False)
-            metrics = GatewayMetrics(gateway, dialer, reach, pushing, world.clock)
+            metrics = GatewayMetrics(gateway, dialer, broker_health, pushing, world.clock)
             metrics.listener = HttpListener(gateway, HttpLimits(), world.clock, world.entropy)
             assert metrics.checks() == {"brokers": "no broker is reachable"}
             await dialer.dial(*broker.address, 1.0)
-            await reach.look()
+            await broker_health.probe()
             gateway.in_flight = 3
             text = (await metrics.page()).decode()
         assert metrics.checks() == {"brokers": None}

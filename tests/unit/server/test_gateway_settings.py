@@ -1,4 +1,4 @@
-"""What a gateway is told is checked before it starts, and it does not become reachable by accident."""
+"""What a gateway is options is checked before it starts, and it does not become reachable by accident."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from headrace.model.errors import InvalidConfig
 from headrace.server.settings import GatewaySettings
 
 
-def settings(**told: Any) -> GatewaySettings:
-    return GatewaySettings.of(**{"bootstrap": "127.0.0.1:9092", "http": "127.0.0.1:8080", "tls": (None, None), **told})
+def settings(**options: Any) -> GatewaySettings:
+    return GatewaySettings.from_options(
+        **{"bootstrap": "127.0.0.1:9092", "http": "127.0.0.1:8080", "tls": (None, None), **options}
+    )
 
 
 def test_what_is_said_is_kept() -> None:
-    told = settings(side="publish", auth=True, log_format="json", push_private=True, bootstrap="a:1,b:2")
-    assert (told.http, told.side, told.auth, told.bootstrap) == (("127.0.0.1", 8080), "publish", True, "a:1,b:2")
-    assert (told.log_format, told.push_private, told.tls) == ("json", True, None)
+    options = settings(side="publish", auth=True, log_format="json", push_private=True, bootstrap="a:1,b:2")
+    assert (options.http, options.side, options.auth, options.bootstrap) == (
+        ("127.0.0.1", 8080),
+        "publish",
+        True,
+        "a:1,b:2",
+    )
+    assert (options.log_format, options.push_private, options.tls) == ("json", True, None)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +36,9 @@ def test_what_is_said_is_kept() -> None:
     ],
     ids=str,
 )
-def test_what_other_hosts_can_reach_by_accident_is_refused(told: dict[str, Any], lacking: str) -> None:
+def test_what_other_hosts_can_reach_by_accident_is_refused(options: dict[str, Any], lacking: str) -> None:
     with pytest.raises(InvalidConfig, match=lacking):
-        settings(**told).check()
+        settings(**options).check()
 
 
 @pytest.mark.parametrize(
@@ -45,9 +52,9 @@ def test_what_other_hosts_can_reach_by_accident_is_refused(told: dict[str, Any],
     ],
     ids=str,
 )
-def test_what_is_wrong_is_refused(told: dict[str, Any]) -> None:
+def test_what_is_wrong_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig):
-        settings(**told).check()
+        settings(**options).check()
 
 
 @pytest.mark.parametrize(
@@ -60,5 +67,5 @@ def test_what_is_wrong_is_refused(told: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_is_safe_or_meant_is_taken(told: dict[str, Any]) -> None:
-    settings(**told).check()
+def test_what_is_safe_or_meant_is_taken(options: dict[str, Any]) -> None:
+    settings(**options).check()

@@ -137,7 +137,7 @@ def test_other_brokers_are_called_by_tcp() -> None:
     async def scenario(world: World) -> None:
         broker = await start_broker(world)
         elsewhere = within(world, broker.handlers)
-        elsewhere._here = lambda: ("other", 9092)
+        elsewhere._local_address = lambda: ("other", 9092)
         transport = await elsewhere.dial(*ADDRESS, 1.0)
         assert not isinstance(transport, InProcessTransport)
         answer = await transport.call(METADATA, 12, MetadataRequest(topics=None), 1.0)

@@ -33,9 +33,9 @@ def root() -> Iterator[None]:
     root.setLevel(level)
 
 
-def begin(style: LogLineFormat, who: str = "", level: str = "info") -> io.StringIO:
+def begin(style: LogLineFormat, process_name: str = "", level: str = "info") -> io.StringIO:
     stream = io.StringIO()
-    configure(level, style, who, stream)
+    configure(level, style, process_name, stream)
     return stream
 
 
@@ -127,7 +127,7 @@ def test_the_memory_of_complaints_is_bounded() -> None:
     repetitions = RepetitionFilter()
     for line in range(5000):
         assert repetitions.filter(complaint(0.0, line))
-    assert len(repetitions._places) <= 1000
+    assert len(repetitions._sites) <= 1000
 
 
 @pytest.mark.parametrize("style", ["text", "json"])

@@ -43,7 +43,7 @@ def test_other_hosts_are_let_in_when_it_is_said() -> None:
 
 def test_a_single_server_knows_of_no_others(tmp_path: Path, port: int) -> None:
     (node,) = prepare_ensemble(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
-    assert node.shown == f"127.0.0.1:{port}"
+    assert node.client_address == f"127.0.0.1:{port}"
     config = config_of(tmp_path, 1)
     assert config["clientPort"] == str(port)
     assert config["dataDir"] == str(tmp_path / "node-1")

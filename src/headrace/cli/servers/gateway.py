@@ -53,7 +53,7 @@ def gateway(
     from headrace.server.settings import GatewaySettings
 
     try:
-        told = GatewaySettings.of(
+        told = GatewaySettings.from_options(
             bootstrap=bootstrap,
             http=http,
             http_hosts=tuple(http_hosts),

@@ -28,12 +28,12 @@ class BrokerMetrics:
         self.http: HttpServer | None = None
         self.loop_lag = LoopLag(clock)
         self._broker = broker
-        self._door = kafka_server
+        self._kafka_server = kafka_server
         self._clock = clock
         self._started = clock.monotonic()
         self._page = b""
-        self._made: float | None = None
-        self._making = asyncio.Lock()
+        self._scraped_at: float | None = None
+        self._scraping = asyncio.Lock()
         self._oldest: OldestMessages | None = None
 
     def checks(self) -> dict[str, str | None]:
@@ -48,10 +48,10 @@ class BrokerMetrics:
 
     async def page(self) -> bytes:
         """Return the metrics in the Prometheus text format."""
-        async with self._making:
-            if self._made is None or self._clock.monotonic() - self._made >= _FRESH_SECONDS:
+        async with self._scraping:
+            if self._scraped_at is None or self._clock.monotonic() - self._scraped_at >= _FRESH_SECONDS:
                 self._page = await self._scrape()
-                self._made = self._clock.monotonic()
+                self._scraped_at = self._clock.monotonic()
             return self._page
 
     async def _scrape(self) -> bytes:
@@ -65,7 +65,7 @@ class BrokerMetrics:
 
         out, broker, yield_turn = Exposition(), self._broker, CooperativeYield(self._clock)
         add_process(out, self._clock, self._started, self.loop_lag)
-        add_kafka(out, broker.handlers, self._door)
+        add_kafka(out, broker.handlers, self._kafka_server)
         if self.http is not None:
             add_http(out, self.http.listener)
             add_pushes(out, self.http.pushes())

@@ -228,7 +228,7 @@ def test_a_pull_that_waited_is_not_answered_with_messages_after_its_token_was_re
 def test_a_publish_whose_body_is_complete_after_its_token_was_revoked_stores_nothing() -> None:
     async def scenario(harness: RestHarness) -> None:
         reach = BrokerHealth(harness.cluster)
-        await reach.look()
+        await reach.probe()
         gateway = GatewayApplication(harness.application, reach)
         applications: tuple[ClosableApplication, ...] = (harness.application, gateway)
         operator = await harness.token("manage:*")

@@ -55,13 +55,13 @@ class MetricsPage:
         assert match, line
         what, name, text = match.groups()
         if what == "HELP":
-            assert name not in self.helps, f"{name} stands in two places"
+            assert name not in self.helps, f"{name} stats in two places"
             assert not re.search(r"\\[^\\n]", text), "in a help only backslashes and ends of lines are escaped"
             self.helps[name] = text
         else:
             assert text in _KINDS
             assert name in self.helps, f"{name} has no help before its type"
-            assert name not in self.kinds, f"{name} stands in two places"
+            assert name not in self.kinds, f"{name} stats in two places"
             self.kinds[name] = text
             self._family = name
 
@@ -71,12 +71,12 @@ class MetricsPage:
         name, text, number = match.groups()
         kind = self.kinds[self._family]
         base = re.sub("_(bucket|sum|count)$", "", name) if kind == "histogram" else name
-        assert base == self._family, f"{name} stands among {self._family}"
+        assert base == self._family, f"{name} stats among {self._family}"
         found = _LABEL.findall(text or "")
         assert _LABEL.sub("", text or "") == "", text
-        assert len({label for label, _ in found}) == len(found), f"a label stands twice in {line}"
+        assert len({label for label, _ in found}) == len(found), f"a label stats twice in {line}"
         key = name, frozenset((label, _unescaped(value)) for label, value in found)
-        assert key not in self.samples, f"{line} stands there twice"
+        assert key not in self.samples, f"{line} stats there twice"
         value = self.samples[key] = float(number)
         assert math.isfinite(value), line
         if kind == "counter":
