@@ -55,7 +55,9 @@ class OffsetReset:
 
 @click.command()
 @click.argument("name", metavar="GROUP")
-@click.option("--to", "to", metavar="PLACE", help="earliest, latest, a time (ISO 8601 or ms), or a duration: 2h-ago.")
+@click.option(
+    "--to", "to", metavar="POSITION", help="earliest, latest, a time (ISO 8601 or ms), or a duration: 2h-ago."
+)
 @click.option("--shift", type=int, metavar="N", help="Shift forward by N records, or back if negative.")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="Reset to this offset.")
 @click.option("--from-file", type=click.File("r"), metavar="FILE", help="Read lines TOPIC,PARTITION,OFFSET from FILE.")
@@ -84,26 +86,26 @@ def reset(
     Only shows the changes unless --execute is given. To back up the current offsets:
     `headrace group reset GROUP --all-topics --shift 0 --export > offsets.csv`.
     """
-    if sum(aim is not None for aim in (to, shift, to_offset, from_file)) != 1:
+    if sum(option is not None for option in (to, shift, to_offset, from_file)) != 1:
         raise click.UsageError("specify exactly one of --to, --shift, --to-offset and --from-file")
     if (from_file is not None) + bool(topics) + all_topics != 1:
         raise click.UsageError(
             "specify the partitions with --topic TOPIC[:P,...] or --all-topics, unless --from-file is given"
         )
-    places = None if from_file is None else read_offsets(from_file)
+    offsets = None if from_file is None else read_offsets(from_file)
     chosen = [parse_partitions(text) for text in topics]
-    where = None if to is None else parse_reset_position(to)
+    position = None if to is None else parse_reset_position(to)
 
     async def work(cluster: Cluster) -> Sequence[OffsetReset]:
         admin = GroupAdmin(cluster)
         await admin.check_empty(name)
-        targets = None if all_topics else set(places) if places is not None else await _targets(cluster, chosen)
+        targets = None if all_topics else set(offsets) if offsets is not None else await _targets(cluster, chosen)
         before = await admin.positions(name, targets)
-        if where is not None:
-            places_found = await resolve_offsets(cluster, [lag.target for lag in before], where)
-            moves = plan_resets(before, places_found)
+        if position is not None:
+            resolved = await resolve_offsets(cluster, [lag.target for lag in before], position)
+            moves = plan_resets(before, resolved)
         else:
-            moves = plan_resets(before, places or _target_offsets(before, shift, to_offset))
+            moves = plan_resets(before, offsets or _target_offsets(before, shift, to_offset))
         if execute:
             await admin.move(name, {move.before.target: move.new for move in moves if move.new is not None})
         return moves
@@ -116,19 +118,19 @@ def reset(
     )
 
 
-def plan_resets(before: Sequence[PartitionLag], places: Mapping[TopicPartition, int]) -> Sequence[OffsetReset]:
+def plan_resets(before: Sequence[PartitionLag], offsets: Mapping[TopicPartition, int]) -> Sequence[OffsetReset]:
     """Plan the moves to these offsets, limited to the log; a partition without a target offset is not changed."""
-    return [_offset_reset(lag, places.get(lag.target)) for lag in before]
+    return [_clamped_reset(lag, offsets.get(lag.target)) for lag in before]
 
 
-def _offset_reset(lag: PartitionLag, wanted: int | None) -> OffsetReset:
-    if wanted is None:
+def _clamped_reset(lag: PartitionLag, target: int | None) -> OffsetReset:
+    if target is None:
         return OffsetReset(lag, None, "no committed offset to shift")
-    if wanted < lag.start:
-        return OffsetReset(lag, lag.start, f"{wanted} is before the start of the log")
-    if wanted > lag.end:
-        return OffsetReset(lag, lag.end, f"{wanted} is after the end of the log")
-    return OffsetReset(lag, wanted, None)
+    if target < lag.start:
+        return OffsetReset(lag, lag.start, f"{target} is before the start of the log")
+    if target > lag.end:
+        return OffsetReset(lag, lag.end, f"{target} is after the end of the log")
+    return OffsetReset(lag, target, None)
 
 
 def _target_offsets(
@@ -162,17 +164,17 @@ def parse_partitions(text: str) -> tuple[str, Set[int] | None]:
 
 def read_offsets(lines: Iterable[str]) -> dict[TopicPartition, int]:
     """Parse lines TOPIC,PARTITION,OFFSET, the format of kafka-consumer-groups."""
-    places: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for number, line in enumerate(lines, 1):
         fields = [field.strip().strip('"') for field in line.split(",")]
         if fields == [""]:
             continue
         if len(fields) != 3 or not fields[0] or not all(f.isascii() and f.isdigit() for f in fields[1:]):
             raise click.UsageError(f"--from-file: line {number} is not TOPIC,PARTITION,OFFSET: {line.strip()!r}")
-        places[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
-    if not places:
+        offsets[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
+    if not offsets:
         raise click.UsageError("--from-file: the file contains no offsets")
-    return places
+    return offsets
 
 
 async def _targets(cluster: Cluster, chosen: Sequence[tuple[str, Set[int] | None]]) -> Set[TopicPartition]:

@@ -55,10 +55,10 @@ def create(
 
     async def work(cluster: Cluster) -> tuple[str, str, int | None]:
         expires_ms = None if expires is None else cluster.clock.now_ms() + expires
-        made = await TokenAdmin(cluster).create(
+        created = await TokenAdmin(cluster).create(
             name, scopes, expires_ms=expires_ms, requests_per_second=rate, burst=burst
         )
-        return *made, expires_ms
+        return *created, expires_ms
 
     token_id, text, expires_ms = with_cluster(server, work)
     if wants_json(output):

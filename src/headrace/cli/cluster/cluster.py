@@ -42,15 +42,15 @@ def info(server: str, output: str | None) -> None:
         admin = ClusterAdmin(cluster)
         return await admin.members(), await admin.places()
 
-    members, places = with_cluster(server, work)
-    rows = _broker_rows(members, places)
+    members, assignments = with_cluster(server, work)
+    rows = _broker_rows(members, assignments)
     controller = members.controller_id if members.controller_id in members.brokers else None
     if wants_json(output):
-        summary = {"cluster_id": members.cluster_id, "controller": controller, "partitions": len(places)}
+        summary = {"cluster_id": members.cluster_id, "controller": controller, "partitions": len(assignments)}
         echo(to_json(summary | {"brokers": rows}))
         return
     who = "none" if controller is None else f"broker {controller}"
-    echo(f"cluster {members.cluster_id}  controller {who}  {len(places)} partitions", "")
+    echo(f"cluster {members.cluster_id}  controller {who}  {len(assignments)} partitions", "")
     print_table(rows, ("broker", "address", "rack", "leaders", "replicas", "state"))
 
 
@@ -62,21 +62,21 @@ def health(server: str, output: str | None) -> int:
 
     async def work(cluster: Cluster) -> tuple[ClusterMembers, Sequence[PartitionReplicas], Sequence[HealthProblem]]:
         admin = ClusterAdmin(cluster)
-        members, places = await admin.members(), await admin.places()
-        wanted = await admin.min_insync(place.target.topic for place in places)
-        return members, places, find_problems(members, places, wanted)
+        members, assignments = await admin.members(), await admin.places()
+        wanted = await admin.min_insync(assignment.target.topic for assignment in assignments)
+        return members, assignments, find_problems(members, assignments, wanted)
 
-    members, places, findings = with_cluster(server, work)
+    members, assignments, problems = with_cluster(server, work)
     rows = [
-        {"problem": found.problem, "subject": found.subject, "detail": found.detail, "grave": found.is_grave}
-        for found in findings
+        {"problem": problem.problem, "subject": problem.subject, "detail": problem.detail, "grave": problem.is_critical}
+        for problem in problems
     ]
     if rows or wants_json(output):
         print_rows(rows, ("problem", "subject", "detail"), output)
-    is_ill = any(found.is_grave for found in findings)
-    verdict = "unhealthy" if is_ill else "healthy"
-    print_status(f"the cluster is {verdict}: {len(members.brokers)} brokers up, {len(places)} partitions")
-    return FAILED if is_ill else 0
+    is_unhealthy = any(problem.is_critical for problem in problems)
+    verdict = "unhealthy" if is_unhealthy else "healthy"
+    print_status(f"the cluster is {verdict}: {len(members.brokers)} brokers up, {len(assignments)} partitions")
+    return FAILED if is_unhealthy else 0
 
 
 @cluster.command()
@@ -87,11 +87,13 @@ def health(server: str, output: str | None) -> int:
 @output_option
 def partitions(topics: Sequence[str], under_replicated: bool, offline: bool, server: str, output: str | None) -> None:
     """Show leaders and replicas of the partitions of the TOPICs, or of all topics."""
-    places = with_cluster(server, lambda cluster: ClusterAdmin(cluster).places(topics))
+    assignments = with_cluster(server, lambda cluster: ClusterAdmin(cluster).places(topics))
     rows = [
-        _partition_row(place)
-        for place in places
-        if not (under_replicated or offline) or (under_replicated and place.behind) or (offline and place.is_offline)
+        _partition_row(assignment)
+        for assignment in assignments
+        if not (under_replicated or offline)
+        or (under_replicated and assignment.behind)
+        or (offline and assignment.is_offline)
     ]
     print_rows(rows, _PARTITION_COLUMNS, output)
 
@@ -148,34 +150,34 @@ def elect_leader(
 
     async def work(cluster: Cluster) -> tuple[Sequence[TopicPartition], PartitionErrors]:
         admin = ClusterAdmin(cluster)
-        places = [
-            place
-            for place in await admin.places([] if topic is None else [topic])
-            if place.target.partition == partition or (partition is None and _needs_election(place, unclean))
+        assignments = [
+            assignment
+            for assignment in await admin.places([] if topic is None else [topic])
+            if assignment.target.partition == partition or (partition is None and _needs_election(assignment, unclean))
         ]
-        targets = [place.target for place in places]
+        targets = [assignment.target for assignment in assignments]
         return targets, await (admin.elect_unclean(targets) if unclean else admin.prefer(targets))
 
-    targets, refused = with_cluster(server, work)
+    targets, errors = with_cluster(server, work)
     rows = [
-        {"topic": target.topic, "partition": target.partition, "result": _result(target, refused)} for target in targets
+        {"topic": target.topic, "partition": target.partition, "result": _result(target, errors)} for target in targets
     ]
     print_rows(rows, ("topic", "partition", "result"), output)
     if not rows:
         print_status("no election needed: every partition has its preferred leader")
-    return FAILED if any(not isinstance(error, ElectionNotNeeded) for error in refused.values()) else 0
+    return FAILED if any(not isinstance(error, ElectionNotNeeded) for error in errors.values()) else 0
 
 
-def _needs_election(place: PartitionReplicas, unclean: bool) -> bool:
+def _needs_election(assignment: PartitionReplicas, unclean: bool) -> bool:
     if unclean:
-        return place.is_offline
+        return assignment.is_offline
     return (
-        place.leader != place.replicas[0] and owner_of(place.target.topic) is None
+        assignment.leader != assignment.replicas[0] and owner_of(assignment.target.topic) is None
     )  # a co-located topic follows its owner
 
 
-def _result(target: TopicPartition, refused: PartitionErrors) -> str:
-    error = refused.get(target)
+def _result(target: TopicPartition, errors: PartitionErrors) -> str:
+    error = errors.get(target)
     return "elected" if error is None else error.message
 
 
@@ -183,8 +185,8 @@ async def _held_replicas(admin: ClusterAdmin, node_id: int) -> int:
     return replicas_per_broker(await admin.places()).get(node_id, 0)
 
 
-def _broker_rows(members: ClusterMembers, places: Sequence[PartitionReplicas]) -> list[dict[str, Any]]:
-    held, led = replicas_per_broker(places), Counter(place.leader for place in places)
+def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplicas]) -> list[dict[str, Any]]:
+    held, led = replicas_per_broker(assignments), Counter(assignment.leader for assignment in assignments)
     rows = []
     for node_id in sorted(members.brokers.keys() | held.keys()):
         broker = members.brokers.get(node_id)
@@ -201,15 +203,15 @@ def _broker_rows(members: ClusterMembers, places: Sequence[PartitionReplicas]) -
     return rows
 
 
-def _partition_row(place: PartitionReplicas) -> dict[str, Any]:
+def _partition_row(assignment: PartitionReplicas) -> dict[str, Any]:
     return {
-        "topic": place.target.topic,
-        "partition": place.target.partition,
-        "leader": None if place.is_offline else place.leader,
-        "epoch": place.leader_epoch,
-        "replicas": place.replicas,
-        "in_sync": place.in_sync,
-        "eligible": place.eligible,
-        "adding": place.adding,
-        "removing": place.removing,
+        "topic": assignment.target.topic,
+        "partition": assignment.target.partition,
+        "leader": None if assignment.is_offline else assignment.leader,
+        "epoch": assignment.leader_epoch,
+        "replicas": assignment.replicas,
+        "in_sync": assignment.in_sync,
+        "eligible": assignment.eligible,
+        "adding": assignment.adding,
+        "removing": assignment.removing,
     }

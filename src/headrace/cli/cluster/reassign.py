@@ -1,6 +1,8 @@
-"""headrace cluster reassign: plan moves, carry them out, show their progress.
+"""`headrace cluster reassign`: plan moves of replicas, execute them, show their progress.
 
-The old replicas are removed only after the new ones are in sync, so a cancelled reassignment loses no data.
+- A plan is read from a file in Kafka's format, or computed to spread partitions evenly over brokers.
+- The old replicas are removed only after the new ones are in sync, so a cancelled reassignment loses no data.
+- Ctrl-C ends the wait for an operation, not the operation.
 """
 
 from __future__ import annotations
@@ -33,9 +35,6 @@ from headrace.model.errors import InvalidReplicationFactor
 from headrace.model.names import owner_of
 from headrace.model.partition_record import NO_EPOCH
 
-# Plan reassignments: read a plan in Kafka's format, or spread partitions over brokers. Pure.
-
-
 Reassignments = Mapping[TopicPartition, Sequence[int]]
 
 
@@ -66,10 +65,10 @@ def read_plan(data: bytes) -> Reassignments:
     return moves
 
 
-def spread_over(places: Iterable[PartitionReplicas], brokers: Iterable[BrokerView]) -> Reassignments:
+def spread_over(assignments: Iterable[PartitionReplicas], brokers: Iterable[BrokerView]) -> Reassignments:
     """Return a small set of moves that spreads these partitions evenly over exactly these brokers."""
-    current = {place.target: target_replicas(place) for place in places}
-    usable = {
+    current = {assignment.target: target_replicas(assignment) for assignment in assignments}
+    candidates = {
         broker.node_id: BrokerRecord(
             node_id=broker.node_id,
             epoch=NO_EPOCH,
@@ -79,36 +78,33 @@ def spread_over(places: Iterable[PartitionReplicas], brokers: Iterable[BrokerVie
         )
         for broker in brokers
     }
-    return balance_replicas(current, usable)
+    return balance_replicas(current, candidates)
 
 
-def target_replicas(place: PartitionReplicas) -> tuple[int, ...]:
+def target_replicas(assignment: PartitionReplicas) -> tuple[int, ...]:
     """Return the replicas of a partition after the reassignment in progress."""
-    return tuple(node_id for node_id in place.replicas if node_id not in place.removing)
-
-
-# Wait for an operation of the cluster, with a progress bar on a terminal. Ctrl-C ends the wait, not the operation.
+    return tuple(node_id for node_id in assignment.replicas if node_id not in assignment.removing)
 
 
 _POLL_SECONDS = 0.5
 
 
-async def wait_until_none(left: Callable[[], Awaitable[int]], what: str) -> None:
-    """Wait until `left` returns 0."""
-    rest = total = await left()
+async def wait_until_none(count_remaining: Callable[[], Awaitable[int]], what: str) -> None:
+    """Wait until `count_remaining` returns 0, with a progress bar on a terminal."""
+    remaining = total = await count_remaining()
     try:
         with click.progressbar(length=total, label=what, file=sys.stderr) as bar:
-            while rest:
+            while remaining:
                 await asyncio.sleep(_POLL_SECONDS)
-                rest = await left()
-                bar.update(max(0, total - rest - bar.pos))  # the total may grow while we wait
+                remaining = await count_remaining()
+                bar.update(max(0, total - remaining - bar.pos))  # the total may grow while we wait
     except asyncio.CancelledError:
         print_status("the operation continues; `headrace cluster reassign status` shows its progress")
         raise
 
 
 _BYTES_PER_MEGABYTE = 1_000_000
-_LIFT = "remove the throttle afterwards with `headrace cluster reassign throttle off`"
+_REMOVE_THROTTLE = "remove the throttle afterwards with `headrace cluster reassign throttle off`"
 
 
 class BrokersType(click.ParamType[tuple[int, ...]]):
@@ -190,21 +186,21 @@ def reassign(
 
     async def work(cluster: Cluster) -> tuple[list[dict[str, Any]], PartitionErrors]:
         admin = ClusterAdmin(cluster)
-        places = {place.target: place for place in await admin.places(topics)}
+        assignments = {assignment.target: assignment for assignment in await admin.places(topics)}
         if plan is not None:
-            moves = _checked_moves(_read(plan), places.keys(), topics)
+            moves = _checked_moves(_read(plan), assignments.keys(), topics)
         else:
             members = await admin.members()
-            nodes = to if to is not None else _remaining(members, places.values(), added, removed)
-            own = [place for target, place in places.items() if _moves_by_itself(target, topics)]
-            moves = _spread(own, [_usable(members, node_id) for node_id in nodes])
-        refused = {} if dry_run else await _begin(admin, moves, throttle, wait=wait)
-        return [_move_row(places[target], moves[target], refused, dry_run) for target in sorted(moves)], refused
+            nodes = to if to is not None else _target_brokers(members, assignments.values(), added, removed)
+            own = [assignment for target, assignment in assignments.items() if _is_movable(target, topics)]
+            moves = _spread(own, [_available_broker(members, node_id) for node_id in nodes])
+        errors = {} if dry_run else await _start(admin, moves, throttle, wait=wait)
+        return [_move_row(assignments[target], moves[target], errors, dry_run) for target in sorted(moves)], errors
 
-    rows, refused = with_cluster(server, work)
+    rows, errors = with_cluster(server, work)
     print_rows(rows, ("topic", "partition", "replicas", "target", "result"), output)
-    print_status(_summary(len(rows), len(refused), throttle, wait=wait, dry_run=dry_run))
-    return FAILED if refused else 0
+    print_status(_summary(len(rows), len(errors), throttle, wait=wait, dry_run=dry_run))
+    return FAILED if errors else 0
 
 
 @reassign.command()
@@ -229,15 +225,15 @@ def cancel(topics: Sequence[str], server: str) -> int:
         moving = [
             target
             for target in await admin.moves()
-            if _moves_by_itself(target, topics) and (not topics or target.topic in topics)
+            if _is_movable(target, topics) and (not topics or target.topic in topics)
         ]
         return len(moving), await admin.move(dict.fromkeys(moving))
 
-    count, refused = with_cluster(server, work)
-    for target, error in refused.items():
+    count, errors = with_cluster(server, work)
+    for target, error in errors.items():
         print_status(f"{target}: {error.message}")
-    print_status(f"{count - len(refused)} moves cancelled")
-    return FAILED if refused else 0
+    print_status(f"{count - len(errors)} moves cancelled")
+    return FAILED if errors else 0
 
 
 @reassign.command("throttle")
@@ -249,39 +245,43 @@ def set_throttle(rate: int, server: str) -> None:
     print_status(f"throttle set to {rate / _BYTES_PER_MEGABYTE:g} MB/s on every broker" if rate else "throttle removed")
 
 
-async def _begin(admin: ClusterAdmin, moves: Reassignments, throttle: int | None, *, wait: bool) -> PartitionErrors:
+async def _start(admin: ClusterAdmin, moves: Reassignments, throttle: int | None, *, wait: bool) -> PartitionErrors:
     if not moves:
         return {}
     if throttle is not None:
         await admin.throttle(throttle or None)
-    refused = await admin.move(moves)
+    errors = await admin.move(moves)
     if wait:
-        await _wait(admin, {target: moves[target] for target in moves if target not in refused})
+        await _wait(admin, {target: moves[target] for target in moves if target not in errors})
         if throttle:
             await admin.throttle(None)
-    return refused
+    return errors
 
 
 async def _wait(admin: ClusterAdmin, moves: Reassignments) -> None:
-    async def left() -> int:
+    async def count_remaining() -> int:
         return len((await admin.moves()).keys() & moves.keys())
 
-    await wait_until_none(left, "partitions moving")
-    there = {place.target: place.replicas for place in await admin.places({target.topic for target in moves})}
-    astray = [target for target, replicas in moves.items() if there.get(target) != tuple(replicas)]
-    if astray:
+    await wait_until_none(count_remaining, "partitions moving")
+    current = {
+        assignment.target: assignment.replicas for assignment in await admin.places({target.topic for target in moves})
+    }
+    unmoved = [target for target, replicas in moves.items() if current.get(target) != tuple(replicas)]
+    if unmoved:
         raise CommandFailed(
-            f"{len(astray)} of {len(moves)} partitions do not have their target replicas, for example {astray[0]}: "
+            f"{len(unmoved)} of {len(moves)} partitions do not have their target replicas, for example {unmoved[0]}: "
             "the moves were cancelled or changed meanwhile; `headrace cluster partitions` shows the replicas"
         )
 
 
 async def _status(cluster: Cluster) -> list[dict[str, Any]]:
     admin = ClusterAdmin(cluster)
-    moving = [place for place in await admin.places() if place.is_moving]
+    moving = [assignment for assignment in await admin.places() if assignment.is_moving]
     members = await admin.members()
-    nodes = {node_id for place in moving for node_id in (place.leader, *place.adding)} & members.brokers.keys()
-    targets = [place.target for place in moving]
+    nodes = {
+        node_id for assignment in moving for node_id in (assignment.leader, *assignment.adding)
+    } & members.brokers.keys()
+    targets = [assignment.target for assignment in moving]
     sizes = {node_id: await admin.sizes(node_id, targets) for node_id in sorted(nodes)}
 
     def size(node_id: int, target: TopicPartition) -> int:
@@ -289,15 +289,15 @@ async def _status(cluster: Cluster) -> list[dict[str, Any]]:
 
     return [
         {
-            "topic": place.target.topic,
-            "partition": place.target.partition,
-            "replicas": place.replicas,
-            "adding": place.adding,
-            "removing": place.removing,
-            "copied_bytes": sum(size(node_id, place.target) for node_id in place.adding),
-            "size_bytes": size(place.leader, place.target) * len(place.adding),
+            "topic": assignment.target.topic,
+            "partition": assignment.target.partition,
+            "replicas": assignment.replicas,
+            "adding": assignment.adding,
+            "removing": assignment.removing,
+            "copied_bytes": sum(size(node_id, assignment.target) for node_id in assignment.adding),
+            "size_bytes": size(assignment.leader, assignment.target) * len(assignment.adding),
         }
-        for place in moving
+        for assignment in moving
     ]
 
 
@@ -308,7 +308,7 @@ def _read(plan: BinaryIO) -> Reassignments:
         raise CommandFailed(f"{plan.name} cannot be used: {error}") from None
 
 
-def _moves_by_itself(target: TopicPartition, topics: Sequence[str]) -> bool:
+def _is_movable(target: TopicPartition, topics: Sequence[str]) -> bool:
     """Leave out co-located topics, which follow their owner. If requested by name, the controller rejects them."""
     return owner_of(target.topic) is None or target.topic in topics
 
@@ -323,22 +323,23 @@ def _checked_moves(moves: Reassignments, known: Collection[TopicPartition], topi
     return chosen
 
 
-def _spread(places: Collection[PartitionReplicas], brokers: Collection[BrokerView]) -> Reassignments:
+def _spread(assignments: Collection[PartitionReplicas], brokers: Collection[BrokerView]) -> Reassignments:
     try:
-        return spread_over(places, brokers)
+        return spread_over(assignments, brokers)
     except InvalidReplicationFactor:
-        most = max(len(target_replicas(place)) for place in places)
+        replicas_max = max(len(target_replicas(assignment)) for assignment in assignments)
         raise CommandFailed(
-            f"{most} replicas do not fit on {len(brokers)} brokers; add brokers, or use --plan to reduce the replicas"
+            f"{replicas_max} replicas do not fit on {len(brokers)} brokers; "
+            "add brokers, or use --plan to reduce the replicas"
         ) from None
 
 
-def _remaining(
-    members: ClusterMembers, places: Collection[PartitionReplicas], added: Sequence[int], removed: Sequence[int]
+def _target_brokers(
+    members: ClusterMembers, assignments: Collection[PartitionReplicas], added: Sequence[int], removed: Sequence[int]
 ) -> Sequence[int]:
     """Return the brokers that hold replicas, plus the added and minus the removed ones. A broker that is down may come
     back: its replicas are not moved unless it is in `removed`."""
-    holding = {node_id for place in places for node_id in target_replicas(place)}.difference(removed)
+    holding = {node_id for assignment in assignments for node_id in target_replicas(assignment)}.difference(removed)
     for node_id in sorted(holding - members.brokers.keys()):
         raise CommandFailed(
             f"broker {node_id} holds replicas but is down; start it, or move them with --remove-broker {node_id}"
@@ -347,7 +348,7 @@ def _remaining(
     return sorted(staying.union(added).difference(removed))
 
 
-def _usable(members: ClusterMembers, node_id: int) -> BrokerView:
+def _available_broker(members: ClusterMembers, node_id: int) -> BrokerView:
     broker = members.brokers.get(node_id)
     if broker is None:
         raise CommandFailed(f"broker {node_id} is not up; `headrace cluster info` lists the brokers")
@@ -357,25 +358,25 @@ def _usable(members: ClusterMembers, node_id: int) -> BrokerView:
 
 
 def _move_row(
-    place: PartitionReplicas, target: Sequence[int], refused: PartitionErrors, dry_run: bool
+    assignment: PartitionReplicas, target: Sequence[int], errors: PartitionErrors, dry_run: bool
 ) -> dict[str, Any]:
-    error = refused.get(place.target)
+    error = errors.get(assignment.target)
     return {
-        "topic": place.target.topic,
-        "partition": place.target.partition,
-        "replicas": target_replicas(place),
+        "topic": assignment.target.topic,
+        "partition": assignment.target.partition,
+        "replicas": target_replicas(assignment),
         "target": target,
         "result": "not begun" if dry_run else "begun" if error is None else error.message,
     }
 
 
-def _summary(count: int, refused: int, throttle: int | None, *, wait: bool, dry_run: bool) -> str:
+def _summary(count: int, errors: int, throttle: int | None, *, wait: bool, dry_run: bool) -> str:
     if not count:
         return "nothing to move: all partitions have their target replicas"
     if dry_run:
         return f"{count} partitions would move (--dry-run)"
     if wait:
-        return f"{count - refused} partitions have been moved"
-    return f"{count - refused} partitions are moving; `headrace cluster reassign status` shows the progress" + (
-        f"; {_LIFT}" if throttle else ""
+        return f"{count - errors} partitions have been moved"
+    return f"{count - errors} partitions are moving; `headrace cluster reassign status` shows the progress" + (
+        f"; {_REMOVE_THROTTLE}" if throttle else ""
     )

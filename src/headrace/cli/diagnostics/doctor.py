@@ -53,10 +53,10 @@ def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None
     """Check that the folder is writable, its free space, and the latency of an fsync."""
     disk = disk or SystemDisk()
     clock = clock or SystemClock()
-    there = folder
-    while not disk.exists(there):
-        there = os.path.dirname(os.path.abspath(there))
-    probe = os.path.join(there, ".headrace-doctor")
+    existing = folder
+    while not disk.exists(existing):
+        existing = os.path.dirname(os.path.abspath(existing))
+    probe = os.path.join(existing, ".headrace-doctor")
     try:
         milliseconds = _fsync_milliseconds(disk, clock, probe)
     except (HeadraceError, OSError) as error:
@@ -64,13 +64,13 @@ def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None
             CheckResult(
                 "fail",
                 "data folder",
-                f"cannot write to {there}: {error}",
+                f"cannot write to {existing}: {error}",
                 "choose another folder with --data, or grant this user write permission",
             )
         ]
     return [
-        CheckResult("ok", "data folder", f"{there} is writable"),
-        _check_space(there, disk.free_bytes(there), disk.total_bytes(there)),
+        CheckResult("ok", "data folder", f"{existing} is writable"),
+        _check_space(existing, disk.free_bytes(existing), disk.total_bytes(existing)),
         _check_fsync(milliseconds),
     ]
 
@@ -114,7 +114,7 @@ def check_clock(clock: Clock | None = None) -> CheckResult:
 async def check_port(subject: str, address: Address) -> CheckResult:
     """Check whether a broker could listen on the address."""
     try:
-        listener = await SystemNetwork().listen(*address, lambda link: link.close())
+        listener = await SystemNetwork().listen(*address, lambda stream: stream.close())
     except OSError as error:
         return CheckResult(
             "warn", subject, f"cannot listen on {address}: {error.strerror or error}", "choose another port"
@@ -133,12 +133,12 @@ async def check_broker(server: str) -> list[CheckResult]:
         except HeadraceError as error:
             step = "start a broker with `headrace serve`, or specify another one with --server HOST:PORT"
             return [CheckResult("fail", "broker", error.message, step)]
-        findings = [
+        results = [
             CheckResult("ok", "broker", f"{address} responds; cluster {view.cluster_id}, {len(view.nodes)} broker(s)"),
             _check_versions(transport),
         ]
-        findings += [await _check_advertised(cluster, node_id) for node_id in sorted(view.nodes)]
-    return findings
+        results += [await _check_advertised(cluster, node_id) for node_id in sorted(view.nodes)]
+    return results
 
 
 async def _check_advertised(cluster: Cluster, node_id: int) -> CheckResult:
@@ -222,45 +222,45 @@ def doctor(data: str, http: str, server: str, output: str | None) -> int:
         http_address = parse_address(http, 8080)
     except ValueError as error:
         raise click.UsageError(f"--http: {error}") from None
-    findings = run(_run_checks(data, http_address, server))
+    results = run(_run_checks(data, http_address, server))
     if wants_json(output):
-        print_json(_row(finding) for finding in findings)
+        print_json(_row(result) for result in results)
     else:
-        for finding in findings:
-            _print(finding)
-    return _exit_code(findings)
+        for result in results:
+            _print(result)
+    return _exit_code(results)
 
 
 async def _run_checks(data: str, http: Address, server: str) -> list[CheckResult]:
-    findings = [*check_data(data), *check_strays(data), check_descriptors(), check_clock()]
+    results = [*check_data(data), *check_strays(data), check_descriptors(), check_clock()]
     broker = await check_broker(server)
-    findings += broker
-    answered = broker[0].verdict != "fail"
-    if not answered:
+    results += broker
+    is_reachable = broker[0].verdict != "fail"
+    if not is_reachable:
         kafka = parse_address(server.split(",", maxsplit=1)[0])
-        findings += [await check_port("kafka port", kafka), await check_port("http port", http)]
-    return findings
+        results += [await check_port("kafka port", kafka), await check_port("http port", http)]
+    return results
 
 
-def _print(finding: CheckResult) -> None:
-    verdict = f"{finding.verdict:<4}"
+def _print(result: CheckResult) -> None:
+    verdict = f"{result.verdict:<4}"
     if "NO_COLOR" not in os.environ:
-        verdict = click.style(verdict, fg=_COLOURS[finding.verdict])
-    step = f"; {finding.next_step}" if finding.next_step else ""
-    echo(f"{verdict}  {finding.subject}: {finding.what}{step}")
+        verdict = click.style(verdict, fg=_COLOURS[result.verdict])
+    step = f"; {result.next_step}" if result.next_step else ""
+    echo(f"{verdict}  {result.subject}: {result.what}{step}")
 
 
-def _row(finding: CheckResult) -> dict[str, Any]:
+def _row(result: CheckResult) -> dict[str, Any]:
     return {
-        "verdict": finding.verdict,
-        "subject": finding.subject,
-        "what": finding.what,
-        "next_step": finding.next_step,
+        "verdict": result.verdict,
+        "subject": result.subject,
+        "what": result.what,
+        "next_step": result.next_step,
     }
 
 
-def _exit_code(findings: Iterable[CheckResult]) -> int:
-    failed = {finding.subject for finding in findings if finding.verdict == "fail"}
+def _exit_code(results: Iterable[CheckResult]) -> int:
+    failed = {result.subject for result in results if result.verdict == "fail"}
     if not failed:
         return 0
     return UNREACHABLE if failed == {"broker"} else FAILED

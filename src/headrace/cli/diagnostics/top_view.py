@@ -1,4 +1,11 @@
-"""What headrace top shows: rows from metrics, drawn on the terminal."""
+"""The data and the display of `headrace top`: sample the cluster, compute rows from two samples, draw them.
+
+- A sample is taken over the wire protocol and, if HTTP addresses are given, from the `/metrics` pages of brokers.
+- A failure of one part does not fail the sample: the part is missing, and `troubles` contains the reason.
+- A rate is the change between two samples. Unknown values are None: rates of the first sample and of objects that were
+  just created or recreated, and values from a broker's metrics if those were not requested.
+- The screen has a summary line and one table per kind of object, truncated to the terminal.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +29,16 @@ from headrace.model.errors import HeadraceError
 from headrace.model.names import is_internal
 from headrace.model.safe_text import escaped
 
-# A broker's own numbers, read from its `/metrics`: what the wire protocol does not tell.
-
-
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
-_SECONDS = 2.0
+_SCRAPE_SECONDS = 2.0
 
 Labels = Mapping[str, str]
 
 
 class MetricsPage:
-    """By name, in the order of the page."""
+    """The samples of a page in the Prometheus text format, by name."""
 
     def __init__(self, text: str) -> None:
         self._by_name: dict[str, list[tuple[Labels, float]]] = {}
@@ -48,13 +52,13 @@ class MetricsPage:
         return iter(self._by_name.get(name, ()))
 
     def value(self, name: str) -> float | None:
-        """Of a family without labels, or the sum of one with."""
+        """Return the value of a family without labels, or the sum over all labels."""
         found = self._by_name.get(name)
         return None if found is None else sum(value for _, value in found)
 
 
 async def scrape(address: str) -> MetricsPage:
-    """Raises OSError if there is nobody, ValueError if what is there is no page of metrics."""
+    """Fetch the metrics of a broker; raise OSError if it is unreachable, ValueError if the page is invalid."""
     return MetricsPage(await asyncio.to_thread(_get, f"http://{address}/metrics"))
 
 
@@ -65,8 +69,8 @@ def _get(url: str) -> str:
     token = os.environ.get("HEADRACE_TOKEN")
     request = Request(url, headers={"authorization": f"Bearer {token}"} if token else {})
     try:
-        with urlopen(request, timeout=_SECONDS) as answer:
-            return str(answer.read().decode())
+        with urlopen(request, timeout=_SCRAPE_SECONDS) as response:
+            return str(response.read().decode())
     except URLError as error:
         raise error.reason if isinstance(error.reason, OSError) else error from None
 
@@ -75,13 +79,8 @@ def _unescaped(value: str) -> str:
     return re.sub(r'\\[\\"n]', lambda match: _ESCAPED[match[0]], value)
 
 
-# Sample the state of the cluster for `headrace top`, over the wire protocol and, if available, from metrics.
-#
-# A failure of one part does not fail the sample: the part is missing, and `troubles` contains the reason.
-
-
 GROUPS_MAX = 200  # the maximum number of groups to describe, which takes two requests each
-_ASKED_AT_ONCE = 16
+_CONCURRENT_REQUESTS = 16
 _TIMEOUT_SECONDS = 3.0
 _SHARE = "share"
 
@@ -155,21 +154,21 @@ async def _collect_groups(cluster: Cluster, sample: ClusterSample) -> None:
     # The backlog of share groups is shown with their subscriptions.
     listed = [group for group in await admin.list() if group.kind.lower() != _SHARE]
     sample.skipped_groups = max(len(listed) - GROUPS_MAX, 0)
-    places = asyncio.Semaphore(_ASKED_AT_ONCE)
+    slots = asyncio.Semaphore(_CONCURRENT_REQUESTS)
 
-    async def see(group: ListedGroup) -> None:
-        async with places:
+    async def describe(group: ListedGroup) -> None:
+        async with slots:
             try:
                 members = (await admin.describe(group.group)).members
                 commits = await committed(cluster, group.group)
             except HeadraceError:
-                return  # it has just ended, or its coordinator moves
+                return  # the group was deleted, or its coordinator is moving
         offsets = {target: commit.offset for target, commit in commits.items()}
         sample.groups[group.group] = GroupSample(group.state, len(members), offsets)
 
     async with asyncio.TaskGroup() as tasks:
         for group in listed[:GROUPS_MAX]:
-            tasks.create_task(see(group))
+            tasks.create_task(describe(group))
 
 
 async def _collect_subscriptions(cluster: Cluster, sample: ClusterSample) -> None:
@@ -178,12 +177,6 @@ async def _collect_subscriptions(cluster: Cluster, sample: ClusterSample) -> Non
 
 async def _collect_metrics(address: str, sample: ClusterSample) -> None:
     sample.metrics[address] = await scrape(address)
-
-
-# Compute the rows of brokers, topics, groups and subscriptions from two samples. Plain functions.
-#
-# A rate is the change between the two samples. Unknown values are None: rates of the first sample and of objects that
-# were just created or recreated, and values from a broker's metrics if those were not requested.
 
 
 Sort = Literal["lag", "rate", "age", "name"]
@@ -293,11 +286,8 @@ def broker_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[R
         }
         address = own.get(node_id)
         if address is not None:
-            current, previous_page = (
-                sample.metrics[address],
-                None if previous is None else previous.metrics.get(address),
-            )
-            row |= _process_row(current, previous_page, _seconds(sample, previous))
+            previous_page = None if previous is None else previous.metrics.get(address)
+            row |= _process_row(sample.metrics[address], previous_page, _seconds(sample, previous))
         rows.append(row)
     return rows
 
@@ -317,8 +307,8 @@ def _node_of(samples: MetricsPage) -> int | None:
 
 
 def _rate(current: MetricsPage, previous_page: MetricsPage | None, name: str, seconds: float) -> float | None:
-    one, other = current.value(name), None if previous_page is None else previous_page.value(name)
-    return None if one is None or other is None or not seconds else max(one - other, 0.0) / seconds
+    value, before = current.value(name), None if previous_page is None else previous_page.value(name)
+    return None if value is None or before is None or not seconds else max(value - before, 0.0) / seconds
 
 
 def _mean_ms(current: MetricsPage, previous_page: MetricsPage | None, name: str) -> float | None:
@@ -369,10 +359,10 @@ def _topic_rates(sample: ClusterSample, previous: ClusterSample | None, name: st
         return rates
     for address, samples in sample.metrics.items():
         if address in previous.metrics:
-            previous_page = {labels["topic"]: value for labels, value in previous.metrics[address].all(name)}
+            before = {labels["topic"]: value for labels, value in previous.metrics[address].all(name)}
             for labels, value in samples.all(name):
                 topic = labels["topic"]
-                rates[topic] += max(value - previous_page.get(topic, 0.0), 0.0) / seconds
+                rates[topic] += max(value - before.get(topic, 0.0), 0.0) / seconds
     return rates
 
 
@@ -387,7 +377,7 @@ def group_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Ro
     seconds = _seconds(sample, previous)
     rows: list[Row] = []
     for name, group in sample.groups.items():
-        previous_page = None if previous is None else previous.groups.get(name)
+        before = None if previous is None else previous.groups.get(name)
         lags = [
             max(sample.ends[target] - offset, 0) for target, offset in group.commits.items() if target in sample.ends
         ]
@@ -399,7 +389,7 @@ def group_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Ro
                 "lag": sum(lags) if lags else None,
                 "out_per_s": _change(
                     sum(group.commits.values()),
-                    None if previous_page is None else sum(previous_page.commits.values()),
+                    None if before is None else sum(before.commits.values()),
                     seconds,
                 ),
             }
@@ -411,10 +401,8 @@ def group_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Ro
 
 
 def subscription_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Row]:
-    current, previous_page = (
-        _by_subscription(sample.backlogs),
-        _by_subscription(() if previous is None else previous.backlogs),
-    )
+    current = _by_subscription(sample.backlogs)
+    before = _by_subscription(() if previous is None else previous.backlogs)
     seconds = _seconds(sample, previous)
     rows: list[Row] = []
     for (name, topic), backlogs in current.items():
@@ -422,7 +410,7 @@ def subscription_rows(sample: ClusterSample, previous: ClusterSample | None) -> 
             sum(getattr(one, field) for one in backlogs) for field in ("backlog", "leased", "waiting", "dying")
         )
         oldest = [one.oldest_ms for one in backlogs if one.oldest_ms is not None]
-        settled_before = previous_page.get((name, topic))
+        backlogs_before = before.get((name, topic))
         rows.append(
             {
                 "subscription": name,
@@ -434,7 +422,7 @@ def subscription_rows(sample: ClusterSample, previous: ClusterSample | None) -> 
                 "dying": dying,
                 "oldest_s": max(sample.now_ms - min(oldest), 0) / 1000 if oldest else None,
                 "acks_per_s": _change(
-                    _settled(backlogs), None if settled_before is None else _settled(settled_before), seconds
+                    _settled(backlogs), None if backlogs_before is None else _settled(backlogs_before), seconds
                 ),
             }
         )
@@ -457,14 +445,11 @@ def _seconds(sample: ClusterSample, previous: ClusterSample | None) -> float:
     return 0.0 if previous is None else sample.at - previous.at
 
 
-def _change(current: int | None, previous_page: int | None, seconds: float) -> float | None:
+def _change(current: int | None, previous: int | None, seconds: float) -> float | None:
     """Return the change per second; None if the value decreased, because of a seek or a recreation."""
-    if current is None or previous_page is None or seconds <= 0:
+    if current is None or previous is None or seconds <= 0:
         return None
-    return max(current - previous_page, 0) / seconds
-
-
-# The screen of `headrace top`: a summary line and a table per kind of object, truncated to the terminal.
+    return max(current - previous, 0) / seconds
 
 
 _CLEAR_LINE, _HOME, _CLEAR_BELOW = "\x1b[K", "\x1b[H", "\x1b[J"

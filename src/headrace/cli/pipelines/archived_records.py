@@ -62,11 +62,11 @@ async def print_archived(found: Sequence[ArchivedRange], printer: Printer, count
     printed = 0
     out = sys.stdout.buffer
     try:
-        for stretch in found:
-            _print_gaps(stretch)
-            reading = stretch.catalogue.read(stretch.target.partition, stretch.start, stretch.archived_to)
+        for part in found:
+            _print_gaps(part)
+            batches = part.catalogue.read(part.target.partition, part.start, part.archived_to)
             # In a thread, so that Ctrl-C is handled while the archive is read.
-            while (batch := await asyncio.to_thread(next, reading, None)) is not None:
+            while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 rows = batch if count is None else batch.slice(0, count - printed)
                 out.writelines(map(printer, _records(rows)))
                 out.flush()
@@ -110,32 +110,32 @@ async def _archived_range(
     if first is None or archived_to is None:
         assert log is not None
         first = archived_to = log[0]
-    low = first if log is None else min(first, log[0])
-    high = archived_to if log is None else max(archived_to, log[1])
+    start_bound = first if log is None else min(first, log[0])
+    end_bound = archived_to if log is None else max(archived_to, log[1])
     match where.kind:
         case "after_start":
-            start = low + where.number
+            start = start_bound + where.number
         case "before_end":
-            start = high - where.number
+            start = end_bound - where.number
         case "time":
-            start = await _at_time(cluster, catalogue, target, log is not None, where.number, high)
+            start = await _at_time(cluster, catalogue, target, log is not None, where.number, end_bound)
         case _:
             start = where.number
-    start = min(high, max(low, start))
+    start = min(end_bound, max(start_bound, start))
     return ArchivedRange(
-        target, catalogue, start, archived_to, high if log is None else log[0], None if log is None else high
+        target, catalogue, start, archived_to, end_bound if log is None else log[0], None if log is None else end_bound
     )
 
 
 async def _at_time(
-    cluster: Cluster, catalogue: ArchiveCatalogue, target: TopicPartition, has_log: bool, time_ms: int, high: int
+    cluster: Cluster, catalogue: ArchiveCatalogue, target: TopicPartition, has_log: bool, time_ms: int, end_bound: int
 ) -> int:
     """Return the offset of the first record at or after the time, in the archive or else in the log."""
     offset = await asyncio.to_thread(_archived_at, catalogue, target.partition, time_ms)
     if offset is not None or not has_log:
-        return high if offset is None else offset
+        return end_bound if offset is None else offset
     found = (await find_offsets(cluster, {target: time_ms}))[target].offset
-    return found if found >= 0 else high
+    return found if found >= 0 else end_bound
 
 
 def _archived_at(catalogue: ArchiveCatalogue, partition: int, time_ms: int) -> int | None:
@@ -146,19 +146,19 @@ def _archived_at(catalogue: ArchiveCatalogue, partition: int, time_ms: int) -> i
         if file.timestamp_max is None or file.timestamp_max < time_ms:
             continue
         for batch in catalogue.read(partition, file.first, file.last + 1, ["offset", "timestamp"]):
-            late = pc.greater_equal(batch.column("timestamp").cast(pa.int64()), time_ms * 1000)
-            at = pc.index(late, True).as_py()
-            if at >= 0:
-                return int(batch.column("offset")[at].as_py())
+            is_late = pc.greater_equal(batch.column("timestamp").cast(pa.int64()), time_ms * 1000)
+            index = pc.index(is_late, True).as_py()
+            if index >= 0:
+                return int(batch.column("offset")[index].as_py())
     return None
 
 
-def _print_gaps(stretch: ArchivedRange) -> None:
-    position = stretch.start
-    for file in stretch.catalogue.files(stretch.target.partition, stretch.start, stretch.archived_to):
-        _print_gap(stretch.target, position, file.first)
+def _print_gaps(part: ArchivedRange) -> None:
+    position = part.start
+    for file in part.catalogue.files(part.target.partition, part.start, part.archived_to):
+        _print_gap(part.target, position, file.first)
         position = file.last + 1
-    _print_gap(stretch.target, max(position, stretch.archived_to), stretch.log_start)
+    _print_gap(part.target, max(position, part.archived_to), part.log_start)
 
 
 def _print_gap(target: TopicPartition, start: int, end: int) -> None:

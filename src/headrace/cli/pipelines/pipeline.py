@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _POLL_SECONDS = 0.5
-_SHOWN = ("name", "job", "mode", "state", "done", "lag", "updated", "note")
+_LIST_COLUMNS = ("name", "job", "mode", "state", "done", "lag", "updated", "note")
 _BAD_STATES = ("failed", "died")
 
 
@@ -141,10 +141,10 @@ def run(
     from headrace.pipeline.runner import run_pipeline
 
     with _failures():
-        wanted = _read(target, changes, master, brokers)
-        outcome = run_pipeline(wanted, mode)
-    _show_outcome(wanted.name, outcome, output)
-    return 0 if outcome.ok else FAILED
+        pipeline_settings = _read(target, changes, master, brokers)
+        result = run_pipeline(pipeline_settings, mode)
+    _print_result(pipeline_settings.name, result, output)
+    return 0 if result.ok else FAILED
 
 
 @pipeline.command("list")
@@ -156,7 +156,7 @@ def list_pipelines(folder: str, output: str | None) -> None:
 
     with _failures():
         rows = [_row(listed) for listed in pipelines_in(Path(folder))]
-    print_rows(rows, _SHOWN, output)
+    print_rows(rows, _LIST_COLUMNS, output)
 
 
 @pipeline.command()
@@ -230,8 +230,8 @@ def _read(target: str, changes: Sequence[str], master: str | None, brokers: str 
     from headrace.pipeline.jobs import JOBS
     from headrace.pipeline.settings import pipeline_of_job, read_pipeline
 
-    said = [("spark.master", master), ("pipeline.brokers", brokers)]
-    changes = [*changes, *(f"{key}={value}" for key, value in said if value is not None)]
+    overrides = [("spark.master", master), ("pipeline.brokers", brokers)]
+    changes = [*changes, *(f"{key}={value}" for key, value in overrides if value is not None)]
     default = os.environ.get("HEADRACE_SERVER") or SERVER_DEFAULT
     if target in JOBS and not Path(target).is_file():
         return pipeline_of_job(target, changes, brokers=default)
@@ -277,13 +277,13 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-def _show_outcome(name: str, outcome: JobResult, output: str | None) -> None:
+def _print_result(name: str, result: JobResult, output: str | None) -> None:
     if wants_json(output):
-        print_json([{"pipeline": name, "ok": outcome.ok, "summary": outcome.summary, **outcome.figures}])
+        print_json([{"pipeline": name, "ok": result.ok, "summary": result.summary, **result.figures}])
         return
-    echo(*f"{name}: {outcome.summary}".split("\n"))
-    if outcome.figures:
-        print_table([{"figure": key, "value": value} for key, value in outcome.figures.items()], ("figure", "value"))
+    echo(*f"{name}: {result.summary}".split("\n"))
+    if result.figures:
+        print_table([{"figure": key, "value": value} for key, value in result.figures.items()], ("figure", "value"))
 
 
 @contextmanager

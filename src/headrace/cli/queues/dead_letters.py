@@ -101,7 +101,7 @@ def show(topic: str, ids: Sequence[str], server: str) -> None:
         async for letter, state in queue.letters(selection):
             echo(to_json(_row(letter, state) | envelope_of(letter.record)))
 
-    _with_queue(server, topic, work, are_named=True)
+    _with_queue(server, topic, work, ids_given=True)
 
 
 @dlq.command()
@@ -146,13 +146,13 @@ def redrive(
     rules = RedriveOptions(to, rate, max_redrives)
     if not dry_run and not ids:
         confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes)
-    outcome = _with_queue(
+    result = _with_queue(
         server,
         topic,
         lambda queue: queue.redrive(selection, rules, dry_run=dry_run, tell=_print_progress),
-        are_named=bool(ids),
+        ids_given=bool(ids),
     )
-    _print_result(outcome, "would be redriven" if dry_run else "redriven")
+    _print_result(result, "would be redriven" if dry_run else "redriven")
 
 
 @dlq.command()
@@ -177,35 +177,35 @@ def discard(
     selection = _selection(topic, ids, wanted, everything=everything)
     if not dry_run:
         confirm(f"Discard the selected dead letters of {topic}?", yes)
-    outcome = _with_queue(
+    result = _with_queue(
         server,
         topic,
         lambda queue: queue.discard(selection, dry_run=dry_run, tell=_print_progress),
-        are_named=bool(ids),
+        ids_given=bool(ids),
     )
-    _print_result(outcome, "would be discarded" if dry_run else "discarded")
+    _print_result(result, "would be discarded" if dry_run else "discarded")
 
 
 def _with_queue(
-    server: str, topic: str, work: Callable[[DeadLetterQueue], Awaitable[T]], *, are_named: bool = False
+    server: str, topic: str, work: Callable[[DeadLetterQueue], Awaitable[T]], *, ids_given: bool = False
 ) -> T | None:
     """Return the result of `work`. If the topic has no dead-letter topic yet, return None with a message to the user,
-    or raise a failure if the command names dead letters by id (`are_named`)."""
+    or raise a failure if the command names dead letters by id (`ids_given`)."""
 
-    async def found(cluster: Cluster) -> T | None:
+    async def run(cluster: Cluster) -> T | None:
         queue = DeadLetterQueue(cluster, topic)
         try:
             await cluster.topic(queue.name)
         except UnknownTopicOrPartition:
             owner = queue.name.removesuffix(DEAD_LETTER_SUFFIX)
             await cluster.topic(owner)  # if the topic itself is missing, the error must name it
-            if are_named:
+            if ids_given:
                 raise CommandFailed(f"topic {owner} has no dead letters, so the ids do not exist") from None
             print_status(f"topic {owner} has no dead letters")
             return None
         return await work(queue)
 
-    return with_cluster(server, found)
+    return with_cluster(server, run)
 
 
 async def _topics(cluster: Cluster) -> list[dict[str, Any]]:
@@ -252,24 +252,20 @@ def _shown(value: bytes | None) -> str | None:
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
 
 
-def _print_progress(outcome: RedriveResult) -> None:
+def _print_progress(result: RedriveResult) -> None:
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r{outcome.settled} of {outcome.chosen}")
+        sys.stderr.write(f"\r{result.settled} of {result.chosen}")
         sys.stderr.flush()
 
 
-def _print_result(outcome: RedriveResult | None, verdict: str) -> None:
-    if outcome is None:
+def _print_result(result: RedriveResult | None, verdict: str) -> None:
+    if result is None:
         return
     if sys.stderr.isatty():
         sys.stderr.write("\r")
-    for letter_id, why in outcome.refused:
+    for letter_id, why in result.refused:
         print_status(f"{letter_id} was not settled: {why}")
-    others = (
-        f"; {outcome.settled_before} were settled before, or are being settled by another process"
-        if outcome.settled_before
-        else ""
-    )
-    print_status(f"{outcome.settled} of {outcome.chosen} {verdict}{others}")
-    if outcome.refused:
-        raise CommandFailed(f"{len(outcome.refused)} dead letters were not settled; `headrace dlq show` prints them")
+    others = f"; {result.settled_before} were settled before, or are being settled by another process"
+    print_status(f"{result.settled} of {result.chosen} {verdict}{others if result.settled_before else ''}")
+    if result.refused:
+        raise CommandFailed(f"{len(result.refused)} dead letters were not settled; `headrace dlq show` prints them")

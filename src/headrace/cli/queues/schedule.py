@@ -92,11 +92,11 @@ def add(
             partition=partition,
         )
 
-    where = with_cluster(server, work)
+    message_id = with_cluster(server, work)
     if wants_json(output):
-        print_rows([{"id": str(where)}], ("id",), output)
+        print_rows([{"id": str(message_id)}], ("id",), output)
     else:
-        echo(str(where))
+        echo(str(message_id))
 
 
 @schedule.command("list")
@@ -127,13 +127,13 @@ def list_messages(topic: str, count: int, server: str, output: str | None) -> No
 @server_option
 def cancel(ids: Sequence[str], yes: bool, server: str) -> None:
     """Cancel delayed messages."""
-    wheres = [_id(text) for text in ids]
+    message_ids = [_id(text) for text in ids]
     confirm(f"Cancel {', '.join(ids)}?", yes)
 
     async def work(cluster: Cluster) -> None:
-        for where in wheres:
-            await Schedule(cluster, topic_of(where)).cancel(where)
-            print_status(f"{where} cancelled")
+        for message_id in message_ids:
+            await Schedule(cluster, topic_of(message_id)).cancel(message_id)
+            print_status(f"{message_id} cancelled")
 
     with_cluster(server, work)
 
@@ -145,17 +145,17 @@ def cancel(ids: Sequence[str], yes: bool, server: str) -> None:
 @server_option
 def move(id_: str, delay: str | None, deliver_at: str | None, server: str) -> None:
     """Change when a message is due; a repeating message continues from the new time."""
-    where = _id(id_)
+    message_id = _id(id_)
     when = _when(delay, deliver_at, None, None)
     if when is None:
         raise click.UsageError("specify when the message is due: --delay or --deliver-at")
 
     async def work(cluster: Cluster) -> int:
         due_ms = when.due_ms if when.due_ms is not None else cluster.clock.now_ms() + (when.delay_ms or 0)
-        await Schedule(cluster, topic_of(where)).move(where, due_ms)
+        await Schedule(cluster, topic_of(message_id)).move(message_id, due_ms)
         return due_ms
 
-    print_status(f"{where} is due {local_time(with_cluster(server, work))}")
+    print_status(f"{message_id} is due {local_time(with_cluster(server, work))}")
 
 
 async def ensure_owner(cluster: Cluster, topic: str) -> None:
@@ -194,11 +194,11 @@ def _when(delay: str | None, deliver_at: str | None, every: str | None, cron: st
 
 def _id(text: str) -> MessageId:
     try:
-        where = message_id_from_text(text)
-        topic_of(where)
+        message_id = message_id_from_text(text)
+        topic_of(message_id)
     except HeadraceError as error:
         raise click.UsageError(error.message) from None
-    return where
+    return message_id
 
 
 def _row(message: ScheduledMessage) -> dict[str, Any]:

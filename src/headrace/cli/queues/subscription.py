@@ -28,13 +28,13 @@ _LIST_COLUMNS = ("subscription", "topic", "partitions", *_COUNTS, "oldest")
 _PARTITION_COLUMNS = ("topic", "partition", "floor", "end", *_COUNTS, "oldest")
 _FLOOR_COLUMNS = ("topic", "partition", "floor")
 _AGO = "-ago"
-_NO_PLACE = "is not a position; write start, end, N, @TIME or 2h-ago"
+_INVALID_POSITION = "is not a position; write start, end, N, @TIME or 2h-ago"
 
 
 class PositionType(click.ParamType[Position]):
     """start, end, an offset, @TIME (ISO 8601 or ms), or a duration such as 2h-ago."""
 
-    name = "place"
+    name = "position"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
         if isinstance(value, Position):
@@ -97,7 +97,7 @@ def list_subscriptions(server: str, output: str | None) -> None:
     """List subscriptions and their backlogs."""
     backlogs = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).list())
     by_topic = groupby(backlogs, key=lambda one: (one.subscription, one.target.topic))
-    print_rows([_sum_row(*key, list(some)) for key, some in by_topic], _LIST_COLUMNS, output)
+    print_rows([_sum_row(*key, list(group)) for key, group in by_topic], _LIST_COLUMNS, output)
 
 
 @subscription.command()
@@ -177,13 +177,13 @@ def parse_position(text: str, now_ms: int) -> Position:
     except ValueError:
         if text.startswith("@"):
             raise
-        raise ValueError(f"{text!r} {_NO_PLACE}") from None
+        raise ValueError(f"{text!r} {_INVALID_POSITION}") from None
     if where.kind == "time":
         return Position(timestamp_ms=where.number)
     if where.kind == "offset":
         return Position(where.number)
     if where.number:
-        raise ValueError(f"{text!r} {_NO_PLACE}")
+        raise ValueError(f"{text!r} {_INVALID_POSITION}")
     return Position(START if where.kind == "after_start" else END)
 
 

@@ -45,8 +45,8 @@ def peek(topic: str, name: str, count: int, server: str, output: str | None) -> 
         rows: list[dict[str, Any]] = []
         async with aclosing(SubscriptionAdmin(cluster).peek(topic, name)) as peeked:
             async for record, status in peeked:
-                place = MessageId(record.topic, record.partition, record.offset)
-                row = {"id": str(place), "state": status.state, "attempts": status.attempts}
+                message_id = MessageId(record.topic, record.partition, record.offset)
+                row = {"id": str(message_id), "state": status.state, "attempts": status.attempts}
                 rows.append(row | _content(record, output))
                 if len(rows) == count:
                     break
@@ -121,15 +121,15 @@ def ack(
         raise click.UsageError("--nack and --reject exclude each other")
     if delay_ms is not None and not nacks:
         raise click.UsageError("--delay requires --nack")
-    how = SettleItem(
+    settlement = SettleItem(
         how=NACK if nacks else REJECT if rejects else ACK,
         delay_ms=_UNSET if delay_ms is None else delay_ms,
         reason=reason,
     )
     found = [_receipt(text) for text in receipts]
-    refused = with_cluster(server, lambda cluster: settle(cluster, name, found, how))
-    print_status(f"{len(found) - len(refused)} of {len(found)} messages settled")
-    _print_failed(refused)
+    failed = with_cluster(server, lambda cluster: settle(cluster, name, found, settlement))
+    print_status(f"{len(found) - len(failed)} of {len(found)} messages settled")
+    _print_failed(failed)
 
 
 @click.command()
@@ -140,11 +140,11 @@ def ack(
 def status(message: str, names: Sequence[str], server: str, output: str | None) -> None:
     """Show the status of the message ID (<topic>:<partition>:<offset>) in each subscription."""
     try:
-        place = message_id_from_text(message)
+        message_id = message_id_from_text(message)
     except InvalidRequest as error:
         raise click.UsageError(error.message) from None
-    statuses = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).status(place, names or None))
-    print_rows([_status_row(place, one) for one in statuses], _STATUS_COLUMNS, output)
+    statuses = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).status(message_id, names or None))
+    print_rows([_status_row(message_id, one) for one in statuses], _STATUS_COLUMNS, output)
 
 
 def _receipt(text: str) -> LeaseReceipt:
@@ -154,32 +154,32 @@ def _receipt(text: str) -> LeaseReceipt:
         raise click.UsageError(error.message) from None
 
 
-def _print_failed(refused: Sequence[FailedSettlement]) -> None:
-    if not refused:
+def _print_failed(failed: Sequence[FailedSettlement]) -> None:
+    if not failed:
         return
-    for one in refused:
+    for one in failed:
         print_status(f"{one.receipt.id}: {one.error.message}")
-    raise CommandFailed(f"{len(refused)} messages were not settled; their leases may have expired")
+    raise CommandFailed(f"{len(failed)} messages were not settled; their leases may have expired")
 
 
 def _message_row(message: LeasedMessage, output: str | None) -> dict[str, Any]:
-    place = message.id
+    message_id = message.id
     record = ConsumedRecord(
-        place.topic,
-        place.partition,
-        place.offset,
+        message_id.topic,
+        message_id.partition,
+        message_id.offset,
         message.timestamp_ms,
         message.key,
         message.value,
         message.headers,
     )
-    row = {"receipt": str(message.receipt), "id": str(place), "attempt": message.attempt}
+    row = {"receipt": str(message.receipt), "id": str(message_id), "attempt": message.attempt}
     return row | {"leased_until": local_time(message.leased_until_ms)} | _content(record, output)
 
 
-def _status_row(place: MessageId, one: SubscriptionStatus) -> dict[str, Any]:
+def _status_row(message_id: MessageId, one: SubscriptionStatus) -> dict[str, Any]:
     return {
-        "id": str(place),
+        "id": str(message_id),
         "subscription": one.subscription,
         "state": one.state,
         "attempts": one.attempts,
@@ -202,5 +202,5 @@ def _shown(data: bytes | None) -> str | None:
     if data is None:
         return None
     text = data.decode("utf-8", "backslashreplace")
-    text = "".join(sign if sign.isprintable() else " " for sign in text)
+    text = "".join(char if char.isprintable() else " " for char in text)
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."

@@ -53,7 +53,7 @@ def gateway(
     from headrace.server.settings import GatewaySettings
 
     try:
-        told = GatewaySettings.from_options(
+        settings = GatewaySettings.from_options(
             bootstrap=bootstrap,
             http=http,
             http_hosts=tuple(http_hosts),
@@ -74,4 +74,4 @@ def gateway(
 
     gc.freeze()
     gc.enable()
-    return run_gateway(told)
+    return run_gateway(settings)

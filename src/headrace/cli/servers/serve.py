@@ -95,7 +95,7 @@ def serve(
     from headrace.server.settings import ServeSettings, parse_address, read_config_file, tls_files
 
     try:
-        told = ServeSettings(
+        serve_settings = ServeSettings(
             data=data,
             kafka=parse_address(kafka, "--kafka"),
             http=parse_address(http, "--http"),
@@ -117,7 +117,7 @@ def serve(
         )
     except HeadraceError as error:
         raise click.UsageError(error.message) from None
-    return _serve_one(told) if brokers is None else _serve_several(told, brokers)
+    return _serve_one(serve_settings) if brokers is None else _serve_several(serve_settings, brokers)
 
 
 def _serve_one(settings: ServeSettings) -> int:

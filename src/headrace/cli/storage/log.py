@@ -186,10 +186,10 @@ def dump(
         else:
             assert path is not None
             segments = _segments_at(path)
-        reading = _SegmentReader(segments, from_offset)
-        rows = reading.record_rows() if records else reading.batch_rows()
+        reader = _SegmentReader(segments, from_offset)
+        rows = reader.record_rows() if records else reader.batch_rows()
         _print(islice(rows, limit), RECORD_COLUMNS if records else BATCH_COLUMNS, json_wanted)
-    return FAILED if reading.damaged else 0
+    return FAILED if reader.damaged else 0
 
 
 @log.command()
@@ -202,23 +202,23 @@ def verify(data: Path, topic: str | None, output: str | None) -> int:
     Prints every defect with its position; the exit code is 1 if anything is damaged. Stop the broker first: while it
     runs, the end of a log that is being written may appear torn.
     """
-    checks = []
+    verifiers = []
     with _file_errors():
         folder = DataFolder(data)
         if folder.in_use:
             print_status(f"a broker is using {folder.path}: the ends of its logs may appear torn")
         for found in folder.logs(topic):
-            check = LogVerifier(found, folder.flushed_offset(found.key))
-            check.run()
-            checks.append(check)
-    rows = [_fault_row(check, flaw) for check in checks for flaw in check.faults]
+            verifier = LogVerifier(found, folder.flushed_offset(found.key))
+            verifier.run()
+            verifiers.append(verifier)
+    rows = [_fault_row(verifier, fault) for verifier in verifiers for fault in verifier.faults]
     if rows:
         print_rows(rows, ("log", "verdict", "file", "position", "offset", "what"), output)
-    damaged = sum(not flaw.torn for check in checks for flaw in check.faults)
+    damaged = sum(not fault.torn for verifier in verifiers for fault in verifier.faults)
     print_status(
-        f"{len(checks)} logs, {sum(check.segments for check in checks)} segments, "
-        f"{sum(check.batches for check in checks)} batches, {sum(check.records for check in checks)} records, "
-        f"{sum(check.size_bytes for check in checks)} bytes checked: "
+        f"{len(verifiers)} logs, {sum(one.segments for one in verifiers)} segments, "
+        f"{sum(one.batches for one in verifiers)} batches, {sum(one.records for one in verifiers)} records, "
+        f"{sum(one.size_bytes for one in verifiers)} bytes checked: "
         + (f"{damaged} damaged places" if damaged else "no damage")
     )
     return FAILED if damaged else 0
@@ -299,12 +299,12 @@ def _shown(value: Any) -> Any:
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _fault_row(check: LogVerifier, flaw: LogFault) -> Row:
+def _fault_row(verifier: LogVerifier, fault: LogFault) -> Row:
     return {
-        "log": check.log.name,
-        "verdict": "torn" if flaw.torn else "damaged",
-        "file": str(flaw.path),
-        "position": flaw.position,
-        "offset": flaw.offset,
-        "what": flaw.what,
+        "log": verifier.log.name,
+        "verdict": "torn" if fault.torn else "damaged",
+        "file": str(fault.path),
+        "position": fault.position,
+        "offset": fault.offset,
+        "what": fault.what,
     }

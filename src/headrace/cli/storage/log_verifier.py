@@ -42,7 +42,7 @@ class LogFault:
 
 
 class LogVerifier:
-    """Checks one log; `flaws` and the counts are the result."""
+    """Checks one log; `faults` and the counts are the result."""
 
     def __init__(self, log: LogFolder, flushed_offset: int | None) -> None:
         self.log = log
@@ -51,7 +51,7 @@ class LogVerifier:
         self.batches = 0
         self.records = 0
         self.size_bytes = 0
-        self._promised = flushed_offset  # the minimum end of the log; None if unknown
+        self._flushed_to = flushed_offset  # the minimum end of the log; None if unknown
         self._next_offset: int | None = None  # the expected base offset of the next batch, if known
         self._following: int | None = None  # the base offset of the next segment, if there is one
         self._torn = False
@@ -79,7 +79,7 @@ class LogVerifier:
                 self.faults.append(LogFault(path, 0, None, "the checkpoint is incomplete or damaged"))
             else:
                 newest = checkpoint
-                self._promised = max(checkpoint.offset, self._promised or 0)
+                self._flushed_to = max(checkpoint.offset, self._flushed_to or 0)
         marks = {mark.base_offset: mark for mark in newest.segments} if newest is not None else {}
         for path in self.log.segments():
             mark = marks.get(int(path.stem))
@@ -139,30 +139,30 @@ class LogVerifier:
         if header.base_offset == self._following:
             yield f"the batch contains offset {self._following} of the next segment"
         try:
-            sealed = batch.sealed()
+            payload = batch.crc_payload()
             # A follower replicates a compacted log, with or without gaps between the batches.
             if gaps is not None or header.record_count < header.last_offset_delta + 1:
                 yield from _sparse_faults(batch)
                 return
             if header.record_count != header.last_offset_delta + 1:
                 yield f"{header.record_count} records, but a last offset delta of {header.last_offset_delta}"
-            check_records(sealed, header, size_bytes_max=UNPACKED_BYTES_MAX)
+            check_records(payload, header, size_bytes_max=UNPACKED_BYTES_MAX)
         except HeadraceError as error:
             yield error.message
 
     def _add_fault(self, path: Path, position: int, what: str) -> None:
         offset = self._next_offset
-        self._torn = self._promised is not None and offset is not None and offset >= self._promised
-        unpromised = self._torn or (position > 0 and offset == self._following)
-        self.faults.append(LogFault(path, position, offset, what, unpromised))
+        self._torn = self._flushed_to is not None and offset is not None and offset >= self._flushed_to
+        is_torn = self._torn or (position > 0 and offset == self._following)
+        self.faults.append(LogFault(path, position, offset, what, is_torn))
 
     def _check_end(self) -> None:
         start = 0
         if (self.log.path / START_OFFSET).exists():
             start = read_start_offset(SystemDisk(), str(self.log.path))
         end = max(self._next_offset or 0, start)
-        if self._promised is not None and end < self._promised:
-            what = f"the log ends at offset {end}, but was flushed up to {self._promised}"
+        if self._flushed_to is not None and end < self._flushed_to:
+            what = f"the log ends at offset {end}, but was flushed up to {self._flushed_to}"
             self.faults.append(LogFault(self.log.path, 0, end, what))
 
 
@@ -193,11 +193,11 @@ class _IndexVerifier:
         self._next = 0
 
     def check_batch(self, batch: StoredBatch) -> Iterator[LogFault]:
-        due = self._entry_of(batch, self._base_offset)
-        while self._next < len(self._entries) and self._entries[self._next][1] <= due[1]:
-            found = self._entries[self._next]
-            if found != due:
-                yield self._fault(f"entry {self._next} is {found}, but the entry of the batch is {due}")
+        expected = self._entry_of(batch, self._base_offset)
+        while self._next < len(self._entries) and self._entries[self._next][1] <= expected[1]:
+            entry = self._entries[self._next]
+            if entry != expected:
+                yield self._fault(f"entry {self._next} is {entry}, but the entry of the batch is {expected}")
             self._next += 1
 
     def end(self) -> Iterator[LogFault]:

@@ -41,14 +41,14 @@ class StoredBatch(NamedTuple):
     header: BatchHeader
     data: memoryview
 
-    def sealed(self) -> bytes:
+    def crc_payload(self) -> bytes:
         """The bytes that the checksum covers; raises CorruptMessage if it does not match."""
         return check_crc(self.data, self.header)
 
     @property
     def fault(self) -> str | None:
         try:
-            self.sealed()
+            self.crc_payload()
         except CorruptMessage as error:
             return error.message
         return None
@@ -63,7 +63,7 @@ class StoredBatch(NamedTuple):
 
 
 def stored_batches(path: Path) -> Iterator[StoredBatch]:
-    """Yield every batch with its position; raise Unreadable where no batch can begin."""
+    """Yield every batch with its position; raise UnreadableBatch where no batch can begin."""
     with path.open("rb", buffering=_READ_BYTES) as file:
         size = os.fstat(file.fileno()).st_size
         position = 0

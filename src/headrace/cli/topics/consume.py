@@ -36,7 +36,7 @@ _POLL_SECONDS = 0.1
     "--offset",
     "where",
     type=StartPositionType(),
-    metavar="WHERE",
+    metavar="POSITION",
     help="Start position: start (default), end, N, +N, -N or @TIME.",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as -o start.")
@@ -45,7 +45,9 @@ _POLL_SECONDS = 0.1
 )
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end of the log as of the start of the command.")
-@click.option("-f", "--format", "template", metavar="FORMAT", help=r"For example '%t %p %o %k %s\n'; see docs/cli.md.")
+@click.option(
+    "-f", "--format", "format_string", metavar="FORMAT", help=r"For example '%t %p %o %k %s\n'; see docs/cli.md."
+)
 @click.option("-K", "--key-separator", metavar="SEP", help="Print KEY SEP VALUE.")
 @click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON object.")
 @click.option("--from-archive", "archive", metavar="PATH", help="Read this archive first, then the log.")
@@ -60,7 +62,7 @@ def consume(
     partitions: Sequence[int],
     count: int | None,
     exit_at_end: bool,
-    template: str | None,
+    format_string: str | None,
     key_separator: str | None,
     as_json: bool,
     archive: str | None,
@@ -80,7 +82,7 @@ def consume(
     if group is not None and (partitions or (where is not None and where not in (FROM_START, FROM_END))):
         raise click.UsageError("with -g the group determines what to read: only -o start or end is allowed, and no -p")
     begin = FROM_START if from_beginning or where is None else where
-    printer = choose_printer(template, key_separator, as_json)
+    printer = choose_printer(format_string, key_separator, as_json)
 
     async def work(cluster: Cluster) -> int:
         settings = ConsumerSettings(
@@ -123,9 +125,9 @@ async def _consume_archive(
     from headrace.cli.pipelines.archived_records import archived_ranges, print_archived
 
     found = await archived_ranges(cluster, archive, topics, partitions, begin)
-    printed, goes_on = await print_archived(found, printer, count)
+    printed, continues = await print_archived(found, printer, count)
     offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in found if one.log_end is not None}
-    if not goes_on or not offsets:
+    if not continues or not offsets:
         return printed
     ends = {one.target: one.log_end for one in found if one.log_end is not None} if exit_at_end else None
     async with Consumer(cluster, partitions=offsets, settings=settings) as consumer:
@@ -152,21 +154,21 @@ async def print_records(
     return printed
 
 
-def choose_printer(template: str | None, key_separator: str | None, as_json: bool) -> Printer:
+def choose_printer(format_string: str | None, key_separator: str | None, as_json: bool) -> Printer:
     """Choose how to print records: by format, with keys, as JSON, or values only. Control characters are escaped on a
     terminal, but not in a pipe."""
-    if sum((template is not None, key_separator is not None, as_json)) > 1:
+    if sum((format_string is not None, key_separator is not None, as_json)) > 1:
         raise click.UsageError("-f, -K and --json exclude each other")
     if as_json:
         return lambda record: to_json(envelope_of(record)).encode() + b"\n"
-    printer = _raw_printer(template, key_separator)
+    printer = _raw_printer(format_string, key_separator)
     return _on_terminal(printer) if sys.stdout.isatty() else printer
 
 
-def _raw_printer(template: str | None, key_separator: str | None) -> Printer:
-    if template is not None:
+def _raw_printer(format_string: str | None, key_separator: str | None) -> Printer:
+    if format_string is not None:
         try:
-            return compile_format(template)
+            return compile_format(format_string)
         except ValueError as error:
             raise click.UsageError(f"-f: {error}") from None
     if key_separator is not None:
@@ -183,8 +185,8 @@ def _reached(consumer: Consumer, ends: Mapping[TopicPartition, int] | None) -> b
     """Whether all assigned partitions have been read to the ends that they had at the start."""
     if ends is None:
         return False
-    mine = consumer.assignment
-    return bool(mine) and all(consumer.position(target) >= ends.get(target, 0) for target in mine)
+    assigned = consumer.assignment
+    return bool(assigned) and all(consumer.position(target) >= ends.get(target, 0) for target in assigned)
 
 
 async def _targets(cluster: Cluster, topics: Sequence[str], partitions: Sequence[int]) -> list[TopicPartition]:

@@ -58,13 +58,13 @@ def create(
     server: str,
 ) -> None:
     """Create the topic NAME."""
-    wanted = NewTopic(name, partitions or -1, replication_factor or -1, parse_settings(configs))
+    new_topic = NewTopic(name, partitions or -1, replication_factor or -1, parse_settings(configs))
 
     async def work(cluster: Cluster) -> bool:
         admin = TopicAdmin(cluster)
         if if_not_exists and any(view.name == name for view in await admin.list()):
             return False
-        await admin.create(wanted, validate_only=dry_run)
+        await admin.create(new_topic, validate_only=dry_run)
         return True
 
     done = with_cluster(server, work)
@@ -145,9 +145,9 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
 
     async def work(cluster: Cluster) -> None:
         admin = TopicAdmin(cluster)
-        gone: set[str] = set()
+        deleted: set[str] = set()
         for name in names:
-            if name in gone:
+            if name in deleted:
                 continue
             await admin.describe(name)
             if dry_run:
@@ -159,7 +159,7 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
             await admin.delete(name)
             print_status(f"topic {name} deleted")
             if had_letters and not await _exists(admin, letters):
-                gone.add(letters)
+                deleted.add(letters)
                 print_status(f"topic {letters} deleted with it")
 
     with_cluster(server, work)
@@ -216,19 +216,19 @@ def trim(
         targets = [TopicPartition(name, number) for number in chosen]
         starts = await find_offsets(cluster, dict.fromkeys(targets, START))
         ends = await find_offsets(cluster, dict.fromkeys(targets, END))
-        aims = {
+        new_starts = {
             t: min(ends[t].offset, max(starts[t].offset, ends[t].offset if before is None else before)) for t in targets
         }
         if not dry_run:
-            wanted = HIGH_WATERMARK if before is None else None
-            aims = await TopicAdmin(cluster).trim({t: wanted or aims[t] for t in targets})
+            requested = dict.fromkeys(targets, HIGH_WATERMARK) if before is None else new_starts
+            new_starts = await TopicAdmin(cluster).trim(requested)
         return [
             {
                 "topic": name,
                 "partition": target.partition,
                 "start_before": starts[target].offset,
-                "start": aims[target],
-                "deleted": aims[target] - starts[target].offset,
+                "start": new_starts[target],
+                "deleted": new_starts[target] - starts[target].offset,
             }
             for target in targets
         ]

@@ -42,7 +42,7 @@ def test_a_partition_is_named_with_the_worst_that_is_true_of_it(
 ) -> None:
     findings = find_problems(members(1, 2, 3), [partition], {"orders": min_insync})
     assert [found.problem for found in findings] == problems
-    assert all(found.is_grave == (found.problem != "reassigning") for found in findings)
+    assert all(found.is_critical == (found.problem != "reassigning") for found in findings)
 
 
 def test_an_offline_partition_says_for_whom_it_waits() -> None:
@@ -60,9 +60,9 @@ def test_brokers_that_are_down_are_missed_only_if_they_hold_something() -> None:
 
 def test_a_cluster_without_a_controller_is_ill() -> None:
     (found,) = find_problems(members(1, 2, 3, controller_id=-1), [], {})
-    assert (found.problem, found.is_grave) == ("no controller", True)
+    assert (found.problem, found.is_critical) == ("no controller", True)
 
 
 def test_a_drain_is_told_with_what_is_left_and_is_no_illness() -> None:
     (found,) = find_problems(members(1, 2, 3, draining=3), [place(1, 1, 2, 3)], {})
-    assert found == HealthProblem("draining", "broker 3", "replicas still on it: 1", is_grave=False)
+    assert found == HealthProblem("draining", "broker 3", "replicas still on it: 1", is_critical=False)
