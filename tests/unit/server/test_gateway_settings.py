@@ -1,4 +1,4 @@
-"""What a gateway is options is checked before it starts, and it does not become reachable by accident."""
+"""A gateway checks its options before it starts, and is not exposed to other hosts by accident."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_is_said_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "lacking"),
+    ("options", "missing"),
     [
         ({"http": "0.0.0.0:8080"}, "TLS and authentication"),
         ({"http": "0.0.0.0:8080", "auth": True}, "without TLS;"),
@@ -36,13 +36,13 @@ def test_what_is_said_is_kept() -> None:
     ],
     ids=str,
 )
-def test_what_other_hosts_can_reach_by_accident_is_refused(options: dict[str, Any], lacking: str) -> None:
-    with pytest.raises(InvalidConfig, match=lacking):
+def test_what_other_hosts_can_reach_by_accident_is_refused(options: dict[str, Any], missing: str) -> None:
+    with pytest.raises(InvalidConfig, match=missing):
         settings(**options).check()
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [
         {"tls": ("cert", None)},
         {"tls": (None, "key")},
@@ -58,7 +58,7 @@ def test_what_is_wrong_is_refused(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [
         {"http": "0.0.0.0:8080", "insecure": True},
         {"http": "0.0.0.0:8080", "auth": True, "tls": ("cert", "key")},
