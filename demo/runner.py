@@ -1,4 +1,4 @@
-"""Where the story is played: prints what is done and why, and runs commands just as they are printed."""
+"""Print and run the commands of the demo, and check their results."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _READY_SECONDS_MAX = 20
 _POLL_SECONDS = 0.2
 
 
-class NotAsTold(Exception):
-    """A step did not show what it should."""
+class StepFailed(Exception):
+    """A step did not have the expected result."""
 
 
-class Stage:
-    """Commands run in one folder, find the `headrace` of this environment, and talk to the broker at `address`."""
+class DemoRunner:
+    """Runs commands in one folder, with the `headrace` command of this environment, against its own broker."""
 
     def __init__(self, folder: Path, out: TextIO) -> None:
         self.folder = folder
@@ -36,37 +36,37 @@ class Stage:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         }
 
-    def title(self, words: str) -> None:
-        self._print(f"\n\n{words}\n{'-' * len(words)}")
+    def title(self, text: str) -> None:
+        self._print(f"\n\n{text}\n{'-' * len(text)}")
 
-    def say(self, words: str) -> None:
-        self._print("\n" + textwrap.fill(" ".join(words.split()), _WIDTH))
+    def explain(self, text: str) -> None:
+        self._print("\n" + textwrap.fill(" ".join(text.split()), _WIDTH))
 
-    def do(self, command: str, *, lines: int = 8) -> str:
-        """Run it as it is printed, and show the first lines of what it says."""
+    def run(self, command: str, *, lines: int = 8) -> str:
+        """Print and run a command, and print the first lines of its output."""
         self._print(f"\n  $ {command}")
         running = self._start(command, subprocess.STDOUT)
-        with _ended_on_failure(running):
-            said, _ = running.communicate(timeout=_COMMAND_SECONDS_MAX)
-        return self._show(command, said, running.returncode, lines)
+        with _killed_on_failure(running):
+            output, _ = running.communicate(timeout=_COMMAND_SECONDS_MAX)
+        return self._show(command, output, running.returncode, lines)
 
-    def do_until(self, command: str, is_done: Callable[[], bool]) -> str:
-        """Run a service until it has done its work; what it says when it ends. What it logs goes to a file."""
+    def run_until(self, command: str, is_done: Callable[[], bool]) -> str:
+        """Run a service until it has done its work, and return its output. Its log goes to a file."""
         self._print(f"\n  $ {command} 2>> service.log &")
         deadline = time.monotonic() + _COMMAND_SECONDS_MAX
         with (self.folder / "service.log").open("a") as log:
             running = self._start(f"exec {command}", log)
-            with _ended_on_failure(running):
+            with _killed_on_failure(running):
                 while not is_done() and running.poll() is None and time.monotonic() < deadline:
                     time.sleep(_POLL_SECONDS)
                 self._print("  $ kill %1")
                 running.terminate()
-                said, _ = running.communicate(timeout=_COMMAND_SECONDS_MAX)
-        return self._show(command, said, running.returncode, 8)
+                output, _ = running.communicate(timeout=_COMMAND_SECONDS_MAX)
+        return self._show(command, output, running.returncode, 8)
 
-    def ask(self, command: str) -> list[dict[str, Any]]:
-        """What a command says in JSON; the audience does not see it."""
-        said = subprocess.run(
+    def query(self, command: str) -> list[dict[str, Any]]:
+        """Run a command without printing it, and return its JSON output."""
+        finished = subprocess.run(
             f"{command} -o json",
             shell=True,
             cwd=self.folder,
@@ -77,17 +77,17 @@ class Stage:
             timeout=_COMMAND_SECONDS_MAX,
             check=True,
         )
-        return [json.loads(line) for line in said.stdout.splitlines()]
+        return [json.loads(line) for line in finished.stdout.splitlines()]
 
-    def expect(self, what: str, found: object, wanted: object) -> None:
-        if found != wanted:
-            raise NotAsTold(f"{what}: {found!r} instead of {wanted!r}")
+    def expect(self, what: str, found: object, expected: object) -> None:
+        if found != expected:
+            raise StepFailed(f"{what}: {found!r} instead of {expected!r}")
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text)
 
     def serve(self, kafka: int, http: int) -> None:
-        """The broker, in the background until `close`."""
+        """Start the broker in the background; `close` stops it."""
         self._environment["HEADRACE_SERVER"] = f"127.0.0.1:{kafka}"
         command = f"headrace serve --data data --kafka 127.0.0.1:{kafka} --http 127.0.0.1:{http}"
         self._print(f"\n  $ {command} &\n  $ export HEADRACE_SERVER=127.0.0.1:{kafka}")
@@ -102,12 +102,12 @@ class Stage:
                 stderr=log,
                 text=True,
             )
-        began = time.monotonic()
+        started = time.monotonic()
         assert self._broker.stdout is not None
         ready = self._broker.stdout.readline()
         if not ready.startswith("ready"):
-            raise NotAsTold("the broker did not start:\n" + (self.folder / "broker.log").read_text()[-2000:])
-        self._print(f"    {ready.strip()}    (after {time.monotonic() - began:.1f} s)")
+            raise StepFailed("the broker did not start:\n" + (self.folder / "broker.log").read_text()[-2000:])
+        self._print(f"    {ready.strip()}    (after {time.monotonic() - started:.1f} s)")
 
     def close(self) -> None:
         if self._broker is not None:
@@ -129,12 +129,12 @@ class Stage:
         )
 
     def _show(self, command: str, output: str, code: int, lines: int) -> str:
-        said = output.splitlines()
-        shown = said[:lines] + ([f"... and {len(said) - lines} lines more"] if len(said) > lines else [])
+        printed = output.splitlines()
+        shown = printed[:lines] + ([f"... and {len(printed) - lines} more lines"] if len(printed) > lines else [])
         if shown:
             self._print(textwrap.indent("\n".join(shown), "    "))
         if code != 0:
-            raise NotAsTold(f"`{command}` ended with {code}:\n" + "\n".join(said[-20:]))
+            raise StepFailed(f"`{command}` ended with {code}:\n" + "\n".join(printed[-20:]))
         return output
 
     def _print(self, text: str) -> None:
@@ -142,8 +142,8 @@ class Stage:
 
 
 @contextmanager
-def _ended_on_failure(running: subprocess.Popen[str]) -> Iterator[None]:
-    """Nothing that was started outlives the story, whatever breaks it off."""
+def _killed_on_failure(running: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill the process group on any error or interruption."""
     try:
         yield
     except BaseException:
