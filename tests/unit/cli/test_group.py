@@ -1,4 +1,4 @@
-"""`headrace group reset`: where a group is moved to, and what is refused."""
+"""`headrace group reset`: positions, limits and rejected options."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def lag(target: TopicPartition, committed: int | None = 5) -> PartitionLag:
         ("99999d-ago", StartPosition("time", 0)),
     ],
 )
-def test_places(text: str, where: StartPosition) -> None:
+def test_reset_positions(text: str, where: StartPosition) -> None:
     assert parse_reset_position(text, FixedClock()) == where
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-ago", "1x-ago", "+5", "now"])
-def test_what_is_no_place_is_refused(text: str) -> None:
+def test_invalid_positions_are_rejected(text: str) -> None:
     with pytest.raises(click.UsageError):
         parse_reset_position(text, FixedClock())
 
 
-def test_partitions_are_named_one_by_one_or_all() -> None:
+def test_partitions_are_listed_or_all() -> None:
     assert parse_partitions("orders") == ("orders", None)
     assert parse_partitions("orders:0,2") == ("orders", {0, 2})
     for text in ("", ":0", "orders:", "orders:x", "orders:0,", "orders:-1"):
@@ -55,7 +55,7 @@ def test_partitions_are_named_one_by_one_or_all() -> None:
             parse_partitions(text)
 
 
-def test_offsets_outside_the_log_are_moved_to_its_ends_with_a_remark() -> None:
+def test_offsets_outside_the_log_are_clamped_with_a_remark() -> None:
     low, high = plan_resets([lag(FIRST), lag(SECOND)], {FIRST: 1, SECOND: 11})
     assert (low.new, high.new) == (3, 10)
     assert "before the start" in (low.remark or "")
@@ -65,20 +65,20 @@ def test_offsets_outside_the_log_are_moved_to_its_ends_with_a_remark() -> None:
         assert (inside.new, inside.remark) == (place, None)
 
 
-def test_a_partition_without_a_commit_cannot_be_shifted_and_stays() -> None:
+def test_a_partition_without_a_commit_is_not_shifted() -> None:
     (move,) = plan_resets([lag(FIRST, None)], {})
     assert move.new is None
     assert move.row()["lag"] is None
     assert "no committed offset" in (move.remark or "")
 
 
-def test_a_row_shows_the_lag_that_would_be() -> None:
+def test_a_row_shows_the_resulting_lag() -> None:
     (move,) = plan_resets([lag(FIRST)], {FIRST: 4})
     row = move.row()
     assert (row["now"], row["new"], row["lag"]) == (5, 4, 6)
 
 
-def test_a_file_of_offsets_is_what_kafkas_tool_writes() -> None:
+def test_offsets_are_read_in_the_format_of_kafkas_tool() -> None:
     lines = ["orders,0,15\n", '"orders",1,4\n', "\n"]
     assert read_offsets(lines) == {FIRST: 15, SECOND: 4}
 
@@ -86,7 +86,7 @@ def test_a_file_of_offsets_is_what_kafkas_tool_writes() -> None:
 @pytest.mark.parametrize(
     "lines", [[], ["\n"], ["orders,0"], ["orders,0,-1"], ["orders,x,1"], [",0,1"], ["g,orders,0,1"]]
 )
-def test_what_is_no_file_of_offsets_is_refused(lines: list[str]) -> None:
+def test_an_invalid_offsets_file_is_rejected(lines: list[str]) -> None:
     with pytest.raises(click.UsageError, match="--from-file"):
         read_offsets(lines)
 
@@ -103,7 +103,7 @@ def test_what_is_no_file_of_offsets_is_refused(lines: list[str]) -> None:
         ["--from-file", "/nowhere.csv"],
     ],
 )
-def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_a_one_line_error(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["group", "reset", "g", *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith("error: ")

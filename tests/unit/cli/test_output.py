@@ -1,4 +1,4 @@
-"""What others have written cannot control the terminal of who reads it."""
+"""Untrusted text in the output cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_tables_and_lines_escape_control_characters(capsys: pytest.CaptureFixtur
     assert seen.err == f"{SHOWN} was deleted\n"
 
 
-def test_json_escapes_what_json_would_let_through(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"name": CLEAR}], ("name",), "json")
     line = capsys.readouterr().out
     assert json.loads(line) == {"name": CLEAR}
@@ -42,7 +42,7 @@ def test_errors_escape_control_characters(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("template", "separator"), [(None, None), (None, ":"), ("%k:%s\\n", None)])
-def test_values_are_escaped_on_a_terminal_and_exact_in_a_pipe(
+def test_values_are_escaped_on_a_terminal_and_raw_in_a_pipe(
     template: str | None, separator: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = b"tab\there \x1b]0;title\x07 \xc2\x9b \xff"

@@ -1,4 +1,4 @@
-"""The small languages of the command line: places to begin, formats, envelopes, tables, errors."""
+"""Values and formats of the command line: start positions, record formats, tables, errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RECORD = ConsumedRecord("orders", 3, 7, 1700000000000, b"k", b"v", [("a", b"1"),
         ("@2023-11-14T22:13:20Z", StartPosition("time", 1700000000000)),
     ],
 )
-def test_places_to_begin(text: str, where: StartPosition) -> None:
+def test_start_positions(text: str, where: StartPosition) -> None:
     assert parse_start_position(text) == where
 
 
@@ -50,7 +50,7 @@ def test_a_time_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "now", "+", "-x", "@soon", "1.5", "@"])
-def test_what_is_no_place_is_refused(text: str) -> None:
+def test_invalid_positions_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_start_position(text)
 
@@ -69,7 +69,7 @@ def test_formats(template: str, printed: bytes) -> None:
 
 
 @pytest.mark.parametrize("template", ["%x", "100%", "\\q", "\\"])
-def test_what_is_no_field_is_refused(template: str) -> None:
+def test_unknown_fields_are_rejected(template: str) -> None:
     with pytest.raises(ValueError, match=r"unknown .* known are"):
         compile_format(template)
 
@@ -78,7 +78,7 @@ MAYBE_BYTES = st.none() | st.binary(max_size=20)
 
 
 @given(key=MAYBE_BYTES, value=MAYBE_BYTES, headers=st.lists(st.tuples(st.text(max_size=5), MAYBE_BYTES), max_size=3))
-def test_what_consume_prints_as_json_produce_reads_back(
+def test_produce_reads_the_json_that_consume_prints(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
     record = RECORD._replace(key=key, value=value, headers=headers)
@@ -94,19 +94,19 @@ def test_what_consume_prints_as_json_produce_reads_back(
         (b'{"value": "x", "headers": {"a": "b"}, "offset": 3}', b"x"),
     ],
 )
-def test_envelopes_written_by_hand(line: bytes, value: bytes | None) -> None:
+def test_hand_written_json_records(line: bytes, value: bytes | None) -> None:
     assert read_envelope(line).value == value
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"x", b"[]", b"{}", b'{"value": {"base64": "!"}}', b'{"value": 1, "headers": [1]}']
 )
-def test_what_is_no_envelope_is_refused(line: bytes) -> None:
+def test_invalid_json_records_are_rejected(line: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_envelope(line)
 
 
-def test_rows_are_a_table_or_lines_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_printed_as_a_table_or_as_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     rows: list[dict[str, Any]] = [{"topic": "a", "lag": 5, "who": None}, {"topic": "bcd", "lag": 12, "who": ["x", "y"]}]
     print_rows(rows, ("topic", "lag", "who"), "table")
     assert capsys.readouterr().out == "TOPIC  LAG  WHO\na        5  -\nbcd     12  x,y\n"
@@ -129,12 +129,12 @@ def test_every_error_names_the_next_step(error: HeadraceError | OSError, kind: t
     assert step in failure.format_message()
 
 
-def test_settings_are_pairs() -> None:
+def test_settings_are_name_value_pairs() -> None:
     assert parse_settings(["a=1", "b=x=y", "a=2"]) == {"a": "2", "b": "x=y"}
 
 
 @given(text=st.lists(st.binary(max_size=10).filter(lambda line: b"\n" not in line and b"\r" not in line)))
-def test_lines_come_whole_from_a_pipe(text: list[bytes]) -> None:
+def test_lines_are_read_completely_from_a_pipe(text: list[bytes]) -> None:
     async def scenario() -> list[bytes]:
         reader, writer = os.pipe()
         os.write(writer, b"\n".join(text))
@@ -148,7 +148,7 @@ def test_lines_come_whole_from_a_pipe(text: list[bytes]) -> None:
     assert asyncio.run(scenario()) == expected
 
 
-def test_a_healthy_data_folder_is_ok_and_nothing_is_left_in_it() -> None:
+def test_a_healthy_data_folder_is_ok_and_the_probe_is_removed() -> None:
     world = World(1)
     world.disk.make_directory("/data")
     findings = check_data("/data/not/yet/there", world.disk, world.clock)
@@ -157,7 +157,7 @@ def test_a_healthy_data_folder_is_ok_and_nothing_is_left_in_it() -> None:
     world.close()
 
 
-def test_a_folder_that_refuses_writes_fails_with_the_next_step() -> None:
+def test_an_unwritable_folder_fails_with_the_next_step() -> None:
     world = World(1)
     world.disk.make_directory("/data")
     world.disk.fail_next("append", "*", errno.EACCES)
@@ -167,7 +167,7 @@ def test_a_folder_that_refuses_writes_fails_with_the_next_step() -> None:
     world.close()
 
 
-def test_a_clock_from_before_this_release_fails() -> None:
+def test_a_clock_before_the_release_date_fails() -> None:
     class Stopped:
         def monotonic(self) -> float:
             return 0.0

@@ -1,4 +1,4 @@
-"""A gateway knows whether its brokers answer before a caller has to find out."""
+"""A gateway detects unreachable brokers before its clients do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cluster_at(world: World, *bootstrap: Address) -> tuple[Cluster, GuardedDiale
     return Cluster(bootstrap, dialer, world.clock, world.entropy), dialer
 
 
-def test_nobody_is_there_until_a_broker_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_brokers_are_unreachable_until_one_responds(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(world: World) -> None:
         cluster, dialer = cluster_at(world, BROKER)
         broker_health = BrokerHealth(cluster)
@@ -45,7 +45,7 @@ def test_nobody_is_there_until_a_broker_answers(caplog: pytest.LogCaptureFixture
     assert told == ["no broker is reachable; probing every second", "brokers are reachable"]
 
 
-def test_it_is_seen_when_brokers_stop_to_answer_and_when_they_are_back() -> None:
+def test_lost_and_recovered_brokers_are_detected() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
@@ -62,7 +62,7 @@ def test_it_is_seen_when_brokers_stop_to_answer_and_when_they_are_back() -> None
     in_world(scenario)
 
 
-def test_a_broker_that_hangs_is_not_taken_for_one_that_answers_while_it_is_asked_again() -> None:
+def test_a_hanging_broker_counts_as_unreachable_during_the_next_probe() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
@@ -96,7 +96,7 @@ def test_one_broker_of_several_is_enough() -> None:
     in_world(scenario)
 
 
-def test_a_slow_broker_does_not_lose_the_connection_of_its_callers() -> None:
+def test_a_slow_broker_keeps_the_connections_of_its_clients() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -111,7 +111,7 @@ def test_a_slow_broker_does_not_lose_the_connection_of_its_callers() -> None:
     in_world(scenario)
 
 
-def test_what_it_asks_does_not_pass_for_knowledge_of_topics() -> None:
+def test_probes_do_not_count_as_topic_metadata() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()

@@ -1,4 +1,4 @@
-"""What `headrace serve --brokers N` makes of its settings, and which folders each form of start refuses."""
+"""`headrace serve --brokers N`: settings of each broker, data folders, supervision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FULL = ServeSettings(
 )
 
 
-def test_each_broker_has_the_next_number_and_ports_a_folder_of_its_own_and_the_same_registry() -> None:
+def test_each_broker_has_the_next_id_and_ports_its_own_folder_and_the_shared_registry() -> None:
     first, second = BrokersSettings(2, FULL).each()
     assert (first.node_id, first.data, first.kafka, first.http) == (11, "d/broker-11", ("::1", 9092), FULL.http)
     assert (second.node_id, second.data, second.kafka) == (12, "d/broker-12", ("::1", 9093))
@@ -48,14 +48,14 @@ def test_each_broker_has_the_next_number_and_ports_a_folder_of_its_own_and_the_s
     assert second.broker == FULL.broker
 
 
-def test_a_port_that_the_system_is_to_choose_stays_so_for_each() -> None:
+def test_port_0_stays_0_for_each_broker() -> None:
     settings = ServeSettings(kafka=("127.0.0.1", 0), http=("127.0.0.1", 0))
     assert {one.kafka for one in BrokersSettings(3, settings).each()} == {("127.0.0.1", 0)}
     BrokersSettings(3, settings).check()
 
 
 @pytest.mark.parametrize("settings", BrokersSettings(3, FULL).each() + BrokersSettings(1, ServeSettings()).each())
-def test_what_a_broker_is_started_with_is_read_back_as_it_was_meant(
+def test_the_command_line_of_a_broker_restores_its_settings(
     settings: ServeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[ServeSettings] = []
@@ -76,24 +76,24 @@ def test_what_a_broker_is_started_with_is_read_back_as_it_was_meant(
         (ServeSettings(kafka=("127.0.0.1", 8078)), "must be at least 3 apart"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: ServeSettings, why: str) -> None:
+def test_invalid_settings_are_rejected(settings: ServeSettings, why: str) -> None:
     with pytest.raises(InvalidConfig, match=why):
         BrokersSettings(3, settings).check()
 
 
-def test_ports_may_stand_next_to_each_other(tmp_path: Path) -> None:
+def test_ports_may_be_adjacent(tmp_path: Path) -> None:
     data = str(tmp_path)
     BrokersSettings(3, ServeSettings(data=data, kafka=("127.0.0.1", 65533), http=("127.0.0.1", 65530))).check()
     BrokersSettings(3, ServeSettings(data=data, kafka=("127.0.0.1", 8080), http=("127.0.0.2", 8080))).check()
 
 
-def test_a_registry_of_ones_own_and_brokers_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_and_brokers_exclude_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brokers, "run_brokers", lambda _: pytest.fail("it was started"))
     with pytest.raises(click.UsageError, match="--registry exclude each other"):
         serve.main(["--brokers", "3", "--registry", "zookeeper://localhost/a"], standalone_mode=False)
 
 
-def test_the_folder_of_several_is_refused_by_one_with_how_to_start_them(tmp_path: Path) -> None:
+def test_one_broker_rejects_the_folder_of_several_and_says_how_to_start_them(tmp_path: Path) -> None:
     reject_multi_broker_folder(str(tmp_path / "missing"))
     reject_multi_broker_folder(str(tmp_path))
     for number in (1, 2, 3):
@@ -106,13 +106,13 @@ def test_the_folder_of_several_is_refused_by_one_with_how_to_start_them(tmp_path
         reject_multi_broker_folder(str(tmp_path))
 
 
-def test_the_folder_of_one_is_refused_by_several(tmp_path: Path) -> None:
+def test_several_brokers_reject_the_folder_of_one(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     with pytest.raises(InvalidConfig, match="omit --brokers"):
         BrokersSettings(3, ServeSettings(data=str(tmp_path))).check()
 
 
-def test_no_broker_that_has_data_is_left_out_but_there_may_be_more_of_them(tmp_path: Path) -> None:
+def test_every_broker_with_data_must_be_started_and_more_may_be_added(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         (tmp_path / f"broker-{number}").mkdir()
     reject_single_broker_folder(str(tmp_path), [1, 2, 3])
@@ -121,7 +121,7 @@ def test_no_broker_that_has_data_is_left_out_but_there_may_be_more_of_them(tmp_p
         reject_single_broker_folder(str(tmp_path), [1, 2])
 
 
-def test_a_refusal_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line_and_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ServeSettings(data=str(tmp_path / "d"), kafka=("0.0.0.0", 9092))
     assert brokers.run_brokers(BrokersSettings(2, settings)) == 1
     assert capsys.readouterr().err.startswith("error: --kafka 0.0.0.0 is reachable")
@@ -168,7 +168,7 @@ class Short(BrokerProcess):
         (Short([], last=1), 1, False),
     ],
 )
-async def test_a_broker_that_ends_is_started_again_unless_it_ends_quickly_three_times_in_a_row(
+async def test_an_exited_broker_is_restarted_unless_it_exits_quickly_three_times_in_a_row(
     broker: Short, starts: int, is_in_order: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(brokers, "BACK_OFF_SECONDS", 0.0)
@@ -178,7 +178,7 @@ async def test_a_broker_that_ends_is_started_again_unless_it_ends_quickly_three_
     assert stop.is_set()
 
 
-async def test_all_are_stopped_while_one_waits_for_its_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_brokers_stop_while_one_waits_for_its_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brokers, "BACK_OFF_SECONDS", 1000.0)
     stop = asyncio.Event()
     broker = Short([(1.0, -9)])

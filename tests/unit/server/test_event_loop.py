@@ -1,4 +1,4 @@
-"""A loop that stands still ends the process; one that was merely paused with it does not. The clock is a fake."""
+"""A hanging event loop terminates the process; a pause of the whole process does not. The clock is a fake."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ def ticks(seconds: float) -> list[float]:
     return [HEARTBEAT_SECONDS] * int(seconds / HEARTBEAT_SECONDS)
 
 
-def test_a_loop_that_stands_still_for_too_long_ends_the_process() -> None:
+def test_a_hanging_event_loop_terminates_the_process() -> None:
     assert given_up(ticks(SECONDS + 1), set())
 
 
-def test_one_that_is_slow_does_not() -> None:
+def test_a_slow_event_loop_does_not_terminate_the_process() -> None:
     steps = ticks(10 * SECONDS)
     every_so_often = set(range(0, len(steps), int((SECONDS - 1) / HEARTBEAT_SECONDS)))
     assert not given_up(steps, every_so_often)
 
 
-def test_a_process_that_was_paused_as_a_whole_gives_its_loop_a_chance_first() -> None:
+def test_after_a_pause_of_the_process_the_event_loop_may_run_first() -> None:
     assert not given_up([HEARTBEAT_SECONDS, 10 * SECONDS, HEARTBEAT_SECONDS], {0, 2})
     assert given_up([HEARTBEAT_SECONDS, 10 * SECONDS, HEARTBEAT_SECONDS], {0}), "but not for ever"
 
 
-async def test_the_pulse_is_that_of_the_loop_and_the_thread_ends_with_it() -> None:
+async def test_the_event_loop_updates_the_heartbeat_and_the_thread_ends_with_it() -> None:
     clock = FakeClock()
     watchdog = LoopWatchdog(clock, SECONDS, lambda: None)
     clock.seconds += 7
@@ -86,7 +86,7 @@ async def test_the_pulse_is_that_of_the_loop_and_the_thread_ends_with_it() -> No
     assert not watchdog._thread.is_alive()
 
 
-def test_by_default_the_process_ends_without_any_cleaning_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_default_the_process_exits_without_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for the loop, as every handler of an orderly exit does, would wait for ever."""
     codes: list[int] = []
     monkeypatch.setattr("os._exit", codes.append)

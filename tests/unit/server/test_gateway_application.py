@@ -1,4 +1,4 @@
-"""A gateway refuses at once what it has no broker for, and serves all else."""
+"""A gateway rejects requests immediately while no broker is reachable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def request(method: str, path: str) -> Request:
     return Request(method, path, {}, {}, b"", "peer", "r1")
 
 
-def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
+def test_requests_are_rejected_immediately_while_no_broker_is_reachable() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -49,7 +49,7 @@ def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
     in_world(scenario)
 
 
-def test_numbers_tell_of_answers_and_of_brokers() -> None:
+def test_metrics_report_requests_and_brokers() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()

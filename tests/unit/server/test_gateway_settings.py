@@ -16,7 +16,7 @@ def settings(**options: Any) -> GatewaySettings:
     )
 
 
-def test_what_is_said_is_kept() -> None:
+def test_options_become_settings() -> None:
     options = settings(side="publish", auth=True, log_format="json", push_private=True, bootstrap="a:1,b:2")
     assert (options.http, options.side, options.auth, options.bootstrap) == (
         ("127.0.0.1", 8080),
@@ -36,7 +36,7 @@ def test_what_is_said_is_kept() -> None:
     ],
     ids=str,
 )
-def test_what_other_hosts_can_reach_by_accident_is_refused(options: dict[str, Any], missing: str) -> None:
+def test_accidental_exposure_to_other_hosts_is_rejected(options: dict[str, Any], missing: str) -> None:
     with pytest.raises(InvalidConfig, match=missing):
         settings(**options).check()
 
@@ -52,7 +52,7 @@ def test_what_other_hosts_can_reach_by_accident_is_refused(options: dict[str, An
     ],
     ids=str,
 )
-def test_what_is_wrong_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig):
         settings(**options).check()
 
@@ -67,5 +67,5 @@ def test_what_is_wrong_is_refused(options: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_is_safe_or_meant_is_taken(options: dict[str, Any]) -> None:
+def test_safe_or_explicit_settings_are_accepted(options: dict[str, Any]) -> None:
     settings(**options).check()

@@ -1,4 +1,4 @@
-"""Which registry is opened for which settings."""
+"""The registry that is opened for given settings."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ async def opened(settings: ServeSettings) -> AsyncIterator[Registry]:
         await registry.close()
 
 
-async def test_by_default_it_is_a_file_in_the_data_folder(tmp_path: Path) -> None:
+async def test_the_default_registry_is_a_file_in_the_data_folder(tmp_path: Path) -> None:
     async with opened(ServeSettings(data=str(tmp_path))) as registry:
         assert isinstance(registry, SqliteRegistry)
         await registry.commit([Create("/a", b"1")])
     assert (tmp_path / "registry.db").exists()
 
 
-async def test_brokers_of_one_host_share_a_file_that_is_named(tmp_path: Path) -> None:
+async def test_brokers_of_one_host_share_the_given_file(tmp_path: Path) -> None:
     settings = ServeSettings(data="/nowhere", registry=f"sqlite:{tmp_path / 'shared.db'}")
     async with opened(settings) as one, opened(settings) as other:
         assert isinstance(one, SharedSqliteRegistry)
@@ -51,7 +51,7 @@ async def test_brokers_of_one_host_share_a_file_that_is_named(tmp_path: Path) ->
         assert entry.value == b"1"
 
 
-async def test_an_ensemble_is_opened_with_its_hosts_root_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_zookeeper_is_opened_with_its_hosts_root_and_session_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     zookeeper = pytest.importorskip("headrace.registry.zookeeper")
     calls: list[tuple[str, str, float]] = []
 
@@ -65,9 +65,7 @@ async def test_an_ensemble_is_opened_with_its_hosts_root_and_time(monkeypatch: p
     assert calls == [("a:2181,b:2181", "/prod", 9.0)]
 
 
-async def test_a_broker_that_needs_no_ensemble_does_not_load_its_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_zookeeper_its_client_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start is mostly imports."""
     monkeypatch.setitem(sys.modules, "headrace.registry.zookeeper", None)
     async with opened(ServeSettings(data=str(tmp_path))):

@@ -1,4 +1,4 @@
-"""The log: for people and for programs, with the request that is the cause, and without floods."""
+"""Log output as text or JSON, with request ids, and with repetitions suppressed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lines(stream: io.StringIO) -> list[Any]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_text_is_a_line_as_it_always_was() -> None:
+def test_text_is_one_line_per_entry() -> None:
     stream = begin("text")
     log.warning("disk of %s: %d bytes", "/data", 5)
     assert re.fullmatch(
@@ -72,7 +72,7 @@ def test_json_is_one_object_per_line() -> None:
     }
 
 
-def test_json_has_the_request_and_the_trace() -> None:
+def test_json_contains_the_request_and_the_traceback() -> None:
     stream = begin("json")
     token = request_id.set("r-18")
     try:
@@ -87,7 +87,7 @@ def test_json_has_the_request_and_the_trace() -> None:
     assert "node" not in line
 
 
-def test_the_level_is_kept_and_earlier_handlers_are_gone() -> None:
+def test_the_level_is_set_and_earlier_handlers_are_removed() -> None:
     first = begin("text")
     second = begin("text", level="error")
     log.warning("no")
@@ -102,7 +102,7 @@ def complaint(at: float, line: int = 1, message: str = "peer %d is down", *argum
     return record
 
 
-def test_the_same_complaint_is_not_written_without_end() -> None:
+def test_repeated_lines_are_suppressed() -> None:
     repetitions = RepetitionFilter()
     written = [repetitions.filter(complaint(0.01 * number, 1, "peer %d is down", number)) for number in range(100)]
     assert written == [True] * REPEATS_MAX + [False] * (100 - REPEATS_MAX)
@@ -115,7 +115,7 @@ def test_the_same_complaint_is_not_written_without_end() -> None:
     assert again.getMessage() == "peer 3 is down"
 
 
-def test_what_comes_now_and_then_is_always_written() -> None:
+def test_occasional_lines_are_always_written() -> None:
     repetitions = RepetitionFilter()
     for number in range(50):
         record = complaint(number * 2.0)
@@ -123,7 +123,7 @@ def test_what_comes_now_and_then_is_always_written() -> None:
         assert record.getMessage() == "peer 3 is down"
 
 
-def test_the_memory_of_complaints_is_bounded() -> None:
+def test_the_memory_of_the_filter_is_bounded() -> None:
     repetitions = RepetitionFilter()
     for line in range(5000):
         assert repetitions.filter(complaint(0.0, line))
@@ -131,7 +131,7 @@ def test_the_memory_of_complaints_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_a_name_with_line_breaks_and_escape_sequences_is_one_line_without_them(style: LogLineFormat) -> None:
+def test_line_breaks_and_escape_sequences_in_names_are_escaped(style: LogLineFormat) -> None:
     stream = begin(style)
     log.warning("subscription %s was deleted", "a\r\n2026-11-18 INFO forged\x1b[2J\x9b\u2028")
     (line,) = stream.getvalue().splitlines()
@@ -139,7 +139,7 @@ def test_a_name_with_line_breaks_and_escape_sequences_is_one_line_without_them(s
     assert line.isprintable()
 
 
-def test_a_trace_cannot_forge_a_line_either() -> None:
+def test_a_traceback_cannot_forge_a_line() -> None:
     stream = begin("text")
     try:
         raise ValueError("no\n2026-11-18 INFO forged\x1b[2J")

@@ -1,4 +1,4 @@
-"""Push begins in a broker when there is something to push, and not before."""
+"""Push starts in a broker when a subscription has a webhook, and not before."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def receive(pushing: PushService, receiver: WebhookReceiver) -> None:
     pushing.pushers._open_sender = open_receiver
 
 
-def test_it_begins_with_the_first_webhook_and_gives_back_what_is_in_flight_at_the_end() -> None:
+def test_push_starts_with_the_first_webhook_and_releases_messages_in_flight_at_the_end() -> None:
     async def scenario(broker: Broker, cluster: Cluster) -> None:
         opened, supervisor, receiver = Opened(cluster), Supervisor(), WebhookReceiver()
         pushing = PushService(opened, supervisor, allows_private=False)
@@ -77,7 +77,7 @@ def test_it_begins_with_the_first_webhook_and_gives_back_what_is_in_flight_at_th
     with_broker(scenario)
 
 
-def test_it_begins_at_once_where_a_webhook_was_set_before() -> None:
+def test_push_starts_immediately_if_a_webhook_exists() -> None:
     async def scenario(broker: Broker, cluster: Cluster) -> None:
         await set_webhook(cluster, "jobs", "workers", HOOK)
         supervisor = Supervisor()
@@ -91,7 +91,7 @@ def test_it_begins_at_once_where_a_webhook_was_set_before() -> None:
     with_broker(scenario)
 
 
-def test_it_does_not_begin_any_more_when_it_was_stopped() -> None:
+def test_push_does_not_start_after_it_was_stopped() -> None:
     async def scenario(broker: Broker, cluster: Cluster) -> None:
         supervisor = Supervisor()
         pushing = PushService(lambda: cluster, supervisor, allows_private=False)

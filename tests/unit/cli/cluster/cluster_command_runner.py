@@ -1,4 +1,4 @@
-"""Commands of `headrace cluster` played against a scripted cluster."""
+"""Run commands of `headrace cluster` against a scripted cluster."""
 
 from __future__ import annotations
 

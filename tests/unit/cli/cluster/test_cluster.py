@@ -1,4 +1,4 @@
-"""`headrace cluster`: what it shows, what it asks for, and its exit codes."""
+"""`headrace cluster`: its output, its requests and its exit codes."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def test_info_counts_what_each_broker_leads_and_holds(harness: ClusterCommandRun
     assert "BROKER  ADDRESS" in text
 
 
-def test_a_cluster_without_a_controller_says_none(harness: ClusterCommandRunner) -> None:
+def test_info_reports_a_missing_controller(harness: ClusterCommandRunner) -> None:
     harness.there.controller_id = 9
     assert harness.play("info")[0]["controller"] is None
     assert "controller none" in harness.show("info")
 
 
-def test_a_healthy_cluster_has_exit_code_0_and_nothing_to_list(harness: ClusterCommandRunner) -> None:
+def test_a_healthy_cluster_exits_with_0_and_lists_no_problems(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2, 3)
     assert harness.play("health") == []
     assert harness.told == "the cluster is healthy: 3 brokers up, 1 partitions\n"
     assert harness.show("health") == ""
 
 
-def test_an_ill_cluster_has_exit_code_1_and_says_what_is_wrong(harness: ClusterCommandRunner) -> None:
+def test_an_unhealthy_cluster_exits_with_1_and_lists_its_problems(harness: ClusterCommandRunner) -> None:
     harness.there.min_insync = 2
     harness.there.records = {
         ("orders", 0): replace(led_partition(1, 2), isr=(1,)),
@@ -66,12 +66,12 @@ def test_an_ill_cluster_has_exit_code_1_and_says_what_is_wrong(harness: ClusterC
     assert "PROBLEM" in harness.show("health", expect=1)
 
 
-def test_a_move_under_way_is_told_and_is_no_illness(harness: ClusterCommandRunner) -> None:
+def test_a_move_in_progress_is_reported_but_not_unhealthy(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = replace(led_partition(1, 2, 3), isr=(1, 2), adding=(3,))
     assert [row["problem"] for row in harness.play("health")] == ["reassigning"]
 
 
-def test_partitions_are_shown_with_all_that_is_known_of_them(harness: ClusterCommandRunner) -> None:
+def test_partitions_are_shown_with_leaders_and_replicas(harness: ClusterCommandRunner) -> None:
     harness.there.records = {
         ("orders", 0): replace(led_partition(1, 2, 3), isr=(1,), elr=(2,), adding=(3,)),
         ("orders", 1): replace(led_partition(1, 2), leader=-1, isr=(1,)),
@@ -98,12 +98,12 @@ def test_partitions_are_shown_with_all_that_is_known_of_them(harness: ClusterCom
     assert "ELIGIBLE" in harness.show("partitions")
 
 
-def test_a_topic_that_is_not_there_names_the_next_step(harness: ClusterCommandRunner) -> None:
+def test_a_missing_topic_names_the_next_step(harness: ClusterCommandRunner) -> None:
     harness.play("partitions", "nope", expect=1)
     assert harness.told.startswith("error: there is no topic 'nope'; `headrace topic list`")
 
 
-def test_a_drain_is_asked_for_and_undone_with_the_next_step(harness: ClusterCommandRunner) -> None:
+def test_a_drain_is_requested_and_cancelled_with_the_next_step(harness: ClusterCommandRunner) -> None:
     harness.play("drain", "3")
     assert "broker 3 is draining; `headrace cluster info`" in harness.told
     harness.play("drain", "3", "--undo")
@@ -111,7 +111,7 @@ def test_a_drain_is_asked_for_and_undone_with_the_next_step(harness: ClusterComm
     assert harness.there.drains == [(3, True), (3, False)]
 
 
-def test_a_drain_is_waited_for_until_the_broker_holds_nothing(harness: ClusterCommandRunner) -> None:
+def test_drain_waits_until_the_broker_holds_no_replicas(harness: ClusterCommandRunner) -> None:
     harness.there.records = {
         ("orders", 0): replace(led_partition(1, 2), removing=(2,)),
         ("orders", 1): led_partition(1, 3),
@@ -122,7 +122,7 @@ def test_a_drain_is_waited_for_until_the_broker_holds_nothing(harness: ClusterCo
     assert harness.there.count(apis.DESCRIBE_TOPIC_PARTITIONS) == 4
 
 
-def test_leaders_are_elected_where_the_preferred_does_not_lead(harness: ClusterCommandRunner) -> None:
+def test_preferred_leaders_are_elected_where_they_do_not_lead(harness: ClusterCommandRunner) -> None:
     harness.there.records = {
         ("orders", 0): led_partition(2, 1, first=1),
         ("orders", 1): led_partition(1, 2),
@@ -137,19 +137,19 @@ def test_leaders_are_elected_where_the_preferred_does_not_lead(harness: ClusterC
     assert "no election needed" in harness.told
 
 
-def test_one_partition_can_be_named(harness: ClusterCommandRunner) -> None:
+def test_an_election_can_be_limited_to_one_partition(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", 0): led_partition(2, 1, first=1), ("orders", 1): led_partition(1, 2)}
     (row,) = harness.play("elect-leader", "--topic", "orders", "--partition", "1")
     assert (row["partition"], row["result"]) == (1, "it leads already")
     assert harness.there.records["orders", 0].leader == 2
 
 
-def test_an_election_that_cannot_be_is_exit_code_1(harness: ClusterCommandRunner) -> None:
+def test_a_failed_election_exits_with_1(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(2, 7, first=7)
     assert harness.play("elect-leader", expect=1)[0]["result"] == "it is not up"
 
 
-def test_records_are_lost_only_where_nobody_leads_and_after_a_yes(harness: ClusterCommandRunner) -> None:
+def test_an_unclean_election_requires_confirmation_and_an_offline_partition(harness: ClusterCommandRunner) -> None:
     offline = replace(led_partition(7, 2), leader=-1, isr=(7,))
     harness.there.records = {("orders", 0): offline, ("orders", 1): led_partition(2, 1)}
     harness.play("elect-leader", "--topic", "orders", "--unclean", expect=2)
@@ -170,7 +170,7 @@ def test_records_are_lost_only_where_nobody_leads_and_after_a_yes(harness: Clust
         ["drain", "1", "--undo", "--wait"],
     ],
 )
-def test_wrong_usage_is_refused_before_anybody_is_asked(
+def test_wrong_usage_is_rejected_before_a_request_is_sent(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cluster", *arguments]) == 2

@@ -1,4 +1,4 @@
-"""What counts as wrong with a cluster, and what does not."""
+"""The problems that `headrace cluster health` reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def place(leader: int, *in_sync: int, moving: tuple[tuple[int, ...], tuple[int, 
         (place(-1, 1, moving=((3,), (2,))), 1, ["offline", "reassigning"]),
     ],
 )
-def test_a_partition_is_named_with_the_worst_that_is_true_of_it(
+def test_a_partition_is_reported_with_its_most_severe_problem(
     partition: PartitionReplicas, min_insync: int, problems: list[str]
 ) -> None:
     findings = find_problems(members(1, 2, 3), [partition], {"orders": min_insync})
@@ -45,24 +45,24 @@ def test_a_partition_is_named_with_the_worst_that_is_true_of_it(
     assert all(found.is_critical == (found.problem != "reassigning") for found in findings)
 
 
-def test_an_offline_partition_says_for_whom_it_waits() -> None:
+def test_an_offline_partition_names_the_brokers_that_may_lead() -> None:
     waiting = PartitionReplicas(ORDERS, -1, 3, (1, 2, 3), (2,), (3,))
     (found,) = find_problems(members(1, 2, 3), [waiting], {})
     assert found.detail == "it has no leader; eligible once up: brokers 2, 3"
 
 
-def test_brokers_that_are_down_are_missed_only_if_they_hold_something() -> None:
+def test_a_down_broker_is_reported_only_if_it_holds_replicas() -> None:
     findings = find_problems(members(1, 2), [place(1, 1, 2)], {})
     assert findings[1].detail == "out of sync: broker 3"
     assert findings[0] == HealthProblem("broker missing", "broker 3", "it is down; replicas on it: 1")
     assert find_problems(members(1, 2, 3), [], {}) == []
 
 
-def test_a_cluster_without_a_controller_is_ill() -> None:
+def test_a_cluster_without_a_controller_is_unhealthy() -> None:
     (found,) = find_problems(members(1, 2, 3, controller_id=-1), [], {})
     assert (found.problem, found.is_critical) == ("no controller", True)
 
 
-def test_a_drain_is_told_with_what_is_left_and_is_no_illness() -> None:
+def test_a_drain_is_reported_with_the_remaining_replicas_but_not_unhealthy() -> None:
     (found,) = find_problems(members(1, 2, 3, draining=3), [place(1, 1, 2, 3)], {})
     assert found == HealthProblem("draining", "broker 3", "replicas still on it: 1", is_critical=False)

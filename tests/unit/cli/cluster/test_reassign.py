@@ -1,4 +1,4 @@
-"""`headrace cluster reassign`: which moves it begins, how it waits for them, and how they are ended."""
+"""`headrace cluster reassign`: start moves, wait for them, cancel them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan(folder: Path, *partitions: tuple[str, int, list[int]]) -> str:
     return str(file)
 
 
-def test_a_plan_is_carried_out_and_the_moves_are_shown(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+def test_a_plan_is_executed_and_its_moves_are_shown(harness: ClusterCommandRunner, tmp_path: Path) -> None:
     harness.there.records = {("orders", 0): led_partition(1, 2), ("orders", 1): led_partition(1, 2)}
     assert harness.play("reassign", "--plan", plan(tmp_path, ("orders", 1, [3, 2]))) == [
         {"topic": "orders", "partition": 1, "replicas": [1, 2], "target": [3, 2], "result": "begun"}
@@ -42,7 +42,7 @@ def test_a_plan_is_carried_out_and_the_moves_are_shown(harness: ClusterCommandRu
     assert "`headrace cluster reassign status`" in harness.told
 
 
-def test_a_trial_shows_the_moves_and_begins_none(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_moves_and_starts_none(harness: ClusterCommandRunner, tmp_path: Path) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     arguments = ("reassign", "--plan", plan(tmp_path, ("orders", 0, [3, 2])), "--throttle", "5", "--dry-run")
     (row,) = harness.play(*arguments)
@@ -53,7 +53,7 @@ def test_a_trial_shows_the_moves_and_begins_none(harness: ClusterCommandRunner, 
     assert "TARGET" in harness.show(*arguments)
 
 
-def test_a_plan_that_cannot_be_used_says_why(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+def test_an_invalid_plan_is_rejected_with_the_reason(harness: ClusterCommandRunner, tmp_path: Path) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--plan", plan(tmp_path, ("orders", 7, [1, 2])), expect=1)
     assert "partition orders[7] does not exist; `headrace cluster partitions`" in harness.told
@@ -62,7 +62,7 @@ def test_a_plan_that_cannot_be_used_says_why(harness: ClusterCommandRunner, tmp_
     assert "bad cannot be used: it is not a plan" in harness.told
 
 
-def test_refused_moves_are_shown_and_are_exit_code_1(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+def test_failed_moves_are_shown_and_exit_with_1(harness: ClusterCommandRunner, tmp_path: Path) -> None:
     harness.there.records = {("orders", 0): led_partition(1, 2), ("orders", 1): led_partition(1, 2)}
     file = plan(tmp_path, ("orders", 0, [1, 1]), ("orders", 1, [1, 3]))
     bad, good = harness.play("reassign", "--plan", file, expect=1)
@@ -71,7 +71,7 @@ def test_refused_moves_are_shown_and_are_exit_code_1(harness: ClusterCommandRunn
     assert harness.told.startswith("1 partitions are moving")
 
 
-def test_a_topic_is_spread_over_the_brokers_that_are_named(harness: ClusterCommandRunner) -> None:
+def test_a_topic_is_spread_over_the_given_brokers(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", index): led_partition(1, 2) for index in range(4)}
     harness.there.records["audit", 0] = led_partition(1, 2)
     rows = harness.play("reassign", "--topic", "orders", "--to", "2,3")
@@ -82,7 +82,7 @@ def test_a_topic_is_spread_over_the_brokers_that_are_named(harness: ClusterComma
     assert harness.there.records["audit", 0] == led_partition(1, 2)
 
 
-def test_a_new_broker_gets_its_share_and_an_old_one_loses_all(harness: ClusterCommandRunner) -> None:
+def test_an_added_broker_gets_replicas_and_a_removed_one_loses_all(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", index): led_partition(1, 2) for index in range(6)}
     rows = harness.play("reassign", "--add-broker", "3", "--dry-run")
     assert sum(3 in row["target"] for row in rows) == 4
@@ -92,7 +92,7 @@ def test_a_new_broker_gets_its_share_and_an_old_one_loses_all(harness: ClusterCo
     assert "nothing to move" in harness.told
 
 
-def test_nothing_is_taken_off_a_broker_that_is_down_unless_that_is_said(harness: ClusterCommandRunner) -> None:
+def test_replicas_of_a_down_broker_move_only_on_request(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", 0): led_partition(1, 2), ("orders", 1): replace(led_partition(1, 9), isr=(1,))}
     harness.play("reassign", "--add-broker", "3", expect=1)
     assert "broker 9 holds replicas but is down; start it, or move them with --remove-broker 9" in harness.told
@@ -100,7 +100,7 @@ def test_nothing_is_taken_off_a_broker_that_is_down_unless_that_is_said(harness:
     assert all(9 not in row["target"] for row in rows)
 
 
-def test_brokers_that_cannot_take_replicas_are_refused(harness: ClusterCommandRunner) -> None:
+def test_unavailable_brokers_are_rejected_as_targets(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--add-broker", "7", expect=1)
     assert "broker 7 is not up; `headrace cluster info`" in harness.told
@@ -109,7 +109,7 @@ def test_brokers_that_cannot_take_replicas_are_refused(harness: ClusterCommandRu
     assert "`headrace cluster drain 3 --undo`" in harness.told
 
 
-def test_too_few_brokers_are_refused(harness: ClusterCommandRunner) -> None:
+def test_too_few_brokers_are_rejected(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--topic", "orders", "--to", "1", expect=1)
     assert (
@@ -117,14 +117,14 @@ def test_too_few_brokers_are_refused(harness: ClusterCommandRunner) -> None:
     )
 
 
-def test_what_drains_is_left_out_when_others_share(harness: ClusterCommandRunner) -> None:
+def test_a_draining_broker_gets_no_replicas(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", index): led_partition(2) for index in range(2)}
     harness.there.drain(2)
     rows = harness.play("reassign", "--add-broker", "1", "--add-broker", "3", "--dry-run")
     assert sorted(row["target"] for row in rows) == [[1], [3]]
 
 
-def test_a_throttle_is_set_before_the_moves_and_lifted_after_the_wait(
+def test_a_throttle_is_set_before_the_moves_and_removed_after_the_wait(
     harness: ClusterCommandRunner, tmp_path: Path
 ) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
@@ -136,7 +136,7 @@ def test_a_throttle_is_set_before_the_moves_and_lifted_after_the_wait(
     assert harness.told.endswith("1 partitions have been moved\n")
 
 
-def test_without_a_wait_the_throttle_stays_and_the_way_to_lift_it_is_told(
+def test_without_wait_the_throttle_stays_with_a_hint_how_to_remove_it(
     harness: ClusterCommandRunner, tmp_path: Path
 ) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
@@ -145,7 +145,7 @@ def test_without_a_wait_the_throttle_stays_and_the_way_to_lift_it_is_told(
     assert "`headrace cluster reassign throttle off`" in harness.told
 
 
-def test_a_wait_that_ends_elsewhere_is_a_failure(harness: ClusterCommandRunner, tmp_path: Path) -> None:
+def test_a_wait_fails_if_replicas_are_not_on_their_targets(harness: ClusterCommandRunner, tmp_path: Path) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.there.polls_left = 2
     file = plan(tmp_path, ("orders", 0, [1, 3]))
@@ -161,7 +161,7 @@ def test_a_wait_that_ends_elsewhere_is_a_failure(harness: ClusterCommandRunner, 
     assert "1 of 1 partitions do not have their target replicas, for example orders[0]" in harness.told
 
 
-def test_status_shows_how_much_has_been_copied(harness: ClusterCommandRunner) -> None:
+def test_status_shows_the_copied_bytes(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", 0): MOVING, ("orders", 1): led_partition(1, 2)}
     assert harness.play("reassign", "status") == [
         {
@@ -179,7 +179,7 @@ def test_status_shows_how_much_has_been_copied(harness: ClusterCommandRunner) ->
     assert harness.told == "no partition is moving\n"
 
 
-def test_moves_are_cancelled_all_or_of_a_topic(harness: ClusterCommandRunner) -> None:
+def test_all_moves_or_those_of_a_topic_are_cancelled(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", 0): MOVING, ("audit", 0): MOVING, ("audit", 1): led_partition(1, 2)}
     harness.play("reassign", "cancel", "--topic", "audit")
     assert harness.told == "1 moves cancelled\n"
@@ -190,7 +190,7 @@ def test_moves_are_cancelled_all_or_of_a_topic(harness: ClusterCommandRunner) ->
     assert harness.told == "0 moves cancelled\n"
 
 
-def test_companions_are_left_to_go_with_their_owner(harness: ClusterCommandRunner) -> None:
+def test_colocated_topics_follow_their_owner(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", 0): led_partition(1, 2), ("__acks.orders", 0): led_partition(1, 2)}
     assert [row["topic"] for row in harness.play("reassign", "--remove-broker", "2", "--add-broker", "3")] == ["orders"]
     harness.there.records["__acks.orders", 0] = MOVING
@@ -199,7 +199,7 @@ def test_companions_are_left_to_go_with_their_owner(harness: ClusterCommandRunne
     assert harness.there.records["__acks.orders", 0] == MOVING
 
 
-def test_a_throttle_can_be_set_and_lifted_by_itself(harness: ClusterCommandRunner) -> None:
+def test_a_throttle_can_be_set_and_removed_separately(harness: ClusterCommandRunner) -> None:
     harness.play("reassign", "throttle", "20")
     assert "20 MB/s" in harness.told
     harness.play("reassign", "throttle", "off")
@@ -223,7 +223,7 @@ def test_a_throttle_can_be_set_and_lifted_by_itself(harness: ClusterCommandRunne
         ["throttle", "fast"],
     ],
 )
-def test_wrong_usage_is_refused_before_anybody_is_asked(
+def test_wrong_usage_is_rejected_before_a_request_is_sent(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cluster", "reassign", *arguments]) == 2

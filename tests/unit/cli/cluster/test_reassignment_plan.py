@@ -1,4 +1,4 @@
-"""Plans are read as Kafka writes them, and made for the brokers that are wanted."""
+"""Reassignment plans: read Kafka's format, or spread partitions over brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.client.connections.address import Address
 from headrace.client.metadata import TopicPartition
 
 
-def test_a_plan_of_kafka_is_read() -> None:
+def test_a_plan_in_kafkas_format_is_read() -> None:
     text = (
         '{"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1,2],"log_dirs":["any","any"]},'
         '{"topic":"audit","partition":3,"replicas":[2]}]}'
@@ -33,12 +33,12 @@ def test_a_plan_of_kafka_is_read() -> None:
         ),
     ],
 )
-def test_anything_else_is_refused_with_a_reason(plan: bytes, why: str) -> None:
+def test_any_other_format_is_rejected_with_the_reason(plan: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_plan(plan)
 
 
-def test_partitions_that_move_already_are_counted_where_they_go() -> None:
+def test_moving_partitions_count_at_their_target() -> None:
     target = TopicPartition("orders", 0)
     moving = PartitionReplicas(target, 1, 1, (3, 1, 2), (1, 2), (), (3,), (2,))
     assert target_replicas(moving) == (3, 1)

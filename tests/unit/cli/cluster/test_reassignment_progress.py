@@ -1,4 +1,4 @@
-"""Waiting ends when nothing is left, and gives up without ending the work."""
+"""The wait for an operation of the cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.cli.cluster.reassign import wait_until_none
 from headrace.testkit.world import World
 
 
-def test_the_wait_is_over_when_nothing_is_left_also_if_more_comes_to_it() -> None:
+def test_the_wait_ends_when_nothing_remains_even_if_the_total_grows() -> None:
     async def scenario(_world: World) -> list[int]:
         looks = [3, 2, 4, 1, 0]
 
@@ -24,7 +24,7 @@ def test_the_wait_is_over_when_nothing_is_left_also_if_more_comes_to_it() -> Non
     assert in_world(scenario) == []
 
 
-def test_who_gives_up_is_told_that_the_work_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_wait_reports_that_the_operation_continues(capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario(_world: World) -> None:
         async def left() -> int:
             return 1

@@ -1,4 +1,4 @@
-"""`headrace top`: what two looks say together, how that is shown, and that looking changes nothing."""
+"""`headrace top`: rates between two samples, their display, and that it only reads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def column(table: Table, name: str) -> list[Any]:
     return [row.get(name) for row in table.rows]
 
 
-def test_rates_are_what_came_between_two_looks() -> None:
+def test_rates_are_the_change_between_two_samples() -> None:
     orders = topic("orders", (1, 2), (1, 2))
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
     before = seen(10.0, orders, ends={first: 100, second: 50})
@@ -86,7 +86,7 @@ def test_rates_are_what_came_between_two_looks() -> None:
     assert rows_of("topic", now, None).rows[0]["in_per_s"] is None
 
 
-def test_a_topic_that_was_made_anew_did_not_go_backwards() -> None:
+def test_a_recreated_topic_has_no_negative_rate() -> None:
     target = TopicPartition("orders", 0)
     before, now = (
         seen(1.0, topic("orders", (1,)), ends={target: 100}),
@@ -95,7 +95,7 @@ def test_a_topic_that_was_made_anew_did_not_go_backwards() -> None:
     assert column(rows_of("topic", now, before), "in_per_s") == [0.0]
 
 
-def test_what_is_behind_or_offline_is_counted() -> None:
+def test_under_replicated_and_offline_partitions_are_counted() -> None:
     now = seen(0.0, topic("a", (1, 2), (1,)), topic("b", (1, 2), leader=-1), topic("__acks.a", (1,)))
     summary = summarize(now)
     assert (summary.brokers, summary.topics, summary.partitions) == (2, 2, 4)
@@ -121,7 +121,7 @@ def test_subscriptions_are_summed_over_their_partitions() -> None:
     assert (audit["oldest_s"], audit["acks_per_s"]) == (None, None)
 
 
-def test_groups_have_lag_where_the_end_is_known() -> None:
+def test_groups_have_lag_where_the_end_offset_is_known() -> None:
     target, gone = TopicPartition("orders", 0), TopicPartition("gone", 0)
     before = seen(0.0, ends={target: 90}, groups={"g": GroupSample("Stable", 2, {target: 10})})
     now = seen(4.0, ends={target: 100}, groups={"g": GroupSample("Stable", 2, {target: 30, gone: 7})})
@@ -133,7 +133,7 @@ def test_groups_have_lag_where_the_end_is_known() -> None:
     ("sort", "order"),
     [("lag", ["b", "a", "c"]), ("rate", ["c", "a", "b"]), ("age", ["a", "c", "b"]), ("name", ["a", "b", "c"])],
 )
-def test_rows_are_sorted_the_most_first(sort: Sort, order: list[str]) -> None:
+def test_rows_are_sorted_in_descending_order(sort: Sort, order: list[str]) -> None:
     before = seen(0.0, backlogs=[backlog("a", "t", 100, 50), backlog("b", "t", 100, 100), backlog("c", "t", 100, 90)])
     now = seen(
         1.0,
@@ -146,7 +146,7 @@ def test_rows_are_sorted_the_most_first(sort: Sort, order: list[str]) -> None:
     assert column(rows_of("subscription", now, before, sort), "subscription") == order
 
 
-def test_of_thousands_the_first_are_shown_and_all_are_counted() -> None:
+def test_only_the_first_rows_are_shown_but_all_are_counted() -> None:
     now = seen(0.0, *(topic(f"t{number:04}", (1, 2)) for number in range(3000)))
     table = rows_of("topic", now, None, count=20)
     assert (len(table.rows), table.total) == (20, 3000)
@@ -167,7 +167,7 @@ kafka_consumergroup_lag{consumergroup="a \\"b\\\\ \\n",topic="t",partition="0"} 
 """
 
 
-def test_metrics_add_what_the_wire_does_not_tell() -> None:
+def test_metrics_add_what_the_wire_protocol_does_not_provide() -> None:
     orders = topic("orders", (1, 2))
     before = seen(0.0, orders, metrics={"h:1": MetricsPage(PAGE % (10.0, 1.0, 100, 1000))})
     now = seen(2.0, orders, metrics={"h:1": MetricsPage(PAGE % (11.0, 1.5, 200, 5000))})
@@ -179,7 +179,7 @@ def test_metrics_add_what_the_wire_does_not_tell() -> None:
     assert column(rows_of("topic", now, before), "bytes_out_per_s") == [2000.0]
 
 
-def test_labels_are_read_as_they_were_meant() -> None:
+def test_labels_are_unescaped() -> None:
     ((labels, value),) = MetricsPage(PAGE % (1, 1, 1, 1)).all("kafka_consumergroup_lag")
     assert labels == {"consumergroup": 'a "b\\ \n', "topic": "t", "partition": "0"}
     assert value == 3
@@ -189,7 +189,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-def test_the_screen_is_drawn_within_its_bounds() -> None:
+def test_the_screen_fits_the_terminal() -> None:
     orders = topic("orders" * 20, *[(1, 2)] * 3)
     now = seen(
         2.0,
@@ -212,7 +212,7 @@ def test_the_screen_is_drawn_within_its_bounds() -> None:
     assert "\N{HORIZONTAL ELLIPSIS}" in text
 
 
-def test_numbers_are_for_people() -> None:
+def test_numbers_are_formatted_for_reading() -> None:
     assert [size(count) for count in (0, 999, 1500, 250_000, 52_000_000, 3.2e12)] == [
         "0 B",
         "999 B",
@@ -276,7 +276,7 @@ def harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     harness.world.close()
 
 
-def test_one_look_is_printed_as_json(harness: TopCommandRunner) -> None:
+def test_one_sample_is_printed_as_json(harness: TopCommandRunner) -> None:
     rows = harness.run()
     by_kind = {row["kind"]: row for row in rows}
     assert set(by_kind) == {"cluster", "broker", "topic", "subscription", "group"}
@@ -287,14 +287,14 @@ def test_one_look_is_printed_as_json(harness: TopCommandRunner) -> None:
     assert len({row["at_ms"] for row in rows}) == 1
 
 
-def test_one_look_is_printed_as_a_table(harness: TopCommandRunner) -> None:
+def test_one_sample_is_printed_as_a_table(harness: TopCommandRunner) -> None:
     harness.run("-o", "table")
     assert re.search(r"^TOPIC +PARTITIONS", harness.told, re.MULTILINE)
     assert re.search(r"^billing +orders +3 ", harness.told, re.MULTILINE)
     assert re.search(r"^readers +\S+ +0 +2 ", harness.told, re.MULTILINE)
 
 
-def test_looking_changes_nothing(harness: TopCommandRunner) -> None:
+def test_top_changes_nothing(harness: TopCommandRunner) -> None:
     harness.run()
 
     async def groups(cluster: Cluster) -> list[str]:
@@ -304,7 +304,7 @@ def test_looking_changes_nothing(harness: TopCommandRunner) -> None:
     assert harness.run()[-1]["lag"] == 2
 
 
-def test_metrics_that_cannot_be_had_are_a_trouble_and_no_failure(
+def test_unreachable_metrics_are_a_warning_not_an_error(
     harness: TopCommandRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scrape(_address: str) -> MetricsPage:
@@ -314,7 +314,7 @@ def test_metrics_that_cannot_be_had_are_a_trouble_and_no_failure(
     assert harness.run("--http", "127.0.0.1:1")[0]["troubles"] == ["metrics of 127.0.0.1:1: nobody listens there"]
 
 
-async def test_of_an_address_where_nobody_listens_just_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_address_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     def urlopen(*_arguments: object, **_options: object) -> NoReturn:
         raise URLError(ConnectionRefusedError(ECONNREFUSED, "Connection refused"))
 
@@ -339,7 +339,7 @@ class RecordingOutput(TopOutput):
         self.view = view
 
 
-def test_keys_sort_at_once_and_end_it(harness: TopCommandRunner) -> None:
+def test_keys_change_the_sort_order_immediately_and_quit(harness: TopCommandRunner) -> None:
     kept = RecordingOutput("s", "x", "q")
 
     async def work(cluster: Cluster) -> None:
@@ -352,7 +352,7 @@ def test_keys_sort_at_once_and_end_it(harness: TopCommandRunner) -> None:
     assert len({id(seen) for seen, _, _ in kept.shown}) == 1, "without another look"
 
 
-def test_a_cluster_that_is_gone_for_a_while_is_looked_at_again(
+def test_sampling_continues_after_the_cluster_was_unreachable(
     harness: TopCommandRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes: list[HeadraceError | None] = [None, HeadraceError("nobody answers"), None]
@@ -380,7 +380,7 @@ def test_a_cluster_that_is_gone_for_a_while_is_looked_at_again(
     ]
 
 
-def test_json_rows_can_be_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_rows_state_their_kind(capsys: pytest.CaptureFixture[str]) -> None:
     now = seen(0.0, topic("orders", (1, 2)))
     JsonTopOutput().show(now, summarize(now), tables(now, None, "lag", None), "lag")
     kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_show_tells_what_each_partition_covers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_lists_the_range_of_each_partition(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, out, _ = run(capsys, "archive", "show", str(folder))
     assert exit_code == 0
     assert [(r["partition"], r["first"], r["last"], r["records"], r["files"]) for r in rows(out)] == [
@@ -53,19 +53,21 @@ def test_show_tells_what_each_partition_covers(folder: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("command", ["show", "verify", "compact"])
-def test_what_is_no_archive_is_one_line(tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_an_archive_is_a_one_line_error(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     exit_code, out, err = run(capsys, "archive", command, str(tmp_path))
     assert (exit_code, out) == (1, "")
     assert err == f"error: {tmp_path} is not an archive: none of its folders has a manifest\n"
 
 
-def test_a_topic_that_is_not_archived_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_that_is_not_archived_is_a_one_line_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, _, err = run(capsys, "archive", "show", str(folder), "payments")
     assert exit_code == 1
     assert "holds nothing of a topic 'payments'" in err
 
 
-def test_verify_finds_damage_and_ends_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_finds_damage_and_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, out, err = run(capsys, "archive", "verify", str(folder))
     assert (exit_code, out) == (0, "")
     assert "4 files, 34 records" in err
@@ -77,7 +79,7 @@ def test_verify_finds_damage_and_ends_with_1(folder: Path, capsys: pytest.Captur
     assert "1 damaged" in err
 
 
-def test_verify_tells_gaps_and_repairs_left_overs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reports_gaps_and_repairs_left_over_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     catalogue = archive_in(tmp_path).open(TOPIC)
     add(catalogue, 0, 0, 10)
     catalogue.add(TOPIC_ID, [staged(catalogue, 0, 12, 19)], gaps=True)
@@ -94,7 +96,7 @@ def test_verify_tells_gaps_and_repairs_left_overs(tmp_path: Path, capsys: pytest
     assert "orders: 1 left-over files cleaned up" in err
 
 
-def test_compact_merges_and_says_what(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compact_merges_files_and_lists_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, out, err = run(capsys, "archive", "compact", str(folder), "--dry-run")
     assert exit_code == 0
     assert [(r["first"], r["last"], r["files"]) for r in rows(out)] == [(0, 29, 3)]
@@ -107,14 +109,14 @@ def test_compact_merges_and_says_what(folder: Path, capsys: pytest.CaptureFixtur
     assert run(capsys, "archive", "verify", str(folder))[0] == 0
 
 
-def test_a_size_that_is_none_is_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_size_is_wrong_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, _, err = run(capsys, "archive", "compact", str(folder), "--target", "huge")
     assert exit_code == 2
     assert "'huge' is not a size" in err
 
 
 @pytest.mark.parametrize("arguments", [["archive", "show", "here"], ["consume", "orders", "--from-archive", "here"]])
-def test_without_pyarrow_the_way_to_it_is_named(arguments: list[str]) -> None:
+def test_without_pyarrow_the_error_names_the_installation(arguments: list[str]) -> None:
     script = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from headrace.cli.main import main\n"
@@ -190,7 +192,7 @@ def consumed(
         (["-e", "-p", "0", "--read-committed"], range(30)),
     ],
 )
-def test_the_archive_comes_first_and_the_log_goes_on_where_it_ends(
+def test_the_archive_is_read_first_and_the_log_from_its_end(
     brokers: Brokers,
     topic: str,
     past: str,
@@ -203,7 +205,7 @@ def test_the_archive_comes_first_and_the_log_goes_on_where_it_ends(
     assert err == f"{len(expected)} records\n"
 
 
-def test_records_of_both_look_the_same(
+def test_records_of_archive_and_log_have_the_same_format(
     brokers: Brokers, topic: str, past: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server = ("--server", brokers.address)
@@ -224,7 +226,7 @@ def test_records_of_both_look_the_same(
     assert out == "0 0 h=x\n0 1 h=x\n"
 
 
-def test_offsets_that_are_in_neither_are_named(
+def test_offsets_missing_from_both_are_reported(
     brokers: Brokers, topic: str, past: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     brokers.trim(topic, 0, 24)
@@ -242,7 +244,7 @@ def test_a_topic_that_was_deleted_is_read_to_the_end_of_the_archive(
     assert "no longer exists: reading ends at the end of the archive" in err
 
 
-def test_a_topic_made_anew_does_not_continue_the_archive(
+def test_a_recreated_topic_does_not_continue_the_archive(
     brokers: Brokers, topic: str, past: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     brokers.delete(topic)

@@ -1,4 +1,4 @@
-"""`headrace pipeline`: from a file to start from to a run that is watched and stopped, without Spark in sight."""
+"""`headrace pipeline`: create, check, run, list and stop pipelines, without Spark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_help_needs_neither_spark_nor_arrow() -> None:
     assert told.stdout.splitlines()[-1] == "[]"
 
 
-def test_init_writes_a_file_that_lint_finds_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_a_file_that_passes_lint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "init", "transform", "big.toml"]) == 0
     assert Path("big.sql").is_file()
     assert main(["pipeline", "lint", "big.toml", "orders.toml"]) == 0
@@ -62,7 +62,7 @@ def test_init_writes_a_file_that_lint_finds_well(capsys: pytest.CaptureFixture[s
     assert "big.toml is there already" in capsys.readouterr().err
 
 
-def test_lint_tells_all_problems_of_all_files(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lint_reports_all_problems_of_all_files(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.toml").write_text(TOML + "limt = 3\nkeep = 'yes'\n")
     assert main(["pipeline", "lint", "bad.toml", "gone.toml", "orders.toml"]) == 1
     captured = capsys.readouterr()
@@ -76,7 +76,7 @@ def test_lint_tells_all_problems_of_all_files(capsys: pytest.CaptureFixture[str]
     assert "bad.toml: [fake] limt: there is no such key (did you mean limit?)" in capsys.readouterr().out
 
 
-def test_what_a_job_finds_wrong_lint_tells_too(
+def test_lint_reports_problems_found_by_the_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(FakeJob, "wrong", ["no such file", "no such topic"])
@@ -84,22 +84,20 @@ def test_what_a_job_finds_wrong_lint_tells_too(
     assert [row["problem"] for row in lines(capsys.readouterr().out)] == ["no such file", "no such topic"]
 
 
-def test_dry_run_tells_what_a_run_would_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_reports_what_a_run_would_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "dry-run", "orders.toml", "--set", "fake.topics=a,b"]) == 0
     assert capsys.readouterr().out == "would read a of 10.0.0.1:9092\nwould read b of 10.0.0.1:9092\n"
     assert not Path("headrace-pipelines").exists()
 
 
-def test_a_run_tells_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_reports_its_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "run", "orders.toml"]) == 0
     assert lines(capsys.readouterr().out) == [{"pipeline": "orders", "ok": True, "summary": "all done", "records": 3}]
     assert main(["pipeline", "run", "orders.toml", "-o", "table"]) == 0
     assert capsys.readouterr().out == "orders: all done\nFIGURE   VALUE\nrecords      3\n"
 
 
-def test_the_exit_code_says_that_the_job_said_no(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_with_findings_exits_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(FakeJob, "work", staticmethod(lambda run: JobResult(False, "2 findings")))
     assert main(["pipeline", "run", "orders.toml"]) == 1
     assert lines(capsys.readouterr().out)[0]["ok"] is False
@@ -145,7 +143,7 @@ def test_a_job_runs_without_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         (["cluster", "--memory", "much"], 2, "--memory must be as 512m or 2g"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(
+def test_invalid_settings_are_a_one_line_error(
     arguments: list[str], exit_code: int, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["pipeline", *arguments]) == exit_code
@@ -155,7 +153,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_failure_is_one_line_with_the_next_step(
+def test_a_failure_is_a_one_line_error_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def work(run: JobRun) -> JobResult:
@@ -166,7 +164,7 @@ def test_a_failure_is_one_line_with_the_next_step(
     assert capsys.readouterr().err.endswith("error: there is no topic orders; `headrace topic list` shows all topics\n")
 
 
-def test_list_shows_how_the_pipelines_of_a_folder_stand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_the_state_of_the_pipelines_of_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     died("gone")
     assert main(["pipeline", "list", "-o", "table"]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
@@ -177,7 +175,7 @@ def test_list_shows_how_the_pipelines_of_a_folder_stand(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
-def test_status_of_a_run_that_died_says_so_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_of_a_crashed_run_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     died()
     assert main(["pipeline", "status", "orders.toml", "--json"]) == 1
     (row,) = lines(capsys.readouterr().out)
@@ -186,7 +184,7 @@ def test_status_of_a_run_that_died_says_so_and_fails(capsys: pytest.CaptureFixtu
     assert "state    died" in capsys.readouterr().out
 
 
-def test_of_a_summary_with_a_table_the_last_line_is_shown(
+def test_the_last_line_of_a_summary_with_a_table_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(FakeJob, "work", staticmethod(lambda run: JobResult(True, "CHECK  FOUND\nlog  0\nall is well")))
@@ -224,7 +222,7 @@ def test_stop_waits_until_the_run_has_ended(
     assert capsys.readouterr().err == "orders is not running\n"
 
 
-def test_what_the_cluster_is_told_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_reach_the_spark_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace.spark import standalone
     from headrace.spark.standalone import StandaloneSettings
 
@@ -244,7 +242,7 @@ def test_what_the_cluster_is_told_reaches_it(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_a_pipeline_that_runs_is_not_run_again(
+def test_a_running_pipeline_is_not_started_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def work(run: JobRun) -> JobResult:

@@ -1,4 +1,4 @@
-"""`headrace dlq`: what it lists, what it sends back and discards, and what it refuses."""
+"""`headrace dlq`: list, show, redrive and discard dead letters."""
 
 from __future__ import annotations
 
@@ -77,12 +77,14 @@ def test_the_dead_letters_of_a_topic_are_listed(harness: DlqCommandRunner, capsy
     assert (listed[0]["reason"], listed[0]["attempts"], listed[0]["subscription"]) == ("boom", 5, "workers")
 
 
-def test_settled_ones_are_listed_when_asked_for(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settled_dead_letters_are_listed_on_request(
+    harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert harness.run("list", "orders", "--settled", "-n", "2") == 0
     assert [(row["id"], row["state"]) for row in rows(capsys)] == [(str(FIRST), "settled"), ("orders.dlq:0:1", "ready")]
 
 
-def test_a_list_can_be_filtered_and_is_a_table_for_people(
+def test_a_list_can_be_filtered_and_printed_as_a_table(
     harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert harness.run("list", "orders", "--filter", "header.type = 'c'", "-o", "table") == 0
@@ -91,7 +93,7 @@ def test_a_list_can_be_filtered_and_is_a_table_for_people(
     assert line.startswith("orders.dlq:0:2  ready")
 
 
-def test_one_is_shown_whole(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_complete_dead_letter(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
     assert harness.run("show", "orders", "0:1") == 0
     (row,) = rows(capsys)
     assert (row["id"], row["state"], row["key"], row["value"]) == ("orders.dlq:0:1", "ready", "k", "bb")
@@ -99,7 +101,7 @@ def test_one_is_shown_whole(harness: DlqCommandRunner, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("chosen", [("orders.dlq:0:1",), ("0:1",), ("--filter", "header.type = 'b'", "--yes")])
-def test_the_chosen_ones_are_sent_back(
+def test_the_selected_dead_letters_are_redriven(
     harness: DlqCommandRunner, chosen: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert harness.run("redrive", "orders", *chosen) == 0
@@ -107,21 +109,19 @@ def test_the_chosen_ones_are_sent_back(
     assert capsys.readouterr().err == "1 of 1 redriven\n"
 
 
-def test_all_that_are_left_are_sent_back(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_remaining_dead_letters_are_redriven(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
     assert harness.run("redrive", "orders", "--all", "--yes", "--rate", "100") == 0
     assert (harness.orders, harness.left) == ([b"bb", b"c"], 0)
     assert capsys.readouterr().err == "2 of 2 redriven\n"
 
 
-def test_one_that_was_settled_before_is_left_alone(
-    harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_settled_dead_letter_is_skipped(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
     assert harness.run("redrive", "orders", str(FIRST)) == 0
     assert harness.orders == []
     assert "0 of 1 redriven; 1 were settled before, or are being settled by another process" in capsys.readouterr().err
 
 
-def test_a_trial_changes_nothing(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_changes_nothing(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
     assert harness.run("redrive", "orders", "--all", "--dry-run") == 0
     assert (harness.orders, harness.left) == ([], 2)
     assert capsys.readouterr().err == "2 of 2 would be redriven\n"
@@ -129,13 +129,13 @@ def test_a_trial_changes_nothing(harness: DlqCommandRunner, capsys: pytest.Captu
     assert harness.left == 2
 
 
-def test_the_chosen_ones_are_discarded(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_selected_dead_letters_are_discarded(harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str]) -> None:
     assert harness.run("discard", "orders", "0:2", "--yes") == 0
     assert (harness.orders, harness.left) == ([], 1)
     assert capsys.readouterr().err == "1 of 1 discarded\n"
 
 
-def test_letters_that_stay_are_told_and_make_the_command_fail(
+def test_unsettled_dead_letters_are_reported_and_fail_the_command(
     harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.client.queues.redrive.redrive_count_of", lambda _headers: 3)
@@ -156,7 +156,7 @@ def test_letters_that_stay_are_told_and_make_the_command_fail(
     ],
     ids=" ".join,
 )
-def test_where_nothing_has_died_there_is_nothing_to_do(
+def test_a_topic_without_dead_letters_is_not_an_error(
     harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     assert harness.run_where_nothing_died(*arguments) == 0
@@ -164,14 +164,14 @@ def test_where_nothing_has_died_there_is_nothing_to_do(
 
 
 @pytest.mark.parametrize("verb", [("show",), ("redrive",), ("discard", "--yes")], ids=" ".join)
-def test_nor_is_there_one_that_could_be_named(
+def test_ids_of_a_topic_without_dead_letters_are_an_error(
     harness: DlqCommandRunner, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...]
 ) -> None:
     assert harness.run_where_nothing_died(*verb, "orders", "0:1") == 1
     assert capsys.readouterr().err == "error: topic orders has no dead letters, so the ids do not exist\n"
 
 
-def test_of_a_topic_that_is_missing_its_own_name_is_told(harness: DlqCommandRunner) -> None:
+def test_the_error_names_the_missing_topic_not_its_dead_letter_topic(harness: DlqCommandRunner) -> None:
     with pytest.raises(UnknownTopicOrPartition, match="there is no topic 'ordres'"):
         harness.run("list", "ordres")
 
@@ -188,7 +188,7 @@ def test_of_a_topic_that_is_missing_its_own_name_is_told(harness: DlqCommandRunn
         (("discard", "orders", "0:1"), "Use --yes to confirm"),
     ],
 )
-def test_what_is_not_clear_is_refused(
+def test_ambiguous_selections_are_rejected(
     harness: DlqCommandRunner, arguments: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert harness.run(*arguments) == 2
@@ -196,7 +196,7 @@ def test_what_is_not_clear_is_refused(
 
 
 @pytest.mark.parametrize("named", [["orders"], ["orders", "orders.dlq"]])
-def test_a_topic_is_deleted_with_its_dead_letters_and_that_is_said(
+def test_deleting_a_topic_reports_its_deleted_dead_letters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: list[str]
 ) -> None:
     def with_cluster(_server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:

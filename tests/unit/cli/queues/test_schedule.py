@@ -1,4 +1,4 @@
-"""`headrace schedule`, and the options of `produce` that delay: against a real broker in virtual time."""
+"""`headrace schedule`, and the delay options of `produce`, against a broker in virtual time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_message_is_added_listed_moved_and_comes(run: Run, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_is_added_listed_moved_and_delivered(
+    run: Run, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("schedule", "add", "orders", "hello", "--delay", "1h", "-k", "c", "-H", "a=1") == 0
     (added,) = rows(capsys)
     assert added == {"id": "__delayed.orders:0:0"}
@@ -76,7 +78,9 @@ def test_a_message_is_added_listed_moved_and_comes(run: Run, world: World, capsy
     assert capsys.readouterr().out.split() == ["ID", "DUE", "REPEAT", "KEY", "VALUE"]
 
 
-def test_one_that_repeats_is_shown_and_cancelled(run: Run, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repeating_message_is_listed_and_cancelled(
+    run: Run, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("schedule", "add", "orders", "tick", "--every", "10s") == 0
     assert run("schedule", "add", "orders", "x" * 50, "--cron", "0 9 * * mon-fri", "-o", "table") == 0
     assert run("schedule", "list", "orders", "-n", "2") == 0
@@ -94,7 +98,7 @@ def test_one_that_repeats_is_shown_and_cancelled(run: Run, world: World, capsys:
         run("schedule", "cancel", "__delayed.orders:0:0", "--yes")
 
 
-def test_produce_can_delay_what_it_writes(run: Run, world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_produce_can_delay_records(run: Run, world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("produce", "orders", "later", "--delay", "2s", "--receipts") == 0
     assert rows(capsys) == [{"topic": "__delayed.orders", "partition": 0, "offset": 0}]
     assert run("produce", "orders", "now") == 0
@@ -102,7 +106,7 @@ def test_produce_can_delay_what_it_writes(run: Run, world: World, capsys: pytest
 
 
 @pytest.mark.parametrize("command", [("schedule", "add"), ("produce",)], ids=" ".join)
-def test_a_topic_is_made_by_the_first_message_that_waits_for_it(
+def test_the_first_delayed_message_creates_the_topic(
     run: Run, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:
     assert run(*command, "reports", "run", "--delay", "1h") == 0
@@ -126,7 +130,7 @@ def test_a_topic_is_made_by_the_first_message_that_waits_for_it(
         (("cancel", "__delayed.orders:0:0"), "--yes"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_sent(
+def test_invalid_options_are_rejected_before_a_request_is_sent(
     arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["schedule", *arguments]) == 2

@@ -1,4 +1,4 @@
-"""`headrace subscription`: what it shows and changes, and what it refuses."""
+"""`headrace subscription`: create, show, pull, settle, seek and delete."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def harness(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     harness.world.close()
 
 
-def test_a_subscription_is_made_and_shown(harness: SubscriptionCommandRunner) -> None:
+def test_a_subscription_is_created_and_shown(harness: SubscriptionCommandRunner) -> None:
     rows = harness.run("create", "orders", "billing", "--at", "start")
     assert rows == [
         {"topic": "orders", "partition": 0, "floor": 0},
@@ -85,7 +85,7 @@ def test_a_subscription_is_made_and_shown(harness: SubscriptionCommandRunner) ->
     assert described[1]["oldest"] is None
 
 
-def test_tables_are_for_people(harness: SubscriptionCommandRunner) -> None:
+def test_output_can_be_a_table(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing", "--at", "start")
     harness.run("list", "-o", "table")
     assert harness.told.splitlines()[0].split() == [
@@ -97,7 +97,7 @@ def test_tables_are_for_people(harness: SubscriptionCommandRunner) -> None:
     assert line.split()[1:] == ["1", "k", "a"]
 
 
-def test_it_may_be_configured_as_it_is_made(harness: SubscriptionCommandRunner) -> None:
+def test_configs_can_be_set_at_creation(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing", "--at", "start", "--set", "headrace.key.concurrency=1")
     assert [row["value"] for row in harness.run("pull", "orders", "billing", "-n", "10")] == ["a"]
     said = harness.fail("create", "orders", "x", "--set", "headrace.nonsense=1")
@@ -105,7 +105,7 @@ def test_it_may_be_configured_as_it_is_made(harness: SubscriptionCommandRunner) 
     assert "docs/queues.md describes all settings" in said
 
 
-def test_messages_are_pulled_with_receipts_and_settled_by_them(harness: SubscriptionCommandRunner) -> None:
+def test_pulled_messages_are_settled_by_their_receipts(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing", "--at", "start")
     first, second, third = harness.run("pull", "orders", "billing", "-n", "10", "--wait", "1s", "--lease", "10m")
     assert (first["value"], first["key"], first["headers"]) == ("a", "k", [["h", "1"]])
@@ -130,18 +130,18 @@ def test_a_pull_can_ack_at_once(harness: SubscriptionCommandRunner) -> None:
     assert [row["backlog"] for row in harness.run("list")] == [0]
 
 
-def test_a_pull_that_takes_nothing_says_so(harness: SubscriptionCommandRunner) -> None:
+def test_an_empty_pull_is_reported(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing")
     assert harness.run("pull", "orders", "billing") == []
     assert "no message is available" in harness.said
 
 
-def test_a_pull_by_a_wrong_name_makes_no_subscription(harness: SubscriptionCommandRunner) -> None:
+def test_a_pull_with_a_mistyped_name_creates_no_subscription(harness: SubscriptionCommandRunner) -> None:
     assert "there is no subscription 'biling'" in harness.fail("pull", "orders", "biling")
     assert harness.run("list") == []
 
 
-def test_peeking_takes_nothing(harness: SubscriptionCommandRunner) -> None:
+def test_peek_leases_nothing(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing", "--at", "start")
     harness.run("pull", "orders", "billing")
     rows = harness.run("peek", "orders", "billing", "-n", "2")
@@ -152,7 +152,7 @@ def test_peeking_takes_nothing(harness: SubscriptionCommandRunner) -> None:
     assert len(harness.run("peek", "orders", "billing")) == 3
 
 
-def test_a_subscription_is_moved_when_that_is_confirmed(harness: SubscriptionCommandRunner) -> None:
+def test_seek_requires_confirmation(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing")
     assert "Use --yes" in harness.fail("seek", "orders", "billing", "--to", "start")
     assert harness.run("seek", "orders", "billing", "--to", "start", "--dry-run")[0]["floor"] == 3
@@ -162,7 +162,7 @@ def test_a_subscription_is_moved_when_that_is_confirmed(harness: SubscriptionCom
     assert harness.run("seek", "orders", "billing", "--to", "@0", "--yes")[0]["floor"] == 0
 
 
-def test_a_subscription_is_deleted_when_that_is_confirmed(harness: SubscriptionCommandRunner) -> None:
+def test_delete_requires_confirmation(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing", "--at", "start")
     assert "Use --yes" in harness.fail("delete", "orders", "billing")
     harness.run("delete", "orders", "billing", "--dry-run")
@@ -189,9 +189,7 @@ def test_a_subscription_is_deleted_when_that_is_confirmed(harness: SubscriptionC
         (("status", "orders:0:99"), "message 99 does not exist"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
-    harness: SubscriptionCommandRunner, arguments: tuple[str, ...], said: str
-) -> None:
+def test_errors_are_one_line(harness: SubscriptionCommandRunner, arguments: tuple[str, ...], said: str) -> None:
     harness.run("create", "orders", "other")
     told = harness.fail(*arguments)
     assert told.startswith("error: ")
@@ -208,5 +206,5 @@ def test_mistakes_are_told_in_one_line(
         ("2s-ago", Position(timestamp_ms=8000)),
     ],
 )
-def test_places_are_written_as_elsewhere(text: str, position: Position) -> None:
+def test_positions_are_parsed(text: str, position: Position) -> None:
     assert parse_position(text, 10_000) == position

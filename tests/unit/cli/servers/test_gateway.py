@@ -1,4 +1,4 @@
-"""`headrace gateway` refuses what cannot be meant, in one line, before it does anything."""
+"""`headrace gateway` rejects invalid options with a one-line error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.cli.main import main
     ],
     ids=str,
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_invalid_options_are_a_one_line_error(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], exit_code: int, said: str
 ) -> None:
     assert main(["gateway", *arguments]) == exit_code

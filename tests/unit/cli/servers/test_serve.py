@@ -81,16 +81,16 @@ def start() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NOT_AT_THE_START)
-def test_the_start_does_not_wait_for_what_it_does_not_need(start: dict[str, Any], name: str) -> None:
+def test_unneeded_modules_are_not_imported_at_start(start: dict[str, Any], name: str) -> None:
     assert [module for module in start["modules"] if module == name or module.startswith(name + ".")] == []
 
 
-def test_of_the_commands_only_serve_is_imported(start: dict[str, Any]) -> None:
+def test_only_the_serve_command_is_imported(start: dict[str, Any]) -> None:
     commands = {module for module in start["modules"] if module.startswith("headrace.cli.")}
     assert commands == {f"headrace.cli.{name}" for name in ("main", "options", "servers", "servers.serve")}
 
 
-def test_the_collector_works_again_and_leaves_out_what_was_imported(start: dict[str, Any]) -> None:
+def test_the_garbage_collector_is_enabled_and_excludes_imports(start: dict[str, Any]) -> None:
     assert start["enabled"]
     assert start["frozen"] > 10_000
 
@@ -106,7 +106,7 @@ def test_the_collector_works_again_and_leaves_out_what_was_imported(start: dict[
     ],
     ids=lambda value: value[0],
 )
-def test_what_cannot_be_meant_is_wrong_usage(
+def test_invalid_options_are_wrong_usage(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     assert main(["serve", *arguments]) == 2

@@ -1,4 +1,4 @@
-"""`headrace zookeeper` hands on what it is told, and refuses in one line what it cannot use."""
+"""`headrace zookeeper` passes its options on, and rejects invalid ones with a one-line error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.server import zookeeper
 from headrace.server.zookeeper import ZooKeeperSettings
 
 
-def test_what_it_is_told_reaches_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_reach_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[ZooKeeperSettings] = []
 
     def run(settings: ZooKeeperSettings) -> int:
@@ -34,7 +34,7 @@ def test_what_it_is_told_reaches_the_servers(monkeypatch: pytest.MonkeyPatch) ->
         (["--listen", "0.0.0.0:2181"], 1, "or use --insecure"),
     ],
 )
-def test_what_it_cannot_use_is_refused_in_one_line(
+def test_invalid_options_are_a_one_line_error(
     arguments: list[str], exit_code: int, why: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["zookeeper", *arguments]) == exit_code

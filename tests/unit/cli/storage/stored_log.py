@@ -1,4 +1,4 @@
-"""A data folder as a broker leaves it, made by hand, so that every byte of it can be spoilt."""
+"""A data folder with known bytes, for tests that damage them."""
 
 from __future__ import annotations
 

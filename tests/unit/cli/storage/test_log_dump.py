@@ -1,4 +1,4 @@
-"""`headrace log dump` shows what lies in the files of a data folder."""
+"""`headrace log dump` shows the contents of files in a data folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dump(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dic
     return [json.loads(line) for line in captured.out.splitlines()]
 
 
-def test_batches_are_shown_with_all_that_their_headers_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_batches_are_shown_with_their_headers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     producing = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 5, "attributes": TRANSACTIONAL}
     log = StoredLog(
         tmp_path,
@@ -57,7 +57,7 @@ def test_a_partition_is_found_by_its_topic(tmp_path: Path, capsys: pytest.Captur
     assert "no partition 1" in capsys.readouterr().err
 
 
-def test_records_are_shown_from_an_offset_on_and_so_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_are_shown_from_an_offset_up_to_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path, [batch_of(b"one", b"two"), batch_of(b"three", b"\xff")])
     rows = dump(capsys, log.first, "--records", "--from", "1")
     assert [(row["offset"], row["value"], row["batch"]) for row in rows] == [
@@ -69,7 +69,7 @@ def test_records_are_shown_from_an_offset_on_and_so_many(tmp_path: Path, capsys:
     assert [row["base_offset"] for row in dump(capsys, log.first, "--from", "2")] == [2]
 
 
-def test_a_table_shows_how_long_values_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_truncates_long_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path, [batch_of(b"a\nb" + b"x" * 100)])
     assert main(["log", "dump", str(log.first), "--records", "-o", "table"]) == 0
     headings, line = capsys.readouterr().out.splitlines()
@@ -77,7 +77,7 @@ def test_a_table_shows_how_long_values_begin(tmp_path: Path, capsys: pytest.Capt
     assert "a\N{MIDDLE DOT}b" + "x" * 57 + "\N{HORIZONTAL ELLIPSIS}" in line
 
 
-def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path)
     log.spoil(log.first, HEADER_SIZE + 3)
     for options, shown in ((["--records"], [2, 3]), ([], [0, 2, 3])):
@@ -91,7 +91,7 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.Cap
     assert "magic is 0" in capsys.readouterr().err
 
 
-def test_indexes_and_checkpoints_are_shown_shortly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_indexes_and_checkpoints_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path, [batch_of(b"one")], [batch_of(b"two"), batch_of(b"three", timestamp_ms=88)])
     position = log.positions[1][1]
     index, time_index = (log.paths[1].with_suffix(suffix) for suffix in (".index", ".timeindex"))
@@ -102,7 +102,9 @@ def test_indexes_and_checkpoints_are_shown_shortly(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("arguments", [[], ["{path}", "--topic", "orders"], ["{data}/registry.db"], ["/nowhere.log"]])
-def test_wrong_usage_is_one_line(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_a_one_line_error(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = StoredLog(tmp_path)
     given = [argument.format(path=log.first, data=tmp_path) for argument in arguments]
     assert main(["log", "dump", *given]) == 2

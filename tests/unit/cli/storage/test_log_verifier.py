@@ -1,4 +1,4 @@
-"""`headrace log verify` finds every kind of damage and says where; what was never promised is no damage."""
+"""`headrace log verify` finds every kind of damage and its position; a torn end that was not flushed is no damage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def verify(log: StoredLog, capsys: pytest.CaptureFixture[str], *options: str) ->
     return exit_code, [json.loads(line) for line in captured.out.splitlines()], captured.err
 
 
-def test_a_healthy_folder_has_no_flaws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_intact_folder_has_no_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     marker = build_marker(7, 0, Marker(True, 0), 1000)
     log = StoredLog(
         tmp_path,
@@ -51,7 +51,7 @@ def test_a_flipped_bit_is_found_with_file_and_position(tmp_path: Path, capsys: p
     assert "crc" in row["what"]
 
 
-def test_a_wrong_base_offset_is_found_although_no_checksum_covers_it(
+def test_a_wrong_base_offset_is_found_although_the_checksum_does_not_cover_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = StoredLog(tmp_path)
@@ -61,7 +61,7 @@ def test_a_wrong_base_offset_is_found_although_no_checksum_covers_it(
     assert "base offset is 5, not 2" in rows[0]["what"]
 
 
-def test_where_no_batch_can_begin_the_walk_ends_and_the_next_segment_goes_on(
+def test_verification_continues_with_the_next_segment_after_an_unreadable_batch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = StoredLog(tmp_path, [batch_of(b"one"), batch_of(b"two")], [batch_of(b"three")])
@@ -78,7 +78,7 @@ def test_where_no_batch_can_begin_the_walk_ends_and_the_next_segment_goes_on(
     assert "begins at 2, not at 1" in rows[1]["what"]
 
 
-def test_records_that_are_not_what_the_header_says_are_found_although_the_checksum_fits(
+def test_records_that_contradict_the_header_are_found_although_the_checksum_matches(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     batch = batch_of(b"one", b"two")
@@ -90,7 +90,7 @@ def test_records_that_are_not_what_the_header_says_are_found_although_the_checks
 
 
 @pytest.mark.parametrize(("suffix", "position"), [(".index", 3), (".index", 7), (".timeindex", 7), (".timeindex", 11)])
-def test_an_index_entry_that_points_at_no_batch_is_found(
+def test_an_index_entry_without_a_batch_is_found(
     suffix: str, position: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = StoredLog(tmp_path)
@@ -101,7 +101,7 @@ def test_an_index_entry_that_points_at_no_batch_is_found(
     assert (row["file"], row["position"]) == (str(path), 0)
 
 
-def test_an_index_that_goes_on_behind_the_log_or_ends_within_an_entry_is_found(
+def test_an_index_beyond_the_log_or_with_an_incomplete_entry_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = StoredLog(tmp_path)
@@ -112,9 +112,7 @@ def test_an_index_that_goes_on_behind_the_log_or_ends_within_an_entry_is_found(
     assert [row["position"] for row in rows] == [8, 16]
 
 
-def test_an_unfinished_end_that_was_never_promised_is_no_damage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_torn_end_after_the_flushed_offset_is_not_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path)
     log.first.write_bytes(log.first.read_bytes()[:-5])
     assert verify(log, capsys)[0] == 1
@@ -124,16 +122,14 @@ def test_an_unfinished_end_that_was_never_promised_is_no_damage(
     assert "no damage" in err
 
 
-def test_without_knowing_what_was_promised_everything_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_flushed_offset_every_fault_is_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path)
     log.first.write_bytes(log.first.read_bytes()[:-5])
     (tmp_path / "flushed-offsets").unlink()
     assert verify(log, capsys)[0] == 1
 
 
-def test_a_log_that_ends_before_what_was_promised_is_damaged(
+def test_a_log_that_ends_before_the_flushed_offset_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = StoredLog(tmp_path, [batch_of(b"one")])
@@ -145,7 +141,7 @@ def test_a_log_that_ends_before_what_was_promised_is_damaged(
     assert verify(log, capsys)[0] == 0
 
 
-def test_a_file_that_is_shorter_than_its_checkpoint_says_and_a_broken_checkpoint_are_damage(
+def test_a_truncated_segment_and_a_broken_checkpoint_are_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = StoredLog(tmp_path)
@@ -162,9 +158,7 @@ def sparse(*offsets: int) -> bytearray:
     return build_batch([BatchRecord(key=b"k", value=b"v", offset=offset) for offset in offsets], base_offset=offsets[0])
 
 
-def test_a_compacted_segment_has_the_gaps_that_are_listed_and_no_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_compacted_segment_has_exactly_the_listed_gaps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path, [batch_of(b"one")])
     (log.folder / f"{12:020d}.log").touch()
     log.first.write_bytes(sparse(1, 3) + sparse(7, 9))
@@ -186,7 +180,7 @@ def test_a_compacted_segment_has_the_gaps_that_are_listed_and_no_others(
 
 
 @pytest.mark.parametrize("rest", [bytes(batch_of(b"never"))[:-3], bytes(30)])
-def test_what_a_failed_append_left_at_the_end_of_a_segment_is_no_damage(
+def test_the_rest_of_a_failed_append_is_not_damage(
     rest: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = StoredLog(tmp_path, [batch_of(b"one")], [batch_of(b"two")])
@@ -196,9 +190,7 @@ def test_what_a_failed_append_left_at_the_end_of_a_segment_is_no_damage(
     assert (exit_code, row["verdict"], row["position"]) == (0, "torn", position)
 
 
-def test_a_batch_that_the_next_segment_has_again_does_not_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_repeated_in_the_next_segment_is_not_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path, [batch_of(b"one")], [batch_of(b"two")])
     log.first.write_bytes(log.first.read_bytes() + sparse(1))
     exit_code, (row,), err = verify(log, capsys)
@@ -206,7 +198,7 @@ def test_a_batch_that_the_next_segment_has_again_does_not_count(
     assert "2 batches" in err
 
 
-def test_a_running_broker_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_running_broker_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path)
     with (tmp_path / ".lock").open("w") as lock:
         assert "a broker is using" not in verify(log, capsys)[2]
@@ -216,7 +208,7 @@ def test_a_running_broker_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFix
     assert "a broker is using" in err
 
 
-def test_only_the_topic_that_is_named_is_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verification_can_be_limited_to_a_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = StoredLog(tmp_path)
     (tmp_path / "logs" / f"{7:032x}-0").mkdir()
     assert "2 logs" in verify(log, capsys)[2]
@@ -226,7 +218,9 @@ def test_only_the_topic_that_is_named_is_looked_at(tmp_path: Path, capsys: pytes
     assert "orders" in err
 
 
-def test_what_is_no_data_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_a_data_folder_is_a_one_line_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["log", "verify", "--data", str(tmp_path)]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: ")

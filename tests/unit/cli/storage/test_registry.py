@@ -1,4 +1,4 @@
-"""What `headrace registry rebuild` and `headrace log adopt` write, given what the data folders hold."""
+"""What `headrace registry rebuild` and `headrace log adopt` write to the registry."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def inventory() -> LogInventory:
 
 
 @simulated
-async def test_a_topic_that_was_deleted_by_request_is_not_rebuilt_but_can_be_adopted(registry: SimRegistry) -> None:
+async def test_a_topic_deleted_by_a_client_is_not_rebuilt_but_can_be_adopted(registry: SimRegistry) -> None:
     await registry.commit([Create(tombstone_key(ID), b"1")])
     plan = await plan_for(registry, inventory())
     assert plan.is_empty
@@ -47,7 +47,7 @@ async def test_a_topic_that_was_deleted_by_request_is_not_rebuilt_but_can_be_ado
 
 
 @simulated
-async def test_producer_ids_are_raised_beyond_the_logs_and_the_floor_of_the_folders(registry: SimRegistry) -> None:
+async def test_producer_ids_are_raised_above_the_logs_and_the_minimum_of_the_folders(registry: SimRegistry) -> None:
     await registry.commit([Create(PRODUCER_IDS_KEY, b"3000")])
     found = inventory()
     found.producer_id_max, found.producer_id_floor = 1_500, 3_000

@@ -1,4 +1,4 @@
-"""A strict reader of Prometheus' text format, written from its rules and not from our writer; and brokers to scrape."""
+"""A strict parser of the Prometheus text format, written independently of the writer, and brokers to scrape."""
 
 from __future__ import annotations
 

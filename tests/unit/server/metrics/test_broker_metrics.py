@@ -1,4 +1,4 @@
-"""A scrape: fresh, shared, and no burden to the loop; and what must be well for the broker to be ready."""
+"""Scrapes: cached, shared, and in short steps; and the checks for readiness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
 
 
 @with_simulated_broker
-async def test_the_process_is_told(simulated_broker: SimulatedBroker) -> None:
+async def test_process_metrics_are_reported(simulated_broker: SimulatedBroker) -> None:
     page = await scrape(simulated_broker)
     assert page.value("process_resident_memory_bytes") > 1_000_000
     assert 0 < page.value("process_open_fds") < page.value("process_max_fds")
@@ -28,7 +28,7 @@ async def test_the_process_is_told(simulated_broker: SimulatedBroker) -> None:
 
 
 @with_simulated_broker
-async def test_a_page_is_made_once_a_second_however_many_ask(simulated_broker: SimulatedBroker) -> None:
+async def test_metrics_are_collected_at_most_once_a_second(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     metrics = metrics_of(simulated_broker)
     first = await simulated_broker.host.start(metrics.page(), "scrape")
@@ -40,7 +40,7 @@ async def test_a_page_is_made_once_a_second_however_many_ask(simulated_broker: S
 
 
 @with_simulated_broker
-async def test_who_gives_up_a_scrape_is_not_in_the_way_of_the_next(simulated_broker: SimulatedBroker) -> None:
+async def test_a_cancelled_scrape_does_not_block_the_next(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cooperative_yield, "_TURN_SECONDS", -1.0)
@@ -52,7 +52,7 @@ async def test_who_gives_up_a_scrape_is_not_in_the_way_of_the_next(simulated_bro
 
 
 @with_simulated_broker
-async def test_others_have_their_turn_during_a_scrape(simulated_broker: SimulatedBroker) -> None:
+async def test_a_scrape_yields_to_other_tasks(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 50)
     turns = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -66,7 +66,7 @@ async def test_others_have_their_turn_during_a_scrape(simulated_broker: Simulate
 
 
 @with_simulated_broker
-async def test_topics_may_go_during_a_scrape(simulated_broker: SimulatedBroker) -> None:
+async def test_topics_may_be_deleted_during_a_scrape(simulated_broker: SimulatedBroker) -> None:
     for number in range(10):
         await simulated_broker.make_topic(f"t{number}")
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +78,7 @@ async def test_topics_may_go_during_a_scrape(simulated_broker: SimulatedBroker) 
 
 
 @with_simulated_broker
-async def test_how_late_the_loop_is_is_told(simulated_broker: SimulatedBroker) -> None:
+async def test_the_lag_of_the_event_loop_is_measured(simulated_broker: SimulatedBroker) -> None:
     metrics = metrics_of(simulated_broker)
     watching = simulated_broker.host.start(metrics.loop_lag.run(), "loop lag")
     await simulated_broker.pass_time(1.05)
@@ -89,7 +89,7 @@ async def test_how_late_the_loop_is_is_told(simulated_broker: SimulatedBroker) -
 
 
 @with_simulated_broker
-async def test_readiness_names_what_is_wrong(simulated_broker: SimulatedBroker) -> None:
+async def test_readiness_names_the_failed_checks(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     metrics = metrics_of(simulated_broker)
     assert metrics.checks() == {"groups": None, "disk": None, "logs": None, "registry": None}
@@ -103,7 +103,7 @@ async def test_readiness_names_what_is_wrong(simulated_broker: SimulatedBroker) 
 
 
 @with_simulated_broker
-async def test_a_log_that_failed_makes_the_broker_unready(simulated_broker: SimulatedBroker) -> None:
+async def test_a_failed_log_makes_the_broker_unready(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a")
     simulated_broker.host.disk.fail_next("sync", "*.log")
@@ -124,7 +124,7 @@ class StoppedClock:
         return int(self.seconds * 1000)
 
 
-async def test_a_breath_is_taken_only_when_a_turn_was_long() -> None:
+async def test_a_scrape_yields_only_after_a_long_step() -> None:
     clock, turns = StoppedClock(), 0
 
     def turn() -> None:
@@ -143,7 +143,7 @@ async def test_a_breath_is_taken_only_when_a_turn_was_long() -> None:
     assert turns == 1
 
 
-def test_the_docs_explain_every_family() -> None:
+def test_the_docs_describe_every_family() -> None:
     text = DOCS.read_text()
     shown = {name for name in FAMILIES if f"`{name}`" in text}
     short = {name for name in FAMILIES if any(f"`...{part}`" in text for part in _endings(name))}

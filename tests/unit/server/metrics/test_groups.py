@@ -1,4 +1,4 @@
-"""Groups of all three kinds, as kafka_exporter would tell them."""
+"""Metrics of classic, consumer and share groups, as kafka_exporter reports them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_classic_group_has_members_and_lag(simulated_broker: SimulatedBr
 
 
 @with_simulated_broker
-async def test_a_group_of_the_newer_protocol_does_too(simulated_broker: SimulatedBroker) -> None:
+async def test_a_consumer_group_has_members_and_lag(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a", b"b", b"c")
     members = [ConsumerMember(simulated_broker, name, "t", group="new") for name in ("m1", "m2")]
@@ -52,7 +52,7 @@ async def test_a_group_of_the_newer_protocol_does_too(simulated_broker: Simulate
 
 
 @with_simulated_broker
-async def test_a_share_group_does_too(simulated_broker: SimulatedBroker) -> None:
+async def test_a_share_group_has_members_and_lag(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     member = ShareMember(simulated_broker)
     await member.beat()
@@ -68,7 +68,7 @@ async def test_a_share_group_does_too(simulated_broker: SimulatedBroker) -> None
 
 
 @with_simulated_broker
-async def test_a_group_and_a_subscription_of_one_name_are_told_once(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_and_a_subscription_of_the_same_name_are_reported_once(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     member = ShareMember(simulated_broker, group="both")
     await member.fetch(0)
@@ -79,7 +79,7 @@ async def test_a_group_and_a_subscription_of_one_name_are_told_once(simulated_br
 
 
 @with_simulated_broker
-async def test_offsets_in_topics_that_are_gone_have_no_lag(simulated_broker: SimulatedBroker) -> None:
+async def test_offsets_of_deleted_topics_have_no_lag(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 5)
     simulated_broker.broker.catalogue.on_topic_deleted.clear()
@@ -91,7 +91,7 @@ async def test_offsets_in_topics_that_are_gone_have_no_lag(simulated_broker: Sim
 
 
 @with_simulated_broker
-async def test_a_group_may_be_called_anything(simulated_broker: SimulatedBroker) -> None:
+async def test_group_names_are_escaped(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     names = ['quo"te', "back\\slash", "new\nline", '"} 1\nfake_metric 2', "ü😀", "{a=b}", "\\n"]
     for name in names:
@@ -103,7 +103,7 @@ async def test_a_group_may_be_called_anything(simulated_broker: SimulatedBroker)
 
 
 @with_simulated_broker
-async def test_many_positions_are_told_per_topic(simulated_broker: SimulatedBroker) -> None:
+async def test_many_positions_are_summed_per_topic(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "SERIES_MAX", 2)
         await simulated_broker.make_topic("t")
@@ -117,7 +117,7 @@ async def test_many_positions_are_told_per_topic(simulated_broker: SimulatedBrok
 
 
 @in_simulated_cluster(nodes=2, offsets_topic_num_partitions="1", offsets_topic_replication_factor="1")
-async def test_leaders_elsewhere_are_asked_how_far_their_partitions_reach(simulated_cluster: SimulatedCluster) -> None:
+async def test_end_offsets_are_requested_from_remote_leaders(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("here", (1,))
     await commit(simulated_cluster[1], 0, "here", "g")
     coordinator = simulated_cluster.leader("__consumer_offsets")

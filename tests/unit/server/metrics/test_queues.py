@@ -1,4 +1,4 @@
-"""Subscriptions, as they are told: what waits, what became of the rest, and how long that took."""
+"""Metrics of subscriptions: backlog, settlements and latencies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def publish(simulated_broker: SimulatedBroker, count: int, partition: int 
 
 
 @with_simulated_broker
-async def test_messages_are_told_by_how_they_stand(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_are_counted_by_delivery_state(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 10)
     member = SubscriptionMember(simulated_broker)
@@ -62,7 +62,7 @@ async def test_messages_are_told_by_how_they_stand(simulated_broker: SimulatedBr
 
 
 @with_simulated_broker
-async def test_the_partitions_of_a_topic_are_told_together(simulated_broker: SimulatedBroker) -> None:
+async def test_the_partitions_of_a_topic_are_summed(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, partitions=3)
     for partition in range(3):
         await publish(simulated_broker, 5, partition)
@@ -73,7 +73,7 @@ async def test_the_partitions_of_a_topic_are_told_together(simulated_broker: Sim
 
 
 @with_simulated_broker
-async def test_each_counter_moves_by_the_messages_of_a_range(simulated_broker: SimulatedBroker) -> None:
+async def test_each_counter_increases_by_the_messages_of_a_range(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_retry_backoff_ms="0")
     await publish(simulated_broker, 500)
@@ -108,7 +108,7 @@ async def test_each_counter_moves_by_the_messages_of_a_range(simulated_broker: S
 
 
 @with_simulated_broker
-async def test_messages_that_are_given_up_without_a_dead_letter_are_counted(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_discarded_without_a_dead_letter_are_counted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_dead_letters_enable="false", share_delivery_count_limit="2")
     await publish(simulated_broker, 3)
@@ -122,7 +122,7 @@ async def test_messages_that_are_given_up_without_a_dead_letter_are_counted(simu
 
 
 @with_simulated_broker
-async def test_what_a_filter_leaves_out_is_counted(simulated_broker: SimulatedBroker) -> None:
+async def test_filtered_messages_are_counted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_filter="key = 'mine'")
     await produce(simulated_broker, TOPIC, b"a", b"b")
@@ -131,7 +131,7 @@ async def test_what_a_filter_leaves_out_is_counted(simulated_broker: SimulatedBr
 
 
 @with_simulated_broker
-async def test_what_the_log_has_deleted_is_counted_as_expired(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_deleted_by_retention_count_as_expired(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 5)
     await simulated_broker.host.start(simulated_broker.partition(TOPIC).log.advance_start(3), "trim")
@@ -165,7 +165,7 @@ async def test_the_oldest_message_is_as_old_as_its_batch(simulated_broker: Simul
 
 
 @with_simulated_broker
-async def test_the_oldest_message_is_found_on_the_disk_too(simulated_broker: SimulatedBroker) -> None:
+async def test_the_oldest_message_is_read_from_disk(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 2)
     await simulated_broker.pass_time(40)
@@ -174,7 +174,7 @@ async def test_the_oldest_message_is_found_on_the_disk_too(simulated_broker: Sim
 
 
 @with_simulated_broker
-async def test_times_are_those_of_publish_lease_and_ack(simulated_broker: SimulatedBroker) -> None:
+async def test_latencies_are_measured_between_publish_lease_and_ack(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 100)
     await simulated_broker.pass_time(2)
@@ -189,7 +189,7 @@ async def test_times_are_those_of_publish_lease_and_ack(simulated_broker: Simula
 
 
 @with_simulated_broker
-async def test_many_subscriptions_are_told_as_their_sum(simulated_broker: SimulatedBroker) -> None:
+async def test_many_subscriptions_are_summed(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queues, "SUBSCRIPTIONS_MAX", 2)
         await subscribe(simulated_broker, subscription="a")
@@ -207,7 +207,7 @@ async def test_many_subscriptions_are_told_as_their_sum(simulated_broker: Simula
 
 
 @with_simulated_broker
-async def test_a_subscription_that_is_gone_is_told_no_more(simulated_broker: SimulatedBroker) -> None:
+async def test_a_deleted_subscription_is_not_reported(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 1)
     await alter(simulated_broker, DELETE)
@@ -215,7 +215,7 @@ async def test_a_subscription_that_is_gone_is_told_no_more(simulated_broker: Sim
 
 
 @with_simulated_broker
-async def test_the_counters_outlive_a_lead_that_begins_anew(simulated_broker: SimulatedBroker) -> None:
+async def test_counters_survive_a_new_leader_term(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 3)
     member = SubscriptionMember(simulated_broker)
