@@ -24,8 +24,8 @@ def test_help_lists_every_command_without_importing_any(capsys: pytest.CaptureFi
         "import sys; from headrace.cli.main import main; main(['--help']);"
         "print([m for m in sys.modules if m.startswith(('headrace.client', 'headrace.wire', 'asyncio', 'uvloop'))])"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[-1] == "[]"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("name", list(_COMMANDS))

@@ -23,9 +23,9 @@ def test_tables_and_lines_escape_control_characters(capsys: pytest.CaptureFixtur
     print_table([{"name": CLEAR, "tags": [CLEAR]}], ("name", "tags"))
     echo(f"name {CLEAR}")
     print_status(f"{CLEAR} was deleted")
-    seen = capsys.readouterr()
-    assert seen.out.splitlines()[1:] == [f"{SHOWN}  {SHOWN}", f"name {SHOWN}"]
-    assert seen.err == f"{SHOWN} was deleted\n"
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1:] == [f"{SHOWN}  {SHOWN}", f"name {SHOWN}"]
+    assert captured.err == f"{SHOWN} was deleted\n"
 
 
 def test_json_output_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,7 @@ def test_a_revoked_token_is_removed(run: Run, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "said"),
+    ("arguments", "exit_code", "message"),
     [
         (("create", "ci"), 2, "--scope"),
         (("create", "ci", "-s", "write:orders"), 1, "is not a scope"),
@@ -103,9 +103,9 @@ def test_a_revoked_token_is_removed(run: Run, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_invalid_options_are_a_one_line_error(
-    run: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], exit_code: int, said: str
+    run: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], exit_code: int, message: str
 ) -> None:
     assert run(*arguments) == exit_code
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1

@@ -144,7 +144,7 @@ def test_abort_fails_where_no_transaction_begins(
     "arguments",
     [
         ["abort"],
-        ["abort", "tx"],  # nobody can be asked
+        ["abort", "tx"],  # no terminal to confirm
         ["abort", *HANGING],
         ["abort", "tx", *HANGING, "--yes"],
         ["abort", "--topic", "orders", "--yes"],

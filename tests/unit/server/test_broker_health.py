@@ -41,8 +41,8 @@ def test_brokers_are_unreachable_until_one_responds(caplog: pytest.LogCaptureFix
 
     caplog.set_level("INFO")
     in_world(scenario)
-    told = [record.getMessage() for record in caplog.records if record.name == "headrace.server.gateway"]
-    assert told == ["no broker is reachable; probing every second", "brokers are reachable"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "headrace.server.gateway"]
+    assert logged == ["no broker is reachable; probing every second", "brokers are reachable"]
 
 
 def test_lost_and_recovered_brokers_are_detected() -> None:

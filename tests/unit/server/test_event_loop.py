@@ -87,7 +87,7 @@ async def test_the_event_loop_updates_the_heartbeat_and_the_thread_ends_with_it(
 
 
 def test_by_default_the_process_exits_without_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for the loop, as every handler of an orderly exit does, would wait for ever."""
+    """Exit handlers would wait for the hanging event loop forever."""
     codes: list[int] = []
     monkeypatch.setattr("os._exit", codes.append)
     clock = FakeClock()

@@ -31,10 +31,10 @@ def test_requests_are_rejected_immediately_while_no_broker_is_reachable() -> Non
         async with scripted_cluster.cluster() as cluster:
             broker_health = BrokerHealth(cluster)
             gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), broker_health)
-            with pytest.raises(Problem, match="no broker is reachable") as told:
+            with pytest.raises(Problem, match="no broker is reachable") as raised:
                 await gateway.admit(request("GET", "/topics"))
-            assert (told.value.status, told.value.code) == (503, "no_broker")
-            assert dict(told.value.headers) == {"retry-after": "1"}
+            assert (raised.value.status, raised.value.code) == (503, "no_broker")
+            assert dict(raised.value.headers) == {"retry-after": "1"}
             assert broker.requests == []
             for path, status in (("/openapi.json", 200), ("/nowhere", 404)):
                 answer = await answer_of(gateway, request("GET", path))

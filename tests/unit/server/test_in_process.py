@@ -72,7 +72,7 @@ def produce_request(*values: bytes) -> ProduceRequest:
 
 
 async def a_day_in_the_life(cluster: Cluster) -> list[Any]:
-    """A bit of everything that doors ask; what was seen, without what is made up."""
+    """Send requests of all kinds; return the responses without random values."""
     seen: list[Any] = []
     admin, subscriptions = TopicAdmin(cluster), SubscriptionAdmin(cluster)
     await admin.create(NewTopic("orders", 2, configs={"retention.ms": "86400000"}))

@@ -20,7 +20,7 @@ from headrace.server.settings import ServeSettings
 
 
 class Threads:
-    """All that is asked of a disk here."""
+    """The part of `Disk` that the registry uses."""
 
     def run(self, work: Callable[..., Any], *args: object) -> Any:
         return asyncio.to_thread(work, *args)
@@ -66,7 +66,7 @@ async def test_zookeeper_is_opened_with_its_hosts_root_and_session_timeout(monke
 
 
 async def test_without_zookeeper_its_client_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start is mostly imports."""
+    """Imports take most of the startup time."""
     monkeypatch.setitem(sys.modules, "headrace.registry.zookeeper", None)
     async with opened(ServeSettings(data=str(tmp_path))):
         pass

@@ -25,7 +25,7 @@ log = logging.getLogger("headrace.test")
 
 @pytest.fixture(autouse=True)
 def root() -> Iterator[None]:
-    """The tests' own handlers come back afterwards."""
+    """Restore the handlers of pytest afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

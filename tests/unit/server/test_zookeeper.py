@@ -51,7 +51,7 @@ def test_a_single_server_has_no_peers(tmp_path: Path, port: int) -> None:
 
 
 def test_an_ensemble_keeps_its_chosen_ports(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper, "check_address_free", lambda _: None)  # the ports in a row may be somebody's
+    monkeypatch.setattr(zookeeper, "check_address_free", lambda _: None)  # another process may use the next ports
     settings = ZooKeeperSettings(str(tmp_path), ("127.0.0.1", min(port, 60_000)), 3)
     first = [node.address for node in prepare_ensemble(settings)]
     configs = [config_of(tmp_path, number) for number in (1, 2, 3)]

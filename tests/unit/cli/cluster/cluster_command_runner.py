@@ -18,11 +18,11 @@ from headrace.testkit.world import World
 
 
 class ClusterCommandRunner:
-    """Where a test plays its commands and reads what they said."""
+    """Runs commands and captures their output."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.there = AdministeredCluster(1, 2, 3)
-        self.told = ""
+        self.stderr = ""
         self._capsys = capsys
         for module in ("cluster.cluster", "cluster.reassign"):
             monkeypatch.setattr(f"headrace.cli.{module}.with_cluster", self._with_cluster)
@@ -31,14 +31,14 @@ class ClusterCommandRunner:
         """Run a command; the rows that it prints. What it says besides is in `descriptions`."""
         assert main(["cluster", *arguments]) == expect
         captured = self._capsys.readouterr()
-        self.told = captured.err
+        self.stderr = captured.err
         return [json.loads(line) for line in captured.out.splitlines()]
 
     def show(self, *arguments: str, expect: int = 0) -> str:
         """Run a command as on a terminal; what it prints."""
         assert main(["cluster", *arguments, "-o", "table"]) == expect
         captured = self._capsys.readouterr()
-        self.told = captured.err
+        self.stderr = captured.err
         return captured.out
 
     def _with_cluster(self, _server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:

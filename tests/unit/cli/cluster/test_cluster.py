@@ -45,7 +45,7 @@ def test_info_reports_a_missing_controller(harness: ClusterCommandRunner) -> Non
 def test_a_healthy_cluster_exits_with_0_and_lists_no_problems(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2, 3)
     assert harness.play("health") == []
-    assert harness.told == "the cluster is healthy: 3 brokers up, 1 partitions\n"
+    assert harness.stderr == "the cluster is healthy: 3 brokers up, 1 partitions\n"
     assert harness.show("health") == ""
 
 
@@ -62,7 +62,7 @@ def test_an_unhealthy_cluster_exits_with_1_and_lists_its_problems(harness: Clust
         ("offline", "orders[1]", True),
         ("under min.insync", "orders[0]", True),
     ]
-    assert "unhealthy" in harness.told
+    assert "unhealthy" in harness.stderr
     assert "PROBLEM" in harness.show("health", expect=1)
 
 
@@ -100,14 +100,14 @@ def test_partitions_are_shown_with_leaders_and_replicas(harness: ClusterCommandR
 
 def test_a_missing_topic_names_the_next_step(harness: ClusterCommandRunner) -> None:
     harness.play("partitions", "nope", expect=1)
-    assert harness.told.startswith("error: there is no topic 'nope'; `headrace topic list`")
+    assert harness.stderr.startswith("error: there is no topic 'nope'; `headrace topic list`")
 
 
 def test_a_drain_is_requested_and_cancelled_with_the_next_step(harness: ClusterCommandRunner) -> None:
     harness.play("drain", "3")
-    assert "broker 3 is draining; `headrace cluster info`" in harness.told
+    assert "broker 3 is draining; `headrace cluster info`" in harness.stderr
     harness.play("drain", "3", "--undo")
-    assert "`headrace cluster reassign --add-broker 3`" in harness.told
+    assert "`headrace cluster reassign --add-broker 3`" in harness.stderr
     assert harness.there.drains == [(3, True), (3, False)]
 
 
@@ -118,7 +118,7 @@ def test_drain_waits_until_the_broker_holds_no_replicas(harness: ClusterCommandR
     }
     harness.there.polls_left = 3
     harness.play("drain", "2", "--wait")
-    assert "broker 2 holds no replicas" in harness.told
+    assert "broker 2 holds no replicas" in harness.stderr
     assert harness.there.count(apis.DESCRIBE_TOPIC_PARTITIONS) == 4
 
 
@@ -134,7 +134,7 @@ def test_preferred_leaders_are_elected_where_they_do_not_lead(harness: ClusterCo
         {"topic": "orders", "partition": 0, "result": "elected"},
     ]
     assert harness.play("elect-leader") == []
-    assert "no election needed" in harness.told
+    assert "no election needed" in harness.stderr
 
 
 def test_an_election_can_be_limited_to_one_partition(harness: ClusterCommandRunner) -> None:
@@ -153,7 +153,7 @@ def test_an_unclean_election_requires_confirmation_and_an_offline_partition(harn
     offline = replace(led_partition(7, 2), leader=-1, isr=(7,))
     harness.there.records = {("orders", 0): offline, ("orders", 1): led_partition(2, 1)}
     harness.play("elect-leader", "--topic", "orders", "--unclean", expect=2)
-    assert "--yes" in harness.told
+    assert "--yes" in harness.stderr
     assert harness.there.records["orders", 0] == offline
     (row,) = harness.play("elect-leader", "--topic", "orders", "--unclean", "--yes")
     assert (row["partition"], row["result"]) == (0, "elected")

@@ -39,7 +39,7 @@ def test_a_plan_is_executed_and_its_moves_are_shown(harness: ClusterCommandRunne
     ]
     assert harness.there.records["orders", 1].adding == (3,)
     assert harness.there.records["orders", 0] == led_partition(1, 2)
-    assert "`headrace cluster reassign status`" in harness.told
+    assert "`headrace cluster reassign status`" in harness.stderr
 
 
 def test_a_dry_run_shows_the_moves_and_starts_none(harness: ClusterCommandRunner, tmp_path: Path) -> None:
@@ -49,17 +49,17 @@ def test_a_dry_run_shows_the_moves_and_starts_none(harness: ClusterCommandRunner
     assert (row["target"], row["result"]) == ([3, 2], "not begun")
     assert harness.there.count(apis.ALTER_PARTITION_REASSIGNMENTS) == 0
     assert harness.there.throttles == []
-    assert "--dry-run" in harness.told
+    assert "--dry-run" in harness.stderr
     assert "TARGET" in harness.show(*arguments)
 
 
 def test_an_invalid_plan_is_rejected_with_the_reason(harness: ClusterCommandRunner, tmp_path: Path) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--plan", plan(tmp_path, ("orders", 7, [1, 2])), expect=1)
-    assert "partition orders[7] does not exist; `headrace cluster partitions`" in harness.told
+    assert "partition orders[7] does not exist; `headrace cluster partitions`" in harness.stderr
     (tmp_path / "bad").write_text('{"version": 1}')
     harness.play("reassign", "--plan", str(tmp_path / "bad"), expect=1)
-    assert "bad cannot be used: it is not a plan" in harness.told
+    assert "bad cannot be used: it is not a plan" in harness.stderr
 
 
 def test_failed_moves_are_shown_and_exit_with_1(harness: ClusterCommandRunner, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_failed_moves_are_shown_and_exit_with_1(harness: ClusterCommandRunner, t
     bad, good = harness.play("reassign", "--plan", file, expect=1)
     assert "twice" in bad["result"]
     assert good["result"] == "begun"
-    assert harness.told.startswith("1 partitions are moving")
+    assert harness.stderr.startswith("1 partitions are moving")
 
 
 def test_a_topic_is_spread_over_the_given_brokers(harness: ClusterCommandRunner) -> None:
@@ -89,13 +89,13 @@ def test_an_added_broker_gets_replicas_and_a_removed_one_loses_all(harness: Clus
     rows = harness.play("reassign", "--add-broker", "3", "--remove-broker", "1", "--dry-run")
     assert [sorted(row["target"]) for row in rows] == [[2, 3]] * 6
     assert harness.play("reassign", "--add-broker", "2") == []
-    assert "nothing to move" in harness.told
+    assert "nothing to move" in harness.stderr
 
 
 def test_replicas_of_a_down_broker_move_only_on_request(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", 0): led_partition(1, 2), ("orders", 1): replace(led_partition(1, 9), isr=(1,))}
     harness.play("reassign", "--add-broker", "3", expect=1)
-    assert "broker 9 holds replicas but is down; start it, or move them with --remove-broker 9" in harness.told
+    assert "broker 9 holds replicas but is down; start it, or move them with --remove-broker 9" in harness.stderr
     rows = harness.play("reassign", "--add-broker", "3", "--remove-broker", "9")
     assert all(9 not in row["target"] for row in rows)
 
@@ -103,17 +103,18 @@ def test_replicas_of_a_down_broker_move_only_on_request(harness: ClusterCommandR
 def test_unavailable_brokers_are_rejected_as_targets(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--add-broker", "7", expect=1)
-    assert "broker 7 is not up; `headrace cluster info`" in harness.told
+    assert "broker 7 is not up; `headrace cluster info`" in harness.stderr
     harness.there.drain(3)
     harness.play("reassign", "--topic", "orders", "--to", "1,3", expect=1)
-    assert "`headrace cluster drain 3 --undo`" in harness.told
+    assert "`headrace cluster drain 3 --undo`" in harness.stderr
 
 
 def test_too_few_brokers_are_rejected(harness: ClusterCommandRunner) -> None:
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--topic", "orders", "--to", "1", expect=1)
     assert (
-        harness.told == "error: 2 replicas do not fit on 1 brokers; add brokers, or use --plan to reduce the replicas\n"
+        harness.stderr
+        == "error: 2 replicas do not fit on 1 brokers; add brokers, or use --plan to reduce the replicas\n"
     )
 
 
@@ -133,7 +134,7 @@ def test_a_throttle_is_set_before_the_moves_and_removed_after_the_wait(
     name = "follower.replication.throttled.rate"
     assert harness.there.throttles == [("", name, 0, "2500000"), ("", name, 1, None)]
     assert harness.there.records["orders", 0].replicas == (1, 3)
-    assert harness.told.endswith("1 partitions have been moved\n")
+    assert harness.stderr.endswith("1 partitions have been moved\n")
 
 
 def test_without_wait_the_throttle_stays_with_a_hint_how_to_remove_it(
@@ -142,7 +143,7 @@ def test_without_wait_the_throttle_stays_with_a_hint_how_to_remove_it(
     harness.there.records["orders", 0] = led_partition(1, 2)
     harness.play("reassign", "--plan", plan(tmp_path, ("orders", 0, [1, 3])), "--throttle", "10")
     assert [operation for _, _, operation, _ in harness.there.throttles] == [0]
-    assert "`headrace cluster reassign throttle off`" in harness.told
+    assert "`headrace cluster reassign throttle off`" in harness.stderr
 
 
 def test_a_wait_fails_if_replicas_are_not_on_their_targets(harness: ClusterCommandRunner, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_wait_fails_if_replicas_are_not_on_their_targets(harness: ClusterComma
 
     harness.there._list_moves = overruled  # type: ignore[assignment,method-assign]
     harness.play("reassign", "--plan", file, "--wait", expect=1)
-    assert "1 of 1 partitions do not have their target replicas, for example orders[0]" in harness.told
+    assert "1 of 1 partitions do not have their target replicas, for example orders[0]" in harness.stderr
 
 
 def test_status_shows_the_copied_bytes(harness: ClusterCommandRunner) -> None:
@@ -176,18 +177,18 @@ def test_status_shows_the_copied_bytes(harness: ClusterCommandRunner) -> None:
     ]
     harness.there.records = {}
     assert harness.play("reassign", "status") == []
-    assert harness.told == "no partition is moving\n"
+    assert harness.stderr == "no partition is moving\n"
 
 
 def test_all_moves_or_those_of_a_topic_are_cancelled(harness: ClusterCommandRunner) -> None:
     harness.there.records = {("orders", 0): MOVING, ("audit", 0): MOVING, ("audit", 1): led_partition(1, 2)}
     harness.play("reassign", "cancel", "--topic", "audit")
-    assert harness.told == "1 moves cancelled\n"
+    assert harness.stderr == "1 moves cancelled\n"
     assert harness.there.records["orders", 0] == MOVING
     harness.play("reassign", "cancel")
     assert harness.there.records["orders", 0].replicas == (1, 2)
     harness.play("reassign", "cancel")
-    assert harness.told == "0 moves cancelled\n"
+    assert harness.stderr == "0 moves cancelled\n"
 
 
 def test_colocated_topics_follow_their_owner(harness: ClusterCommandRunner) -> None:
@@ -195,13 +196,13 @@ def test_colocated_topics_follow_their_owner(harness: ClusterCommandRunner) -> N
     assert [row["topic"] for row in harness.play("reassign", "--remove-broker", "2", "--add-broker", "3")] == ["orders"]
     harness.there.records["__acks.orders", 0] = MOVING
     harness.play("reassign", "cancel")
-    assert harness.told == "1 moves cancelled\n"
+    assert harness.stderr == "1 moves cancelled\n"
     assert harness.there.records["__acks.orders", 0] == MOVING
 
 
 def test_a_throttle_can_be_set_and_removed_separately(harness: ClusterCommandRunner) -> None:
     harness.play("reassign", "throttle", "20")
-    assert "20 MB/s" in harness.told
+    assert "20 MB/s" in harness.stderr
     harness.play("reassign", "throttle", "off")
     assert [value for _, _, _, value in harness.there.throttles] == ["20000000", None]
 

@@ -54,7 +54,7 @@ def topic(name: str, *in_sync: tuple[int, ...], leader: int = 1) -> TopicView:
     return TopicView(name, ZERO_ID, False, tuple(partitions))
 
 
-def seen(at: float = 0.0, *topics: TopicView, **more: Any) -> ClusterSample:
+def sample(at: float = 0.0, *topics: TopicView, **more: Any) -> ClusterSample:
     nodes = {node_id: Node(node_id, Address(f"host{node_id}", 9092)) for node_id in (1, 2)}
     view = ClusterView("c", 1, nodes, {one.name: one for one in topics})
     return ClusterSample(at, NOW_MS, view, **more)
@@ -79,8 +79,8 @@ def column(table: Table, name: str) -> list[Any]:
 def test_rates_are_the_change_between_two_samples() -> None:
     orders = topic("orders", (1, 2), (1, 2))
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    before = seen(10.0, orders, ends={first: 100, second: 50})
-    now = seen(12.0, orders, ends={first: 140, second: 60})
+    before = sample(10.0, orders, ends={first: 100, second: 50})
+    now = sample(12.0, orders, ends={first: 140, second: 60})
     (row,) = rows_of("topic", now, before).rows
     assert (row["in_per_s"], row["end"], row["partitions"]) == (25.0, 200, 2)
     assert rows_of("topic", now, None).rows[0]["in_per_s"] is None
@@ -89,14 +89,14 @@ def test_rates_are_the_change_between_two_samples() -> None:
 def test_a_recreated_topic_has_no_negative_rate() -> None:
     target = TopicPartition("orders", 0)
     before, now = (
-        seen(1.0, topic("orders", (1,)), ends={target: 100}),
-        seen(2.0, topic("orders", (1,)), ends={target: 5}),
+        sample(1.0, topic("orders", (1,)), ends={target: 100}),
+        sample(2.0, topic("orders", (1,)), ends={target: 5}),
     )
     assert column(rows_of("topic", now, before), "in_per_s") == [0.0]
 
 
 def test_under_replicated_and_offline_partitions_are_counted() -> None:
-    now = seen(0.0, topic("a", (1, 2), (1,)), topic("b", (1, 2), leader=-1), topic("__acks.a", (1,)))
+    now = sample(0.0, topic("a", (1, 2), (1,)), topic("b", (1, 2), leader=-1), topic("__acks.a", (1,)))
     summary = summarize(now)
     assert (summary.brokers, summary.topics, summary.partitions) == (2, 2, 4)
     assert (summary.under_replicated, summary.offline) == (2, 1)
@@ -106,13 +106,13 @@ def test_under_replicated_and_offline_partitions_are_counted() -> None:
 
 
 def test_subscriptions_are_summed_over_their_partitions() -> None:
-    before = seen(0.0, backlogs=[backlog("billing", "orders", 100, 60), backlog("billing", "orders", 10, 10)])
+    before = sample(0.0, backlogs=[backlog("billing", "orders", 100, 60), backlog("billing", "orders", 10, 10)])
     parts = [
         backlog("billing", "orders", 120, 50, leased=5, oldest_ms=NOW_MS - 1000),
         backlog("billing", "orders", 10, 9, waiting=2, dying=1, oldest_ms=NOW_MS - 90_000),
         backlog("audit", "orders", 10, 0),
     ]
-    table = rows_of("subscription", seen(10.0, backlogs=parts), before)
+    table = rows_of("subscription", sample(10.0, backlogs=parts), before)
     billing, audit = table.rows
     assert (billing["backlog"], billing["ready"], billing["leased"], billing["waiting"]) == (59, 51, 5, 2)
     assert billing["dying"] == 1
@@ -123,8 +123,8 @@ def test_subscriptions_are_summed_over_their_partitions() -> None:
 
 def test_groups_have_lag_where_the_end_offset_is_known() -> None:
     target, gone = TopicPartition("orders", 0), TopicPartition("gone", 0)
-    before = seen(0.0, ends={target: 90}, groups={"g": GroupSample("Stable", 2, {target: 10})})
-    now = seen(4.0, ends={target: 100}, groups={"g": GroupSample("Stable", 2, {target: 30, gone: 7})})
+    before = sample(0.0, ends={target: 90}, groups={"g": GroupSample("Stable", 2, {target: 10})})
+    now = sample(4.0, ends={target: 100}, groups={"g": GroupSample("Stable", 2, {target: 30, gone: 7})})
     (row,) = rows_of("group", now, before).rows
     assert (row["lag"], row["members"], row["out_per_s"]) == (70, 2, pytest.approx(27 / 4))
 
@@ -134,8 +134,8 @@ def test_groups_have_lag_where_the_end_offset_is_known() -> None:
     [("lag", ["b", "a", "c"]), ("rate", ["c", "a", "b"]), ("age", ["a", "c", "b"]), ("name", ["a", "b", "c"])],
 )
 def test_rows_are_sorted_in_descending_order(sort: Sort, order: list[str]) -> None:
-    before = seen(0.0, backlogs=[backlog("a", "t", 100, 50), backlog("b", "t", 100, 100), backlog("c", "t", 100, 90)])
-    now = seen(
+    before = sample(0.0, backlogs=[backlog("a", "t", 100, 50), backlog("b", "t", 100, 100), backlog("c", "t", 100, 90)])
+    now = sample(
         1.0,
         backlogs=[
             backlog("a", "t", 100, 40, oldest_ms=NOW_MS - 5000),
@@ -147,7 +147,7 @@ def test_rows_are_sorted_in_descending_order(sort: Sort, order: list[str]) -> No
 
 
 def test_only_the_first_rows_are_shown_but_all_are_counted() -> None:
-    now = seen(0.0, *(topic(f"t{number:04}", (1, 2)) for number in range(3000)))
+    now = sample(0.0, *(topic(f"t{number:04}", (1, 2)) for number in range(3000)))
     table = rows_of("topic", now, None, count=20)
     assert (len(table.rows), table.total) == (20, 3000)
     assert "TOPIC (20 of 3000)" in table_lines(table)[0]
@@ -169,8 +169,8 @@ kafka_consumergroup_lag{consumergroup="a \\"b\\\\ \\n",topic="t",partition="0"} 
 
 def test_metrics_add_what_the_wire_protocol_does_not_provide() -> None:
     orders = topic("orders", (1, 2))
-    before = seen(0.0, orders, metrics={"h:1": MetricsPage(PAGE % (10.0, 1.0, 100, 1000))})
-    now = seen(2.0, orders, metrics={"h:1": MetricsPage(PAGE % (11.0, 1.5, 200, 5000))})
+    before = sample(0.0, orders, metrics={"h:1": MetricsPage(PAGE % (10.0, 1.0, 100, 1000))})
+    now = sample(2.0, orders, metrics={"h:1": MetricsPage(PAGE % (11.0, 1.5, 200, 5000))})
     first, second = rows_of("broker", now, before).rows
     assert (first["cpu"], first["memory"]) == (0.5, 52_000_000)
     assert first["fsync_ms"] == pytest.approx(5.0)
@@ -191,13 +191,13 @@ def plain(text: str) -> str:
 
 def test_the_screen_fits_the_terminal() -> None:
     orders = topic("orders" * 20, *[(1, 2)] * 3)
-    now = seen(
+    now = sample(
         2.0,
         orders,
         ends={TopicPartition(orders.name, 0): 12_345},
         backlogs=[backlog(f"s{number}", "orders", 100, number) for number in range(30)],
         groups={"g\x1b[2J": GroupSample("Stable", 1, {})},
-        troubles=["offsets: nobody leads it"],
+        troubles=["offsets: no leader"],
     )
     for height in (1, 5, 10, 24, 80):
         drawn = frame(summarize(now), tables(now, None, "lag", None), "lag", 60, height)
@@ -207,7 +207,7 @@ def test_the_screen_fits_the_terminal() -> None:
     assert "2J" in drawn
     assert "\x1b[2J" not in drawn, "a group's name must not speak to the terminal"
     text = plain(drawn)
-    assert "! offsets: nobody leads it" in text
+    assert "! offsets: no leader" in text
     assert "1*" in text, "the controller"
     assert "\N{HORIZONTAL ELLIPSIS}" in text
 
@@ -245,8 +245,8 @@ class TopCommandRunner:
 
     def run(self, *arguments: str) -> list[dict[str, Any]]:
         assert main(["top", "--once", *arguments]) == 0
-        self.told, self.said = self._capsys.readouterr()
-        return [json.loads(line) for line in self.told.splitlines()] if "table" not in arguments else []
+        self.stdout, self.stderr = self._capsys.readouterr()
+        return [json.loads(line) for line in self.stdout.splitlines()] if "table" not in arguments else []
 
     def with_cluster(self, _server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
         async def scenario() -> Any:
@@ -289,9 +289,9 @@ def test_one_sample_is_printed_as_json(harness: TopCommandRunner) -> None:
 
 def test_one_sample_is_printed_as_a_table(harness: TopCommandRunner) -> None:
     harness.run("-o", "table")
-    assert re.search(r"^TOPIC +PARTITIONS", harness.told, re.MULTILINE)
-    assert re.search(r"^billing +orders +3 ", harness.told, re.MULTILINE)
-    assert re.search(r"^readers +\S+ +0 +2 ", harness.told, re.MULTILINE)
+    assert re.search(r"^TOPIC +PARTITIONS", harness.stdout, re.MULTILINE)
+    assert re.search(r"^billing +orders +3 ", harness.stdout, re.MULTILINE)
+    assert re.search(r"^readers +\S+ +0 +2 ", harness.stdout, re.MULTILINE)
 
 
 def test_top_changes_nothing(harness: TopCommandRunner) -> None:
@@ -308,10 +308,10 @@ def test_unreachable_metrics_are_a_warning_not_an_error(
     harness: TopCommandRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scrape(_address: str) -> MetricsPage:
-        raise ConnectionRefusedError(ECONNREFUSED, "nobody listens there")
+        raise ConnectionRefusedError(ECONNREFUSED, "connection refused")
 
     monkeypatch.setattr("headrace.cli.diagnostics.top_view.scrape", scrape)
-    assert harness.run("--http", "127.0.0.1:1")[0]["troubles"] == ["metrics of 127.0.0.1:1: nobody listens there"]
+    assert harness.run("--http", "127.0.0.1:1")[0]["troubles"] == ["metrics of 127.0.0.1:1: connection refused"]
 
 
 async def test_an_unreachable_address_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,14 +324,14 @@ async def test_an_unreachable_address_is_reported_as_such(monkeypatch: pytest.Mo
 
 
 class RecordingOutput(TopOutput):
-    """Keeps what it is shown, and presses keys."""
+    """Records the displayed samples, and presses keys."""
 
     def __init__(self, *keys: str) -> None:
         self.shown: list[tuple[ClusterSample, Sort, Summary]] = []
         self._keys = list(keys)
 
-    def show(self, seen: ClusterSample, summary: Summary, tables: Any, sort: Sort) -> None:
-        self.shown.append((seen, sort, summary))
+    def show(self, sample: ClusterSample, summary: Summary, tables: Any, sort: Sort) -> None:
+        self.shown.append((sample, sort, summary))
         if self._keys:
             asyncio.get_running_loop().call_later(0.5, self.view.on_key, self._keys.pop(0))
 
@@ -349,13 +349,13 @@ def test_keys_change_the_sort_order_immediately_and_quit(harness: TopCommandRunn
 
     harness.with_cluster("", work)
     assert [sort for _, sort, _ in kept.shown] == ["lag", "rate", "rate"]
-    assert len({id(seen) for seen, _, _ in kept.shown}) == 1, "without another look"
+    assert len({id(sample) for sample, _, _ in kept.shown}) == 1, "without another look"
 
 
 def test_sampling_continues_after_the_cluster_was_unreachable(
     harness: TopCommandRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcomes: list[HeadraceError | None] = [None, HeadraceError("nobody answers"), None]
+    outcomes: list[HeadraceError | None] = [None, HeadraceError("no broker responds"), None]
 
     async def unsteady(cluster: Cluster, http: Any = ()) -> ClusterSample:
         outcome = outcomes.pop(0)
@@ -375,13 +375,13 @@ def test_sampling_continues_after_the_cluster_was_unreachable(
     harness.with_cluster("", work)
     assert [summary.troubles for _, _, summary in kept.shown] == [
         [],
-        ["nobody answers; the data shown is stale"],
+        ["no broker responds; the data shown is stale"],
         [],
     ]
 
 
 def test_json_rows_state_their_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    now = seen(0.0, topic("orders", (1, 2)))
+    now = sample(0.0, topic("orders", (1, 2)))
     JsonTopOutput().show(now, summarize(now), tables(now, None, "lag", None), "lag")
     kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
     assert kinds == ["cluster", "broker", "broker", "topic"]

@@ -124,10 +124,10 @@ def test_without_pyarrow_the_error_names_the_installation(arguments: list[str]) 
         "consume.with_cluster = lambda server, work: asyncio.run(work(None))\n"
         f"sys.exit(main({arguments!r}))"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert told.returncode == 1
-    assert "pip install headrace[spark]" in told.stderr
-    assert len(told.stderr.splitlines()) == 1
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert finished.returncode == 1
+    assert "pip install headrace[spark]" in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
 
 
 # --- consume --from-archive ---

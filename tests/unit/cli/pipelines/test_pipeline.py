@@ -49,8 +49,8 @@ def test_help_needs_neither_spark_nor_arrow() -> None:
         "import sys; from headrace.cli.main import main; main(['pipeline', 'run', '--help']);"
         "print([m for m in sys.modules if m.startswith(('pyspark', 'pyarrow', 'py4j'))])"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[-1] == "[]"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines()[-1] == "[]"
 
 
 def test_init_writes_a_file_that_passes_lint(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,10 +105,10 @@ def test_a_job_with_findings_exits_with_1(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_a_job_runs_without_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    seen: list[JobRun] = []
+    runs: list[JobRun] = []
 
     def work(run: JobRun) -> JobResult:
-        seen.append(run)
+        runs.append(run)
         return JobResult(True, "done")
 
     monkeypatch.setattr(FakeJob, "work", staticmethod(work))
@@ -116,7 +116,7 @@ def test_a_job_runs_without_a_file(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert main(["pipeline", "run", "fake", "--set", "fake.topics=a", "--set", "pipeline.name=adhoc"]) == 0
     assert main(["pipeline", "run", "fake", "--set", "fake.topics=a", "--brokers", "said:1"]) == 0
     assert main(["pipeline", "run", "orders.toml"]) == 0
-    assert [(run.name, run.brokers) for run in seen] == [
+    assert [(run.name, run.brokers) for run in runs] == [
         ("adhoc", "env:1"),
         ("fake", "said:1"),
         ("orders", "10.0.0.1:9092"),
@@ -226,17 +226,17 @@ def test_the_options_reach_the_spark_cluster(monkeypatch: pytest.MonkeyPatch) ->
     from headrace.spark import standalone
     from headrace.spark.standalone import StandaloneSettings
 
-    told: list[StandaloneSettings] = []
+    received: list[StandaloneSettings] = []
 
     def run(settings: StandaloneSettings) -> int:
-        told.append(settings)
+        received.append(settings)
         return 0
 
     monkeypatch.setattr(standalone, "run_standalone", run)
     assert main(["pipeline", "cluster"]) == 0
     arguments = ["--workers", "3", "--cores", "2", "--memory", "512m", "--listen", "localhost:1", "--data", "d"]
     assert main(["pipeline", "cluster", *arguments]) == 0
-    assert told == [
+    assert received == [
         StandaloneSettings("spark-cluster", ("127.0.0.1", 7077), 2, 1, "1g"),
         StandaloneSettings("d", ("localhost", 1), 3, 2, "512m"),
     ]

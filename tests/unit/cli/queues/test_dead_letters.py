@@ -23,7 +23,7 @@ FIRST = MessageId("orders.dlq", 0, 0)
 
 
 class DlqCommandRunner:
-    """A command runs in a world of its own, where a, bb and c are dead letters of orders, and FIRST is discarded."""
+    """Runs each command in a new world, where a, bb and c are dead letters of orders, and FIRST is discarded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.orders: list[bytes | None] = []
@@ -140,10 +140,10 @@ def test_unsettled_dead_letters_are_reported_and_fail_the_command(
 ) -> None:
     monkeypatch.setattr("headrace.client.queues.redrive.redrive_count_of", lambda _headers: 3)
     assert harness.run("redrive", "orders", "--all", "--yes") == 1
-    told = capsys.readouterr().err
-    assert "orders.dlq:0:1 was not settled: it came back 3 times already\n" in told
-    assert "0 of 2 redriven\n" in told
-    assert "error: 2 dead letters were not settled" in told
+    output = capsys.readouterr().err
+    assert "orders.dlq:0:1 was not settled: it came back 3 times already\n" in output
+    assert "0 of 2 redriven\n" in output
+    assert "error: 2 dead letters were not settled" in output
 
 
 @pytest.mark.parametrize(

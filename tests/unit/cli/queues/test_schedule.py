@@ -84,10 +84,10 @@ def test_a_repeating_message_is_listed_and_cancelled(
     assert run("schedule", "add", "orders", "tick", "--every", "10s") == 0
     assert run("schedule", "add", "orders", "x" * 50, "--cron", "0 9 * * mon-fri", "-o", "table") == 0
     assert run("schedule", "list", "orders", "-n", "2") == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[1] == "__delayed.orders:0:1"
-    assert [json.loads(line)["repeat"] for line in told[2:]] == ["every 10s", "0 9 * * mon-fri"]
-    assert json.loads(told[3])["value"] == "x" * 40 + "..."
+    output = capsys.readouterr().out.splitlines()
+    assert output[1] == "__delayed.orders:0:1"
+    assert [json.loads(line)["repeat"] for line in output[2:]] == ["every 10s", "0 9 * * mon-fri"]
+    assert json.loads(output[3])["value"] == "x" * 40 + "..."
     world.run(asyncio.sleep(25))
     assert run("schedule", "cancel", "__delayed.orders:0:0", "__delayed.orders:0:1", "--yes") == 0
     assert world.run(read(world, 2)) == [b"tick", b"tick"]

@@ -21,7 +21,7 @@ from headrace.testkit.world import World
 
 
 class SubscriptionCommandRunner:
-    """Commands run one after the other against a broker with the topic orders, which has a, b and c."""
+    """Runs commands against a broker with the topic orders, which contains a, b and c."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.world = World(seed=1)
@@ -33,8 +33,8 @@ class SubscriptionCommandRunner:
     def run(self, *arguments: str) -> list[dict[str, Any]]:
         """A command that works; what it prints."""
         assert main(["subscription", *arguments]) == 0
-        self.told, self.said = self._capsys.readouterr()
-        return [json.loads(line) for line in self.told.splitlines()] if "table" not in arguments else []
+        self.stdout, self.stderr = self._capsys.readouterr()
+        return [json.loads(line) for line in self.stdout.splitlines()] if "table" not in arguments else []
 
     def fail(self, *arguments: str) -> str:
         """A command that does not; what it says."""
@@ -73,7 +73,7 @@ def test_a_subscription_is_created_and_shown(harness: SubscriptionCommandRunner)
         {"topic": "orders", "partition": 0, "floor": 0},
         {"topic": "orders", "partition": 1, "floor": 0},
     ]
-    assert harness.run("create", "orders", "audit")[0]["floor"] == 3, "at the end, if nothing is said"
+    assert harness.run("create", "orders", "audit")[0]["floor"] == 3, "at the end, if no position is given"
     listed = [(row["subscription"], row["topic"], row["partitions"], row["backlog"]) for row in harness.run("list")]
     assert listed == [("audit", "orders", 2, 0), ("billing", "orders", 2, 3)]
     described = harness.run("describe", "billing")
@@ -88,11 +88,11 @@ def test_a_subscription_is_created_and_shown(harness: SubscriptionCommandRunner)
 def test_output_can_be_a_table(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing", "--at", "start")
     harness.run("list", "-o", "table")
-    assert harness.told.splitlines()[0].split() == [
+    assert harness.stdout.splitlines()[0].split() == [
         *("SUBSCRIPTION", "TOPIC", "PARTITIONS", "BACKLOG", "LEASED", "WAITING", "DYING", "OLDEST")
     ]
     harness.run("pull", "orders", "billing", "-o", "table")
-    heading, line = harness.told.splitlines()
+    heading, line = harness.stdout.splitlines()
     assert heading.split() == ["RECEIPT", "ATTEMPT", "KEY", "VALUE"]
     assert line.split()[1:] == ["1", "k", "a"]
 
@@ -100,9 +100,9 @@ def test_output_can_be_a_table(harness: SubscriptionCommandRunner) -> None:
 def test_configs_can_be_set_at_creation(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing", "--at", "start", "--set", "headrace.key.concurrency=1")
     assert [row["value"] for row in harness.run("pull", "orders", "billing", "-n", "10")] == ["a"]
-    said = harness.fail("create", "orders", "x", "--set", "headrace.nonsense=1")
-    assert "headrace.nonsense" in said
-    assert "docs/queues.md describes all settings" in said
+    message = harness.fail("create", "orders", "x", "--set", "headrace.nonsense=1")
+    assert "headrace.nonsense" in message
+    assert "docs/queues.md describes all settings" in message
 
 
 def test_pulled_messages_are_settled_by_their_receipts(harness: SubscriptionCommandRunner) -> None:
@@ -111,16 +111,16 @@ def test_pulled_messages_are_settled_by_their_receipts(harness: SubscriptionComm
     assert (first["value"], first["key"], first["headers"]) == ("a", "k", [["h", "1"]])
     assert (first["id"], first["attempt"]) == ("orders:0:0", 1)
     harness.run("ack", "billing", first["receipt"])
-    assert "1 of 1 messages settled" in harness.said
+    assert "1 of 1 messages settled" in harness.stderr
     harness.run("ack", "billing", second["receipt"], "--nack", "--delay", "1h", "--reason", "busy")
     harness.run("ack", "billing", third["receipt"], "--reject", "--reason", "broken")
     states = [harness.run("status", f"orders:0:{offset}")[0] for offset in range(3)]
     assert [(row["state"], row["how"]) for row in states][:2] == [("settled", "ack"), ("waiting", None)]
     assert (states[1]["reason"], states[1]["attempts"]) == ("busy", 1)
     assert states[2]["state"] in ("dying", "settled")
-    said = harness.fail("ack", "billing", first["receipt"])
-    assert "0 of 1 messages settled" in said
-    assert "orders:0:0:" in said
+    message = harness.fail("ack", "billing", first["receipt"])
+    assert "0 of 1 messages settled" in message
+    assert "orders:0:0:" in message
 
 
 def test_a_pull_can_ack_at_once(harness: SubscriptionCommandRunner) -> None:
@@ -133,7 +133,7 @@ def test_a_pull_can_ack_at_once(harness: SubscriptionCommandRunner) -> None:
 def test_an_empty_pull_is_reported(harness: SubscriptionCommandRunner) -> None:
     harness.run("create", "orders", "billing")
     assert harness.run("pull", "orders", "billing") == []
-    assert "no message is available" in harness.said
+    assert "no message is available" in harness.stderr
 
 
 def test_a_pull_with_a_mistyped_name_creates_no_subscription(harness: SubscriptionCommandRunner) -> None:
@@ -166,13 +166,13 @@ def test_delete_requires_confirmation(harness: SubscriptionCommandRunner) -> Non
     harness.run("create", "orders", "billing", "--at", "start")
     assert "Use --yes" in harness.fail("delete", "orders", "billing")
     harness.run("delete", "orders", "billing", "--dry-run")
-    assert "would be deleted; 3 messages" in harness.said
+    assert "would be deleted; 3 messages" in harness.stderr
     harness.run("delete", "orders", "billing", "--yes")
     assert harness.run("list") == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("describe", "nobody"), "`headrace subscription list` shows"),
         (("seek", "orders", "nobody", "--to", "end", "--yes"), "`headrace subscription list` shows"),
@@ -189,11 +189,11 @@ def test_delete_requires_confirmation(harness: SubscriptionCommandRunner) -> Non
         (("status", "orders:0:99"), "message 99 does not exist"),
     ],
 )
-def test_errors_are_one_line(harness: SubscriptionCommandRunner, arguments: tuple[str, ...], said: str) -> None:
+def test_errors_are_one_line(harness: SubscriptionCommandRunner, arguments: tuple[str, ...], message: str) -> None:
     harness.run("create", "orders", "other")
-    told = harness.fail(*arguments)
-    assert told.startswith("error: ")
-    assert said in told
+    output = harness.fail(*arguments)
+    assert output.startswith("error: ")
+    assert message in output
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from headrace.cli.main import main
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "said"),
+    ("arguments", "exit_code", "message"),
     [
         (("--publish-only", "--subscribe-only"), 2, "exclude each other"),
         (("--http", "8080"), 2, "--http must be HOST:PORT"),
@@ -20,9 +20,9 @@ from headrace.cli.main import main
     ids=str,
 )
 def test_invalid_options_are_a_one_line_error(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], exit_code: int, said: str
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], exit_code: int, message: str
 ) -> None:
     assert main(["gateway", *arguments]) == exit_code
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert len(lines) == 1
-    assert said in lines[0]
+    assert message in lines[0]

@@ -1,6 +1,6 @@
-"""A broker is there at once: what its start does not need is not imported, and the collector does not look at the rest.
+"""The start of a broker is fast: it imports only what it needs, and excludes imported objects from garbage collection.
 
-The time from the start to the first acknowledged record is mostly the time of imports.
+Imports take most of the time from the start to the first acknowledged record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from headrace.cli.main import main
 
-# What only some brokers need, or need only later. (asyncio itself brings ssl and subprocess, and click inspect.)
+# Modules that only some brokers need, or only later. (asyncio imports ssl and subprocess, click imports inspect.)
 NOT_AT_THE_START = (
     "aiohttp",
     "cramjam",
@@ -55,7 +55,7 @@ NOT_AT_THE_START = (
     "zstandard",
 )
 
-# Everything that `headrace serve` does on its defaults until it would open its data folder.
+# Everything that `headrace serve` does with its defaults before it opens its data folder.
 SCRIPT = """
 import gc, sys
 import headrace.server.serve
@@ -75,8 +75,8 @@ sys.exit(main(["serve", "--set", "num.partitions=4"]))
 
 @pytest.fixture(scope="module")
 def start() -> dict[str, Any]:
-    told = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    facts: dict[str, Any] = json.loads(told.stdout)
+    finished = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    facts: dict[str, Any] = json.loads(finished.stdout)
     return facts
 
 
@@ -96,7 +96,7 @@ def test_the_garbage_collector_is_enabled_and_excludes_imports(start: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--kafka", "9092"), "--kafka must be HOST:PORT"),
         (("--advertised", "host"), "--advertised must be HOST:PORT"),
@@ -107,9 +107,9 @@ def test_the_garbage_collector_is_enabled_and_excludes_imports(start: dict[str, 
     ids=lambda value: value[0],
 )
 def test_invalid_options_are_wrong_usage(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
 ) -> None:
     assert main(["serve", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert message in line
     assert line.endswith("; see `headrace serve --help`")

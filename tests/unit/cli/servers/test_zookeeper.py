@@ -10,16 +10,16 @@ from headrace.server.zookeeper import ZooKeeperSettings
 
 
 def test_the_options_reach_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[ZooKeeperSettings] = []
+    received: list[ZooKeeperSettings] = []
 
     def run(settings: ZooKeeperSettings) -> int:
-        told.append(settings)
+        received.append(settings)
         return 0
 
     monkeypatch.setattr(zookeeper, "run_zookeeper", run)
     assert main(["zookeeper"]) == 0
     assert main(["zookeeper", "--data", "d", "--listen", "[::1]:2222", "--nodes", "3", "--insecure"]) == 0
-    assert told == [
+    assert received == [
         ZooKeeperSettings("zookeeper-data", ("127.0.0.1", 2181), 1, insecure=False),
         ZooKeeperSettings("d", ("::1", 2222), 3, insecure=True),
     ]

@@ -28,7 +28,7 @@ _KINDS = frozenset({"counter", "gauge", "histogram"})
 
 
 class MetricsPage:
-    """All that a page says. Making one fails where the page breaks a rule."""
+    """A parsed page; the constructor fails if the page violates the format."""
 
     def __init__(self, text: str) -> None:
         self.samples: Samples = {}
@@ -104,8 +104,8 @@ def _unescaped(text: str) -> str:
 
 def metrics_of(simulated_broker: SimulatedBroker | SimulatedClusterBroker) -> BrokerMetrics:
     broker, host = simulated_broker.broker, simulated_broker.host
-    door = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
-    return BrokerMetrics(broker, door, host.clock)
+    kafka_server = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
+    return BrokerMetrics(broker, kafka_server, host.clock)
 
 
 async def scrape(simulated_broker: SimulatedBroker | SimulatedClusterBroker) -> MetricsPage:

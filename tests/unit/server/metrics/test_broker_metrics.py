@@ -112,7 +112,7 @@ async def test_a_failed_log_makes_the_broker_unready(simulated_broker: Simulated
 
 
 class StoppedClock:
-    """Goes on when it is told to."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

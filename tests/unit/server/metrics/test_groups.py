@@ -16,7 +16,7 @@ from headrace.server.metrics import groups
 PREFIX = "kafka_consumergroup_"
 
 
-def told(page: MetricsPage, name: str, group: str, topic: str = "t", partition: int | str = 0) -> float:
+def metric(page: MetricsPage, name: str, group: str, topic: str = "t", partition: int | str = 0) -> float:
     return page.value(PREFIX + name, consumergroup=group, topic=topic, partition=partition)
 
 
@@ -33,8 +33,8 @@ async def test_a_classic_group_has_members_and_lag(simulated_broker: SimulatedBr
     await member.commit(1)
     page = await scrape(simulated_broker)
     assert page.value(f"{PREFIX}members", consumergroup="readers") == 1
-    assert told(page, "current_offset", "readers") == 1
-    assert told(page, "lag", "readers") == 2
+    assert metric(page, "current_offset", "readers") == 1
+    assert metric(page, "lag", "readers") == 2
     assert sum_of(page, "lag", "readers") == 2
     assert sum_of(page, "current_offset", "readers") == 1
 
@@ -48,7 +48,7 @@ async def test_a_consumer_group_has_members_and_lag(simulated_broker: SimulatedB
     assert await members[0].commit(2) == 0
     page = await scrape(simulated_broker)
     assert page.value(f"{PREFIX}members", consumergroup="new") == 2
-    assert told(page, "lag", "new") == 1
+    assert metric(page, "lag", "new") == 1
 
 
 @with_simulated_broker
@@ -62,8 +62,8 @@ async def test_a_share_group_has_members_and_lag(simulated_broker: SimulatedBrok
     await member.fetch(0, acks={0: [(0, 0, ACCEPT)]})
     page = await scrape(simulated_broker)
     assert page.value(f"{PREFIX}members", consumergroup="workers") == 1
-    assert told(page, "current_offset", "workers", "jobs") == 1
-    assert told(page, "lag", "workers", "jobs") == 2
+    assert metric(page, "current_offset", "workers", "jobs") == 1
+    assert metric(page, "lag", "workers", "jobs") == 2
     assert sum_of(page, "lag", "workers", "jobs") == 2
 
 
@@ -75,7 +75,7 @@ async def test_a_group_and_a_subscription_of_the_same_name_are_reported_once(sim
     await produce(simulated_broker, "jobs", b"a", b"b", b"c")
     assert await commit(simulated_broker, 2, "jobs", "both") == 0
     page = await scrape(simulated_broker)
-    assert told(page, "lag", "both", "jobs") == 1
+    assert metric(page, "lag", "both", "jobs") == 1
 
 
 @with_simulated_broker
@@ -87,7 +87,7 @@ async def test_offsets_of_deleted_topics_have_no_lag(simulated_broker: Simulated
     page = await scrape(simulated_broker)
     assert f"{PREFIX}lag" not in page.kinds
     assert f"{PREFIX}lag_sum" not in page.kinds
-    assert told(page, "current_offset", "readers") == 5
+    assert metric(page, "current_offset", "readers") == 5
 
 
 @with_simulated_broker
@@ -111,7 +111,7 @@ async def test_many_positions_are_summed_per_topic(simulated_broker: SimulatedBr
         for name in ("a", "b", "c"):
             await commit(simulated_broker, 1, "t", name)
         page = await scrape(simulated_broker)
-        assert told(page, "lag", "a", partition="all") == 2
+        assert metric(page, "lag", "a", partition="all") == 2
         assert sum_of(page, "lag", "c") == 2
         assert {labels["partition"] for labels in page.labels(f"{PREFIX}lag")} == {"all"}
 
@@ -126,9 +126,9 @@ async def test_end_offsets_are_requested_from_remote_leaders(simulated_cluster: 
     await produce(other, "there", b"a", b"b", b"c")
     await commit(coordinator, 1, "there", "g")
     page = await scrape(coordinator)
-    assert told(page, "lag", "g", "there") == 2
+    assert metric(page, "lag", "g", "there") == 2
     other.kill()
     await coordinator.pass_time(1)
     page = await scrape(coordinator)
-    assert told(page, "current_offset", "g", "there") == 1
+    assert metric(page, "current_offset", "g", "there") == 1
     assert {labels["topic"] for labels in page.labels(f"{PREFIX}lag")} <= {"here"}
