@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from headrace.model.safe_text import escaped
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
 
 SERVER_DEFAULT = "127.0.0.1:9092"
 
@@ -40,6 +41,22 @@ _LISTENER_OPTIONS = (
     ),
     click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
 )
+
+
+class ParsedType(click.ParamType[T]):
+    """The type of an option whose text `parse` converts. A ValueError of `parse` becomes a usage error."""
+
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        if not isinstance(value, str):
+            return cast("T", value)
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def server_option(command: Command) -> Command:

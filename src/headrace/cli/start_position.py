@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-import click
-
+from headrace.cli.options import ParsedType
 from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
@@ -33,18 +32,6 @@ FROM_START = StartPosition("after_start", 0)
 FROM_END = StartPosition("before_end", 0)
 
 
-class StartPositionType(click.ParamType[StartPosition]):
-    name = "where"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> StartPosition:
-        if isinstance(value, StartPosition):
-            return value
-        try:
-            return parse_start_position(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
 def parse_start_position(text: str) -> StartPosition:
     """Parse a position, or raise ValueError with a message for the user."""
     if text in ("start", "beginning", "earliest"):
@@ -60,6 +47,9 @@ def parse_start_position(text: str) -> StartPosition:
         "after_start" if sign == "+" else "before_end" if sign == "-" else "offset"
     )
     return StartPosition(kind, int(digits))
+
+
+START_POSITION = ParsedType("position", parse_start_position)
 
 
 async def resolve_offsets(

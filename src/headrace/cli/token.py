@@ -11,7 +11,7 @@ from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import confirm, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, to_json, wants_json
-from headrace.cli.times import DurationType, local_time
+from headrace.cli.times import DURATION, local_time
 from headrace.client.admin.tokens import TokenAdmin, TokenView
 from headrace.client.cluster import Cluster
 
@@ -33,7 +33,7 @@ def token() -> None:
     help="VERB:TOPIC, where VERB is publish, consume, read or manage and TOPIC may end with *; repeatable.",
 )
 @click.option(
-    "-e", "--expires", type=DurationType(), metavar="DURATION", help="Lifetime, for example 30d; default: unlimited."
+    "-e", "--expires", type=DURATION, metavar="DURATION", help="Lifetime, for example 30d; default: unlimited."
 )
 @click.option("-r", "--rate", type=click.IntRange(1), metavar="N", help="Requests per second; default: no limit.")
 @click.option("--burst", type=click.IntRange(1), metavar="N", help="Maximum burst of requests; default: as --rate.")

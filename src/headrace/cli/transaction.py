@@ -11,7 +11,7 @@ from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.times import DurationType, local_time
+from headrace.cli.times import DURATION, local_time
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.admin.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView
 from headrace.client.cluster import Cluster
@@ -35,7 +35,7 @@ def transaction() -> None:
     help="Only this state; repeatable.",
 )
 @click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only this producer; repeatable.")
-@click.option("--older-than", type=DurationType(), metavar="DURATION", help="Only transactions open for longer.")
+@click.option("--older-than", type=DURATION, metavar="DURATION", help="Only transactions open for longer.")
 @server_option
 @output_option
 def list_transactions(
@@ -141,7 +141,7 @@ def abort(
 @click.option("--topic", "topics", multiple=True, help="Only in this topic; repeatable.")
 @click.option(
     "--older-than",
-    type=DurationType(),
+    type=DURATION,
     default="15m",
     show_default=True,
     metavar="DURATION",

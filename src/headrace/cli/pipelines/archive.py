@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.failure import FAILED
-from headrace.cli.options import dry_run_option
+from headrace.cli.options import ParsedType, dry_run_option
 from headrace.cli.output import Row, output_option, print_rows, print_status
 from headrace.cli.pipelines.open_archive import archive_errors, open_archive
 from headrace.cli.times import local_time
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
 
 _PARTITION_COLUMNS = ("topic", "partition", "first", "last", "records", "files", "bytes", "oldest", "newest")
 _FILE_COLUMNS = ("topic", "partition", "first", "last", "records", "bytes", "oldest", "newest", "file")
-
-
-class SizeType(click.ParamType[int]):
-    """A size in bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return value if isinstance(value, int) else parse_size(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.group()
@@ -96,7 +84,7 @@ def verify(path: str, topic: str | None, repair: bool, output: str | None) -> in
 @_topic_argument
 @click.option(
     "--target",
-    type=SizeType(),
+    type=ParsedType("size", parse_size),
     default="256MiB",
     show_default=True,
     metavar="SIZE",

@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import confirm, dry_run_option, parse_settings, server_option, yes_option
+from headrace.cli.options import ParsedType, confirm, dry_run_option, parse_settings, server_option, yes_option
 from headrace.cli.output import output_option, print_rows, print_status
 from headrace.cli.queues.subscription_messages import ack, peek, pull, status
 from headrace.cli.start_position import parse_start_position
@@ -31,18 +31,26 @@ _AGO = "-ago"
 _INVALID_POSITION = "is not a position; write start, end, N, @TIME or 2h-ago"
 
 
-class PositionType(click.ParamType[Position]):
-    """start, end, an offset, @TIME (ISO 8601 or ms), or a duration such as 2h-ago."""
+def parse_position(text: str, now_ms: int) -> Position:
+    """Parse a position, or raise ValueError with a message for the user."""
+    if text.endswith(_AGO):
+        return Position(timestamp_ms=max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
+    try:
+        where = parse_start_position(text)
+    except ValueError:
+        if text.startswith("@"):
+            raise
+        raise ValueError(f"{text!r} {_INVALID_POSITION}") from None
+    if where.kind == "time":
+        return Position(timestamp_ms=where.number)
+    if where.kind == "offset":
+        return Position(where.number)
+    if where.number:
+        raise ValueError(f"{text!r} {_INVALID_POSITION}")
+    return Position(START if where.kind == "after_start" else END)
 
-    name = "position"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
-        if isinstance(value, Position):
-            return value
-        try:
-            return parse_position(str(value), SystemClock().now_ms())
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+POSITION = ParsedType("position", lambda text: parse_position(text, SystemClock().now_ms()))
 
 
 @click.group()
@@ -63,9 +71,7 @@ for command in (peek, pull, ack, status):
 @subscription.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option(
-    "--at", type=PositionType(), default="end", show_default=True, help="start, end, an offset, @TIME or 2h-ago."
-)
+@click.option("--at", type=POSITION, default="end", show_default=True, help="start, end, an offset, @TIME or 2h-ago.")
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A config of the subscription; repeatable."
 )
@@ -114,7 +120,7 @@ def describe(name: str, topics: Sequence[str], server: str, output: str | None) 
 @subscription.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("--to", type=PositionType(), required=True, help="start, end, an offset, @TIME or 2h-ago.")
+@click.option("--to", type=POSITION, required=True, help="start, end, an offset, @TIME or 2h-ago.")
 @click.option(
     "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
 )
@@ -166,25 +172,6 @@ def delete(topic: str, name: str, yes: bool, dry_run: bool, server: str) -> None
     backlog = with_cluster(server, work)
     verdict = "would be deleted" if dry_run else "deleted"
     print_status(f"subscription {name} of {topic} {verdict}; {backlog} messages were not settled")
-
-
-def parse_position(text: str, now_ms: int) -> Position:
-    """Parse a position, or raise ValueError with a message for the user."""
-    if text.endswith(_AGO):
-        return Position(timestamp_ms=max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
-    try:
-        where = parse_start_position(text)
-    except ValueError:
-        if text.startswith("@"):
-            raise
-        raise ValueError(f"{text!r} {_INVALID_POSITION}") from None
-    if where.kind == "time":
-        return Position(timestamp_ms=where.number)
-    if where.kind == "offset":
-        return Position(where.number)
-    if where.number:
-        raise ValueError(f"{text!r} {_INVALID_POSITION}")
-    return Position(START if where.kind == "after_start" else END)
 
 
 def _floor_rows(floors: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from headrace.cli.failure import CommandFailed
 from headrace.cli.options import server_option
 from headrace.cli.output import output_option, print_rows, print_status, wants_json
 from headrace.cli.record_format import envelope_of
-from headrace.cli.times import DurationType, local_time
+from headrace.cli.times import DURATION, local_time
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.fetched_records import ConsumedRecord
@@ -59,8 +59,8 @@ def peek(topic: str, name: str, count: int, server: str, output: str | None) -> 
 @click.argument("topic")
 @click.argument("name")
 @click.option("-n", "--count", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most this many.")
-@click.option("--wait", "wait_ms", type=DurationType(), default=0, help="Wait for the first message, for example 10s.")
-@click.option("--lease", "lease_ms", type=DurationType(), help="The lease duration; default: as configured.")
+@click.option("--wait", "wait_ms", type=DURATION, default=0, help="Wait for the first message, for example 10s.")
+@click.option("--lease", "lease_ms", type=DURATION, help="The lease duration; default: as configured.")
 @click.option("--ack", "acks", is_flag=True, help="Ack the messages after printing them.")
 @server_option
 @output_option
@@ -102,7 +102,7 @@ def pull(
 @click.argument("name")
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT...")
 @click.option("--nack", "nacks", is_flag=True, help="Release the messages for redelivery.")
-@click.option("--delay", "delay_ms", type=DurationType(), help="With --nack: the retry delay; default: as configured.")
+@click.option("--delay", "delay_ms", type=DURATION, help="With --nack: the retry delay; default: as configured.")
 @click.option("--reject", "rejects", is_flag=True, help="Turn the messages into dead letters.")
 @click.option("--reason", metavar="TEXT", help="With --nack or --reject: the reason.")
 @server_option

@@ -13,7 +13,7 @@ from headrace.cli.options import server_option
 from headrace.cli.output import print_status, to_json
 from headrace.cli.pipelines.open_archive import open_archive
 from headrace.cli.record_format import compile_format, envelope_of
-from headrace.cli.start_position import FROM_END, FROM_START, StartPosition, StartPositionType, resolve_offsets
+from headrace.cli.start_position import FROM_END, FROM_START, START_POSITION, StartPosition, resolve_offsets
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.1
     "-o",
     "--offset",
     "where",
-    type=StartPositionType(),
+    type=START_POSITION,
     metavar="POSITION",
     help="Start position: start (default), end, N, +N, -N or @TIME.",
 )
