@@ -106,9 +106,9 @@ class Server:
                 raise BenchFailure(f"{self.peer.name}: {topic} did not get its {count} partitions")
             time.sleep(_POLL_SECONDS)
 
-    def _wait(self, answer: Future[None]) -> None:
+    def _wait(self, future: Future[None]) -> None:
         try:
-            answer.result(_ADMIN_SECONDS_MAX)
+            future.result(_ADMIN_SECONDS_MAX)
         except (KafkaException, TimeoutError) as error:
             raise BenchFailure(f"{self.peer.name}: {error}") from error
 

@@ -184,9 +184,9 @@ def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, se
         return await (admin.describe(transactional_id) if dry_run else admin.abort(transactional_id))
 
     view = with_cluster(server, work)
-    who = f"producer {view.producer_id} with epoch {view.producer_epoch}"
+    producer = f"producer {view.producer_id} with epoch {view.producer_epoch}"
     what = f"{view.state}, {len(view.partitions)} partitions"
-    print_status(f"transaction {transactional_id} ({what}): {who} {'would be' if dry_run else 'is'} fenced")
+    print_status(f"transaction {transactional_id} ({what}): {producer} {'would be' if dry_run else 'is'} fenced")
 
 
 def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool, dry_run: bool, server: str) -> None:

@@ -4,7 +4,7 @@
   time, and a load balancer may send each request to a different gateway.
 - While no broker responds, the gateway rejects requests immediately with 503 and Retry-After. Waiting for a timeout
   would not help the client and would keep its connection open.
-- Shutdown order: become unready, stop pushing, answer long polls, complete requests in progress, close connections.
+- Shutdown order: become unready, stop pushing, complete long polls, complete requests in progress, close connections.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class Gateway:
             await asyncio.sleep(0)  # no request starts after this, so there are no new long polls
             await self._rest.services.pullers.close()
         await self._rest.close()
-        log.info("stopped")
+        log.info("gateway stopped")
 
     async def _begin(self, host: str, port: int) -> None:
         await self._broker_health.first_response.wait()

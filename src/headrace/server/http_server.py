@@ -140,7 +140,7 @@ class HttpServer:
         return self._push_service.pushers or ()
 
     async def begin_shutdown(self) -> None:
-        """Reject new requests, answer long polls, and release leases."""
+        """Reject new requests, complete long polls, and release leases."""
         self._health.is_ready = False
         await self._push_service.stop()
         if self._rest is not None:

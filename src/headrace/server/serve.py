@@ -194,7 +194,7 @@ async def _shut_down(broker: Broker, kafka_server: KafkaServer, http: HttpServer
     await http.close()
     await supervisor.stop()
     await broker.stop()
-    log.info("stopped")
+    log.info("broker stopped")
 
 
 def _freeze_garbage_collector() -> None:

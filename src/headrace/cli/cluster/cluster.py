@@ -49,8 +49,8 @@ def info(server: str, output: str | None) -> None:
         summary = {"cluster_id": members.cluster_id, "controller": controller, "partitions": len(assignments)}
         echo(to_json(summary | {"brokers": rows}))
         return
-    who = "none" if controller is None else f"broker {controller}"
-    echo(f"cluster {members.cluster_id}  controller {who}  {len(assignments)} partitions", "")
+    controller_text = "none" if controller is None else f"broker {controller}"
+    echo(f"cluster {members.cluster_id}  controller {controller_text}  {len(assignments)} partitions", "")
     print_table(rows, ("broker", "address", "rack", "leaders", "replicas", "state"))
 
 
