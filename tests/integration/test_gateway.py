@@ -43,7 +43,7 @@ from headrace.server import gateway
 from headrace.server.settings import GatewaySettings
 
 gateway.HANG_SECONDS = 1.0
-gateway.Reach.run = lambda _: wedge()
+gateway.BrokerHealth.run = lambda _: wedge()
 
 async def wedge():
     threading.Event().wait(60)

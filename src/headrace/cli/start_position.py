@@ -52,16 +52,20 @@ def parse_start_position(text: str) -> StartPosition:
 START_POSITION = ParsedType("position", parse_start_position)
 
 
+async def offsets_at(cluster: Cluster, targets: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+    """Return the offset of each partition at a time, or at `START` or `END`."""
+    return {t: found.offset for t, found in (await find_offsets(cluster, dict.fromkeys(targets, time_ms))).items()}
+
+
 async def resolve_offsets(
     cluster: Cluster, targets: Iterable[TopicPartition], where: StartPosition
 ) -> dict[TopicPartition, int]:
     """Resolve the offset in each partition, limited to the bounds of the log."""
     targets = list(targets)
-    starts = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, START))).items()}
-    ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}
+    starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
     if where.kind == "time":
-        found = await find_offsets(cluster, dict.fromkeys(targets, where.number))
-        return {t: found[t].offset if found[t].offset >= 0 else ends[t] for t in targets}
+        found = await offsets_at(cluster, targets, where.number)
+        return {t: found[t] if found[t] >= 0 else ends[t] for t in targets}
     offsets = {}
     for target in targets:
         match where.kind:

@@ -13,15 +13,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import msgspec
 
 from headrace.model.safe_text import escaped, escaped_json
 from headrace.runtime.request_ids import request_id
-
-LogLineFormat = Literal["text", "json"]
-FORMATS: tuple[LogLineFormat, ...] = ("text", "json")
+from headrace.server.settings import LogFormat
 
 REPEATS_MAX = 10  # per log statement and window
 REPEAT_WINDOW_SECONDS = 10.0
@@ -30,7 +28,7 @@ _SITES_MAX = 1000
 _encode = msgspec.json.Encoder().encode
 
 
-def configure(level: str, style: LogLineFormat = "text", process_name: str = "", stream: TextIO | None = None) -> None:
+def configure(level: str, style: LogFormat = "text", process_name: str = "", stream: TextIO | None = None) -> None:
     """Log to the stream, by default stderr. `process_name` identifies the process if several share the stream."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(process_name) if style == "json" else TextLines(process_name))

@@ -15,10 +15,10 @@ from headrace.runtime.request_ids import request_id
 from headrace.server.process_logging import (
     REPEAT_WINDOW_SECONDS,
     REPEATS_MAX,
-    LogLineFormat,
     RepetitionFilter,
     configure,
 )
+from headrace.server.settings import LogFormat
 
 log = logging.getLogger("headrace.test")
 
@@ -33,7 +33,7 @@ def root() -> Iterator[None]:
     root.setLevel(level)
 
 
-def begin(style: LogLineFormat, process_name: str = "", level: str = "info") -> io.StringIO:
+def begin(style: LogFormat, process_name: str = "", level: str = "info") -> io.StringIO:
     stream = io.StringIO()
     configure(level, style, process_name, stream)
     return stream
@@ -131,7 +131,7 @@ def test_the_memory_of_the_filter_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_line_breaks_and_escape_sequences_in_names_are_escaped(style: LogLineFormat) -> None:
+def test_line_breaks_and_escape_sequences_in_names_are_escaped(style: LogFormat) -> None:
     stream = begin(style)
     log.warning("subscription %s was deleted", "a\r\n2026-11-18 INFO forged\x1b[2J\x9b\u2028")
     (line,) = stream.getvalue().splitlines()

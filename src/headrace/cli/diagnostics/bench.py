@@ -16,10 +16,11 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import server_option
 from headrace.cli.output import echo, output_option, print_status, to_json, wants_json
+from headrace.cli.start_position import offsets_at
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer
-from headrace.client.groups.offsets import END, START, find_offsets
+from headrace.client.groups.offsets import END, START
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Delivery, Producer, ProducerSettings
 
@@ -107,12 +108,11 @@ def consume(topic: str, records: int | None, server: str, output: str | None) ->
     async def work(cluster: Cluster) -> dict[str, Any]:
         view = await cluster.topic(topic)
         targets = [TopicPartition(topic, partition.partition) for partition in view.partitions]
-        starts = await find_offsets(cluster, dict.fromkeys(targets, START))
-        ends = await find_offsets(cluster, dict.fromkeys(targets, END))
+        starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
         count = size = 0
         began = cluster.clock.monotonic()
-        async with Consumer(cluster, partitions={t: starts[t].offset for t in targets}) as consumer:
-            while any(consumer.position(target) < ends[target].offset for target in targets):
+        async with Consumer(cluster, partitions=starts) as consumer:
+            while any(consumer.position(target) < ends[target] for target in targets):
                 wanted = _POLLED_MAX if records is None else min(_POLLED_MAX, records - count)
                 if wanted == 0:
                     break
@@ -137,7 +137,7 @@ def e2e(topic: str, *, rate: int, duration: float, size: int, server: str, outpu
     async def work(cluster: Cluster) -> dict[str, Any]:
         await _ensure_topic(cluster, topic, 1)
         target = TopicPartition(topic, 0)
-        end = (await find_offsets(cluster, {target: END}))[target].offset
+        end = (await offsets_at(cluster, [target], END))[target]
         clock = cluster.clock
         count = max(1, int(rate * duration))
         sent: list[float] = []

@@ -188,10 +188,7 @@ def _partition_row(one: PartitionBacklog) -> dict[str, Any]:
         "partition": one.target.partition,
         "floor": one.floor,
         "end": one.end,
-        "backlog": one.backlog,
-        "leased": one.leased,
-        "waiting": one.waiting,
-        "dying": one.dying,
+        **{count: getattr(one, count) for count in _COUNTS},
         "oldest": None if one.oldest_ms is None else local_time(one.oldest_ms),
     }
 
@@ -202,9 +199,6 @@ def _sum_row(name: str, topic: str, backlogs: Sequence[PartitionBacklog]) -> dic
         "subscription": name,
         "topic": topic,
         "partitions": len(backlogs),
-        "backlog": sum(one.backlog for one in backlogs),
-        "leased": sum(one.leased for one in backlogs),
-        "waiting": sum(one.waiting for one in backlogs),
-        "dying": sum(one.dying for one in backlogs),
+        **{count: sum(getattr(one, count) for one in backlogs) for count in _COUNTS},
         "oldest": local_time(min(oldest)) if oldest else None,
     }

@@ -13,13 +13,13 @@ from headrace.cli.options import server_option
 from headrace.cli.output import print_status, to_json
 from headrace.cli.pipelines.open_archive import open_archive
 from headrace.cli.record_format import compile_format, envelope_of
-from headrace.cli.start_position import FROM_END, FROM_START, START_POSITION, StartPosition, resolve_offsets
+from headrace.cli.start_position import FROM_END, FROM_START, START_POSITION, StartPosition, offsets_at, resolve_offsets
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_member import GroupRules
-from headrace.client.groups.offsets import END, find_offsets
+from headrace.client.groups.offsets import END
 from headrace.client.metadata import TopicPartition
 from headrace.model.safe_text import escaped
 
@@ -96,7 +96,7 @@ def consume(
         targets = await _targets(cluster, topics, partitions)
         ends: Mapping[TopicPartition, int] = {}
         if exit_at_end:
-            ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}
+            ends = await offsets_at(cluster, targets, END)
         if group is not None:
             consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
         else:

@@ -13,12 +13,12 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import server_option
 from headrace.cli.output import output_option, wants_json
-from headrace.cli.start_position import StartPosition, resolve_offsets
+from headrace.cli.start_position import StartPosition, offsets_at, resolve_offsets
 from headrace.cli.topics.consume import choose_printer, print_records
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.groups.offsets import END, find_offsets
+from headrace.client.groups.offsets import END
 from headrace.client.metadata import TopicPartition
 
 _SHOWN_MAX = 200
@@ -47,7 +47,7 @@ def tail(topics: Sequence[str], lines: int, server: str, output: str | None) -> 
             for topic in topics
             for partition in (await cluster.topic(topic)).partitions
         ]
-        ends = {t: f.offset for t, f in (await find_offsets(cluster, dict.fromkeys(targets, END))).items()}
+        ends = await offsets_at(cluster, targets, END)
         begin = await resolve_offsets(cluster, targets, StartPosition("before_end", lines))
         async with Consumer(cluster, partitions=begin) as consumer:
             with suppress(asyncio.CancelledError):

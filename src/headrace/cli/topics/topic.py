@@ -10,10 +10,11 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import confirm, dry_run_option, parse_settings, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
+from headrace.cli.start_position import offsets_at
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.admin.topic_admin import HIGH_WATERMARK, Config, NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.groups.offsets import END, START, FoundOffset, find_offsets
+from headrace.client.groups.offsets import END, START
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.names import dead_letter_topic
@@ -86,8 +87,7 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
         view = await admin.describe(name)
         sizes = await admin.sizes(name)
         targets = [TopicPartition(name, partition.partition) for partition in view.partitions]
-        starts = await find_offsets(cluster, dict.fromkeys(targets, START))
-        ends = await find_offsets(cluster, dict.fromkeys(targets, END))
+        starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
         return view, await admin.configs(name), sizes, _partition_rows(view, starts, ends, sizes)
 
     view, settings, sizes, partitions = with_cluster(server, work)
@@ -214,11 +214,8 @@ def trim(
         view = await TopicAdmin(cluster).describe(name)
         chosen = range(len(view.partitions)) if partition is None else [partition]
         targets = [TopicPartition(name, number) for number in chosen]
-        starts = await find_offsets(cluster, dict.fromkeys(targets, START))
-        ends = await find_offsets(cluster, dict.fromkeys(targets, END))
-        new_starts = {
-            t: min(ends[t].offset, max(starts[t].offset, ends[t].offset if before is None else before)) for t in targets
-        }
+        starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
+        new_starts = {t: min(ends[t], max(starts[t], ends[t] if before is None else before)) for t in targets}
         if not dry_run:
             requested = dict.fromkeys(targets, HIGH_WATERMARK) if before is None else new_starts
             new_starts = await TopicAdmin(cluster).trim(requested)
@@ -226,9 +223,9 @@ def trim(
             {
                 "topic": name,
                 "partition": target.partition,
-                "start_before": starts[target].offset,
+                "start_before": starts[target],
                 "start": new_starts[target],
-                "deleted": new_starts[target] - starts[target].offset,
+                "deleted": new_starts[target] - starts[target],
             }
             for target in targets
         ]
@@ -250,8 +247,8 @@ def _topic_row(view: TopicView) -> dict[str, Any]:
 
 def _partition_rows(
     view: TopicView,
-    starts: Mapping[TopicPartition, FoundOffset],
-    ends: Mapping[TopicPartition, FoundOffset],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
     sizes: Mapping[int, int],
 ) -> list[dict[str, Any]]:
     return [
@@ -261,8 +258,8 @@ def _partition_rows(
             "epoch": partition.leader_epoch,
             "replicas": list(partition.replicas),
             "in_sync": list(partition.in_sync),
-            "start": starts[TopicPartition(view.name, partition.partition)].offset,
-            "end": ends[TopicPartition(view.name, partition.partition)].offset,
+            "start": starts[TopicPartition(view.name, partition.partition)],
+            "end": ends[TopicPartition(view.name, partition.partition)],
             "size_bytes": sizes.get(partition.partition, 0),
         }
         for partition in view.partitions
