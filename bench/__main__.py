@@ -1,4 +1,4 @@
-"""The command: choose workloads and peers, run them in turn, write tables, JSON and plot."""
+"""The command: choose workloads and peers, run them, write tables, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 
 from bench import machine, report, schedule
 from bench.failure import BenchFailure
-from bench.pages import touch_pages
 from bench.peers import known_peers
 from bench.peers.peer import Peer
 from bench.plot import draw
@@ -22,7 +21,9 @@ from bench.workloads import all_workloads
 from bench.workloads.workload import Workload
 
 _RESULTS = Path(__file__).parent / "results"
-_ALWAYS_FETCHED = "kafka"  # the peers of this prefix; the others come when they or their workloads were asked for
+_ALWAYS_FETCHED = (
+    "kafka"  # prefix of the peers that are always fetched; others are fetched if they or their workloads are requested
+)
 
 
 def main() -> int:
@@ -37,26 +38,29 @@ def main() -> int:
         print(f"bench: {failure}", file=sys.stderr)
         return 1
     _write(run, options)
-    return 1 if any(outcome.failures for outcome in run.outcomes) else 0
+    return 1 if any(result.failures for result in run.results) else 0
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Headrace against its peers, in turn.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmark Headrace against other brokers.")
     parser.add_argument(
-        "workloads", nargs="*", metavar="WORKLOAD", help="names or their first words: " + ", ".join(all_workloads())
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help="names, or prefixes up to a hyphen: " + ", ".join(all_workloads()),
     )
-    parser.add_argument("--only", metavar="NAMES", default="", help="the same, comma separated")
+    parser.add_argument("--only", metavar="NAMES", default="", help="the same, separated by commas")
     parser.add_argument(
         "--peers", metavar="NAMES", default="", help="peers besides Headrace; `all` fetches all of them"
     )
     parser.add_argument("--ref", help="measure Headrace of this commit against the working tree, without other peers")
     parser.add_argument("--rounds", type=int, help="measured rounds (3; quick: 1)")
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the load: does it work, not how fast")
-    parser.add_argument("--scale", type=float, help="how many times the load of the workloads (1; quick: 0.05)")
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the load, to test the benchmark itself")
+    parser.add_argument("--scale", type=float, help="factor for the load of the workloads (1; quick: 0.05)")
     parser.add_argument("--name", default="bench", help="name of the result files")
-    parser.add_argument("--out", type=Path, help="folder of the result files (bench/results; quick: none are written)")
-    parser.add_argument("--data", type=Path, help="where the servers keep their data (the temporary folder)")
-    parser.add_argument("--touch-gb", type=float, help="page cache to touch before (8; quick: 0)")
+    parser.add_argument("--out", type=Path, help="folder of the result files (bench/results; quick: no files)")
+    parser.add_argument("--data", type=Path, help="where the servers stop_except their data (the temporary folder)")
+    parser.add_argument("--touch-gb", type=float, help="size of the page cache to warm up before the run (8; quick: 0)")
     options = parser.parse_args(arguments)
     options.workloads += [name for name in options.only.split(",") if name]
     options.rounds = options.rounds or (1 if options.quick else 3)
@@ -68,13 +72,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _choose_peers(options: argparse.Namespace, workloads: list[Workload]) -> tuple[dict[str, Peer], dict[str, str]]:
-    """Those of these workloads that can be measured, and why the others cannot."""
-    everyone = known_peers(options.ref)
-    known = {name: peer for name, peer in everyone.items() if any(schedule.takes_part(w, name) for w in workloads)}
+    """Return the peers of these workloads that can be measured, and the reasons why others cannot."""
+    peers_by_name = known_peers(options.ref)
+    known = {
+        name: peer for name, peer in peers_by_name.items() if any(schedule.is_measured(w, name) for w in workloads)
+    }
     requested = [name for name in options.peers.split(",") if name]
-    unknown = set(requested) - set(everyone) - {"all"}
+    unknown = set(requested) - set(peers_by_name) - {"all"}
     if unknown:
-        raise BenchFailure(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(everyone)}")
+        raise BenchFailure(f"no such peer: {', '.join(sorted(unknown))}; there are {', '.join(peers_by_name)}")
     chosen, missing = {}, {}
     for name, peer in known.items():
         own = name.startswith("headrace")
@@ -113,14 +119,14 @@ def _measure(
     base: Path,
 ) -> report.Run:
     for name, why in missing.items():
-        _say(f"missing: {name}: {why}")
-    facts = machine.facts(base)
+        _log(f"missing: {name}: {why}")
+    facts = machine.machine_facts(base)
     versions = {name: peer.version() for name, peer in peers.items()}
-    touch_pages(base, int(options.touch_gb * 1e9))
-    outcomes = []
-    for outcome in schedule.run(workloads, peers, schedule.Plan(options.rounds, options.scale, base, _say)):
-        print(report.outcome_section(outcome, peers), flush=True)
-        outcomes.append(outcome)
+    machine.warm_page_cache(base, int(options.touch_gb * 1e9))
+    results = []
+    for result in schedule.run(workloads, peers, schedule.Plan(options.rounds, options.scale, base, _log)):
+        print(report.result_section(result, peers), flush=True)
+        results.append(result)
     return report.Run(
         date=datetime.date.today().isoformat(),
         command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
@@ -129,7 +135,7 @@ def _measure(
         machine=facts,
         versions=versions,
         missing=missing,
-        outcomes=outcomes,
+        results=results,
         peers=peers,
     )
 
@@ -145,13 +151,13 @@ def _write(run: report.Run, options: argparse.Namespace) -> None:
     for suffix, content in (
         ("md", report.as_markdown(run, f"{stem}.svg")),
         ("json", report.as_json(run)),
-        ("svg", draw(run.outcomes, caption)),
+        ("svg", draw(run.results, caption)),
     ):
         (options.out / f"{stem}.{suffix}").write_text(content)
-        _say(f"wrote {os.path.relpath(options.out / f'{stem}.{suffix}')}")
+        _log(f"wrote {os.path.relpath(options.out / f'{stem}.{suffix}')}")
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Where fetched peers and compiled loads are kept: outside the tree, so that nothing else depends on them."""
+"""Fetch, build and cache peers and load generators, outside of the source tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder `name` of the cache; `make` fills it once, and a fill that fails leaves nothing behind."""
+    """Return the cached folder `name`; `make` fills it once. The folder appears only when it is complete."""
     folder = cache_folder() / name
     if not folder.exists():
         part = Path(mkdtemp(prefix=f"{name}.", dir=cache_folder()))
@@ -29,7 +29,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def run_tool(command: list[str], *, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
-    """Run a build or download tool to its end and return what it printed."""
+    """Run a build or download tool and return its output."""
     try:
         done = subprocess.run(
             command,
@@ -46,3 +46,11 @@ def run_tool(command: list[str], *, cwd: Path | None = None, environment: dict[s
     if done.returncode != 0:
         raise BenchFailure(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}")
     return done.stdout
+
+
+def install_package(name: str) -> None:
+    """Install a Debian package, which requires root."""
+    # The package must not start its own service: the harness starts and measures one itself.
+    quiet = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1", "SYSTEMD_OFFLINE": "1"}
+    run_tool(["apt-get", "update"], environment=quiet)
+    run_tool(["apt-get", "install", "-y", "--no-install-recommends", name], environment=quiet)

@@ -1,10 +1,10 @@
-"""A million delayed messages: what they cost in memory and at a restart, and how exactly the next ones come.
+"""Benchmark a million delayed messages: memory, restart time, and the accuracy of releases.
 
     python -m bench.delays [--messages N] [--timed N] [--kafka HOST:PORT]
 
-Starts a broker of its own, lets N messages wait for up to thirty days, measures its memory, kills it, starts it again
-and waits until it answers for what waits; then lets a few messages come due among the million and takes the time from
-when they were due to their timestamp in the topic, and to their arrival at a consumer. Prints one JSON object.
+Starts a broker, delays N messages by up to thirty days, measures its memory, kills it, restarts it, and waits until it
+has loaded the delayed messages. Then it lets a few messages become due and measures the time from their due time to
+their timestamp in the topic, and to their arrival at a consumer. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def _measure(folder: Path, address: str, messages: int, timed: int) -> dic
 
 
 async def _time(cluster: Cluster, count: int) -> dict[str, float]:
-    """Release errors in milliseconds."""
+    """Measure how late messages are released, in milliseconds."""
     start_ms = int(time.time() * 1000) + 2000
     chance = random.Random(2)
     dues = [start_ms + chance.randrange(20_000) for _ in range(count)]
@@ -94,7 +94,7 @@ async def _time(cluster: Cluster, count: int) -> dict[str, float]:
             arrived.append(time.time() * 1000 - due_ms)
             if len(appended) == count:
                 break
-    assert min(appended) >= 0, "one came before its time"
+    assert min(appended) >= 0, "a message was released too early"
     figures: dict[str, float] = {}
     for name, errors in (("appended", sorted(appended)), ("arrived", sorted(arrived))):
         for percent in (50, 99, 100):
@@ -119,7 +119,7 @@ async def _until_up(cluster: Cluster) -> None:
 
 
 async def _until_loaded(cluster: Cluster, messages: int) -> None:
-    """The broker answers for what waits, and has seen it all."""
+    """Wait until the broker has loaded all delayed messages."""
     while True:
         try:
             if await Schedule(cluster, _TOPIC).count() >= messages:

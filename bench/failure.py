@@ -1,5 +1,5 @@
-"""The one error of the harness: something outside it did not do what a measurement needs."""
+"""The error of the benchmark harness."""
 
 
 class BenchFailure(Exception):
-    """A server, a load or a download failed; the message says which and what it said last."""
+    """A server, a load generator or a download failed; the message contains the end of its output."""

@@ -1,4 +1,4 @@
-"""Figures of a measurement and what may be said of several: median, spread, ratio within a round."""
+"""Figures of measurements, and statistics of several: median, spread, ratio within a round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one turn of one peer gave. `point` is the place on the x axis where the workload draws a line."""
+    """The figures of one trial of one peer. `point` is the x value if the workload draws a line."""
 
     peer: str
     round: int
@@ -29,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of several figures, with the least and the greatest."""
+    """The median, minimum and maximum of several figures."""
 
     median: float
     least: float
@@ -47,7 +47,7 @@ def spread(samples: Sequence[Sample], peer: str, key: str, point: int | None = N
 
 
 def ratio(samples: Sequence[Sample], subject: str, peer: str, key: str, point: int | None = None) -> Spread | None:
-    """Subject's figure over the peer's, taken round by round: what drifts between rounds cancels out."""
+    """Divide the subject's figure by the peer's in each round, so that drift between rounds cancels out."""
 
     def by_round(name: str) -> dict[int, float]:
         return {s.round: s.figures[key] for s in samples if s.peer == name and s.point == point and key in s.figures}

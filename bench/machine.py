@@ -1,4 +1,4 @@
-"""What a figure must be read with: the machine, the versions, the commit."""
+"""Describe the machine that figures were measured on, and prepare it: hardware, versions, commit, page cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from bench.cache import run_tool
 from bench.failure import BenchFailure
 from bench.load import librdkafka_version
 
+_CHUNK = bytes(1 << 20)
 
-def facts(base: Path) -> dict[str, str]:
+
+def machine_facts(base: Path) -> dict[str, str]:
     return {
         "cores": str(os.cpu_count()),
         "processor": _first(Path("/proc/cpuinfo"), "model name"),
@@ -33,8 +35,8 @@ def _first(path: Path, label: str) -> str:
 
 def _file_system(folder: Path) -> str:
     mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
-    current_assignment = [mount for mount in mounts if folder.resolve().is_relative_to(mount[0])]
-    return max(current_assignment, key=lambda mount: len(mount[0]))[1]
+    containing = [mount for mount in mounts if folder.resolve().is_relative_to(mount[0])]
+    return max(containing, key=lambda mount: len(mount[0]))[1]
 
 
 def _commit() -> str:
@@ -45,3 +47,16 @@ def _commit() -> str:
     except BenchFailure:
         return "none"
     return commit + (" with changes" if changed else "")
+
+
+def warm_page_cache(base: Path, size_bytes: int) -> None:
+    """Write and remove a file of this size. In a virtual machine the first access to a page costs several times as much
+    as later ones, which would be charged to the first peer that is measured."""
+    path = base / "first-touch"
+    try:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(size_bytes // len(_CHUNK)):
+                file.write(_CHUNK)
+            os.fsync(file.fileno())
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The plot: a panel for each plotted figure of each workload, bars for peers or lines over an x axis.
+"""Plot the results as SVG: one panel per plotted metric of a workload, with a bar per peer or lines over an x axis.
 
-A bar ends at the median; the thin line through its end spans least to greatest. Written as SVG by hand,
-because a plot library would be the heaviest thing that the project depends on.
+A bar ends at the median; the thin line through its end spans minimum to maximum. The SVG is written without a plot
+library, which would be the project's largest dependency.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from html import escape
 from math import log10
 
 from bench.figures import Metric, Sample, Spread, spread
-from bench.schedule import Outcome
+from bench.schedule import WorkloadResult
 
 _PANEL_WIDTH = 400
 _PANEL_HEIGHT = 180
@@ -74,20 +74,20 @@ class _Canvas:
         self.elements.append(f'<circle cx="{self.x + x:.1f}" cy="{self.y + y:.1f}" r="3" fill="{colour}"/>')
 
 
-def draw(outcomes: Sequence[Outcome], caption: str) -> str:
-    panels = [(outcome, metric) for outcome in outcomes if outcome.samples for metric in outcome.workload.plotted]
+def draw(results: Sequence[WorkloadResult], caption: str) -> str:
+    panels = [(result, metric) for result in results if result.samples for metric in result.workload.plotted]
     columns = max(1, min(_COLUMNS, len(panels)))
     rows = -(-len(panels) // columns)
     width = columns * (_PANEL_WIDTH + _MARGIN) + _MARGIN
     height = rows * (_PANEL_HEIGHT + _MARGIN) + 2 * _MARGIN + 10
     canvas = _Canvas()
     canvas.text(_MARGIN, _MARGIN, caption, size=12)
-    for number, (outcome, metric) in enumerate(panels):
+    for number, (result, metric) in enumerate(panels):
         canvas.x = _MARGIN + number % columns * (_PANEL_WIDTH + _MARGIN)
         canvas.y = 2 * _MARGIN + number // columns * (_PANEL_HEIGHT + _MARGIN)
-        canvas.text(0, 14, f"{outcome.workload.name}: {metric.title}", size=13, bold=True)
+        canvas.text(0, 14, f"{result.workload.name}: {metric.title}", size=13, bold=True)
         canvas.text(_PANEL_WIDTH, 14, f"{metric.better} is better", size=10, anchor="end")
-        (_bars if outcome.workload.points == (None,) else _lines)(canvas, outcome, metric)
+        (_bars if result.workload.points == (None,) else _lines)(canvas, result, metric)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'font-family="system-ui, sans-serif"><rect width="100%" height="100%" fill="#ffffff"/>\n'
@@ -96,8 +96,8 @@ def draw(outcomes: Sequence[Outcome], caption: str) -> str:
     )
 
 
-def _bars(canvas: _Canvas, outcome: Outcome, metric: Metric) -> None:
-    found = _spreads(outcome.samples, metric, None)
+def _bars(canvas: _Canvas, result: WorkloadResult, metric: Metric) -> None:
+    found = _spreads(result.samples, metric, None)
     longest = max((each.greatest for each in found.values()), default=0) or 1
     room = _PANEL_WIDTH - _LABEL_WIDTH - _VALUE_WIDTH
     step = min(36.0, (_PANEL_HEIGHT - 30) / max(len(found), 1))
@@ -116,9 +116,9 @@ def _bars(canvas: _Canvas, outcome: Outcome, metric: Metric) -> None:
         canvas.text(_LABEL_WIDTH + each.greatest / longest * room + 6, middle + 4, _short(each.median))
 
 
-def _lines(canvas: _Canvas, outcome: Outcome, metric: Metric) -> None:
-    points = [point for point in outcome.workload.points if point is not None]
-    lines = {point: _spreads(outcome.samples, metric, point) for point in points}
+def _lines(canvas: _Canvas, result: WorkloadResult, metric: Metric) -> None:
+    points = [point for point in result.workload.points if point is not None]
+    lines = {point: _spreads(result.samples, metric, point) for point in points}
     highest = max((each.greatest for found in lines.values() for each in found.values()), default=0) or 1
     left, right, top, bottom = 50, _PANEL_WIDTH - 10, 40, _PANEL_HEIGHT - 36
     span = log10(points[-1] / points[0]) or 1
@@ -134,8 +134,8 @@ def _lines(canvas: _Canvas, outcome: Outcome, metric: Metric) -> None:
         canvas.text(left - 6, up(share * highest) + 4, _short(share * highest), anchor="end", size=10)
     for point in points:
         canvas.text(across(point), bottom + 14, f"{point:,}", anchor="middle", size=10)
-    canvas.text((left + right) / 2, bottom + 30, f"{outcome.workload.x_title} (logarithmic)", anchor="middle", size=10)
-    for number, peer in enumerate(dict.fromkeys(sample.peer for sample in outcome.samples)):
+    canvas.text((left + right) / 2, bottom + 30, f"{result.workload.x_title} (logarithmic)", anchor="middle", size=10)
+    for number, peer in enumerate(dict.fromkeys(sample.peer for sample in result.samples)):
         colour, before = _colour(peer), None
         canvas.box(left + number * 110, 24, 10, 8, colour)
         canvas.text(left + 14 + number * 110, 32, peer, size=10)

@@ -1,45 +1,44 @@
-"""What a server costs, read from /proc, and how it is started and ended.
+"""Start and stop the processes of a server, and read their CPU time and memory from /proc.
 
-A server may be several processes (a cluster is), and each of them a tree (RabbitMQ's is); CPU and memory are sums over
-all of them. CPU of children that have ended is counted too, through the parent's cutime and cstime.
-
-The kernel's own threads write back what a server left dirty, and sync for one that asks them to. Nobody is charged for
-that, so it is a figure of its own: `kernel_cpu_ticks`.
+- A server may consist of several processes (a cluster), and each of them of a tree (RabbitMQ); CPU and memory are sums
+  over all of them. The CPU time of children that have exited is included through the parent's cutime and cstime.
+- Kernel threads write back dirty pages and sync on behalf of a server. This CPU time is not attributed to any process,
+  so it is a separate figure: `kernel_cpu_ticks`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from bench.failure import BenchFailure
 
-_KERNEL_THREADS = 2  # the parent of them all
+_KERNEL_THREADS = 2  # the parent of all kernel threads
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-# Its data is thrown away, so no harm is done by not waiting for, say, a Kafka node whose fellow voters are gone.
+# The data is discarded afterwards, so a process that does not stop (a Kafka node without a quorum) may be killed.
 _STOP_SECONDS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a server is started: its command line and what it needs in its environment.
-
-    `beside` are the further processes of a cluster. They are all started at once, and stopped in this order.
-    """
+    """The command line of a server and its additional environment. `other_commands` are further processes of a cluster;
+    all are started together and stopped in this order."""
 
     command: list[str]
     environment: dict[str, str]
-    beside: Sequence[list[str]] = ()
+    other_commands: Sequence[list[str]] = ()
 
 
 class ServerProcess:
-    """One server that we started; its output goes to a file, for the error message when it dies."""
+    """A running server. Its output goes to a file, the end of which is part of the error if it exits."""
 
     def __init__(self, name: str, launch: Launch, output: Path) -> None:
         self.name = name
@@ -55,7 +54,7 @@ class ServerProcess:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-                for command in (launch.command, *launch.beside)
+                for command in (launch.command, *launch.other_commands)
             ]
 
     @property
@@ -67,7 +66,7 @@ class ServerProcess:
             code = process.poll()
             if code is not None:
                 tail = self._output.read_text(errors="replace")[-2000:]
-                raise BenchFailure(f"{self.name} ended with code {code}; its last words:\n{tail}")
+                raise BenchFailure(f"{self.name} exited with code {code}; the end of its output:\n{tail}")
 
     def cpu_seconds(self) -> float:
         return sum(_cpu_ticks(pid) for pid in self._trees()) / _TICKS_PER_SECOND
@@ -76,15 +75,15 @@ class ServerProcess:
         return sum(_status_bytes(pid, "VmRSS") for pid in self._trees())
 
     def peak_rss_bytes(self) -> int:
-        """Since the start or the last `forget_peak`."""
+        """Return the peak since the start or the last `reset_peak_rss`."""
         return sum(_status_bytes(pid, "VmHWM") for pid in self._trees())
 
-    def forget_peak(self) -> None:
+    def reset_peak_rss(self) -> None:
         for pid in self._trees():
             Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def kill(self) -> None:
-        """SIGKILL to all of it: what a crash of the process leaves behind."""
+        """Send SIGKILL to all processes, as in a crash."""
         for pid in self._trees():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -99,7 +98,7 @@ class ServerProcess:
                 process.wait(max(deadline - time.monotonic(), 0))
         self.kill()
         for process in self._processes:
-            with suppress(ProcessLookupError):  # whatever it left behind in its process group
+            with suppress(ProcessLookupError):  # remaining processes of its group
                 os.killpg(process.pid, signal.SIGKILL)
 
     def _trees(self) -> list[int]:
@@ -107,7 +106,7 @@ class ServerProcess:
 
 
 def process_tree(root: int) -> list[int]:
-    """The process and all its living descendants."""
+    """Return the process and all its running descendants."""
     found, waiting = [], [root]
     while waiting:
         pid = waiting.pop()
@@ -117,7 +116,7 @@ def process_tree(root: int) -> list[int]:
             continue
         found.append(pid)
         for thread in threads:
-            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile: a JVM has many
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has exited meanwhile
                 waiting.extend(int(child) for child in (thread / "children").read_text().split())
     return found
 
@@ -127,18 +126,18 @@ def _cpu_ticks(pid: int) -> int:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    # The name, in brackets, may hold blanks. After it comes field 3; utime to cstime are fields 14 to 17.
+    # The name, in parentheses, may contain spaces. Field 3 follows it; utime to cstime are fields 14 to 17.
     fields = text.rpartition(")")[2].split()
     return sum(int(field) for field in fields[11:15])
 
 
 def kernel_cpu_ticks() -> dict[int, int]:
-    """Of each thread of the kernel's that there is now."""
+    """Return the CPU time of each kernel thread."""
     return {pid: _cpu_ticks(pid) for pid in process_tree(_KERNEL_THREADS)}
 
 
 def kernel_cpu_seconds_since(before: Mapping[int, int]) -> float:
-    """What they spent, but for those that have ended: they come and go."""
+    """Return the CPU time that kernel threads have used since; threads that have exited are not counted."""
     now = kernel_cpu_ticks()
     return sum(ticks - before.get(pid, 0) for pid, ticks in now.items()) / _TICKS_PER_SECOND
 
@@ -149,3 +148,27 @@ def _status_bytes(pid: int, label: str) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(label + ":")), 0)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def accepts_connections(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def is_ready(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,7 +1,7 @@
-"""Who is measured when: round by round, and within a round the peers in turn, A B A B.
+"""The order of measurements: in rounds, and within a round one trial per peer, A B A B.
 
-The first round of a workload on warm servers is thrown away: it pays for the JIT and for the first touch of
-the page cache. Servers live on from workload to workload while the next one needs them, and no others run.
+- The first round of a workload on warm servers is discarded: it includes JIT compilation and page cache misses.
+- A server keeps running from one workload to the next if that needs it; no other servers run.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bench.failure import BenchFailure
 from bench.figures import Sample
 from bench.peers.peer import Peer
 from bench.server import Server
-from bench.workloads.workload import Turn, Workload
+from bench.workloads.workload import Trial, Workload
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Outcome:
-    """All samples of one workload; `failures` says for each peer that could not be measured why."""
+class WorkloadResult:
+    """All samples of one workload; `failures` has the reason for each peer that could not be measured."""
 
     workload: Workload
     samples: list[Sample] = field(default_factory=list)
@@ -32,37 +32,37 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often and how much; the data folders lie under `base`."""
+    """The number of rounds, the scale of the load, and the folder for the data of servers."""
 
     rounds: int
     scale: float
     base: Path
-    say: Say
+    log: Log
 
 
-def run(workloads: Sequence[Workload], peers: Mapping[str, Peer], plan: Plan) -> Iterator[Outcome]:
-    """Run the workloads in order; each gives its outcome as soon as it is done."""
-    fleet = _Fleet(plan)
-    with fleet.closing():
+def run(workloads: Sequence[Workload], peers: Mapping[str, Peer], plan: Plan) -> Iterator[WorkloadResult]:
+    """Run the workloads in order; yield each result when it is complete."""
+    servers = _WarmServers(plan)
+    with servers.closing():
         for workload in workloads:
-            taking_part = [peer for name, peer in peers.items() if takes_part(workload, name)]
-            outcome = Outcome(workload)
+            measured_peers = [peer for name, peer in peers.items() if is_measured(workload, name)]
+            result = WorkloadResult(workload)
             if workload.fresh:
-                fleet.keep([])
-                _run_fresh(outcome, taking_part, plan)
+                servers.stop_except([])
+                _run_fresh(result, measured_peers, plan)
             else:
-                fleet.keep(taking_part)
-                _run_warm(outcome, taking_part, plan, fleet)
-            yield outcome
+                servers.stop_except(measured_peers)
+                _run_warm(result, measured_peers, plan, servers)
+            yield result
 
 
-def takes_part(workload: Workload, name: str) -> bool:
-    """Another commit of Headrace takes part wherever Headrace does."""
+def is_measured(workload: Workload, name: str) -> bool:
+    """Whether a workload measures a peer; another commit of Headrace is measured wherever Headrace is."""
     return name in workload.peers or ("@" in name and name.partition("@")[0] in workload.peers)
 
 
-class _Fleet:
-    """The warm servers."""
+class _WarmServers:
+    """The servers that keep running between workloads."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -70,74 +70,74 @@ class _Fleet:
 
     def server(self, peer: Peer) -> Server:
         if peer.name not in self._servers:
-            self._plan.say(f"starting {peer.name}")
+            self._plan.log(f"starting {peer.name}")
             server = self._servers[peer.name] = Server(peer, self._plan.base)
             server.wait_ready()
         return self._servers[peer.name]
 
-    def drop(self, name: str) -> None:
+    def stop(self, name: str) -> None:
         if name in self._servers:
             self._servers.pop(name).close()
 
-    def keep(self, peers: Sequence[Peer]) -> None:
-        """An idle server is not free of charge; those that are not needed now are ended."""
+    def stop_except(self, peers: Sequence[Peer]) -> None:
+        """Stop all other servers, because idle ones would use CPU time as well."""
         for name in set(self._servers) - {peer.name for peer in peers}:
-            self.drop(name)
+            self.stop(name)
 
     @contextmanager
     def closing(self) -> Iterator[None]:
         try:
             yield
         finally:
-            self.keep([])
+            self.stop_except([])
 
 
-def _run_warm(outcome: Outcome, peers: Sequence[Peer], plan: Plan, fleet: _Fleet) -> None:
+def _run_warm(result: WorkloadResult, peers: Sequence[Peer], plan: Plan, servers: _WarmServers) -> None:
     for peer in peers:
-        with _noting_failure(outcome, peer, plan):
-            outcome.workload.prepare(Turn(fleet.server(peer), plan.scale))
+        with _recording_failure(result, peer, plan):
+            result.workload.prepare(Trial(servers.server(peer), plan.scale))
     for number in range(plan.rounds + 1):
-        for point in outcome.workload.points:
+        for point in result.workload.points:
             for peer in peers:
-                if peer.name in outcome.failures:
-                    fleet.drop(peer.name)
+                if peer.name in result.failures:
+                    servers.stop(peer.name)
                     continue
-                with _noting_failure(outcome, peer, plan):
-                    _take_turn(outcome, Turn(fleet.server(peer), plan.scale, point), number, plan.say)
+                with _recording_failure(result, peer, plan):
+                    _run_trial(result, Trial(servers.server(peer), plan.scale, point), number, plan.log)
 
 
-def _run_fresh(outcome: Outcome, peers: Sequence[Peer], plan: Plan) -> None:
+def _run_fresh(result: WorkloadResult, peers: Sequence[Peer], plan: Plan) -> None:
     for number in range(1, plan.rounds + 1):
-        for point in outcome.workload.points:
+        for point in result.workload.points:
             for peer in peers:
-                if peer.name in outcome.failures:
+                if peer.name in result.failures:
                     continue
-                with _noting_failure(outcome, peer, plan):
+                with _recording_failure(result, peer, plan):
                     server = Server(peer, plan.base)
                     try:
-                        turn = Turn(server, plan.scale, point)
-                        outcome.workload.prepare(turn)
-                        _take_turn(outcome, turn, number, plan.say)
+                        trial = Trial(server, plan.scale, point)
+                        result.workload.prepare(trial)
+                        _run_trial(result, trial, number, plan.log)
                     finally:
                         server.close()
 
 
-def _take_turn(outcome: Outcome, turn: Turn, number: int, say: Say) -> None:
-    figures = outcome.workload.measure(turn)
-    name = turn.server.peer.name
-    place = "" if turn.point is None else f" at {turn.point}"
-    shown = ", ".join(f"{m.title} {figures[m.key]:.{m.digits}f}" for m in outcome.workload.metrics if m.key in figures)
+def _run_trial(result: WorkloadResult, trial: Trial, number: int, log: Log) -> None:
+    figures = result.workload.measure(trial)
+    name = trial.server.peer.name
+    point = "" if trial.point is None else f" at {trial.point}"
+    shown = ", ".join(f"{m.title} {figures[m.key]:.{m.digits}f}" for m in result.workload.metrics if m.key in figures)
     what = f"round {number}" if number else "warm-up"
-    say(f"{outcome.workload.name}{place}, {what}, {name}: {shown}")
+    log(f"{result.workload.name}{point}, {what}, {name}: {shown}")
     if number:
-        outcome.samples.append(Sample(name, number, figures, turn.point))
+        result.samples.append(Sample(name, number, figures, trial.point))
 
 
 @contextmanager
-def _noting_failure(outcome: Outcome, peer: Peer, plan: Plan) -> Iterator[None]:
-    """One peer's failure must not cost the others their figures."""
+def _recording_failure(result: WorkloadResult, peer: Peer, plan: Plan) -> Iterator[None]:
+    """Record a failure of one peer and continue with the others."""
     try:
         yield
     except (BenchFailure, subprocess.TimeoutExpired) as failure:
-        outcome.failures[peer.name] = str(failure)
-        plan.say(f"{outcome.workload.name}, {peer.name}: FAILED: {failure}")
+        result.failures[peer.name] = str(failure)
+        plan.log(f"{result.workload.name}, {peer.name}: FAILED: {failure}")

@@ -1,4 +1,4 @@
-"""A peer that runs: its process, its address, and the topics that a workload makes on it."""
+"""A running peer: its processes, its address, and the topics that workloads create."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from bench.failure import BenchFailure
 from bench.load import start_rkload
-from bench.processes import ServerProcess
-from bench.sockets import accepts, free_port, says_ready
+from bench.processes import ServerProcess, accepts_connections, free_port, is_ready
 
 if TYPE_CHECKING:
     from bench.peers.peer import Peer
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
 _READY_SECONDS_MAX = 120
 _POLL_SECONDS = 0.05
 _ADMIN_SECONDS_MAX = 120
-# Kafka refuses a request that makes more metadata records than this allows at once.
+# Kafka rejects a request that would create too many metadata records at once.
 _PARTITIONS_PER_REQUEST = 2000
 
 
 class Server:
-    """One running server with a data folder of its own; `close` ends it and removes the folder."""
+    """A running server with its own data folder; `close` stops it and removes the folder."""
 
     _topic_numbers = itertools.count(1)
 
@@ -46,22 +45,22 @@ class Server:
         return self.peer.address(self.port)
 
     def wait_ready(self) -> None:
-        """Until it answers: a Kafka peer a metadata request, with all of its brokers; ours by HTTP that it is
-        ready; any other a connection."""
+        """Wait until a Kafka peer returns the metadata of all brokers, /readyz of Headrace returns 200, or another
+        peer accepts connections."""
         deadline = time.monotonic() + _READY_SECONDS_MAX
-        while not self._answers():
+        while not self._is_ready():
             self.process.check_alive()
             if time.monotonic() > deadline:
-                raise BenchFailure(f"{self.peer.name} did not answer within {_READY_SECONDS_MAX} s")
+                raise BenchFailure(f"{self.peer.name} did not become ready within {_READY_SECONDS_MAX} s")
             time.sleep(_POLL_SECONDS)
 
     def restart(self) -> None:
-        """Start again on the same data; the old process must be gone."""
+        """Start the server again on the same data; the old process must have exited."""
         self._admin = None
         self.process = self._launch()
 
     def create_topic(self, partitions: int) -> str:
-        """A new topic that takes writes; each of its partitions holds one small record."""
+        """Create a topic, and write one small record to each partition."""
         name = f"bench-{next(self._topic_numbers)}"
         admin = self._admin_client()
         first = min(partitions, _PARTITIONS_PER_REQUEST)
@@ -71,8 +70,8 @@ class Server:
             grown = NewPartitions(name, min(partitions, total + _PARTITIONS_PER_REQUEST))
             self._wait(admin.create_partitions([grown])[name])
         self._wait_for_partitions(name, partitions)
-        # Kafka answers before the topic takes writes, and a partition's first write makes its files; neither
-        # is what a load is to measure.
+        # Kafka responds before the topic accepts writes, and the first write to a partition creates its files; neither
+        # must be part of a measurement.
         start_rkload("produce", self.address, name, partitions, 100, partitions, {}).result()
         return name
 
@@ -88,11 +87,11 @@ class Server:
         launch = self.peer.launch(self.folder, self.port)
         return ServerProcess(self.peer.name, launch, self.folder / "output.log")
 
-    def _answers(self) -> bool:
-        if not accepts(self.port):
+    def _is_ready(self) -> bool:
+        if not accepts_connections(self.port):
             return False
         if self.peer.protocol == "rest":
-            return says_ready(self.port)
+            return is_ready(self.port)
         if self.peer.protocol != "kafka":
             return True
         try:
@@ -107,9 +106,9 @@ class Server:
                 raise BenchFailure(f"{self.peer.name}: {topic} did not get its {count} partitions")
             time.sleep(_POLL_SECONDS)
 
-    def _wait(self, answer: Future[None]) -> None:
+    def _wait(self, future: Future[None]) -> None:
         try:
-            answer.result(_ADMIN_SECONDS_MAX)
+            future.result(_ADMIN_SECONDS_MAX)
         except (KafkaException, TimeoutError) as error:
             raise BenchFailure(f"{self.peer.name}: {error}") from error
 

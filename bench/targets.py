@@ -1,4 +1,4 @@
-"""What the project wants to show against its peers, as conditions on the figures; a shortfall is printed."""
+"""The targets of the project in comparison with its peers; missed targets are reported."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from statistics import median
 
 from bench.figures import Sample, ratio, spread
 
-# Medians of repeated runs here differ by about this much when nothing changed.
+# Medians of repeated runs differ by about this factor without any change.
 _FLAT = 1.3
-# Queues where each batch is settled by a request of its own, and those that gather; ours, and the durable peers.
+# Queues where each batch is settled by its own request, and those that settle many batches together; Headrace's
+# configurations, and the durable peers.
 _BATCH_BY_BATCH = (("headrace", "headrace-prefetch"), ("redis-fsync", "nats-fsync", "rabbitmq"))
 _GATHERED = (("headrace-gather",), ("kafka-fsync",))
 _ALL_QUEUES = (_BATCH_BY_BATCH[0] + _GATHERED[0], _BATCH_BY_BATCH[1] + _GATHERED[1])
@@ -18,7 +19,7 @@ _ALL_QUEUES = (_BATCH_BY_BATCH[0] + _GATHERED[0], _BATCH_BY_BATCH[1] + _GATHERED
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`measured` is None where the run did not measure it; `limit` bounds it from above or from below."""
+    """`measured` returns None if the run has no such figure; `limit` is a lower bound if `above`, else an upper one."""
 
     workload: str
     what: str
@@ -45,7 +46,7 @@ class Verdict:
 
 
 def judge(samples: Mapping[str, Sequence[Sample]]) -> list[Verdict]:
-    """The targets that this run can speak to, by workload name."""
+    """Evaluate the targets that this run has measured; `samples` are by workload."""
     verdicts = []
     for target in TARGETS:
         value = target.measured(samples.get(target.workload, ()))
@@ -73,14 +74,14 @@ def _own(key: str, subject: str = "headrace") -> Callable[[Sequence[Sample]], fl
 
 
 def _growth(key: str) -> Callable[[Sequence[Sample]], float | None]:
-    """Headrace's cost at the far end of the line over its cost at the near end."""
+    """Divide Headrace's cost at the last point by its cost at the first."""
 
     def measured(samples: Sequence[Sample]) -> float | None:
         points = sorted({s.point for s in samples if s.peer == "headrace" and s.point is not None})
         if len(points) < 2:
             return None
-        near, far = (spread(samples, "headrace", key, point) for point in (points[0], points[-1]))
-        return far.median / near.median if near and far and near.median else None
+        first, last = (spread(samples, "headrace", key, point) for point in (points[0], points[-1]))
+        return last.median / first.median if first and last and first.median else None
 
     return measured
 
@@ -88,7 +89,7 @@ def _growth(key: str) -> Callable[[Sequence[Sample]], float | None]:
 def _versus_best(
     key: str, best: Callable[[Sequence[float]], float], queues: tuple[Sequence[str], Sequence[str]]
 ) -> Callable[[Sequence[Sample]], float | None]:
-    """The best of ours over the best of theirs, round by round."""
+    """Divide the best of Headrace by the best of the peers in each round."""
 
     def measured(samples: Sequence[Sample]) -> float | None:
         ratios = []
@@ -105,7 +106,7 @@ def _versus_best(
 
 
 def _queue(workload: str, times: float | None) -> list[Target]:
-    """`times` as many leased and acknowledged as by the best that does it likewise, if that is asked for."""
+    """Return the targets of a queue; `times` is the target for lease and ack relative to the best similar peer."""
     targets = [Target(workload, "published/s ÷ best", 1, True, _versus_best("publish_per_s", max, _ALL_QUEUES))]
     for way, queues in (("", _BATCH_BY_BATCH), (", gathered", _GATHERED)):
         if times is not None:

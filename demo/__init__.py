@@ -1,1 +1,1 @@
-"""The whole story on one machine in under three minutes: `make demo`."""
+"""A demonstration of Headrace on one machine in under three minutes: `make demo`."""

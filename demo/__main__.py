@@ -1,4 +1,4 @@
-"""The command: python -m demo [--report FILE]."""
+"""Run the demo: python -m demo [--report FILE]."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from demo.messaging import produce, redrive, work
 from demo.pipelines import archive, replay, report, transform
-from demo.stage import NotAsTold, Stage
-from demo.story import produce, redrive, work
+from demo.runner import DemoRunner, StepFailed
 
-CHAPTERS = (produce, work, redrive, archive, transform, report, replay)
+SECTIONS = (produce, work, redrive, archive, transform, report, replay)
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m demo", description="The whole story on one machine.")
-    parser.add_argument("--report", type=Path, default=Path("demo-report.html"), help="where the report page goes")
-    given = parser.parse_args(arguments)
-    began = time.monotonic()
+    parser = argparse.ArgumentParser(prog="python -m demo", description="Demonstrate Headrace on one machine.")
+    parser.add_argument("--report", type=Path, default=Path("demo-report.html"), help="the file of the report page")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
     with TemporaryDirectory(prefix="headrace-demo-") as folder:
-        stage = Stage(Path(folder), sys.stdout)
-        stage.say(f"Everything below happens in {folder}, and is gone afterwards but for the report page.")
+        demo = DemoRunner(Path(folder), sys.stdout)
+        demo.explain(f"The demo works in {folder}, which is deleted at the end, except for the report page.")
         try:
-            stage.serve(*free_ports(2))
-            for chapter in CHAPTERS:
-                chapter(stage)
-            given.report.write_bytes((stage.folder / "report.html").read_bytes())
-        except (NotAsTold, subprocess.SubprocessError) as failure:
+            demo.serve(*free_ports(2))
+            for section in SECTIONS:
+                section(demo)
+            options.report.write_bytes((demo.folder / "report.html").read_bytes())
+        except (StepFailed, subprocess.SubprocessError) as failure:
             print(f"\nThe demo failed: {failure}", file=sys.stderr)
             return 1
         finally:
-            stage.close()
-    stage.say(f"That took {time.monotonic() - began:.0f} s. The report: {given.report.resolve().as_uri()}")
+            demo.close()
+    demo.explain(f"That took {time.monotonic() - started:.0f} s. The report: {options.report.resolve().as_uri()}")
     return 0
 
 
 def free_ports(count: int) -> list[int]:
-    """All at once, so that no two are the same."""
+    """Bind all ports at the same time, so that they are distinct."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

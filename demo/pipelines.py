@@ -1,11 +1,11 @@
-"""The second half of the story: jobs on Spark over the same topics, each from one file."""
+"""The second part of the demo: Spark jobs over the same topics, each configured by one file."""
 
 from __future__ import annotations
 
 import json
 
-from demo.stage import NotAsTold, Stage
-from demo.story import BIG_AMOUNT, RECORDS, orders
+from demo.messaging import BIG_AMOUNT, RECORDS, orders
+from demo.runner import DemoRunner, StepFailed
 
 ARCHIVE = """\
 [pipeline]
@@ -82,60 +82,60 @@ FILES = {
 }
 
 
-def archive(stage: Stage) -> None:
-    stage.title("4. A pipeline: the archive")
-    stage.say(
-        """Jobs over topics run on Spark, which came with pip, its Java too. Each is one file. This one writes a
-        topic to Parquet files, each for a range of offsets, with a manifest that knows their checksums. What is
-        in it is never written again."""
+def archive(demo: DemoRunner) -> None:
+    demo.title("4. A pipeline: the archive")
+    demo.explain(
+        """Jobs over topics run on Spark, which pip has installed together with Java. One file configures a job. This
+        one writes a topic to Parquet files, one per range of offsets, with a manifest that contains their checksums. A
+        record in the manifest is never written again."""
     )
     for name, text in FILES.items():
-        stage.write(name, text)
-    stage.do("cat archive.toml", lines=20)
-    stage.do("headrace pipeline run archive.toml -o table")
+        demo.write(name, text)
+    demo.run("cat archive.toml", lines=20)
+    demo.run("headrace pipeline run archive.toml -o table")
     count = "import pyarrow.dataset as d; print(d.dataset('archive/orders', exclude_invalid_files=True).count_rows())"
-    said = stage.do(f'python -c "{count}"')
-    stage.expect("records in the archive", int(said), RECORDS)
+    output = demo.run(f'python -c "{count}"')
+    demo.expect("records in the archive", int(output), RECORDS)
 
 
-def transform(stage: Stage) -> None:
-    stage.title("5. From topic to topic, exactly once")
-    stage.say(
-        """SQL over a topic, into another one. It can be killed at any moment and run again: what was written is
-        there once, because all that a micro-batch writes is committed in one step together with its number."""
+def transform(demo: DemoRunner) -> None:
+    demo.title("5. From topic to topic, exactly once")
+    demo.explain(
+        """A SQL query reads a topic and writes to another. It can be killed and restarted at any time: each row is in
+        the target exactly once, because a micro-batch and its number are committed atomically."""
     )
-    stage.do("cat big-orders.sql", lines=20)
-    stage.do("headrace pipeline run big-orders.toml -o table")
-    said = stage.do("headrace consume big-orders -e 2>&1", lines=3)
-    written = {json.loads(line)["id"] for line in said.splitlines() if line.startswith("{")}
-    wanted = {order["id"] for _, order in orders() if order["amount"] >= BIG_AMOUNT}
-    stage.expect("big orders", sorted(written), sorted(wanted))
+    demo.run("cat big-orders.sql", lines=20)
+    demo.run("headrace pipeline run big-orders.toml -o table")
+    output = demo.run("headrace consume big-orders -e 2>&1", lines=3)
+    written = {json.loads(line)["id"] for line in output.splitlines() if line.startswith("{")}
+    expected = {order["id"] for _, order in orders() if order["amount"] >= BIG_AMOUNT}
+    demo.expect("big orders", sorted(written), sorted(expected))
 
 
-def report(stage: Stage) -> None:
-    stage.title("6. What happened: the report")
-    stage.say(
-        """Throughput, lag, latencies, retries and dead letters, read from the logs themselves, as one page without
-        anything around it."""
+def report(demo: DemoRunner) -> None:
+    demo.title("6. What happened: the report")
+    demo.explain(
+        """The report shows throughput, lag, latencies, retries and dead letters, computed from the logs, in one
+        self-contained HTML page."""
     )
-    stage.do("headrace pipeline run report.toml -o table")
-    if not (stage.folder / "report.html").is_file():
-        raise NotAsTold("there is no report.html")
+    demo.run("headrace pipeline run report.toml -o table")
+    if not (demo.folder / "report.html").is_file():
+        raise StepFailed("there is no report.html")
 
 
-def replay(stage: Stage) -> None:
-    stage.title("7. The log forgets, the archive does not: replay and audit")
-    stage.say(
-        """Old records are deleted from the topic, by hand here, else by its retention. They can still be read,
-        and played into another topic."""
+def replay(demo: DemoRunner) -> None:
+    demo.title("7. Deleted from the log, kept in the archive: replay and audit")
+    demo.explain(
+        """Old records are deleted from the topic, here by a command, usually by retention. They can still be read from
+        the archive, and replayed to another topic."""
     )
-    stage.do("headrace topic trim orders --yes")
-    stage.expect("records left", stage.do("headrace consume orders -e | wc -l").split()[-1], "0")
-    said = stage.do("headrace consume orders --from-archive archive -e | wc -l")
-    stage.expect("records that can still be read", said.split()[-1], str(RECORDS))
-    stage.do("headrace pipeline run replay.toml -o table")
-    stage.say(
-        """Is it all there, once, in order, and bit for bit? The audit reads both sides in full and would name
-        every record that is lost, doubled, out of order or altered; then it would end with status 1."""
+    demo.run("headrace topic trim orders --yes")
+    demo.expect("records left", demo.run("headrace consume orders -e | wc -l").split()[-1], "0")
+    output = demo.run("headrace consume orders --from-archive archive -e | wc -l")
+    demo.expect("records that can still be read", output.split()[-1], str(RECORDS))
+    demo.run("headrace pipeline run replay.toml -o table")
+    demo.explain(
+        """The audit reads both sides completely and verifies that every record is there exactly once, in order, and
+        unaltered. It would list every defect and exit with status 1."""
     )
-    stage.do("headrace pipeline run audit.toml -o table", lines=20)
+    demo.run("headrace pipeline run audit.toml -o table", lines=20)

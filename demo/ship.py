@@ -1,4 +1,4 @@
-"""The worker of the demo: writes a label for each order, until it is told to stop. With --fixed it knows Kosovo, too.
+"""The worker of the demo: writes a label for each order until SIGTERM. With --fixed it also knows Kosovo.
 
 python ship.py [--fixed]
 """
@@ -21,8 +21,8 @@ async def main(address: str) -> None:
         order = message.json()
         counts["deliveries"] += 1
         if order["id"] % 50 == 0 and message.attempt == 1:
-            raise ConnectionError("the carrier does not answer")  # it will, at the next attempt
-        COUNTRIES[order["country"]]  # a KeyError is a bug, which no attempt will mend
+            raise ConnectionError("the carrier does not respond")  # succeeds at the next attempt
+        COUNTRIES[order["country"]]  # a KeyError is a bug: every attempt fails
         counts["labels"] += 1
 
     async with AsyncClient(address) as client:

@@ -27,9 +27,9 @@ MAILS = [
 def deliver(mail: Mail, attempt: int) -> None:
     """Stands in for an SMTP server."""
     if "@" not in mail.to:
-        raise Reject(f"{mail.to!r} is no address")  # retrying would not help
+        raise Reject(f"{mail.to!r} is not an address")  # retrying would not help
     if "gone" in mail.to or ("busy" in mail.to and attempt < 3):
-        raise ConnectionError(f"the server of {mail.to} does not answer")
+        raise ConnectionError(f"the server of {mail.to} does not respond")
 
 
 async def main(address: str) -> None:
@@ -60,8 +60,8 @@ async def main(address: str) -> None:
         for letter in await client.dead_letters("mails"):
             assert letter.death is not None
             print(f"dead: {letter.record.value!r} after {letter.death.attempts}: {letter.death.reason}")
-        outcome = await client.redrive("mails")  # when the cause is fixed, send them back
-        print(f"{outcome.settled} dead letters were sent back")
+        result = await client.redrive("mails")  # when the cause is fixed, send them back
+        print(f"{result.settled} dead letters were sent back")
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ def watch(client: Client) -> None:
     finished: list[str] = []
     with client.consume("media-progress") as stream:
         for record in stream:
-            told = record.json()
-            print(f"{record.key:20} {'#' * (told['percent'] // 10):10} {told['step']}")
-            if told["percent"] == 100:
+            progress = record.json()
+            print(f"{record.key:20} {'#' * (progress['percent'] // 10):10} {progress['step']}")
+            if progress["percent"] == 100:
                 finished.append(record.key or "")
                 if len(finished) == len(VIDEOS):
                     break

@@ -32,7 +32,7 @@ async def main(address: str) -> None:
         )
 
         trends: Counter[str] = Counter()
-        metadata_by_member: dict[str, list[str]] = {}
+        profiles: dict[str, list[str]] = {}
         thanked: list[str] = []
 
         async def count(message: AsyncMessage) -> None:
@@ -40,7 +40,7 @@ async def main(address: str) -> None:
 
         async def learn(message: AsyncMessage) -> None:
             event = message.json()
-            metadata_by_member.setdefault(event["user"], []).append(event["item"])
+            profiles.setdefault(event["user"], []).append(event["item"])
 
         async def thank(message: AsyncMessage) -> None:
             thanked.append(message.key or "")
@@ -49,16 +49,12 @@ async def main(address: str) -> None:
             tasks.create_task(client.work("events", "trends", count, concurrency=8))
             tasks.create_task(client.work("events", "profiles", learn, concurrency=8))
             tasks.create_task(client.work("events", "thanks", thank, concurrency=2))
-            while (
-                trends.total() < len(EVENTS)
-                or len(thanked) < 3
-                or sum(map(len, metadata_by_member.values())) < len(EVENTS)
-            ):
+            while trends.total() < len(EVENTS) or len(thanked) < 3 or sum(map(len, profiles.values())) < len(EVENTS):
                 await asyncio.sleep(0.02)
             client.stop()
 
         print("trends:", trends.most_common())
-        print("profiles:", {user: sorted(items) for user, items in sorted(metadata_by_member.items())})
+        print("profiles:", {user: sorted(items) for user, items in sorted(profiles.items())})
         print("thanked:", sorted(thanked))
 
 

@@ -1,8 +1,8 @@
-"""The load generators: C on librdkafka, C on plain sockets, Go for the queues and for HTTP; compiled on first use.
+"""The load generators: C on librdkafka, C on plain sockets, Go for queues and HTTP; compiled on first use.
 
-librdkafka is the one inside the confluent-kafka wheel, so it is pinned with the other requirements and
-current; the wheel has no header, hence rdkafka.h beside this file. A compiled load is cached by the digest
-of its sources.
+- librdkafka is the library inside the confluent-kafka wheel, which is pinned with the other requirements. The wheel has
+  no header, therefore rdkafka.h is in this folder.
+- A compiled load generator is cached under the digest of its sources.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _COMMAND_SECONDS_MAX = 180
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A load that was started and not waited for."""
+class LoadProcess:
+    """A load generator that runs in the background."""
 
     process: subprocess.Popen[str]
 
@@ -37,28 +37,28 @@ class Running:
         try:
             out, errors = self.process.communicate("\n", timeout=_LOAD_SECONDS_MAX)
         finally:
-            self.process.kill()  # it has ended, unless it took too long or the run was interrupted
+            self.process.kill()  # has an effect only after a timeout or an interruption
         if self.process.returncode != 0:
             raise BenchFailure(f"load {' '.join(map(str, self.process.args))} failed: {errors[-1000:]}")  # type: ignore[arg-type]
-        answer: dict[str, Any] = json.loads(out)
-        return answer
+        response: dict[str, Any] = json.loads(out)
+        return response
 
-    def abandon(self) -> None:
+    def kill(self) -> None:
         self.process.kill()
         self.process.communicate()
 
 
 def start_rkload(
     mode: str, bootstrap: str, topic: str, records: int, size: int, partitions: int, settings: dict[str, str]
-) -> Running:
+) -> LoadProcess:
     arguments = [mode, bootstrap, topic, str(records), str(size), str(partitions)]
     return _start([str(rkload()), *arguments, *(f"{name}={value}" for name, value in settings.items())])
 
 
 def start_reqload(
     port: int, topic: str, requests: int, size: int, connections: int, in_flight: int, partitions: int
-) -> Running:
-    """Returns when all connections stand and were used; the requests flow when the result is asked for."""
+) -> LoadProcess:
+    """Return when all connections have been opened and used once; the requests are sent when `result` is called."""
     numbers = [requests, size, connections, in_flight, partitions]
     running = _start([str(reqload()), str(port), topic, *map(str, numbers)])
     assert running.process.stdout is not None
@@ -67,50 +67,50 @@ def start_reqload(
     return running
 
 
-class ToldLoad:
-    """A load that does one thing after another as it is told; its main.go says which commands there are."""
+class InteractiveLoad:
+    """A load generator that executes commands, one at a time; its main.go lists them."""
 
     def __init__(self, program: Path, protocol: str, address: str, queue: str, size: int) -> None:
         self._running = _start([str(program), protocol, address, queue, str(size)])
 
-    def do(self, command: str) -> dict[str, Any]:
-        """One command to its end; what it measured."""
+    def run_command(self, command: str) -> dict[str, Any]:
+        """Execute a command and return its measurements."""
         process = self._running.process
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):  # it has ended, and says why below
+        with suppress(BrokenPipeError):  # the process has exited; its error is reported below
             process.stdin.write(command + "\n")
             process.stdin.flush()
         if not select.select([process.stdout], [], [], _COMMAND_SECONDS_MAX)[0]:
             self.close()
-            raise BenchFailure(f"load {' '.join(map(str, process.args))} did not end its {command}")  # type: ignore[arg-type]
-        answer = process.stdout.readline()
-        if not answer:
+            raise BenchFailure(f"load {' '.join(map(str, process.args))} did not complete {command}")  # type: ignore[arg-type]
+        response = process.stdout.readline()
+        if not response:
             self._running.result()
-        measured: dict[str, Any] = json.loads(answer)
+        measured: dict[str, Any] = json.loads(response)
         return measured
 
     def close(self) -> None:
-        self._running.abandon()
+        self._running.kill()
 
 
-class QueueLoad(ToldLoad):
-    """By a peer's own protocol, with its own client."""
+class QueueLoad(InteractiveLoad):
+    """Load on a queue over the peer's native protocol."""
 
     def __init__(self, protocol: str, address: str, queue: str, size: int) -> None:
         super().__init__(queueload(), protocol, address, queue, size)
 
 
-class RestLoad(ToldLoad):
-    """By HTTP."""
+class RestLoad(InteractiveLoad):
+    """Load over HTTP."""
 
     def __init__(self, protocol: str, address: str, queue: str, size: int) -> None:
         super().__init__(restload(), protocol, address, queue, size)
 
 
-def _start(command: list[str]) -> Running:
+def _start(command: list[str]) -> LoadProcess:
     pipe = subprocess.PIPE
-    return Running(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+    return LoadProcess(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
 
 
 @cache
@@ -171,4 +171,4 @@ def _digest(paths: list[Path], salt: str) -> str:
 
 
 def _discard(_: str) -> None:
-    """What a build printed is of interest only when it failed."""
+    """Ignore the output of a successful build."""

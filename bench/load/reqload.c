@@ -1,11 +1,11 @@
-// reqload: what does one produce request cost, whatever the number of connections and partitions? Prints one JSON line.
+// reqload: measure the cost of a produce request by the number of connections and partitions. Prints one line of JSON.
 //
 //   reqload PORT TOPIC REQUESTS SIZE CONNECTIONS IN_FLIGHT PARTITIONS
 //
 // Opens all connections, sends a request on each, prints "connected" and waits for a line on stdin, so that the harness
 // can read the server's CPU time here. Then sends REQUESTS Produce requests (v7, acks=all, one record of SIZE bytes)
-// round robin over connections and partitions, IN_FLIGHT of them at a time. No client library, so that a thousand
-// connections cost the client next to nothing.
+// round robin over connections and partitions, IN_FLIGHT of them at a time. Without a client library, so that a
+// thousand connections cost the client almost nothing.
 #include <arpa/inet.h>
 #include <endian.h>
 #include <errno.h>
@@ -90,7 +90,7 @@ static unsigned char *put_batch(unsigned char *at, int size) {
     int64_t stamp = (int64_t)time(0) * 1000;
     int record = 1 + 1 + 1 + 1 + varint_size(size) + size + 1;
     at = put64(at, 0); // base offset
-    at += 4;           // length, below
+    at += 4;           // length, set below
     at = put32(at, (uint32_t)-1);
     *at++ = 2; // magic
     unsigned char *crc = at;
@@ -181,7 +181,7 @@ static uint32_t get32(const unsigned char *at) {
     return be32toh(wire);
 }
 
-// Reads what is there; for each whole answer records its latency. Returns the number of answers.
+// Reads the available bytes and records the latency of each complete response. Returns the number of responses.
 static int read_answers(Connection *connection, int error_at, double *sent_at) {
     ssize_t n = read(connection->fd, connection->answer + connection->filled, ANSWER_MAX - connection->filled);
     if (n <= 0)
@@ -219,7 +219,7 @@ typedef struct {
     Frame frame;
 } Load;
 
-// Returns when all are answered; `latency` then holds how long each one took.
+// Returns when all requests have a response; `latency` then contains the time of each.
 static void send_all(Load *load, long requests, double *latency) {
     struct epoll_event events[256];
     for (long sent = 0, answered = 0; answered < requests;) {
@@ -247,7 +247,7 @@ int main(int argc, char **argv) {
     load.epoll = epoll_create1(0);
     load.connections = connect_all(atoi(argv[1]), load.connection_count, load.epoll);
     load.frame = build_frame(topic, atoi(argv[4]));
-    // Answer: size, correlation id, topic count, topic name, partition count, partition, error code, ...
+    // Response: size, correlation id, topic count, topic name, partition count, partition, error code, ...
     load.error_at = 4 + 4 + 4 + 2 + (int)strlen(topic) + 4 + 4;
     double *latency = calloc(requests + load.connection_count, sizeof(double));
     send_all(&load, load.connection_count, latency);

@@ -1,12 +1,13 @@
-// rkload: one load on a Kafka-speaking server, through librdkafka at its defaults. Prints one JSON line.
+// rkload: put load on a server with the Kafka protocol, through librdkafka with its defaults. Prints one line of JSON.
 //
-//   rkload produce BOOTSTRAP TOPIC RECORDS SIZE PARTITIONS [name=value ...]   as fast as it goes, until all is acknowledged
-//   rkload consume BOOTSTRAP TOPIC RECORDS SIZE PARTITIONS [name=value ...]   from the beginning, assigned by hand
+//   rkload produce BOOTSTRAP TOPIC RECORDS SIZE PARTITIONS [name=value ...]   at the maximum rate, until all records are acknowledged
+//   rkload consume BOOTSTRAP TOPIC RECORDS SIZE PARTITIONS [name=value ...]   from the start, with assigned partitions
 //   rkload latency BOOTSTRAP TOPIC RECORDS SIZE PARTITIONS rate=R [...]       open loop at R per second, end to end
-//   rkload first   BOOTSTRAP TOPIC 1 SIZE 1 [...]                             when is the first record acknowledged?
+//   rkload first   BOOTSTRAP TOPIC 1 SIZE 1 [...]                             the time of the first acknowledgement
 //
-// name=value goes to librdkafka; a prefix "p." or "c." restricts it to the producer or the consumer. Not to librdkafka go rate=,
-// keys=N (produce: so many keys in turn, else none) and text=1 (produce: other words in each record, else the same letters in all).
+// name=value is a setting of librdkafka; the prefix "p." or "c." restricts it to the producer or the consumer. Exceptions are
+// rate=, keys=N (produce: cycle through N keys, else none) and text=1 (produce: different words in each record, else the same
+// letters in all).
 #include "rdkafka.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -40,7 +41,7 @@ typedef struct {
 } Series;
 
 static atomic_long acked, failed;
-static Series acks; // from the moment a record was due until its acknowledgement; only `latency` fills it
+static Series acks; // from the intended send time of a record until its acknowledgement; only for `latency`
 
 static double now(void) {
     struct timespec t;
@@ -154,7 +155,7 @@ static rd_kafka_t *create_consumer(const Load *load, int64_t offset) {
     return rk;
 }
 
-// Letters, so that no compression on the way could shrink the load to nothing.
+// Random letters, so that the load cannot be compressed to nothing.
 static char *payload(int size) {
     char *bytes = malloc(size < 8 ? 8 : size);
     srand(7);
@@ -163,8 +164,8 @@ static char *payload(int size) {
     return bytes;
 }
 
-// Words in an order of their own, which compress about as well as records of one topic do. Where a record begins moves on
-// by its size, so that a batch holds nothing twice but words.
+// Words in random order, which compress about as well as records of one topic. The start of a record advances by its size,
+// so that a batch repeats words only.
 static char *text(long length) {
     static char words[WORDS][WORD_MAX + 1];
     srand(7);
@@ -189,7 +190,7 @@ static void enqueue(rd_kafka_t *rk, rd_kafka_topic_t *topic, int partition, char
 
 static void produce(const Load *load) {
     rd_kafka_conf_t *conf = configure(load, 'p');
-    // The application's own queue is no part of what is measured: the sender must never wait for it.
+    // The queue of the application is not measured: the sender must never wait for it.
     set(conf, "queue.buffering.max.messages", "2000000");
     set(conf, "queue.buffering.max.kbytes", "1000000");
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
@@ -222,7 +223,7 @@ static void consume(const Load *load) {
         if (got <= 0)
             die("no record within 20 s");
         if (began == 0)
-            began = now(); // connecting takes librdkafka half a second, which says nothing of the server
+            began = now(); // connecting takes librdkafka half a second, which is not the server's time
         for (ssize_t i = 0; i < got; i++) {
             if (!messages[i]->err) {
                 records++;
@@ -239,8 +240,8 @@ static void consume(const Load *load) {
 typedef struct {
     rd_kafka_t *consumer, *producer;
     Series arrivals;
-    atomic_long warm;      // how many records of the warm-up came through,
-    atomic_long warm_last; // and the number of the last one; they carry their number, negative, in place of a time
+    atomic_long warm;      // the number of warm-up records that arrived,
+    atomic_long warm_last; // and the number of the last one; they contain their negative number instead of a time
     atomic_int over;
 } Journey;
 
@@ -279,9 +280,9 @@ static void sleep_until(double moment) {
     }
 }
 
-// Open loop: a record carries the moment at which it was due, not the one at which it was sent, so a sender that stalls
-// hides no waiting. Measuring begins when the consumer has seen two seconds' worth of records and has caught up, so that
-// a server's slow first seconds do not count; a server that never catches up is measured after thirty seconds as it is.
+// Open loop: a record contains its intended send time, not the actual one, so a stalled sender does not hide delays.
+// Measuring begins when the consumer has received the records of two seconds and has caught up, so that slow first seconds
+// do not count; a server that does not catch up is measured after thirty seconds.
 static void latency(const Load *load) {
     Journey journey = {0};
     series_open(&journey.arrivals, load->records);
@@ -320,7 +321,7 @@ static void latency(const Load *load) {
     printf("}\n");
 }
 
-// Knocks every few milliseconds; the answer is a moment of CLOCK_MONOTONIC, which the harness's own clock shares.
+// Tries every few milliseconds; the result is a time of CLOCK_MONOTONIC, which the harness uses as well.
 static void first(const Load *load) {
     rd_kafka_conf_t *conf = configure(load, 'p');
     const char *impatient[][2] = {{"reconnect.backoff.ms", "10"},
@@ -374,5 +375,5 @@ int main(int argc, char **argv) {
     else
         die("the load is produce, consume, latency or first");
     fflush(stdout);
-    _exit(failed ? 1 : 0); // a tidy goodbye to the broker is not measured and may take seconds
+    _exit(failed ? 1 : 0); // a graceful close is not measured and may take seconds
 }

@@ -1,4 +1,4 @@
-"""The harness's side of Spark as a load: commands to the session that stands beside a broker."""
+"""Send commands to the Spark session of a server (`sparkload`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _COMMAND_SECONDS_MAX = 600
 _POLL_SECONDS = 0.1
 
 
-def tell_spark(server: Server, command: str, **settings: Any) -> dict[str, Any]:
-    """One command to its end; what it measured. Waits for the session, which starts after the broker."""
+def run_spark_command(server: Server, command: str, **settings: Any) -> dict[str, Any]:
+    """Execute a command and return its measurements. Waits for the session, which starts after the broker."""
     where = ("127.0.0.1", _port(server))
     with socket.create_connection(where, _COMMAND_SECONDS_MAX) as connection, connection.makefile("rw") as lines:
         lines.write(json.dumps({"do": command, **settings}) + "\n")
@@ -27,11 +27,11 @@ def tell_spark(server: Server, command: str, **settings: Any) -> dict[str, Any]:
             raise BenchFailure(f"{server.peer.name}: {command} took over {_COMMAND_SECONDS_MAX} s") from error
     if not line:
         server.process.check_alive()
-        raise BenchFailure(f"{server.peer.name}: Spark hung up at {command}")
-    answer: dict[str, Any] = json.loads(line)
-    if "failure" in answer:
-        raise BenchFailure(f"{server.peer.name}: {command}: {answer['failure']}")
-    return answer
+        raise BenchFailure(f"{server.peer.name}: Spark closed the connection during {command}")
+    response: dict[str, Any] = json.loads(line)
+    if "failure" in response:
+        raise BenchFailure(f"{server.peer.name}: {command}: {response['failure']}")
+    return response
 
 
 def _port(server: Server) -> int:

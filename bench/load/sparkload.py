@@ -1,10 +1,10 @@
-"""Spark as a load: one session on two cores that does one thing after another as it is told, over a socket.
+"""A load generator on Spark: one session on two cores, which executes commands from a socket, one at a time.
 
     python -m bench.load.sparkload FOLDER BOOTSTRAP SOURCE CLASSES
 
-SOURCE is what it reads by: headrace, kafka, parquet or rate-micro-batch. When the session stands, the port at which it
-listens is in FOLDER/spark.port. A command is a line of JSON, `{"do": NAME, ...}` with what the method of that name
-takes, and is answered by one; what fails is answered by `{"failure": WORDS}`.
+SOURCE is the Spark source to read with: headrace, kafka, parquet or rate-micro-batch. When the session has started, it
+writes its port to FOLDER/spark.port. A command is a line of JSON, `{"do": NAME, ...}` with the arguments of the method
+NAME; the response is a line of JSON, which is `{"failure": MESSAGE}` if the command failed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812, as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 MASTER = "local[2]"
 ROWS_PER_TRIGGER = 4
-# A query's first triggers compile what the others run.
-_TRIGGERS_LEFT_OUT = 5
+# The first triggers of a query include compilation.
+_TRIGGERS_SKIPPED = 5
 _TRIGGER_SECONDS_MAX = 60
 _RECORD, _NUMBER = ("key", "value"), ("timestamp", "value")
 _WRITTEN = {"headrace": _RECORD, "kafka": _RECORD, "rate-micro-batch": _NUMBER}
 
 
 class SparkWork:
-    """What it can be told; every method returns its figures."""
+    """The commands; every method returns its figures."""
 
     def __init__(self, spark: SparkSession, folder: Path, bootstrap: str, source: str) -> None:
         self._spark = spark
@@ -51,12 +51,12 @@ class SparkWork:
         self._numbers = itertools.count(1)
 
     def write_parquet(self, topic: str, compression: str) -> dict[str, Any]:
-        """All of a topic into one folder of files, a file for each partition."""
+        """Write a topic to a folder, one file per partition."""
         self._topic(topic, "headrace").write.option("compression", compression).parquet(str(self._parquet(topic)))
         return {}
 
     def scan(self, topic: str, query: str, columns: str | None = None) -> dict[str, Any]:
-        """Query "noop" makes every column of every row and drops it, "sum" adds up the lengths of the values."""
+        """The query "noop" reads and drops all rows; "sum" adds up the lengths of the values."""
         rows = self._rows(topic, columns)
         began = time.monotonic()
         if query == "noop":
@@ -66,8 +66,8 @@ class SparkWork:
         return {"wall_s": time.monotonic() - began, "bytes": total}
 
     def batches(self, topic: str, triggers: int, target: str | None) -> dict[str, Any]:
-        """Many small triggers of a streaming query, from the topic's beginning to `target` or to nowhere; the median in
-        milliseconds of the whole of one."""
+        """Run many small triggers of a streaming query from the start of the topic to `target`, or to the noop sink;
+        return the median duration of a trigger in milliseconds."""
         checkpoint = self._folder / f"checkpoint-{next(self._numbers)}"
         writer = (
             self._stream(topic)
@@ -84,7 +84,7 @@ class SparkWork:
             _await_triggers(query, triggers)
         finally:
             query.stop()
-        progress = [each for each in query.recentProgress if each["numInputRows"]][_TRIGGERS_LEFT_OUT:triggers]
+        progress = [each for each in query.recentProgress if each["numInputRows"]][_TRIGGERS_SKIPPED:triggers]
         shutil.rmtree(checkpoint, ignore_errors=True)
         return {
             "trigger_ms": median(each["durationMs"]["triggerExecution"] for each in progress),
@@ -124,7 +124,7 @@ class SparkWork:
 
 
 class _Run:
-    """What a pipeline's runner would give to a job."""
+    """A minimal pipeline run for the archive job."""
 
     name = "bench"
     stop_requested = False
@@ -135,10 +135,10 @@ class _Run:
         self.work = work
 
     def report_progress(self, progress: JobProgress) -> None:
-        """Nobody looks."""
+        """Progress is not displayed."""
 
     def wait(self, seconds: float) -> None:
-        """It runs once."""
+        """The job runs once and does not wait."""
 
 
 def _archive_once(spark: SparkSession, brokers: str, topic: str, folder: Path) -> dict[str, Any]:
@@ -172,15 +172,15 @@ def main(folder: Path, bootstrap: str, source: str, classes: str) -> None:
             connection, _ = listener.accept()
             with connection, connection.makefile("rw") as lines:
                 for line in lines:
-                    lines.write(json.dumps(answer(work, json.loads(line))) + "\n")
+                    lines.write(json.dumps(response(work, json.loads(line))) + "\n")
                     lines.flush()
 
 
-def answer(work: SparkWork, command: dict[str, Any]) -> dict[str, Any]:
-    """One failed command must not end the session, which the next rounds need."""
+def response(work: SparkWork, command: dict[str, Any]) -> dict[str, Any]:
+    """Execute a command; a failed command must not end the session, which later rounds need."""
     try:
         figures: dict[str, Any] = getattr(work, command.pop("do"))(**command)
-    except Exception as error:  # whatever Spark raises is told to who asked
+    except Exception as error:  # Spark raises many types; the error is returned to the client
         return {"failure": f"{type(error).__name__}: {str(error)[:2000]}"}
     return figures
 

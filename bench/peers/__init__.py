@@ -1,4 +1,4 @@
-"""Who is measured, a file for each; a peer that is not installed is reported as missing, never guessed."""
+"""The peers, one module each: Headrace and the brokers that it is compared with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.peers.uvicorn_echo import UvicornEcho
 
 
 def known_peers(ref: str | None) -> dict[str, Peer]:
-    """All peers by name, in the order in which they take their turns."""
+    """Return all peers by name, in the order of measurement."""
     source = Path(__file__).parent.parent.parent / "src"
     peers: list[Peer] = [
         Headrace("headrace", source, flushes=True),

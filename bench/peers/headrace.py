@@ -1,7 +1,7 @@
-"""Headrace itself, as it lies in a source folder: the working tree, or another commit laid out beside it.
+"""Headrace from a source folder: the working tree, or another commit that is checked out to the cache.
 
-One broker, by the Kafka protocol or by HTTP, or a cluster of several on a ZooKeeper of their own, whose cost is counted
-with theirs.
+One broker over the Kafka protocol or HTTP, or a cluster of several brokers with a ZooKeeper server, whose cost is
+included.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from pathlib import Path
 
 from bench.cache import cached, run_tool
 from bench.peers.peer import SESSION_SECONDS, Consumes, cluster_topic_config
-from bench.processes import Launch
-from bench.sockets import free_port
+from bench.processes import Launch, free_port
 
 # Kafka's default for `flush.messages`: acknowledge from the page cache.
 NEVER_FLUSH = {"flush.messages": "9223372036854775807"}
@@ -43,20 +42,22 @@ class Headrace:
     def of_ref(cls, name: str, ref: str, repository: Path, *, brokers: int = 1, http: bool = False) -> Headrace:
         commit = run_tool(["git", "rev-parse", "--verify", f"{ref}^{{commit}}"], cwd=repository).strip()
 
-        def lay_out(part: Path) -> None:
+        def check_out(part: Path) -> None:
             archive = part / "archive.tar"
             run_tool(["git", "archive", "-o", str(archive), commit, "src"], cwd=repository)
             run_tool(["tar", "-xf", str(archive), "-C", str(part)])
 
-        source = cached(f"headrace-{commit}", lay_out) / "src"
+        source = cached(f"headrace-{commit}", check_out) / "src"
         return cls(f"{name}@{ref}", source, flushes=True, brokers=brokers, http=http)
 
     def missing(self) -> str | None:
-        command = self._source / "headrace" / "cli" / ("main.py" if self.brokers == 1 else "zookeeper.py")
-        return None if command.exists() else f"{command} does not exist"
+        command = "main.py" if self.brokers == 1 else "zookeeper.py"
+        commands = self._source / "headrace" / "cli"
+        # Another commit may have it in another folder.
+        return None if any(commands.rglob(command)) else f"{commands} has no {command}"
 
     def fetch(self) -> None:
-        """It is here; but compile it, as an installation does, or its first start alone would pay for that."""
+        """Compile the modules, as an installation does, so that this is not part of the first start."""
         run_tool([sys.executable, "-m", "compileall", "-q", str(self._source)])
 
     def version(self) -> str:
@@ -73,7 +74,7 @@ class Headrace:
             for number in range(1, self.brokers + 1)
         ]
         zookeeper = [*_CALL, "zookeeper", "--data", str(folder / "zookeeper"), "--listen", f"127.0.0.1:{registry}"]
-        return Launch(brokers[0], self._environment(), beside=[*brokers[1:], zookeeper])
+        return Launch(brokers[0], self._environment(), other_commands=[*brokers[1:], zookeeper])
 
     def address(self, port: int) -> str:
         return f"http://127.0.0.1:{port}" if self.protocol == "rest" else f"127.0.0.1:{port}"
@@ -88,5 +89,5 @@ class Headrace:
         return {"PYTHONPATH": str(self._source)}
 
 
-# What the installed command does; this way any source folder can be run by the same interpreter.
+# The installed command, but with the source folder from PYTHONPATH.
 _CALL = [sys.executable, "-c", "from headrace.cli.main import main; main()"]

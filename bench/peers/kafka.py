@@ -1,4 +1,4 @@
-"""Apache Kafka from its Maven artefacts, one KRaft node or several; default durability, or an fsync for every batch."""
+"""Apache Kafka from its Maven artefacts, one KRaft node or several; default durability, or an fsync per batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bench.cache import cache_folder, cached, run_tool
 from bench.peers.peer import SESSION_SECONDS, Consumes, cluster_topic_config
-from bench.processes import Launch
-from bench.sockets import free_port
+from bench.processes import Launch, free_port
 
 VERSION = "4.3.0"
 _CLUSTER_ID = "SGVhZHJhY2VCZW5jaDAwMQ"
@@ -18,8 +17,7 @@ _ARTEFACTS = [
     ("org.apache.kafka", "kafka-tools", VERSION),
     ("org.slf4j", "slf4j-simple", "1.7.36"),
 ]
-# As Kafka's own start script sets them, with the heap at the 1 GB that it gives a broker, or at half of it for each of
-# a cluster, which shares one host.
+# The options of Kafka's start script. The heap is its default of 1 GB, or half of that per broker of a cluster.
 _JAVA = ["java", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
 _HEAP_MB, _HEAP_MB_IN_CLUSTER = 1024, 512
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -58,13 +56,13 @@ class Kafka:
         heap_mb = _HEAP_MB if self.brokers == 1 else _HEAP_MB_IN_CLUSTER
         java = [*_JAVA, f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", *classes]
         commands = [[*java, "kafka.Kafka", str(file)] for file in files]
-        return Launch(commands[0], {}, beside=commands[1:])
+        return Launch(commands[0], {}, other_commands=commands[1:])
 
     def address(self, port: int) -> str:
         return f"127.0.0.1:{port}"
 
     def _properties(self, folder: Path, number: int, port: int, controllers: Sequence[int]) -> str:
-        """Of one node; they count from 1, and every one has a vote."""
+        """Return the configuration of node `number`, from 1; every node is a controller voter."""
         voters = ",".join(f"{voter}@127.0.0.1:{controller}" for voter, controller in enumerate(controllers, start=1))
         settings = {
             "process.roles": "broker,controller",
@@ -83,7 +81,7 @@ class Kafka:
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             "broker.session.timeout.ms": str(SESSION_SECONDS * 1000),
-            # Files of deleted topics go soon, so that one round's page cache serves the next.
+            # Delete the files of deleted topics soon, so that their page cache can be reused in the next round.
             "log.segment.delete.delay.ms": "1000",
         }
         if self.flushes:

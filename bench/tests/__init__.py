@@ -1,1 +1,1 @@
-"""The harness itself: its arithmetic, its reading of /proc, its turns, its tables and its plot."""
+"""Tests of the benchmark harness: statistics, processes, schedule, tables and plot."""

@@ -1,4 +1,4 @@
-"""A workload and peers that need no server, for tests of the schedule and of what is made of its outcome."""
+"""A workload and peers without a real server, for tests of the schedule and the report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from bench.figures import Metric
 from bench.peers.peer import Consumes
 from bench.processes import Launch
-from bench.workloads.workload import Turn, Workload
+from bench.workloads.workload import Trial, Workload
 
 SPEED = Metric("speed", "MB/s", "higher", 1)
 
 
 class FakePeer:
-    protocol = "redis"  # ready as soon as its port accepts
+    protocol = "redis"  # ready as soon as its port accepts connections
     topic_config: Mapping[str, str] = {}
 
     def __init__(self, name: str, *, flushes: bool = True, consumes: Consumes = "asks", brokers: int = 1) -> None:
@@ -27,7 +27,7 @@ class FakePeer:
         return None
 
     def fetch(self) -> None:
-        """Nothing to get."""
+        """Nothing to download."""
 
     def version(self) -> str:
         return "1"
@@ -49,8 +49,8 @@ class FakeWorkload(Workload):
         self.peers = peers
         self.points = points
         self.x_title = "things"
-        self.turns: list[str] = []
+        self.trials: list[str] = []
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        self.turns.append(turn.server.peer.name)
-        return {SPEED.key: float(len(self.turns))}
+    def measure(self, trial: Trial) -> dict[str, float]:
+        self.trials.append(trial.server.peer.name)
+        return {SPEED.key: float(len(self.trials))}

@@ -1,4 +1,4 @@
-"""What is said of several samples."""
+"""Statistics of several samples."""
 
 from __future__ import annotations
 

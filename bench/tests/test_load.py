@@ -1,4 +1,4 @@
-"""A load that is told what to do, line by line."""
+"""A load generator that executes commands from its standard input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench import load
 from bench.failure import BenchFailure
 from bench.load import QueueLoad
 
-_OBEDIENT = """#!/bin/sh
+_SCRIPT = """#!/bin/sh
 while read -r command; do
   [ "$command" = die ] && { echo "the server is gone" >&2; exit 1; }
   echo "{\\"did\\": \\"$command $*\\"}"
@@ -19,23 +19,23 @@ done
 
 
 @pytest.fixture
-def obedient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueLoad:
+def load_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueLoad:
     program = tmp_path / "obedient"
-    program.write_text(_OBEDIENT)
+    program.write_text(_SCRIPT)
     program.chmod(0o755)
     monkeypatch.setattr(load, "queueload", lambda: program)
     return QueueLoad("redis", "here:1", "bench", 100)
 
 
-def test_every_command_is_answered_by_what_it_measured(obedient: QueueLoad) -> None:
+def test_every_command_returns_its_measurements(load_generator: QueueLoad) -> None:
     try:
-        assert obedient.do("join 1 10") == {"did": "join 1 10 redis here:1 bench 100"}
-        assert obedient.do("drain 3")["did"].startswith("drain 3")
+        assert load_generator.run_command("join 1 10") == {"did": "join 1 10 redis here:1 bench 100"}
+        assert load_generator.run_command("drain 3")["did"].startswith("drain 3")
     finally:
-        obedient.close()
+        load_generator.close()
 
 
-def test_a_load_that_fails_is_reported_with_its_last_words_and_can_be_closed(obedient: QueueLoad) -> None:
+def test_a_failed_load_generator_is_reported_with_its_error_and_can_be_closed(load_generator: QueueLoad) -> None:
     with pytest.raises(BenchFailure, match="the server is gone"):
-        obedient.do("die")
-    obedient.close()
+        load_generator.run_command("die")
+    load_generator.close()

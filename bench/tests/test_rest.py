@@ -1,4 +1,4 @@
-"""The peers that are spoken to by HTTP, and what is made of a load's figures."""
+"""The peers with an HTTP API, and the figures of their load generator."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from bench.targets import judge
 from bench.tests.fakes import FakePeer
 from bench.workloads import all_workloads
 from bench.workloads.rest import RestPublish
-from bench.workloads.workload import Turn
+from bench.workloads.workload import Trial
 
-_TELLING = """#!/bin/sh
+_SCRIPT = """#!/bin/sh
 while read -r command; do
   echo "$command" >> {log}
   echo '{{"messages": 200, "wall_s": 0.5, "client_cpu_s": 0.25, "p50_us": 1000, "p99_us": 2000}}'
@@ -28,21 +28,21 @@ done
 """
 
 
-def _told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    program, log = tmp_path / "telling", tmp_path / "told"
-    program.write_text(_TELLING.format(log=log))
+def _command_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program, log = tmp_path / "restload", tmp_path / "commands"
+    program.write_text(_SCRIPT.format(log=log))
     program.chmod(0o755)
     monkeypatch.setattr(load, "restload", lambda: program)
     return log
 
 
-def test_requests_are_counted_by_their_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = _told(tmp_path, monkeypatch)
+def test_a_request_counts_as_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = _command_log(tmp_path, monkeypatch)
     server = Server(FakePeer("headrace-rest"), tmp_path)
     try:
         monkeypatch.setattr(server.process, "cpu_seconds", iter([1.0, 1.1]).__next__)
         workload = RestPublish(batch=10, connections=4, peers=["headrace-rest"])
-        figures = workload.measure(Turn(server, 1.0))
+        figures = workload.measure(Trial(server, 1.0))
     finally:
         monkeypatch.undo()
         server.close()
@@ -54,14 +54,14 @@ def test_requests_are_counted_by_their_batches(tmp_path: Path, monkeypatch: pyte
     assert (figures["p50_ms"], figures["p99_ms"], figures["client_cores"]) == (1, 2, 0.5)
 
 
-def test_every_peer_of_a_rest_workload_is_known_and_found_by_http_or_by_its_own_protocol() -> None:
+def test_every_peer_of_a_rest_workload_exists_and_speaks_http_or_its_native_protocol() -> None:
     peers = known_peers(None)
     workloads = [each for name, each in all_workloads().items() if name.startswith("rest-")]
     protocols = {peers[name].protocol for workload in workloads for name in workload.peers}
     assert protocols == {"rest", "echo", "amqp-http", "nats"}
 
 
-def test_the_port_of_a_rest_peer_is_that_of_its_http(tmp_path: Path) -> None:
+def test_the_port_of_a_rest_peer_is_its_http_port(tmp_path: Path) -> None:
     peers = known_peers(None)
     assert _after("--http", peers["headrace-rest"].launch(tmp_path, 7777).command) == "127.0.0.1:7777"
     assert _after("--kafka", peers["headrace"].launch(tmp_path, 7777).command) == "127.0.0.1:7777"
@@ -71,7 +71,7 @@ def test_the_port_of_a_rest_peer_is_that_of_its_http(tmp_path: Path) -> None:
     assert rabbit["RABBITMQ_NODE_PORT"] != "7777"
 
 
-def test_the_echo_answers_when_the_body_is_whole() -> None:
+def test_the_echo_responds_when_the_body_is_complete() -> None:
     pieces: list[dict[str, Any]] = [
         {"type": "http.request", "body": b"a", "more_body": True},
         {"type": "http.request", "body": b"b"},
@@ -93,7 +93,7 @@ def test_the_echo_answers_when_the_body_is_whole() -> None:
     assert "message_id" in json.loads(body["body"])
 
 
-def test_a_single_publish_is_judged_by_the_bare_echo_and_a_batch_by_a_figure() -> None:
+def test_a_single_publish_is_compared_with_the_echo_and_a_batch_with_a_fixed_target() -> None:
     single = [
         Sample(peer, 1, {"requests_per_cpu_s": rate}) for peer, rate in (("headrace-rest", 9.0), ("uvicorn-echo", 20.0))
     ]

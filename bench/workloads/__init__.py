@@ -1,4 +1,4 @@
-"""The loads by name, in the order of a run. Neighbours use the same peers, so that servers stay warm."""
+"""The workloads by name, in the order of a run: adjacent ones use the same peers, so that servers stay warm."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bench.workloads.startup import StartAfterKill, StartFresh
 from bench.workloads.workload import Workload
 
 _SMALL_BATCHES = {"batch.size": "16384"}
-# By default librdkafka holds a record back for 5 ms, which hides the server; so latency is taken without too.
+# By default librdkafka delays a record by 5 ms, which hides the server; so latency is also measured without it.
 _NO_LINGER = {"linger.ms": "0"}
 _FLUSHING = ("headrace", "kafka-fsync")
 _CACHING = ("headrace-cache", "kafka")
-# Three brokers with a replica each, and what one broker with one replica does: the price of replication.
+# Three brokers with a replica each, and a single broker with one replica: the cost of replication.
 _REPLICATED = ("headrace-3", "headrace", "kafka-3-fsync", "kafka-3")
 _QUEUES = (
     *("headrace", "headrace-prefetch", "headrace-gather"),
@@ -52,8 +52,8 @@ def all_workloads() -> dict[str, Workload]:
         Partitions(peers=_FLUSHING),
         Produce("replicas-1k", records=1_000_000, size=1024, settings={}, peers=_REPLICATED),
         Produce("replicas-100", records=5_000_000, size=100, settings={}, peers=_REPLICATED),
-        # Kafka takes up a connection's next request when the last one is answered, which with replicas is a round
-        # trip to the followers and their disks: at higher rates its latency is the length of that queue.
+        # Kafka processes the next request of a connection after it has responded to the last one, which with replicas
+        # includes a round trip to the followers and their disks: at higher rates its latency is that of the queue.
         Latency("replicas-latency", seconds=60, rate=100, settings=_NO_LINGER, peers=_REPLICATED),
         *(Queue(batch=batch, consumers=count, peers=_QUEUES) for count in (1, 16) for batch in (1, 10, 100)),
         Delayed(messages=1_000_000, probes=4000, peers=("headrace",)),
@@ -63,8 +63,8 @@ def all_workloads() -> dict[str, Workload]:
         RestPull(batch=1, clients=16, peers=_REST),
         RestPull(batch=100, clients=16, peers=("headrace-rest", "nats")),
         RestStream(streams=20, peers=("headrace-rest",)),
-        # Ten gigabytes for each of three peers would leave the page cache and show the disk. What is compressed is
-        # shorter, so that all of it takes a quarter of an hour.
+        # Ten gigabytes for each of three peers would exceed the page cache and measure the disk. Compressed topics have
+        # fewer records, so that all scans take 15 minutes.
         _scan("spark-scan-100", 10_000_000, 100, "none"),
         _scan("spark-scan-100-lz4", 4_000_000, 100, "lz4"),
         _scan("spark-scan-100-zstd", 4_000_000, 100, "zstd"),

@@ -1,7 +1,7 @@
-"""What a long backlog costs: every tenth of many messages is left unsettled, and the server is killed and restarted.
+"""The cost of a long backlog: every tenth of many messages stays unsettled, then the server is killed and restarted.
 
-`state` is what it needs in memory for that, beyond what the same server needs with one message; a restart has ended
-when a message can be leased.
+`state` is the additional memory compared with the same server with one message. A restart ends when a message can be
+leased.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from bench.failure import BenchFailure
 from bench.figures import Metric
 from bench.load import QueueLoad, start_rkload
+from bench.processes import accepts_connections
 from bench.server import Server
-from bench.sockets import accepts
 from bench.workloads.queue import SIZE
-from bench.workloads.workload import Turn, Workload
+from bench.workloads.workload import Trial, Workload
 
 STATE_MB = Metric("state_mb", "state MB", "lower", 1)
 RESTART_S = Metric("restart_s", "restart s", "lower", 2)
@@ -29,7 +29,7 @@ class Backlog(Workload):
     metrics = (
         STATE_MB,
         RESTART_S,
-        Metric("rss_mb", "RSS MB then", "lower", 0),
+        Metric("rss_mb", "RSS MB after restart", "lower", 0),
         Metric("thin_per_s", "leased, nine of ten acked/s", "higher", 0),
     )
     plotted = (STATE_MB, RESTART_S)
@@ -39,11 +39,11 @@ class Backlog(Workload):
         self.peers = peers
         self._messages = messages
 
-    def prepare(self, turn: Turn) -> None:
-        turn.server.wait_ready()
+    def prepare(self, trial: Trial) -> None:
+        trial.server.wait_ready()
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        server, messages = turn.server, turn.scaled(self._messages)
+    def measure(self, trial: Trial) -> dict[str, float]:
+        server, messages = trial.server, trial.scaled(self._messages)
         topic = server.create_topic(1)
         _lease_first(server, topic)
         _restart(server, topic)
@@ -51,7 +51,7 @@ class Backlog(Workload):
         start_rkload("produce", server.address, topic, messages, SIZE, 1, {}).result()
         load = QueueLoad("headrace", server.address, topic, SIZE)
         try:
-            thinned = load.do(f"thin {messages}")
+            thinned = load.run_command(f"thin {messages}")
         finally:
             load.close()
         restart_s = _restart(server, topic)
@@ -65,14 +65,14 @@ class Backlog(Workload):
 
 
 def _restart(server: Server, topic: str) -> float:
-    """Kill it and start it again; seconds until a message was leased."""
+    """Kill the server and start it again; return the seconds until a message was leased."""
     server.process.kill()
     server.restart()
     deadline = time.monotonic() + _READY_SECONDS_MAX
-    while not accepts(server.port):
+    while not accepts_connections(server.port):
         server.process.check_alive()
         if time.monotonic() > deadline:
-            raise BenchFailure(f"{server.peer.name} did not answer within {_READY_SECONDS_MAX} s")
+            raise BenchFailure(f"{server.peer.name} did not response within {_READY_SECONDS_MAX} s")
         time.sleep(_POLL_SECONDS)
     _lease_first(server, topic)
     return time.monotonic() - server.process.started_at
@@ -81,6 +81,6 @@ def _restart(server: Server, topic: str) -> float:
 def _lease_first(server: Server, topic: str) -> None:
     load = QueueLoad("headrace", server.address, topic, SIZE)
     try:
-        load.do("join 1 1")
+        load.run_command("join 1 1")
     finally:
         load.close()

@@ -1,7 +1,7 @@
-"""What compaction costs those who produce meanwhile: acknowledgements at a thousand a second, without it and with it.
+"""The cost of compaction for concurrent producers: ack latency at 1000 records/s with and without compaction.
 
-A topic of one partition is filled with records of a known number of keys, so that one long pass goes over all of it.
-The second measurement begins when the pass does; `covered` says whether the pass outlasted it.
+A topic with one partition is filled with records of a known number of keys, so that one long pass compacts all of it.
+The second measurement begins when the pass begins; `covered` is 1 if the pass ended after the measurement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench.failure import BenchFailure
 from bench.figures import Metric
 from bench.processes import process_tree
-from bench.workloads.workload import PARTITIONS, PEAK_RSS_MB, Turn, Workload, charge
+from bench.workloads.workload import PARTITIONS, PEAK_RSS_MB, Trial, Workload, measure_cost
 
 _RATE = 1000
 _SIZE = 100
@@ -50,45 +50,45 @@ class Compaction(Workload):
         self._keys = keys
         self._seconds = seconds
 
-    def prepare(self, turn: Turn) -> None:
-        turn.server.wait_ready()
+    def prepare(self, trial: Trial) -> None:
+        trial.server.wait_ready()
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        quiet = self._latency(turn)
-        self._fill(turn)
-        began = self._wait_for_pass(turn)
-        turn.server.process.forget_peak()
-        busy = self._latency(turn)
-        peak_rss_bytes = turn.server.process.peak_rss_bytes()
-        covered = _cpu_of_worker(turn) > 0
-        pass_s = self._wait_for_rest(turn) - began
+    def measure(self, trial: Trial) -> dict[str, float]:
+        quiet = self._latency(trial)
+        self._fill(trial)
+        began = self._wait_for_pass(trial)
+        trial.server.process.reset_peak_rss()
+        busy = self._latency(trial)
+        peak_rss_bytes = trial.server.process.peak_rss_bytes()
+        covered = _cpu_of_worker(trial) > 0
+        pass_s = self._wait_for_end(trial) - began
         return {
             "ack_p99_ms": quiet / 1000,
             "ack_p99_busy_ms": busy / 1000,
             "p99_ratio": busy / quiet,
             "covered": covered,
             "pass_s": pass_s,
-            "pass_records_per_s": turn.scaled(self._records) / pass_s,
+            "pass_records_per_s": trial.scaled(self._records) / pass_s,
             PEAK_RSS_MB.key: peak_rss_bytes / 1e6,
         }
 
-    def _latency(self, turn: Turn) -> float:
-        """The 99th percentile in microseconds."""
-        topic = turn.server.create_topic(PARTITIONS)
-        records = turn.scaled(self._seconds * _RATE)
+    def _latency(self, trial: Trial) -> float:
+        """Return the 99th percentile in microseconds."""
+        topic = trial.server.create_topic(PARTITIONS)
+        records = trial.scaled(self._seconds * _RATE)
         settings = {"p.linger.ms": "0", "rate": str(_RATE)}
-        cost = charge(turn.server, turn.start_load, "latency", topic, records, _SIZE, **settings)
-        turn.server.delete_topic(topic)
+        cost = measure_cost(trial.server, trial.start_load, "latency", topic, records, _SIZE, **settings)
+        trial.server.delete_topic(topic)
         p99: float = cost.load["ack_us"]["p99"]
         return p99
 
-    def _fill(self, turn: Turn) -> None:
-        admin = AdminClient({"bootstrap.servers": turn.server.address, "log_level": 0})
+    def _fill(self, trial: Trial) -> None:
+        admin = AdminClient({"bootstrap.servers": trial.server.address, "log_level": 0})
         admin.create_topics([NewTopic(_TOPIC, 1, 1, config=_CONFIG)])[_TOPIC].result(60)
-        producer = Producer({"bootstrap.servers": turn.server.address, "queue.buffering.max.messages": 1_000_000})
-        keys, value = turn.scaled(self._keys), os.urandom(self._size)
-        for number in range(turn.scaled(self._records)):
-            # Neighbours are no neighbours in the next round, as with real updates.
+        producer = Producer({"bootstrap.servers": trial.server.address, "queue.buffering.max.messages": 1_000_000})
+        keys, value = trial.scaled(self._keys), os.urandom(self._size)
+        for number in range(trial.scaled(self._records)):
+            # The order of keys differs in each round over the keys, as with real updates.
             key = b"%012d" % (number * 7919 % keys)
             while True:
                 try:
@@ -101,34 +101,34 @@ class Compaction(Workload):
         if producer.flush(120):
             raise BenchFailure("the topic to be compacted could not be filled")
 
-    def _wait_for_pass(self, turn: Turn) -> float:
-        """Until the worker process works; returns when that was."""
+    def _wait_for_pass(self, trial: Trial) -> float:
+        """Wait until the worker process uses CPU time; return the time when it began."""
         deadline = time.monotonic() + _BEGIN_SECONDS_MAX
-        while _cpu_of_worker(turn) == 0:
-            turn.server.process.check_alive()
+        while _cpu_of_worker(trial) == 0:
+            trial.server.process.check_alive()
             if time.monotonic() > deadline:
                 raise BenchFailure(f"compaction did not begin within {_BEGIN_SECONDS_MAX} s")
             time.sleep(_POLL_SECONDS)
         return time.monotonic()
 
-    def _wait_for_rest(self, turn: Turn) -> float:
-        """Until the worker spends no more time; returns when that was."""
+    def _wait_for_end(self, trial: Trial) -> float:
+        """Wait until the worker process uses no more CPU time; return the time when it ended."""
         deadline = time.monotonic() + _PASS_SECONDS_MAX
         spent, since = -1, time.monotonic()
         while time.monotonic() - since < 2:
             if time.monotonic() > deadline:
-                raise BenchFailure(f"compaction was not over within {_PASS_SECONDS_MAX} s")
+                raise BenchFailure(f"compaction did not end within {_PASS_SECONDS_MAX} s")
             time.sleep(_POLL_SECONDS)
-            now_spent = _cpu_of_worker(turn)
+            now_spent = _cpu_of_worker(trial)
             if now_spent != spent:
                 spent, since = now_spent, time.monotonic()
         return since
 
 
-def _cpu_of_worker(turn: Turn) -> int:
-    """Ticks that the server's child has spent so far; 0 if it has none."""
+def _cpu_of_worker(trial: Trial) -> int:
+    """Return the CPU ticks of the server's child processes; 0 if it has none."""
     ticks = 0
-    for pid in process_tree(turn.server.process.pid)[1:]:
+    for pid in process_tree(trial.server.process.pid)[1:]:
         try:
             with open(f"/proc/{pid}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Consume a topic from its beginning, out of the page cache, partitions assigned by hand."""
+"""Consume a topic from its start, from the page cache, with manually assigned partitions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from bench.workloads.workload import (
     FLOW_METRICS,
     FLOW_PLOTTED,
     PARTITIONS,
-    Turn,
+    Trial,
     Workload,
-    charge,
     flow_figures,
+    measure_cost,
 )
 
 
@@ -28,10 +28,10 @@ class Consume(Workload):
         self._size = size
         self._topics: dict[Server, str] = {}
 
-    def prepare(self, turn: Turn) -> None:
-        topic = self._topics[turn.server] = turn.server.create_topic(PARTITIONS)
-        turn.start_load("produce", topic, turn.scaled(self._records), self._size).result()
+    def prepare(self, trial: Trial) -> None:
+        topic = self._topics[trial.server] = trial.server.create_topic(PARTITIONS)
+        trial.start_load("produce", topic, trial.scaled(self._records), self._size).result()
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        topic, records = self._topics[turn.server], turn.scaled(self._records)
-        return flow_figures(charge(turn.server, turn.start_load, "consume", topic, records, self._size))
+    def measure(self, trial: Trial) -> dict[str, float]:
+        topic, records = self._topics[trial.server], trial.scaled(self._records)
+        return flow_figures(measure_cost(trial.server, trial.start_load, "consume", topic, records, self._size))

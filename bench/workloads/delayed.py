@@ -1,7 +1,7 @@
-"""Many messages that are due much later: what they cost in memory and at a restart, and how punctual the others are.
+"""Many delayed messages: their memory, the time of a restart, and the lateness of messages that become due.
 
-Messages are added to the topic's companion with the time of their delivery as a header. Punctuality is that of some
-messages which become due while all the others wait: from the time at which a message is due until a consumer has it.
+Messages are produced to the topic's `__delayed` topic with their delivery time as a header. Lateness is the time from
+the due time of a message until a consumer receives it, while all the others are waiting.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from bench.failure import BenchFailure
 from bench.figures import Metric
 from bench.workloads.backlog import RESTART_S
 from bench.workloads.queue import SIZE
-from bench.workloads.workload import PARTITIONS, Turn, Workload
+from bench.workloads.workload import PARTITIONS, Trial, Workload
 
 LATE_P99_MS = Metric("late_p99_ms", "late p99 ms", "lower", 1)
 RSS_MB = Metric("rss_mb", "RSS MB after restart", "lower", 0)
 _DUE_HEADER = "headrace-deliver-at"
 _SPREAD_MS = 30 * 24 * 3_600_000
 _SOON_MS, _PROBE_STEP_MS = 3_000, 5
-_PATIENCE_SECONDS = 120
-_HASTE = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 20, "fetch.error.backoff.ms": 10, "log_level": 0}
+_WAIT_SECONDS_MAX = 120
+_FAST_RECONNECT = {
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 20,
+    "fetch.error.backoff.ms": 10,
+    "log_level": 0,
+}
 
 
 class Delayed(Workload):
@@ -32,7 +37,7 @@ class Delayed(Workload):
     fresh = True
     metrics = (
         RSS_MB,
-        Metric("growth_mb", "of which for them", "lower", 0),
+        Metric("growth_mb", "RSS growth MB", "lower", 0),
         RESTART_S,
         Metric("late_p50_ms", "late p50 ms", "lower", 1),
         LATE_P99_MS,
@@ -46,19 +51,19 @@ class Delayed(Workload):
         self._messages = messages
         self._probes = probes
 
-    def prepare(self, turn: Turn) -> None:
-        turn.server.wait_ready()
+    def prepare(self, trial: Trial) -> None:
+        trial.server.wait_ready()
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        server = turn.server
+    def measure(self, trial: Trial) -> dict[str, float]:
+        server = trial.server
         topic = server.create_topic(PARTITIONS)
-        self._lateness(turn, topic, 10)  # what is made at the first use is there
+        self._lateness(trial, topic, 10)  # include structures that are created on first use
         bare_bytes = server.process.rss_bytes()
-        began, messages = time.monotonic(), turn.scaled(self._messages)
+        began, messages = time.monotonic(), trial.scaled(self._messages)
         _add(server.address, topic, _far(messages, _now_ms() + _SPREAD_MS // 30))
         add_s = time.monotonic() - began
-        lateness = self._lateness(turn, topic, turn.scaled(self._probes))
-        restart_s = self._restart(turn, topic)
+        lateness = self._lateness(trial, topic, trial.scaled(self._probes))
+        restart_s = self._restart(trial, topic)
         return {
             RSS_MB.key: server.process.rss_bytes() / 1e6,
             "growth_mb": (server.process.rss_bytes() - bare_bytes) / 1e6,
@@ -68,16 +73,16 @@ class Delayed(Workload):
             "add_per_s": messages / add_s,
         }
 
-    def _lateness(self, turn: Turn, topic: str, count: int) -> list[float]:
-        """Of messages that are due soon, one after the other; ascending."""
-        arrivals = _Arrivals(turn.server.address, topic, count)
+    def _lateness(self, trial: Trial, topic: str, count: int) -> list[float]:
+        """Return the sorted lateness of messages that become due soon, one after the other."""
+        arrivals = _Arrivals(trial.server.address, topic, count)
         start_ms = _now_ms() + _SOON_MS
-        _add(turn.server.address, topic, (start_ms + number * _PROBE_STEP_MS for number in range(count)))
+        _add(trial.server.address, topic, (start_ms + number * _PROBE_STEP_MS for number in range(count)))
         return sorted(arrivals.wait())
 
-    def _restart(self, turn: Turn, topic: str) -> float:
-        """From the start of the process until a consumer has a message that became due while nobody ran."""
-        server = turn.server
+    def _restart(self, trial: Trial, topic: str) -> float:
+        """Measure from the start of the process until a consumer has a message that became due while it was down."""
+        server = trial.server
         arrivals = _Arrivals(server.address, topic, 1)
         due_ms = _now_ms() + _SOON_MS
         _add(server.address, topic, [due_ms])
@@ -89,11 +94,11 @@ class Delayed(Workload):
 
 
 class _Arrivals:
-    """A consumer that is there from now on, and notes how late messages come."""
+    """A consumer that starts at the end of the topic and measures how late messages arrive."""
 
     def __init__(self, address: str, topic: str, count: int) -> None:
         self._consumer = Consumer(
-            {"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False, **_HASTE}
+            {"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False, **_FAST_RECONNECT}
         )
         ends = [TopicPartition(topic, index) for index in range(PARTITIONS)]
         for end in ends:
@@ -105,14 +110,14 @@ class _Arrivals:
         self._thread.start()
 
     def wait(self) -> list[float]:
-        self._thread.join(_PATIENCE_SECONDS + self._count * _PROBE_STEP_MS / 1000)
+        self._thread.join(_WAIT_SECONDS_MAX + self._count * _PROBE_STEP_MS / 1000)
         self._consumer.close()
         if len(self._late_ms) != self._count:
             raise BenchFailure(f"{len(self._late_ms)} of {self._count} delayed messages arrived")
         return self._late_ms
 
     def _receive(self) -> None:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _WAIT_SECONDS_MAX
         while len(self._late_ms) < self._count and time.monotonic() < deadline:
             message = self._consumer.poll(1)
             if message is None:
@@ -124,7 +129,7 @@ class _Arrivals:
 
 
 def _far(count: int, from_ms: int) -> Iterable[int]:
-    """Times of delivery in no order, as they come in life."""
+    """Return delivery times in a shuffled order."""
     return (from_ms + (number * 7919 % count) * _SPREAD_MS // count for number in range(count))
 
 
@@ -145,7 +150,7 @@ def _add(address: str, topic: str, dues_ms: Iterable[int]) -> None:
             except BufferError:
                 producer.poll(0.1)
         producer.poll(0)
-    if producer.flush(_PATIENCE_SECONDS) or failures:
+    if producer.flush(_WAIT_SECONDS_MAX) or failures:
         raise BenchFailure(f"the delayed messages could not be added: {failures[:1]}")
 
 

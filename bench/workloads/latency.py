@@ -1,11 +1,11 @@
-"""End to end at a steady rate, open loop: from a record's due time until a consumer has it."""
+"""End-to-end latency at a fixed rate, open loop: from the intended send time until a consumer has the record."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from bench.figures import Metric
-from bench.workloads.workload import CPU_S_PER_M, PARTITIONS, PEAK_RSS_MB, Turn, Workload, charge
+from bench.workloads.workload import CPU_S_PER_M, PARTITIONS, PEAK_RSS_MB, Trial, Workload, measure_cost
 
 _SIZE = 100
 
@@ -33,16 +33,16 @@ class Latency(Workload):
         self._records = seconds * rate
         self._settings = {**{f"p.{key}": value for key, value in settings.items()}, "rate": str(rate)}
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        topic = turn.server.create_topic(PARTITIONS)
-        records = turn.scaled(self._records)
-        cost = charge(turn.server, turn.start_load, "latency", topic, records, _SIZE, **self._settings)
-        turn.server.delete_topic(topic)
-        journey, acks = cost.load["e2e_us"], cost.load["ack_us"]
+    def measure(self, trial: Trial) -> dict[str, float]:
+        topic = trial.server.create_topic(PARTITIONS)
+        records = trial.scaled(self._records)
+        cost = measure_cost(trial.server, trial.start_load, "latency", topic, records, _SIZE, **self._settings)
+        trial.server.delete_topic(topic)
+        end_to_end, acks = cost.load["e2e_us"], cost.load["ack_us"]
         return {
-            "e2e_p50_ms": journey["p50"] / 1000,
-            "e2e_p99_ms": journey["p99"] / 1000,
-            "e2e_p999_ms": journey["p999"] / 1000,
+            "e2e_p50_ms": end_to_end["p50"] / 1000,
+            "e2e_p99_ms": end_to_end["p99"] / 1000,
+            "e2e_p999_ms": end_to_end["p999"] / 1000,
             "ack_p50_ms": acks["p50"] / 1000,
             "ack_p99_ms": acks["p99"] / 1000,
             "kept_up": cost.load["steady"],

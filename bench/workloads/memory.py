@@ -1,11 +1,11 @@
-"""Resident memory of a new server after it took five million records."""
+"""Resident memory of a new server after five million records."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from bench.figures import Metric
-from bench.workloads.workload import PARTITIONS, PEAK_RSS_MB, Turn, Workload, charge
+from bench.workloads.workload import PARTITIONS, PEAK_RSS_MB, Trial, Workload, measure_cost
 
 
 class Memory(Workload):
@@ -24,14 +24,14 @@ class Memory(Workload):
         self._records = records
         self._size = size
 
-    def prepare(self, turn: Turn) -> None:
-        turn.server.wait_ready()
+    def prepare(self, trial: Trial) -> None:
+        trial.server.wait_ready()
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        process = turn.server.process
+    def measure(self, trial: Trial) -> dict[str, float]:
+        process = trial.server.process
         idle = process.rss_bytes()
-        topic = turn.server.create_topic(PARTITIONS)
-        cost = charge(turn.server, turn.start_load, "produce", topic, turn.scaled(self._records), self._size)
+        topic = trial.server.create_topic(PARTITIONS)
+        cost = measure_cost(trial.server, trial.start_load, "produce", topic, trial.scaled(self._records), self._size)
         return {
             "rss_mb": process.rss_bytes() / 1e6,
             PEAK_RSS_MB.key: cost.peak_rss_mb,

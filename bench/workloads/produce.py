@@ -1,4 +1,4 @@
-"""Produce as fast as it goes, acks=all, into a new topic of four partitions."""
+"""Produce at the maximum rate with acks=all to a new topic with four partitions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from bench.workloads.workload import (
     FLOW_METRICS,
     FLOW_PLOTTED,
     PARTITIONS,
-    Turn,
+    Trial,
     Workload,
-    charge,
     flow_figures,
+    measure_cost,
 )
 
 
@@ -29,9 +29,9 @@ class Produce(Workload):
         self._size = size
         self._settings = settings
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        topic = turn.server.create_topic(PARTITIONS)
-        records = turn.scaled(self._records)
-        cost = charge(turn.server, turn.start_load, "produce", topic, records, self._size, **self._settings)
-        turn.server.delete_topic(topic)
+    def measure(self, trial: Trial) -> dict[str, float]:
+        topic = trial.server.create_topic(PARTITIONS)
+        records = trial.scaled(self._records)
+        cost = measure_cost(trial.server, trial.start_load, "produce", topic, records, self._size, **self._settings)
+        trial.server.delete_topic(topic)
         return flow_figures(cost)

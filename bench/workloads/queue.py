@@ -1,7 +1,7 @@
-"""A queue's life: publish with confirms, then lease and acknowledge, by one consumer or by many, a batch at a time.
+"""Queues: publish with confirms, then lease and acknowledge in batches, with one or many consumers.
 
-Every peer is used as its own clients use it, and the load says how (load/queueload); Headrace in three ways, one for
-each that the others have (`Peer.consumes`).
+Every peer is used through its native protocol, as in its own clients (load/queueload). Headrace is measured in three
+configurations, one for each way in which the peers are consumed (`Peer.consumes`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from bench.figures import Metric
 from bench.load import QueueLoad
 from bench.server import Server
-from bench.workloads.workload import CLIENT_CORES, CPU_S_PER_M, PARTITIONS, PEAK_RSS_MB, Turn, Workload
+from bench.workloads.workload import CLIENT_CORES, CPU_S_PER_M, PARTITIONS, PEAK_RSS_MB, Trial, Workload
 
 SIZE = 100
-# Of all publishers together, where publishing is to be as fast as it goes.
+# In total over all publishers, when publishing at the maximum rate.
 _UNCONFIRMED_MAX = 4000
 _STEP_SECONDS, _FILL_SECONDS, _DRAIN_SECONDS = 1.0, 2.0, 2.5
 _ENDLESS = 1_000_000_000
-# Who publishes slowly is given more time, or it would have nothing to lease.
+# A slow publisher gets more time, so that there are messages to lease.
 _BACKLOG_MIN, _REFILL_SECONDS_MAX = 40_000, 8.0
 
 PUBLISHED = Metric("publish_per_s", "published/s", "higher", 0)
@@ -39,8 +39,8 @@ class Queue(Workload):
         PUBLISHED,
         Metric("publish_p99_ms", "confirm p99 ms", "lower", 2),
         PUBLISH_CPU,
-        Metric("step_per_s", "published/s by batches", "higher", 0),
-        Metric("step_p99_ms", "confirm p99 ms then", "lower", 2),
+        Metric("step_per_s", "published/s in batches", "higher", 0),
+        Metric("step_p99_ms", "confirm p99 ms in batches", "lower", 2),
         PEAK_RSS_MB,
         CLIENT_CORES,
     )
@@ -48,26 +48,26 @@ class Queue(Workload):
 
     def __init__(self, *, batch: int, consumers: int, peers: Sequence[str]) -> None:
         self.name = f"queue-{batch}" + (f"-by-{consumers}" if consumers > 1 else "")
-        who = "one consumer" if consumers == 1 else f"{consumers} consumers"
-        self.title = f"lease and acknowledge {batch} at a time, {who}, {SIZE} B"
+        consumers_text = "one consumer" if consumers == 1 else f"{consumers} consumers"
+        self.title = f"lease and acknowledge {batch} at a time, {consumers_text}, {SIZE} B"
         self.peers = peers
         self._batch = batch
         self._consumers = consumers
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        """Publishes a batch at a time, as they consume; then fills another queue as fast as it goes and empties it."""
-        server = turn.server
+    def measure(self, trial: Trial) -> dict[str, float]:
+        """Publish batch by batch; then fill another queue at the maximum rate and drain it."""
+        server = trial.server
         os.sync()
-        server.process.forget_peak()
+        server.process.reset_peak_rss()
         with _empty_queue(server) as load:
-            step, _ = _charged(server, load, self._publish(self._batch, _STEP_SECONDS * turn.scale))
+            step, _ = _run_measured(server, load, self._publish(self._batch, _STEP_SECONDS * trial.scale))
         with _empty_queue(server) as load:
             window = _UNCONFIRMED_MAX // self._consumers
-            fill, fill_cpu_s = _charged(server, load, self._publish(window, _FILL_SECONDS * turn.scale))
+            fill, fill_cpu_s = _run_measured(server, load, self._publish(window, _FILL_SECONDS * trial.scale))
             if (short := _BACKLOG_MIN - fill["messages"]) > 0:
-                load.do(self._publish(window, _REFILL_SECONDS_MAX, short))
-            load.do(f"join {self._consumers} {self._batch}")
-            drain, drain_cpu_s = _charged(server, load, f"drain {_DRAIN_SECONDS * turn.scale}")
+                load.run_command(self._publish(window, _REFILL_SECONDS_MAX, short))
+            load.run_command(f"join {self._consumers} {self._batch}")
+            drain, drain_cpu_s = _run_measured(server, load, f"drain {_DRAIN_SECONDS * trial.scale}")
         peak_rss_bytes = server.process.peak_rss_bytes()
         settle_cpu_s_per_m = drain_cpu_s / (drain["messages"] / 1e6)
         publish_cpu_s_per_m = fill_cpu_s / (fill["messages"] / 1e6)
@@ -91,7 +91,7 @@ class Queue(Workload):
 
 @contextmanager
 def _empty_queue(server: Server) -> Iterator[QueueLoad]:
-    """A load on a queue of its own: the others' clients empty the one that they always use."""
+    """Create a load generator on an empty queue; clients of other peers empty a queue of a fixed name."""
     has_topics = server.peer.protocol == "kafka"
     queue = server.create_topic(PARTITIONS) if has_topics else "bench"
     load = QueueLoad(_protocol(server), server.address, queue, SIZE)
@@ -103,16 +103,16 @@ def _empty_queue(server: Server) -> Iterator[QueueLoad]:
         server.delete_topic(queue)
 
 
-def _charged(server: Server, load: QueueLoad, command: str) -> tuple[dict[str, float], float]:
-    """What the load measured, and the server's CPU seconds meanwhile."""
+def _run_measured(server: Server, load: QueueLoad, command: str) -> tuple[dict[str, float], float]:
+    """Execute a command; return its measurements and the CPU seconds of the server."""
     before = server.process.cpu_seconds()
-    measured = load.do(command)
+    measured = load.run_command(command)
     cpu_s = server.process.cpu_seconds() - before
     server.process.check_alive()
     return measured, cpu_s
 
 
 def _protocol(server: Server) -> str:
-    """Headrace speaks Kafka, but its queues have requests of their own."""
+    """Return the protocol of the load generator: queues of Headrace use its own requests."""
     name = server.peer.name.partition("@")[0]
     return name if name.startswith("headrace") else server.peer.protocol

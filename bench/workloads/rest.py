@@ -1,7 +1,7 @@
-"""By HTTP: publish one message or a batch per request, pull and acknowledge, and one topic to many streams of events.
+"""HTTP: publish one message or a batch per request, pull and acknowledge, and fan out one topic to many event streams.
 
-Peers do what comes nearest: RabbitMQ's management plugin has publish and get by HTTP, one message per publish, but no
-streams. NATS has no HTTP: its own protocol is used, as in the queue workloads, with as many unconfirmed as a batch has.
+Peers use their closest equivalent: RabbitMQ's management plugin can publish (one message per request) and get, but has
+no streams. NATS has no HTTP API: its native protocol is used, with as many unconfirmed messages as a batch has.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from bench.figures import Metric
 from bench.load import QueueLoad, RestLoad
 from bench.server import Server
-from bench.workloads.workload import CLIENT_CORES, PEAK_RSS_MB, Turn, Workload
+from bench.workloads.workload import CLIENT_CORES, PEAK_RSS_MB, Trial, Workload
 
 SIZE = 200
 _QUEUE = "bench"
 _ENDLESS = 1_000_000_000
 _PUBLISH_SECONDS, _DRAIN_SECONDS = 2.0, 2.0
-# Before a pull: so many times a batch, or what a slow peer manages in the time.
+# The backlog before a pull: a number of batches, or what a slow peer can publish in the time.
 _BACKLOG_BATCHES, _BACKLOG_MAX, _FILL_SECONDS_MAX = 60_000, 400_000, 6.0
 _FILL_PUBLISHERS, _FILL_BATCH = 8, 100
 _WIDE_BATCH, _WIDE_WINDOW = 100, 1000
@@ -47,11 +47,11 @@ class RestPublish(Workload):
         self._batch = batch
         self._connections = connections
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        with _empty_queue(turn) as load:
-            seconds = _PUBLISH_SECONDS * turn.scale
+    def measure(self, trial: Trial) -> dict[str, float]:
+        with _empty_queue(trial) as load:
+            seconds = _PUBLISH_SECONDS * trial.scale
             command = f"publish {self._connections} {self._batch} {_ENDLESS} {seconds}"
-            return _charged(turn.server, load, command, self._batch)
+            return _run_measured(trial.server, load, command, self._batch)
 
 
 class RestPull(Workload):
@@ -66,17 +66,17 @@ class RestPull(Workload):
         self._clients = clients
         self._backlog = min(_BACKLOG_BATCHES * batch, _BACKLOG_MAX)
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        """p50 and p99 are of a pull together with its acknowledgement."""
-        batch = 1 if turn.server.peer.protocol == "amqp-http" else _FILL_BATCH
-        with _empty_queue(turn) as load:
-            load.do(f"publish {_FILL_PUBLISHERS} {batch} {self._backlog} {_FILL_SECONDS_MAX}")
-            load.do(f"join {self._clients} {self._batch}")
-            return _charged(turn.server, load, f"drain {_DRAIN_SECONDS * turn.scale}", self._batch)
+    def measure(self, trial: Trial) -> dict[str, float]:
+        """p50 and p99 include the pull and its acknowledgement."""
+        batch = 1 if trial.server.peer.protocol == "amqp-http" else _FILL_BATCH
+        with _empty_queue(trial) as load:
+            load.run_command(f"publish {_FILL_PUBLISHERS} {batch} {self._backlog} {_FILL_SECONDS_MAX}")
+            load.run_command(f"join {self._clients} {self._batch}")
+            return _run_measured(trial.server, load, f"drain {_DRAIN_SECONDS * trial.scale}", self._batch)
 
 
 class RestStream(Workload):
-    """One message at a time, which must be settled by all streams before the next, for latency; then as many as go."""
+    """For latency, one message at a time, which all streams settle before the next; for throughput, many at a time."""
 
     plotted = (MESSAGES_PER_CPU_S, P99)
     metrics = (
@@ -84,26 +84,28 @@ class RestStream(Workload):
         MESSAGES_PER_CPU_S,
         P50,
         P99,
-        Metric("single_per_s", "deliveries/s one by one", "higher", 0),
-        Metric("single_per_cpu_s", "deliveries/CPU s then", "higher", 0),
-        Metric("single_p50_ms", "p50 ms then", "lower", 2),
-        Metric("single_p99_ms", "p99 ms then", "lower", 2),
+        Metric("single_per_s", "deliveries/s, one at a time", "higher", 0),
+        Metric("single_per_cpu_s", "deliveries/CPU s, one at a time", "higher", 0),
+        Metric("single_p50_ms", "p50 ms, one at a time", "lower", 2),
+        Metric("single_p99_ms", "p99 ms, one at a time", "lower", 2),
         PEAK_RSS_MB,
         CLIENT_CORES,
     )
 
     def __init__(self, *, streams: int, peers: Sequence[str]) -> None:
         self.name = "rest-sse"
-        self.title = f"one topic to {streams} streams of events, each of its own subscription and settling, {SIZE} B"
+        self.title = f"one topic to {streams} streams of events, each with its own subscription, settling, {SIZE} B"
         self.peers = peers
         self._streams = streams
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        seconds = _PUBLISH_SECONDS * turn.scale
-        with _empty_queue(turn) as load:
-            single = _charged(turn.server, load, f"fanout {self._streams} 1 1 {seconds}", 1)
-        with _empty_queue(turn) as load:
-            wide = _charged(turn.server, load, f"fanout {self._streams} {_WIDE_BATCH} {_WIDE_WINDOW} {seconds}", 1)
+    def measure(self, trial: Trial) -> dict[str, float]:
+        seconds = _PUBLISH_SECONDS * trial.scale
+        with _empty_queue(trial) as load:
+            single = _run_measured(trial.server, load, f"fanout {self._streams} 1 1 {seconds}", 1)
+        with _empty_queue(trial) as load:
+            wide = _run_measured(
+                trial.server, load, f"fanout {self._streams} {_WIDE_BATCH} {_WIDE_WINDOW} {seconds}", 1
+            )
         return wide | {
             "single_per_s": single[MESSAGES.key],
             "single_per_cpu_s": single[MESSAGES_PER_CPU_S.key],
@@ -116,21 +118,21 @@ _BOTH = (REQUESTS, REQUESTS_PER_CPU_S, MESSAGES, MESSAGES_PER_CPU_S)
 
 
 @contextmanager
-def _empty_queue(turn: Turn) -> Iterator[QueueLoad | RestLoad]:
+def _empty_queue(trial: Trial) -> Iterator[QueueLoad | RestLoad]:
     os.sync()
-    turn.server.process.forget_peak()
-    peer = turn.server.peer
+    trial.server.process.reset_peak_rss()
+    peer = trial.server.peer
     kind = QueueLoad if peer.protocol == "nats" else RestLoad
-    load = kind(peer.protocol, turn.server.address, _QUEUE, SIZE)
+    load = kind(peer.protocol, trial.server.address, _QUEUE, SIZE)
     try:
         yield load
     finally:
         load.close()
 
 
-def _charged(server: Server, load: QueueLoad | RestLoad, command: str, batch: int) -> dict[str, float]:
+def _run_measured(server: Server, load: QueueLoad | RestLoad, command: str, batch: int) -> dict[str, float]:
     before = server.process.cpu_seconds()
-    measured = load.do(command)
+    measured = load.run_command(command)
     cpu_s = server.process.cpu_seconds() - before
     server.process.check_alive()
     messages, wall_s = measured["messages"], measured["wall_s"]

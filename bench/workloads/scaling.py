@@ -1,7 +1,7 @@
-"""Does the cost of a request depend on how many connections or partitions there are? It should not.
+"""The cost of a request by the number of connections or partitions, which should be constant.
 
-One request is in flight at a time and goes to the next connection and the next partition, so that no point of
-the line is helped by more being handled at once.
+One request is in flight at a time and uses the next connection and the next partition, so that no point of the line
+benefits from processing several requests at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from bench.figures import Metric
 from bench.load import start_reqload
-from bench.workloads.workload import PARTITIONS, PEAK_RSS_MB, Turn, Workload, charge
+from bench.workloads.workload import PARTITIONS, PEAK_RSS_MB, Trial, Workload, measure_cost
 
 _SIZE = 100
 _REQUESTS = 20_000
@@ -33,11 +33,11 @@ class Connections(Workload):
     def __init__(self, *, peers: Sequence[str]) -> None:
         self.peers = peers
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        assert turn.point is not None
-        topic = turn.server.create_topic(PARTITIONS)
-        figures = _request_figures(turn, topic, connections=turn.point, partitions=PARTITIONS)
-        turn.server.delete_topic(topic)
+    def measure(self, trial: Trial) -> dict[str, float]:
+        assert trial.point is not None
+        topic = trial.server.create_topic(PARTITIONS)
+        figures = _request_figures(trial, topic, connections=trial.point, partitions=PARTITIONS)
+        trial.server.delete_topic(topic)
         return figures
 
 
@@ -53,22 +53,23 @@ class Partitions(Workload):
     def __init__(self, *, peers: Sequence[str]) -> None:
         self.peers = peers
 
-    def prepare(self, turn: Turn) -> None:
-        turn.server.wait_ready()
-        # A new server is cold, Kafka's JIT above all; the line must show partitions, not age.
-        topic = turn.server.create_topic(1)
-        _request_figures(turn, topic, connections=1, partitions=1)
-        turn.server.delete_topic(topic)
+    def prepare(self, trial: Trial) -> None:
+        trial.server.wait_ready()
+        # Warm up the new server, especially Kafka's JIT: the line must not depend on the age of the server.
+        topic = trial.server.create_topic(1)
+        _request_figures(trial, topic, connections=1, partitions=1)
+        trial.server.delete_topic(topic)
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        assert turn.point is not None
-        topic = turn.server.create_topic(turn.point)
-        return _request_figures(turn, topic, connections=1, partitions=turn.point)
+    def measure(self, trial: Trial) -> dict[str, float]:
+        assert trial.point is not None
+        topic = trial.server.create_topic(trial.point)
+        return _request_figures(trial, topic, connections=1, partitions=trial.point)
 
 
-def _request_figures(turn: Turn, topic: str, *, connections: int, partitions: int) -> dict[str, float]:
-    requests = turn.scaled(_REQUESTS)
-    cost = charge(turn.server, start_reqload, turn.server.port, topic, requests, _SIZE, connections, 1, partitions)
+def _request_figures(trial: Trial, topic: str, *, connections: int, partitions: int) -> dict[str, float]:
+    requests = trial.scaled(_REQUESTS)
+    server = trial.server
+    cost = measure_cost(server, start_reqload, server.port, topic, requests, _SIZE, connections, 1, partitions)
     return {
         "cpu_us_per_request": cost.cpu_s / requests * 1e6,
         "p50_ms": cost.load["p50_us"] / 1000,

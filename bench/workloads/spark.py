@@ -1,8 +1,8 @@
 """Spark on topics: scans of a whole topic, many small micro-batches, and the archive.
 
-Peers are Spark sources, each with a broker of its own (peers/spark.py). CPU is that of broker and Spark together. All
-scan the same rows: keys of 12 digits, values of words (load/rkload.c). For its Parquet source Spark itself has written
-them to files once.
+Peers are Spark sources, each with its own broker (peers/spark.py). CPU time is the sum of broker and Spark. All scan
+the same rows: keys of 12 digits, values of words (load/rkload.c). For the Parquet source, Spark writes them to files
+once.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from bench.failure import BenchFailure
 from bench.figures import Metric
-from bench.load.spark import tell_spark
+from bench.load.spark import run_spark_command
 from bench.peers.spark import Spark
 from bench.server import Server
-from bench.workloads.workload import PARTITIONS, Turn, Workload
+from bench.workloads.workload import PARTITIONS, Trial, Workload
 
 ALL_ROWS = Metric("all_rows_per_s", "rows/s, all columns", "higher", 0)
 ALL_CPU = Metric("all_cpu_s_per_m", "CPU s/M rows", "lower", 2)
@@ -28,9 +28,9 @@ ARCHIVE_MB = Metric("archive_mb_per_s", "archived MB/s of keys and values", "hig
 
 _KEYS = 1_000_000
 _KEY_SIZE = 12
-_FIRST_SIZE = 100  # the small record that each partition of a new topic holds
+_FIRST_SIZE = 100  # the small record in each partition of a new topic
 _TRIGGERS = 30
-# As Kafka's producers call a compression, and as Spark calls what comes nearest to it in Parquet.
+# Kafka's names of compression types, and the closest ones in Parquet.
 _IN_PARQUET = {"none": "uncompressed", "lz4": "lz4_raw", "zstd": "zstd"}
 
 
@@ -40,43 +40,45 @@ class Scan(Workload):
 
     def __init__(self, name: str, *, records: int, size: int, compression: str, peers: Sequence[str]) -> None:
         self.name = name
-        how = "uncompressed" if compression == "none" else compression
-        self.title = f"Spark scans {records:,} records of {size} B, {how}, 4 partitions, local[2]"
+        compression_text = "uncompressed" if compression == "none" else compression
+        self.title = f"Spark scans {records:,} records of {size} B, {compression_text}, 4 partitions, local[2]"
         self.peers = peers
         self._records = records
         self._size = size
         self._compression = compression
         self._topics: dict[Server, str] = {}
 
-    def prepare(self, turn: Turn) -> None:
-        server, records = turn.server, turn.scaled(self._records)
+    def prepare(self, trial: Trial) -> None:
+        server, records = trial.server, trial.scaled(self._records)
         topic = self._topics[server] = server.create_topic(PARTITIONS)
-        _fill(turn, topic, records, self._size, self._compression)
+        _fill(trial, topic, records, self._size, self._compression)
         if _source(server) == "parquet":
-            tell_spark(server, "write_parquet", topic=topic, compression=_IN_PARQUET[self._compression])
+            run_spark_command(server, "write_parquet", topic=topic, compression=_IN_PARQUET[self._compression])
             server.delete_topic(topic)
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        server, records = turn.server, turn.scaled(self._records)
+    def measure(self, trial: Trial) -> dict[str, float]:
+        server, records = trial.server, trial.scaled(self._records)
         os.sync()
         before = server.process.cpu_seconds()
-        everything = self._scan(turn, "noop")
+        all_columns = self._scan(trial, "noop")
         cpu_s = server.process.cpu_seconds() - before
         figures = {
-            ALL_ROWS.key: records / everything["wall_s"],
+            ALL_ROWS.key: records / all_columns["wall_s"],
             ALL_CPU.key: cpu_s / (records / 1e6),
-            SUM_ROWS.key: records / self._scan(turn, "sum")["wall_s"],
+            SUM_ROWS.key: records / self._scan(trial, "sum")["wall_s"],
         }
         if _source(server) == "headrace":
-            figures[VALUE_ROWS.key] = records / self._scan(turn, "sum", columns="value")["wall_s"]
+            figures[VALUE_ROWS.key] = records / self._scan(trial, "sum", columns="value")["wall_s"]
         return figures
 
-    def _scan(self, turn: Turn, query: str, **settings: str) -> dict[str, Any]:
-        answer = tell_spark(turn.server, "scan", topic=self._topics[turn.server], query=query, **settings)
-        wanted = turn.scaled(self._records) * self._size + PARTITIONS * _FIRST_SIZE
-        if query == "sum" and answer["bytes"] != wanted:
-            raise BenchFailure(f"{turn.server.peer.name}: {answer['bytes']:,} bytes of values instead of {wanted:,}")
-        return answer
+    def _scan(self, trial: Trial, query: str, **settings: str) -> dict[str, Any]:
+        response = run_spark_command(trial.server, "scan", topic=self._topics[trial.server], query=query, **settings)
+        expected = trial.scaled(self._records) * self._size + PARTITIONS * _FIRST_SIZE
+        if query == "sum" and response["bytes"] != expected:
+            raise BenchFailure(
+                f"{trial.server.peer.name}: {response['bytes']:,} bytes of values instead of {expected:,}"
+            )
+        return response
 
 
 class MicroBatches(Workload):
@@ -89,12 +91,12 @@ class MicroBatches(Workload):
         self.peers = peers
         self._topics: dict[Server, str] = {}
 
-    def prepare(self, turn: Turn) -> None:
-        topic = self._topics[turn.server] = turn.server.create_topic(PARTITIONS)
-        _fill(turn, topic, _TRIGGERS * PARTITIONS, 100, "none")
+    def prepare(self, trial: Trial) -> None:
+        topic = self._topics[trial.server] = trial.server.create_topic(PARTITIONS)
+        _fill(trial, topic, _TRIGGERS * PARTITIONS, 100, "none")
 
-    def measure(self, turn: Turn) -> dict[str, float]:
-        server = turn.server
+    def measure(self, trial: Trial) -> dict[str, float]:
+        server = trial.server
         figures = {NOOP_MS.key: self._trigger_ms(server, None)}
         if _source(server) != "rate-micro-batch":
             target = server.create_topic(PARTITIONS)
@@ -103,8 +105,8 @@ class MicroBatches(Workload):
         return figures
 
     def _trigger_ms(self, server: Server, target: str | None) -> float:
-        answer = tell_spark(server, "batches", topic=self._topics[server], triggers=_TRIGGERS, target=target)
-        milliseconds: float = answer["trigger_ms"]
+        response = run_spark_command(server, "batches", topic=self._topics[server], triggers=_TRIGGERS, target=target)
+        milliseconds: float = response["trigger_ms"]
         return milliseconds
 
 
@@ -124,29 +126,29 @@ class ArchiveWrite(Workload):
         self._size = size
         self._topics: dict[Server, str] = {}
 
-    def prepare(self, turn: Turn) -> None:
-        topic = self._topics[turn.server] = turn.server.create_topic(PARTITIONS)
-        _fill(turn, topic, turn.scaled(self._records), self._size, "none")
+    def prepare(self, trial: Trial) -> None:
+        topic = self._topics[trial.server] = trial.server.create_topic(PARTITIONS)
+        _fill(trial, topic, trial.scaled(self._records), self._size, "none")
 
-    def measure(self, turn: Turn) -> dict[str, float]:
+    def measure(self, trial: Trial) -> dict[str, float]:
         os.sync()
-        server, records = turn.server, turn.scaled(self._records)
+        server, records = trial.server, trial.scaled(self._records)
         before = server.process.cpu_seconds()
-        answer = tell_spark(server, "archive", topic=self._topics[server])
+        response = run_spark_command(server, "archive", topic=self._topics[server])
         cpu_s = server.process.cpu_seconds() - before
-        if answer["records"] != records + PARTITIONS:
-            raise BenchFailure(f"{answer['records']:,} records were archived instead of {records + PARTITIONS:,}")
+        if response["records"] != records + PARTITIONS:
+            raise BenchFailure(f"{response['records']:,} records were archived instead of {records + PARTITIONS:,}")
         size = records * (self._size + _KEY_SIZE)
         return {
-            ARCHIVE_MB.key: size / answer["wall_s"] / 1e6,
-            "file_mb": answer["file_bytes"] / 1e6,
+            ARCHIVE_MB.key: size / response["wall_s"] / 1e6,
+            "file_mb": response["file_bytes"] / 1e6,
             "cpu_s_per_gb": cpu_s / (size / 1e9),
         }
 
 
-def _fill(turn: Turn, topic: str, records: int, size: int, compression: str) -> None:
+def _fill(trial: Trial, topic: str, records: int, size: int, compression: str) -> None:
     settings = {"keys": str(_KEYS), "text": "1", "compression.codec": compression}
-    turn.start_load("produce", topic, records, size, **settings).result()
+    trial.start_load("produce", topic, records, size, **settings).result()
 
 
 def _source(server: Server) -> str:

@@ -1,6 +1,6 @@
-"""What a workload is, and the figures that most of them share.
+"""The base class of workloads, and the metrics that most of them share.
 
-A turn begins from rest: dirty pages are written out first, so that nobody pays for what another left behind.
+Dirty pages are written out before each trial, so that no trial includes the write-back of an earlier one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.figures import Metric
-from bench.load import Running, start_rkload
+from bench.load import LoadProcess, start_rkload
 from bench.processes import kernel_cpu_seconds_since, kernel_cpu_ticks
 from bench.server import Server
 
@@ -28,8 +28,8 @@ CLIENT_CORES = Metric("client_cores", "client cores", "lower", 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One peer's turn: its running server, the share of the full load, the place on the x axis if any."""
+class Trial:
+    """One measurement of one peer: its running server, the scale of the load, and the x value if there is one."""
 
     server: Server
     scale: float
@@ -38,45 +38,45 @@ class Turn:
     def scaled(self, count: int) -> int:
         return int(count * self.scale)
 
-    def start_load(self, mode: str, topic: str, records: int, size: int, **settings: str) -> Running:
-        """A load of librdkafka on the topic's four partitions; see load/rkload.c for the modes."""
+    def start_load(self, mode: str, topic: str, records: int, size: int, **settings: str) -> LoadProcess:
+        """Start a librdkafka load generator on the topic's four partitions; load/rkload.c has the modes."""
         return start_rkload(mode, self.server.address, topic, records, size, PARTITIONS, settings)
 
 
 class Workload(ABC):
-    """One kind of load. `fresh`: every turn starts a server of its own, else warm ones are handed in."""
+    """One kind of load. With `fresh`, every trial starts a new server; otherwise servers are warm."""
 
     name: str
     title: str
     peers: Sequence[str]
     metrics: Sequence[Metric]
-    plotted: Sequence[Metric]  # those of the metrics that get a panel of the plot
+    plotted: Sequence[Metric]  # the metrics that have a panel in the plot
     fresh: bool = False
-    points: Sequence[int | None] = (None,)  # the x axis of a line; a single None where there is no line
+    points: Sequence[int | None] = (None,)  # the x values of a line; (None,) without a line
     x_title: str = ""
 
-    def prepare(self, turn: Turn) -> None:  # noqa: B027, most need nothing
-        """Once per server, before its first turn."""
+    def prepare(self, trial: Trial) -> None:  # noqa: B027 - most need no preparation
+        """Prepare a server before its first trial."""
 
     @abstractmethod
-    def measure(self, turn: Turn) -> dict[str, float]:
-        """The figures of one turn."""
+    def measure(self, trial: Trial) -> dict[str, float]:
+        """Return the figures of one trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a load reported, and what the server spent on it."""
+    """The report of a load generator, and the cost for the server."""
 
     load: dict[str, Any]
     cpu_s: float
-    kernel_cpu_s: float  # of the kernel's own threads meanwhile
+    kernel_cpu_s: float  # of kernel threads during the load
     peak_rss_mb: float
 
 
-def charge(server: Server, start: Callable[..., Running], *arguments: Any, **settings: str) -> Cost:
-    """Run one load from rest and charge the server's CPU time to it."""
+def measure_cost(server: Server, start: Callable[..., LoadProcess], *arguments: Any, **settings: str) -> Cost:
+    """Run one load and measure the CPU time and memory of the server."""
     os.sync()
-    server.process.forget_peak()
+    server.process.reset_peak_rss()
     running = start(*arguments, **settings)
     before, kernel_before = server.process.cpu_seconds(), kernel_cpu_ticks()
     load = running.result()
@@ -86,7 +86,7 @@ def charge(server: Server, start: Callable[..., Running], *arguments: Any, **set
 
 
 def flow_figures(cost: Cost) -> dict[str, float]:
-    """Throughput and cost of a load that moved records as fast as it could."""
+    """Return throughput and cost of a load at the maximum rate."""
     records, size, wall_s = cost.load["records"], cost.load["bytes"], cost.load["wall_s"]
     return {
         RECORDS_PER_S.key: records / wall_s,

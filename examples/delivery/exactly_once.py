@@ -36,11 +36,11 @@ def main(address: str, source: str, target: str, worker: str) -> None:
             if error := message.error():
                 raise KafkaException(error)
             messages.append(message)
-        if messages and (message is None or len(messages) >= 100) and carried_out(messages, consumer, producer, target):
+        if messages and (message is None or len(messages) >= 100) and process(messages, consumer, producer, target):
             messages.clear()
 
 
-def carried_out(messages: list[Message], consumer: Consumer, producer: Producer, target: str) -> bool:
+def process(messages: list[Message], consumer: Consumer, producer: Producer, target: str) -> bool:
     """Do the work in one transaction. Return False if it was aborted and must be repeated."""
     ends = {(message.topic(), message.partition()): (message.offset() or 0) + 1 for message in messages}
     try:

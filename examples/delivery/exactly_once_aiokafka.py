@@ -12,7 +12,7 @@ GROUP = "exactly-once-aiokafka"
 
 
 async def main(address: str, source: str, target: str, partition: str) -> None:
-    place = TopicPartition(source, int(partition))
+    partition_id = TopicPartition(source, int(partition))
     producer = AIOKafkaProducer(
         bootstrap_servers=address,
         transactional_id=f"{GROUP}-{source}-{partition}",  # the only fence for aiokafka's offsets
@@ -28,15 +28,15 @@ async def main(address: str, source: str, target: str, partition: str) -> None:
     # The order matters: starting the producer ends the previous worker's transaction. Only then does
     # the consumer read the committed offset.
     async with producer, consumer:
-        consumer.assign([place])
+        consumer.assign([partition_id])
         while True:
-            records = (await consumer.getmany(place, timeout_ms=200, max_records=100)).get(place, [])
+            records = (await consumer.getmany(partition_id, timeout_ms=200, max_records=100)).get(partition_id, [])
             if records:
                 async with producer.transaction():  # commits, or aborts on an exception
                     sent = [await producer.send(target, (one.value or b"").upper(), key=one.key) for one in records]
                     for report in sent:
                         await report  # raises if the record was rejected; the commit alone would not
-                    await producer.send_offsets_to_transaction({place: records[-1].offset + 1}, GROUP)
+                    await producer.send_offsets_to_transaction({partition_id: records[-1].offset + 1}, GROUP)
 
 
 if __name__ == "__main__":

@@ -53,13 +53,13 @@ def main() -> None:
     parser.add_argument("--seed", action="store_true", help="publish some orders and payments first")
     parser.add_argument("--once", action="store_true", help="process the existing records, then exit")
     parser.add_argument("--checkpoint", default="order-payments.checkpoint")
-    given = parser.parse_args()
-    if given.seed:
-        seed(given.address)
+    options = parser.parse_args()
+    if options.seed:
+        seed(options.address)
     spark = session("stream-join", conf={"spark.sql.session.timeZone": "UTC"})
-    rows = join(read(spark, given.address, "placed"), read(spark, given.address, "paid"))
-    write(rows, given.address, given.checkpoint, given.once).awaitTermination()
-    done = spark.read.format("headrace").option("kafka.bootstrap.servers", given.address)
+    rows = join(read(spark, options.address, "placed"), read(spark, options.address, "paid"))
+    write(rows, options.address, options.checkpoint, options.once).awaitTermination()
+    done = spark.read.format("headrace").option("kafka.bootstrap.servers", options.address)
     for row in done.option("subscribe", "order-payments").load().collect():
         print(row.value.decode())
     spark.stop()

@@ -56,12 +56,12 @@ def main() -> None:
     parser.add_argument("--seed", action="store_true", help="publish some orders first")
     parser.add_argument("--once", action="store_true", help="process the existing records, then exit")
     parser.add_argument("--checkpoint", default="orders-per-minute.checkpoint")
-    given = parser.parse_args()
-    if given.seed:
-        seed(given.address)
+    options = parser.parse_args()
+    if options.seed:
+        seed(options.address)
     spark = session("windowed-aggregation", conf={"spark.sql.session.timeZone": "UTC"})
-    write(count(read(spark, given.address)), given.address, given.checkpoint, given.once).awaitTermination()
-    done = spark.read.format("headrace").option("kafka.bootstrap.servers", given.address)
+    write(count(read(spark, options.address)), options.address, options.checkpoint, options.once).awaitTermination()
+    done = spark.read.format("headrace").option("kafka.bootstrap.servers", options.address)
     for row in done.option("subscribe", "orders-per-minute").load().collect():
         print(row.value.decode())
     spark.stop()

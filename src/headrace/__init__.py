@@ -2,8 +2,8 @@
 
     from headrace import AsyncClient, Client
 
-What applications use is imported when it is first asked for: a broker starts without it. The types stand in
-`__init__.pyi`.
+The names for applications are imported on first use, so that a broker starts without them. `__init__.pyi` declares
+their types.
 """
 
 __version__ = "0.1.0"
@@ -46,6 +46,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module("headrace.sdk"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module("headrace.sdk"), name)
+    globals()[name] = value
+    return value

@@ -1,4 +1,4 @@
-"""`python -m headrace`, for when the command is not on the path."""
+"""Run the `headrace` command as `python -m headrace`, if it is not on the path."""
 
 from headrace.cli.main import main
 

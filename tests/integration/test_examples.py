@@ -17,8 +17,8 @@ TOLD = {
     "email_dispatch": [
         "sent 'Your order' to ada@example.org at attempt 1",
         "sent 'Your invoice' to grace@busy.example.org at attempt 3",
-        "after 1: 'nobody' is no address",
-        "after 4: ConnectionError: the server of alan@gone.example.org does not answer",
+        "after 1: 'nobody' is not an address",
+        "after 4: ConnectionError: the server of alan@gone.example.org does not respond",
         "2 dead letters were sent back",
     ],
     "media_processing": ["finished: breaking-news.mp4, lecture.mp4, holiday.mp4, archive.mp4"],

@@ -40,15 +40,15 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
 WEDGED_GATEWAY = """
 import sys, threading
 from headrace.server import gateway
-from headrace.server.gateway_settings import GatewaySettings
+from headrace.server.settings import GatewaySettings
 
-gateway.WEDGED_SECONDS = 1.0
-gateway.Reach.run = lambda _: wedge()
+gateway.HANG_SECONDS = 1.0
+gateway.BrokerHealth.run = lambda _: wedge()
 
 async def wedge():
     threading.Event().wait(60)
 
-settings = GatewaySettings.of(bootstrap="127.0.0.1:1", http="127.0.0.1:0", tls=(None, None))
+settings = GatewaySettings.from_options(bootstrap="127.0.0.1:1", http="127.0.0.1:0", tls=(None, None))
 sys.exit(gateway.run_gateway(settings))
 """
 

@@ -17,7 +17,7 @@ import pytest
 import trustme
 from tests.integration.process import PATIENCE_SECONDS, wait_until
 
-from headrace.server.brokers import command
+from headrace.server.broker_processes import command
 from headrace.server.settings import ServeSettings
 
 ANY_PORT = ("127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""`make demo`: its first chapters run, the files of the others are valid, and a failed step fails the demo."""
+"""`make demo`: the sections without Spark run, the pipeline files are valid, and a failed step is an error."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 import pytest
 from demo import __main__ as command
+from demo.messaging import produce, redrive, work
 from demo.pipelines import FILES
-from demo.stage import NotAsTold, Stage
-from demo.story import produce, redrive, work
+from demo.runner import DemoRunner, StepFailed
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path, io.StringIO())
-    yield stage
-    stage.close()
+def demo(tmp_path: Path) -> Iterator[DemoRunner]:
+    demo = DemoRunner(tmp_path, io.StringIO())
+    yield demo
+    demo.close()
 
 
-def test_the_chapters_on_log_and_queue_pass(stage: Stage) -> None:
-    stage.serve(*command.free_ports(2))
-    for chapter in (produce, work, redrive):
-        chapter(stage)
+def test_the_sections_without_spark_succeed(demo: DemoRunner) -> None:
+    demo.serve(*command.free_ports(2))
+    for section in (produce, work, redrive):
+        section(demo)
 
 
 def test_the_pipeline_files_are_valid(tmp_path: Path) -> None:
@@ -37,15 +37,15 @@ def test_the_pipeline_files_are_valid(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_a_command_that_fails_ends_the_story(stage: Stage) -> None:
-    with pytest.raises(NotAsTold, match="`echo no; exit 3` ended with 3:\nno"):
-        stage.do("echo no; exit 3")
+def test_a_failed_command_fails_the_demo(demo: DemoRunner) -> None:
+    with pytest.raises(StepFailed, match="`echo no; exit 3` ended with 3:\nno"):
+        demo.run("echo no; exit 3")
 
 
-def test_a_step_that_shows_something_else_makes_the_demo_fail(
+def test_an_unexpected_result_fails_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "CHAPTERS", [lambda stage: stage.expect("orders billed", 1999, 2000)])
+    monkeypatch.setattr(command, "SECTIONS", [lambda demo: demo.expect("orders billed", 1999, 2000)])
     assert command.main(["--report", str(tmp_path / "report.html")]) == 1
     assert "The demo failed: orders billed: 1999 instead of 2000" in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()

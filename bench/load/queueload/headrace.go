@@ -11,20 +11,20 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Headrace: publishing is Kafka's; leasing and settling are requests of its own, and a settle is answered when it is on
-// disk. There are three ways to consume. `headrace` sends the settle of one batch and the lease of the next together and
-// waits for both. `headrace-prefetch` leases ahead as RabbitMQ is made to push, with the same bound, and sends a settle
-// for each batch without waiting for the answers to earlier ones. `headrace-gather` leases ahead as Kafka's clients do
-// and sends what became settled while the last settle was on its way in one.
+// Headrace: publishing uses Kafka's requests, leasing and settling Headrace's own. A settlement is confirmed when it is on
+// disk. There are three ways to consume. `headrace` sends the settlement of one batch together with the lease of the next,
+// and waits for both. `headrace-prefetch` leases in advance, with the same limit as RabbitMQ's prefetch, and sends a
+// settlement per batch without waiting for earlier ones. `headrace-gather` leases in advance like Kafka's clients, and
+// sends all messages that were settled during the last settlement in one request.
 const (
 	leaseWait        = 500 * time.Millisecond
 	leaseBytesMax    = 4 << 20
 	prefetchMin      = 100
-	gatherMin        = 500 // what Kafka's clients ask for at once
+	gatherMin        = 500 // as many as Kafka's clients request at once
 	subscriptionName = "workers"
 	retryPause       = 10 * time.Millisecond
 
-	subscriptionsTime = time.Duration(-1 * time.Millisecond) // the lease lasts as long as the subscription says
+	subscriptionsTime = time.Duration(-1 * time.Millisecond) // the lease duration of the subscription
 	thinnedAtOnce     = 10_000
 	thinnedTime       = time.Hour
 )
@@ -61,7 +61,7 @@ func newHeadrace(address, topic string, way way) (queue, error) {
 	return q, q.subscribe()
 }
 
-// The subscription begins with what is there. A server that has just started may not lead yet.
+// Create the subscription at the start of the topic. A server that has just started may not be a leader yet.
 func (q headraceQueue) subscribe() error {
 	deadline := time.Now().Add(joinPatience)
 	for {
@@ -91,7 +91,7 @@ func (q headraceQueue) consumer(batch int) (consumer, error) {
 		return nil, err
 	}
 	number := q.members.Add(1) - 1
-	// Each begins with another partition, so that they do not all crowd at the first.
+	// Each consumer starts with another partition, so that they do not all use the first.
 	order := append(append([]int32{}, q.partitions[int(number)%len(q.partitions):]...),
 		q.partitions[:int(number)%len(q.partitions)]...)
 	c := headraceConsumer{line: l, topic: q.topic, member: fmt.Sprintf("c%d", number), partitions: order, batch: batch}
@@ -104,7 +104,7 @@ func (q headraceQueue) consumer(batch int) (consumer, error) {
 	return &c, nil
 }
 
-// thin takes long leases and lets every tenth message go unsettled.
+// thin leases messages for a long time and leaves every tenth unsettled.
 func (q headraceQueue) thin(count int64) error {
 	l, err := dialLine(q.address)
 	if err != nil {
@@ -130,7 +130,7 @@ func (q headraceQueue) thin(count int64) error {
 	return nil
 }
 
-// nineOfTen leaves out the offsets that end in 9.
+// nineOfTen skips the offsets that end in 9.
 func nineOfTen(leased []receipt) (kept []receipt) {
 	for _, each := range leased {
 		for first := each.first; first <= each.last; first = first/10*10 + 10 {
@@ -187,8 +187,8 @@ func (c *headraceConsumer) finish(context.Context) error {
 	return c.line.receive()
 }
 
-// prefetching reads the answers by a second thread. A message is open from its lease until its settle is
-// answered; no more than `prefetch` are.
+// prefetching reads responses in a second thread. A message is open from its lease until its settlement is confirmed; at
+// most `prefetch` messages are open.
 type prefetching struct {
 	headraceConsumer
 	prefetch int
@@ -199,7 +199,7 @@ type prefetching struct {
 	leasing  bool
 	gathers  bool
 	gathered []receipt
-	settling bool // only one at a time, if it gathers
+	settling bool // with gathering, one settlement at a time
 	failed   error
 }
 
@@ -247,7 +247,7 @@ func (p *prefetching) settle() {
 	})
 }
 
-// leaseMore asks for more when half of the prefetch is free, one request at a time.
+// leaseMore leases more messages when half of the prefetch is free, one request at a time.
 func (p *prefetching) leaseMore() bool {
 	free := p.prefetch - p.open
 	if p.leasing || free*2 < p.prefetch {
@@ -265,7 +265,7 @@ func (p *prefetching) leaseMore() bool {
 	return true
 }
 
-// later sends a request whose answer is read by another thread, with the mutex held.
+// later sends a request whose response is read by another thread; the caller holds the mutex.
 func (p *prefetching) later(request []byte, read func(*reader) error) {
 	err := p.line.send(request, func(answer *reader) error {
 		p.mutex.Lock()

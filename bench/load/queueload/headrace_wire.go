@@ -17,7 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Headrace's own requests, all of version 0 and flexible; src/headrace/wire/messages says what their fields mean.
+// Headrace's own requests, all of version 0 and flexible; src/headrace/wire/messages describes their fields.
 const (
 	apiLease                    = 10001
 	apiSettle                   = 10002
@@ -29,7 +29,7 @@ const (
 	lineBufferBytes             = 256 << 10
 )
 
-// receipt is a range of leased messages, as Settle wants it.
+// receipt is a range of leased messages in a Settle request.
 type receipt struct {
 	partition, epoch, attempt int32
 	first, last               int64
@@ -43,7 +43,7 @@ func countOf(receipts []receipt) int {
 	return count
 }
 
-// joined makes one receipt of neighbours.
+// joined merges adjacent receipts.
 func joined(receipts []receipt) (all []receipt) {
 	for _, each := range receipts {
 		if n := len(all); n > 0 {
@@ -60,7 +60,7 @@ func joined(receipts []receipt) (all []receipt) {
 	return all
 }
 
-// split cuts off the first `count` messages.
+// split separates the first `count` messages.
 func split(receipts []receipt, count int) (front, rest []receipt) {
 	for i, each := range receipts {
 		size := int(each.last - each.first + 1)
@@ -79,7 +79,7 @@ func split(receipts []receipt, count int) (front, rest []receipt) {
 	return front, nil
 }
 
-// line is a connection on which requests are answered in their order.
+// line is a connection with responses in the order of the requests.
 type line struct {
 	socket   net.Conn
 	buffered *bufio.Reader
@@ -100,14 +100,14 @@ func dialLine(address string) (*line, error) {
 
 func (l *line) close() { l.socket.Close() }
 
-// send writes a request; `read` is called with its answer by a later receive.
+// send writes a request; a later receive calls `read` with its response.
 func (l *line) send(request []byte, read func(*reader) error) error {
 	l.expected <- read
 	_, err := l.socket.Write(request)
 	return err
 }
 
-// receive waits for the next answer.
+// receive waits for the next response.
 func (l *line) receive() error {
 	read := <-l.expected
 	var size [4]byte
@@ -138,7 +138,7 @@ func header(api uint16) []byte {
 	frame := make([]byte, 4, 256)
 	frame = binary.BigEndian.AppendUint16(frame, api)
 	frame = binary.BigEndian.AppendUint16(frame, 0) // version
-	frame = binary.BigEndian.AppendUint32(frame, 0) // correlation id: answers come in order
+	frame = binary.BigEndian.AppendUint32(frame, 0) // correlation id: unused, responses are in order
 	frame = binary.BigEndian.AppendUint16(frame, 0xffff)
 	return append(frame, 0)
 }
@@ -235,7 +235,7 @@ func encodeSettle(topic, member string, receipts []receipt) []byte {
 	return finished(append(frame, 0, 0))
 }
 
-// chunksOf gives neighbours of the same partition together.
+// chunksOf groups adjacent items of the same partition.
 func chunksOf(receipts []receipt) iter.Seq[[]receipt] {
 	return func(yield func([]receipt) bool) {
 		for from, to := 0, 1; from < len(receipts); to++ {
@@ -266,7 +266,7 @@ func decodeSettled(answer *reader) error {
 	})
 }
 
-// reader takes an answer apart. What it reads behind the end is nothing, and it is broken from there on.
+// reader parses a response. A read beyond the end returns zero and marks the reader as broken.
 type reader struct {
 	rest   []byte
 	broken bool
@@ -286,7 +286,7 @@ func (r *reader) int16() int16 { return int16(binary.BigEndian.Uint16(r.skip(2))
 func (r *reader) int32() int32 { return int32(binary.BigEndian.Uint32(r.skip(4))) }
 func (r *reader) int64() int64 { return int64(binary.BigEndian.Uint64(r.skip(8))) }
 
-// count is that of an array or the length of a string; null counts as nothing.
+// count reads the size of an array or a string; null is 0.
 func (r *reader) count() int {
 	value, size := binary.Uvarint(r.rest)
 	r.skip(max(size, 1))

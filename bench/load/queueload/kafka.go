@@ -11,13 +11,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Kafka: an idempotent producer with acks=all, and a share group at its defaults: a fetch brings whole record batches,
-// whatever the consumer asked for, and the client hands out a batch at a time. Settles travel with the next fetch, whose
-// answer carries their results. (With `record_limit` a fetch brings no more than was asked for; leasing one by one, that
-// is slower by two orders of magnitude.)
+// Kafka: an idempotent producer with acks=all, and a share group with its defaults: a fetch returns whole record batches
+// regardless of the requested number, and the client returns a batch at a time. Settlements are sent with the next fetch,
+// whose response contains their results. (With `record_limit` a fetch returns at most the requested number; for single
+// messages this is slower by two orders of magnitude.)
 const (
 	shareGroupResource = 32
-	// An answer that says nothing must not outlast a phase that has ended.
+	// An empty response must not take longer than the phase.
 	fetchWait = 500 * time.Millisecond
 )
 
@@ -30,7 +30,7 @@ func openKafka(address, topic string) (queue, error) {
 
 func (q kafkaQueue) group() string { return q.topic + "-workers" }
 
-// By default a share group begins with what is published after its first member came.
+// By default a share group starts at the end of the topic when its first member joins.
 func (q kafkaQueue) readFromTheBeginning() error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(q.address))
 	if err != nil {
@@ -57,7 +57,7 @@ type kafkaPublisher struct {
 	body   []byte
 }
 
-// Records are not held back: with the client's default linger of 10 ms a small window would measure that.
+// No linger: the client's default of 10 ms would dominate with a small window.
 func (q kafkaQueue) publisher(body []byte, window int) (publisher, error) {
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(q.address), kgo.DefaultProduceTopic(q.topic), kgo.MaxBufferedRecords(window), kgo.ProducerLinger(0),
@@ -70,7 +70,7 @@ func (q kafkaQueue) publisher(body []byte, window int) (publisher, error) {
 }
 
 func (p kafkaPublisher) publish(more func() bool, confirmed func(time.Time)) error {
-	var failed error // written by the client's one thread of promises, read after the flush
+	var failed error // written by the client's callback thread, read after the flush
 	for more() {
 		sent := time.Now()
 		p.client.Produce(context.Background(), &kgo.Record{Value: p.body}, func(_ *kgo.Record, err error) {

@@ -16,14 +16,14 @@ const (
 	restMin      = 100
 )
 
-// publisher sends while `more` says so, and tells of each message that was confirmed when it had been sent.
+// publisher sends while `more` returns true, and reports the send time of each confirmed message.
 type publisher interface {
 	publish(more func() bool, confirmed func(sent time.Time)) error
 	close()
 }
 
-// consumer takes a batch and settles it; `settle` may still be on its way when take returns, if the next take waits
-// for it. finish returns when the server has seen every settle.
+// consumer leases a batch and settles it; the settlement may be in flight when take returns, if the next take waits for
+// it. finish returns when the server has received every settlement.
 type consumer interface {
 	take(ctx context.Context) (int, error)
 	finish(ctx context.Context) error
@@ -37,7 +37,7 @@ type load struct {
 	batch     int
 }
 
-// figures of one command. A latency is that of a message when publishing, and that of a batch when draining.
+// figures of one command. A latency is per message when publishing, and per batch when draining.
 type figures struct {
 	Messages  int64   `json:"messages"`
 	Wall      float64 `json:"wall_s"`
@@ -93,7 +93,7 @@ func (l *load) join(consumers, batch int) (figures, error) {
 	return began.figures(nil), err
 }
 
-// At the end some consumers hold what others wait for, so a rest of some batches for each is not measured.
+// At the end some consumers hold messages that others wait for, so the last batches of each are not measured.
 func (l *load) drain(limit time.Duration) (figures, error) {
 	var settled atomic.Int64
 	rest := int64(len(l.consumers) * max(5*l.batch, restMin))

@@ -1,16 +1,16 @@
-// queueload puts a queue's life on a peer: publish with confirms, then lease and settle, a batch at a time.
+// queueload puts load on a queue of a peer: publish with confirms, then lease and settle in batches.
 //
 //	queueload PROTOCOL ADDRESS QUEUE SIZE
 //
-// Begins with an empty queue and does what the lines of its input say, answering each with one line of JSON, so that the
-// harness can read the server's CPU time between them:
+// It starts with an empty queue, executes the commands on its standard input, and responds to each with one line of JSON,
+// so that the harness can read the server's CPU time between them:
 //
-//	publish PUBLISHERS WINDOW COUNT SECONDS   at most WINDOW unconfirmed each; ends when COUNT are sent or time is up
-//	join CONSUMERS BATCH                      every consumer takes and settles a batch, then waits
-//	drain SECONDS                             all of them, until little is left or time is up
-//	thin COUNT                                settles nine of ten of the next COUNT messages; Headrace only
+//	publish PUBLISHERS WINDOW COUNT SECONDS   at most WINDOW unconfirmed per publisher; ends after COUNT messages or SECONDS
+//	join CONSUMERS BATCH                      every consumer leases and settles a batch, then waits
+//	drain SECONDS                             all consumers lease and settle until few messages are left or the time is up
+//	thin COUNT                                settle nine of ten of the next COUNT messages; Headrace only
 //
-// A protocol has a file of its own, which says what its client does and when a message counts as settled.
+// Each protocol has its own file, which describes its client and when a message counts as settled.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"strings"
 )
 
-// queue is what a protocol must be able to do. Each publisher and each consumer has a connection of its own.
+// queue is the interface of a protocol. Each publisher and each consumer has its own connection.
 type queue interface {
 	publisher(body []byte, window int) (publisher, error)
 	consumer(batch int) (consumer, error)
@@ -95,7 +95,7 @@ func (l *load) do(words []string) (any, error) {
 	return nil, fmt.Errorf("unknown command")
 }
 
-// Letters, so that no compression on the way could shrink the load to nothing.
+// Random letters, so that the load cannot be compressed to nothing.
 func payload(size int) []byte {
 	body := make([]byte, size)
 	for i := range body {

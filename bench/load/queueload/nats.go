@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// NATS JetStream: a work queue in files, asynchronous publishes, a pull of one batch after the other. A settle is one way
-// and not answered.
+// NATS JetStream: a work queue in files, asynchronous publishes, pulls one batch after the other. Settlements are
+// not confirmed.
 const natsPatience = 60 * time.Second
 
 type natsQueue struct{ address, name string }

@@ -8,8 +8,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// RabbitMQ: a durable classic queue, persistent messages, confirms. It pushes: a consumer has up to its prefetch at hand
-// and does not wait for a batch to be fetched. A settle is one way and not answered.
+// RabbitMQ: a durable classic queue, persistent messages, confirms. It pushes: a consumer receives up to its prefetch
+// in advance and does not wait for a fetch. Settlements are not confirmed.
 const rabbitPrefetchMin = 100
 
 type rabbitQueue struct{ address, name string }
@@ -53,7 +53,7 @@ func (q rabbitQueue) publisher(body []byte, window int) (publisher, error) {
 }
 
 func (p rabbitPublisher) publish(more func() bool, confirmed func(time.Time)) error {
-	sent := make(chan time.Time, p.window) // confirms come in the order of the messages
+	sent := make(chan time.Time, p.window) // confirms are in the order of the messages
 	wait := func() error {
 		confirm, open := <-p.confirms
 		if !open || !confirm.Ack {
@@ -116,7 +116,7 @@ func (c rabbitConsumer) take(ctx context.Context) (int, error) {
 	}
 }
 
-// An answered call behind the settles says that the broker has seen them.
+// The response to a call after the settlements proves that the broker has received them.
 func (c rabbitConsumer) finish(context.Context) error {
 	_, err := c.channel.QueueDeclarePassive(c.name, true, false, false, false, nil)
 	return err

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis Streams: XADD in pipelines, XREADGROUP and XACK one after the other. A settle is answered.
+// Redis Streams: XADD in pipelines, XREADGROUP and XACK one after the other. Settlements are confirmed.
 const (
 	redisGroup       = "workers"
 	redisPipelineMax = 1000

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A connection asks with bytes that were put together before and reads no more of an answer than it must: the load shares
-// the machine with the server, and net/http would take as much of it as the server does.
+// A connection sends prepared bytes and parses no more of a response than necessary: the load generator shares the machine
+// with the server, and net/http would use as much CPU time as the server.
 type connection struct {
 	socket net.Conn
 	in     *bufio.Reader
@@ -22,7 +22,7 @@ type connection struct {
 
 const patience = 60 * time.Second
 
-// answer's body is good until the connection asks again.
+// answer's body is valid until the next request of the connection.
 type answer struct {
 	status int
 	body   []byte
@@ -36,7 +36,7 @@ func dial(address string) (*connection, error) {
 	return &connection{socket: socket, in: bufio.NewReaderSize(socket, 1<<16)}, nil
 }
 
-// request is written as common clients write it; `more` are further lines of its head.
+// request has the format of common clients; `more` are additional header lines.
 func request(method, path, contentType string, body []byte, more ...string) []byte {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "%s %s HTTP/1.1\r\nhost: 127.0.0.1\r\nuser-agent: restload/1\r\naccept: */*\r\n", method, path)
@@ -72,7 +72,7 @@ func (c *connection) ask(request []byte) (answer, error) {
 	return answer{status, c.body[:size]}, err
 }
 
-// expect asks, and makes an error of any other status.
+// expect sends a request, and returns an error for any other status.
 func (c *connection) expect(request []byte, statuses ...int) (answer, error) {
 	found, err := c.ask(request)
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *connection) expect(request []byte, statuses ...int) (answer, error) {
 	return found, fmt.Errorf("%s was answered with %d: %.300s", line, found.status, found.body)
 }
 
-// stream asks for an answer without an end, to be read from what is returned.
+// stream requests an endless response, and returns a reader of it.
 func (c *connection) stream(request []byte) (*bufio.Reader, error) {
 	if _, err := c.socket.Write(request); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (c *connection) stream(request []byte) (*bufio.Reader, error) {
 
 func (c *connection) close() { c.socket.Close() }
 
-// head reads up to the body, whose size is -1 if it is not told.
+// head reads up to the body, whose size is -1 if it is unknown.
 func (c *connection) head() (status, size int, err error) {
 	line, err := c.in.ReadSlice('\n')
 	if err != nil {

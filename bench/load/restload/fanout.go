@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Fan-out: every stream is of a subscription of its own, all on one topic. What a stream is sent is acknowledged on a
-// second connection, by requests for all that came while the last one was on its way.
+// Fan-out: every stream has its own subscription, all on one topic. Messages are acknowledged on a second connection, with
+// one request for all that arrived during the previous request.
 type fanout struct {
 	queue     headraceQueue
 	streams   []*stream
 	mutex     sync.Mutex
 	moved     *sync.Cond
-	settled   []int64 // by each stream
+	settled   []int64 // per stream
 	isClosing bool
 	err       error
 }
@@ -30,7 +30,7 @@ type stream struct {
 	latencies  []time.Duration
 }
 
-const receiptsMax = 1000 // of one request
+const receiptsMax = 1000 // per request
 
 func (l *load) fanout(streams, batch int, window int64, limit time.Duration) (figures, error) {
 	q, ok := l.queue.(headraceQueue)
@@ -77,7 +77,7 @@ func (f *fanout) open(name string, window int64) (*stream, error) {
 	path := fmt.Sprintf("/subscriptions/%s/stream?max_in_flight=%d&topic=%s", name, window, f.queue.name)
 	events, err := c.stream(request("GET", path, "", nil))
 	if err == nil {
-		_, err = events.ReadSlice('\n') // a comment says that messages follow
+		_, err = events.ReadSlice('\n') // the initial comment: messages follow
 	}
 	return &stream{name: name, connection: c, events: events, receipts: make(chan string, window)}, err
 }
@@ -103,7 +103,7 @@ func (f *fanout) publish(batch int, window int64, deadline time.Time) error {
 	return f.waitFor(published)
 }
 
-// waitFor returns when every stream has settled so many.
+// waitFor returns when every stream has settled this many messages.
 func (f *fanout) waitFor(count int64) error {
 	watch := time.AfterFunc(patience, func() { f.fail(fmt.Errorf("streams got nothing for a minute")) })
 	defer watch.Stop()
@@ -146,7 +146,7 @@ func (f *fanout) close() {
 	}
 }
 
-// fail ends it all, unless it is ending: then reads fail because they are made to.
+// fail stops everything, unless it is stopping already: then reads fail on purpose.
 func (f *fanout) fail(err error) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -182,7 +182,7 @@ func (s *stream) read() error {
 	}
 }
 
-// sentAt is when the message of an event was sent, which it tells itself.
+// sentAt reads the send time from the message of an event.
 func sentAt(event string) (time.Time, error) {
 	_, rest, _ := strings.Cut(event, `"at":`)
 	digits, _, _ := strings.Cut(rest, ",")

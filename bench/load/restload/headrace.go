@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Headrace: a message is a JSON object, a batch many of them in one request; a publish is answered when it is on disk. A
-// pull asks for up to a batch, and one request acknowledges all that came, answered when that is on disk.
+// Headrace: a message is a JSON object, a batch is many of them in one request; a publish is confirmed when it is on disk.
+// A pull requests up to a batch, and one request acknowledges all its messages, confirmed when that is on disk.
 type headraceQueue struct {
 	address, name string
 	size          int
@@ -91,7 +91,7 @@ func (q headraceQueue) ack(c *connection, subscription string, receipts []string
 	return err
 }
 
-// receiptsIn are those of all messages, still in quotes; they stand in an answer just as they are sent back.
+// receiptsIn returns the receipts of all messages, still quoted, as they are sent back.
 func receiptsIn(body []byte) []string {
 	var found []string
 	label := []byte(`"receipt":`)
@@ -107,8 +107,7 @@ func receiptsIn(body []byte) []string {
 	}
 }
 
-// object is JSON of this size that tells when it was sent. Letters, so that no compression on the way could shrink the
-// load to nothing.
+// object returns JSON of this size with its send time, and random letters, so that the load cannot be compressed.
 func object(size int, at int64) []byte {
 	head := fmt.Sprintf(`{"at":%d,"text":"`, at)
 	text := make([]byte, max(size-len(head)-2, 0))
@@ -118,7 +117,7 @@ func object(size int, at int64) []byte {
 	return fmt.Appendf(nil, `%s%s"}`, head, text)
 }
 
-// The bare echo reads what it is sent and knows nothing: the ceiling. It is asked what Headrace is asked.
+// The echo server gets the same requests as Headrace, and ignores them: the upper bound.
 type echoQueue struct{ headraceQueue }
 
 func openEcho(address, name string, size int) (queue, error) {

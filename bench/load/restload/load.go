@@ -17,7 +17,7 @@ type load struct {
 	batch     int
 }
 
-// figures of one command. A latency is that of a request when publishing, of pull and acknowledgement when draining, and
+// figures of one command. A latency is per request when publishing, per pull with its acknowledgement when draining, and
 // from before the publish to the delivery in a fan-out.
 type figures struct {
 	Messages  int64   `json:"messages"`
@@ -78,7 +78,7 @@ func (l *load) join(consumers, batch int) (figures, error) {
 	return began.figures(nil), err
 }
 
-// At the end some consumers hold what others wait for, so a rest of some batches for each is not measured.
+// At the end some consumers hold messages that others wait for, so the last batches of each are not measured.
 func (l *load) drain(limit time.Duration) (figures, error) {
 	var settled atomic.Int64
 	rest := int64(len(l.consumers) * 2 * l.batch)

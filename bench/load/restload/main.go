@@ -1,18 +1,18 @@
-// restload puts a queue's life on a peer by HTTP: publish, then pull and acknowledge, or receive a stream of events.
+// restload puts load on a queue of a peer over HTTP: publish, then pull and acknowledge, or receive event streams.
 //
 //	restload PROTOCOL ADDRESS QUEUE SIZE
 //
-// Begins with an empty queue and does what the lines of its input say, answering each with one line of JSON, so that the
-// harness can read the server's CPU time between them. The first three are those of queueload:
+// It starts with an empty queue, executes the commands on its standard input, and responds to each with one line of JSON,
+// so that the harness can read the server's CPU time between them. The first three are those of queueload:
 //
-//	publish PUBLISHERS BATCH COUNT SECONDS    BATCH messages in each request; ends when COUNT are sent or time is up
+//	publish PUBLISHERS BATCH COUNT SECONDS    BATCH messages per request; ends after COUNT messages or SECONDS
 //	join CONSUMERS BATCH                      every consumer pulls and acknowledges a batch, then waits
-//	drain SECONDS                             all of them, until little is left or time is up
-//	fanout STREAMS BATCH WINDOW SECONDS       publish by BATCH to STREAMS subscriptions that settle what they are sent,
-//	                                          with at most WINDOW messages not settled by all of them; Headrace only
+//	drain SECONDS                             all consumers pull until few messages are left or the time is up
+//	fanout STREAMS BATCH WINDOW SECONDS       publish batches to STREAMS subscriptions that settle all messages,
+//	                                          with at most WINDOW messages unsettled by any of them; Headrace only
 //
-// Everybody has a connection of their own that is kept open, and at most one request on its way. A protocol has a file of
-// its own, which says what is asked of it.
+// Every client has its own keep-alive connection with at most one request in flight. Each protocol has its own file, which
+// describes its requests.
 package main
 
 import (
@@ -24,11 +24,11 @@ import (
 	"strings"
 )
 
-// queue is what a protocol must be able to do over a connection.
+// queue is the interface of a protocol.
 type queue interface {
-	// publishing returns the request that publishes a batch, and what tells whether its answer is a confirmation.
+	// publishing returns the request that publishes a batch, and the function that checks its response.
 	publishing(batch int) (request []byte, confirms func(answer) bool, err error)
-	// take pulls at most a batch and acknowledges it.
+	// take pulls up to a batch and acknowledges it.
 	take(c *connection, batch int) (int, error)
 }
 

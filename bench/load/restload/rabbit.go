@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// RabbitMQ's management plugin: a durable classic queue, persistent messages, each of them published by a request that is
-// answered when it is confirmed. It has no batches. Its `get` takes and acknowledges in one request.
+// RabbitMQ's management plugin: a durable classic queue and persistent messages. A request publishes one message and
+// returns when it is confirmed. There are no batches. Its `get` takes and acknowledges in one request.
 type rabbitQueue struct {
 	name string
 	size int

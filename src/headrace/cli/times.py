@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any
 
-import click
+from headrace.cli.options import ParsedType
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
-
-
-class DurationType(click.ParamType[int]):
-    """A duration in milliseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 def parse_duration(text: str) -> int:
@@ -32,6 +17,10 @@ def parse_duration(text: str) -> int:
     if not parts or "".join(part[0] for part in parts) != text:
         raise ValueError(f"{text!r} is not a duration; write 500ms, 90s, 15m, 2h, 7d or 1h30m")
     return sum(int(part[1]) * _MILLISECONDS[part[2]] for part in parts)
+
+
+DURATION = ParsedType("duration", parse_duration)
+"""A duration, as milliseconds."""
 
 
 def local_time(milliseconds: int) -> str | None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
+from headrace.cli.options import confirm, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, to_json, wants_json
-from headrace.cli.session import confirm, server_option, with_cluster, yes_option
-from headrace.cli.times import DurationType, local_time
+from headrace.cli.times import DURATION, local_time
 from headrace.client.admin.tokens import TokenAdmin, TokenView
 from headrace.client.cluster import Cluster
 
@@ -32,7 +33,7 @@ def token() -> None:
     help="VERB:TOPIC, where VERB is publish, consume, read or manage and TOPIC may end with *; repeatable.",
 )
 @click.option(
-    "-e", "--expires", type=DurationType(), metavar="DURATION", help="Lifetime, for example 30d; default: unlimited."
+    "-e", "--expires", type=DURATION, metavar="DURATION", help="Lifetime, for example 30d; default: unlimited."
 )
 @click.option("-r", "--rate", type=click.IntRange(1), metavar="N", help="Requests per second; default: no limit.")
 @click.option("--burst", type=click.IntRange(1), metavar="N", help="Maximum burst of requests; default: as --rate.")
@@ -54,10 +55,10 @@ def create(
 
     async def work(cluster: Cluster) -> tuple[str, str, int | None]:
         expires_ms = None if expires is None else cluster.clock.now_ms() + expires
-        made = await TokenAdmin(cluster).create(
+        created = await TokenAdmin(cluster).create(
             name, scopes, expires_ms=expires_ms, requests_per_second=rate, burst=burst
         )
-        return *made, expires_ms
+        return *created, expires_ms
 
     token_id, text, expires_ms = with_cluster(server, work)
     if wants_json(output):

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
+from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.session import confirm, dry_run_option, server_option, with_cluster, yes_option
-from headrace.cli.times import DurationType, local_time
+from headrace.cli.times import DURATION, local_time
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.admin.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView
 from headrace.client.cluster import Cluster
@@ -34,7 +35,7 @@ def transaction() -> None:
     help="Only this state; repeatable.",
 )
 @click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only this producer; repeatable.")
-@click.option("--older-than", type=DurationType(), metavar="DURATION", help="Only transactions open for longer.")
+@click.option("--older-than", type=DURATION, metavar="DURATION", help="Only transactions open for longer.")
 @server_option
 @output_option
 def list_transactions(
@@ -140,7 +141,7 @@ def abort(
 @click.option("--topic", "topics", multiple=True, help="Only in this topic; repeatable.")
 @click.option(
     "--older-than",
-    type=DurationType(),
+    type=DURATION,
     default="15m",
     show_default=True,
     metavar="DURATION",
@@ -183,9 +184,9 @@ def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, se
         return await (admin.describe(transactional_id) if dry_run else admin.abort(transactional_id))
 
     view = with_cluster(server, work)
-    who = f"producer {view.producer_id} with epoch {view.producer_epoch}"
+    producer = f"producer {view.producer_id} with epoch {view.producer_epoch}"
     what = f"{view.state}, {len(view.partitions)} partitions"
-    print_status(f"transaction {transactional_id} ({what}): {who} {'would be' if dry_run else 'is'} fenced")
+    print_status(f"transaction {transactional_id} ({what}): {producer} {'would be' if dry_run else 'is'} fenced")
 
 
 def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool, dry_run: bool, server: str) -> None:

@@ -20,9 +20,8 @@ from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
 from headrace.runtime.tasks import Supervisor
 from headrace.server.browser_guard import BrowserGuard
-from headrace.server.listening import listen_error
-from headrace.server.pushing import PushService
-from headrace.server.settings import Address, ServeSettings
+from headrace.server.push_service import PushService
+from headrace.server.settings import Address, ServeSettings, listen_error
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
@@ -115,7 +114,7 @@ class HttpServer:
     ) -> None:
         self._settings = settings
         self._broker = broker
-        self._outside = disk, network, clock, entropy
+        self._system = disk, network, clock, entropy
         self._rest: RestApplication | None = None
         self._health = HealthPages(source)
         guard = None if settings.auth else BrowserGuard(settings.named_hosts())
@@ -141,7 +140,7 @@ class HttpServer:
         return self._push_service.pushers or ()
 
     async def begin_shutdown(self) -> None:
-        """Reject new requests, answer long polls, and release leases."""
+        """Reject new requests, complete long polls, and release leases."""
         self._health.is_ready = False
         await self._push_service.stop()
         if self._rest is not None:
@@ -151,13 +150,13 @@ class HttpServer:
         await self._front.close()
 
     def _open_cluster(self) -> Cluster:
-        from headrace.server.rest import open_cluster
+        from headrace.server.rest_builder import open_cluster
 
-        return open_cluster(self._broker, *self._outside, client_id="push")
+        return open_cluster(self._broker, *self._system, client_id="push")
 
     def _build_rest(self) -> RestApplication:
-        from headrace.server.rest import build_rest
+        from headrace.server.rest_builder import build_rest
 
         with_auth, status_of = self._settings.auth, self._push_service.status
-        self._rest = build_rest(self._broker, *self._outside, with_auth=with_auth, status_of=status_of)
+        self._rest = build_rest(self._broker, *self._system, with_auth=with_auth, status_of=status_of)
         return self._rest

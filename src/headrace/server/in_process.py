@@ -40,13 +40,14 @@ RunningHandler = asyncio.Task[Any] | InlineCoroutine
 
 
 class InProcessDialer:
-    """`here` returns the advertised address of this broker, which may change during startup."""
+    """Opens transports: to this broker in the process, to other brokers by `remote_dialer`. `local_address` returns the
+    advertised address of this broker, which may change during startup."""
 
     def __init__(
         self,
         handlers: RequestHandlers,
-        here: Callable[[], tuple[str, int]],
-        elsewhere: Dialer,
+        local_address: Callable[[], tuple[str, int]],
+        remote_dialer: Dialer,
         disk: Disk,
         clock: Clock,
         client_id: str,
@@ -55,16 +56,16 @@ class InProcessDialer:
         self.disk = disk
         self.clock = clock
         self.client_id = client_id
-        self._here = here
-        self._elsewhere = elsewhere
+        self._local_address = local_address
+        self._remote_dialer = remote_dialer
         self._running: set[RunningHandler] = set()
 
     async def dial(self, host: str, port: int, deadline_seconds: float) -> Transport:
-        if (host, port) == self._here():
+        if (host, port) == self._local_address():
             return InProcessTransport(self, f"{host}:{port}")
-        return await self._elsewhere.dial(host, port, deadline_seconds)
+        return await self._remote_dialer.dial(host, port, deadline_seconds)
 
-    def keep(self, running: RunningHandler) -> None:
+    def keep_reference(self, running: RunningHandler) -> None:
         """Keep a reference to the task until it ends: asyncio has only weak ones, and the transport may be gone."""
         self._running.add(running)
         running.add_done_callback(self._running.discard)
@@ -73,18 +74,18 @@ class InProcessDialer:
 class _InProcessCall:
     """A request, its handler, and the future of its response."""
 
-    __slots__ = ("answer", "handler", "request", "running", "version")
+    __slots__ = ("handler", "request", "response", "running", "version")
 
     def __init__(
-        self, handler: RequestHandler[Any, Any], version: int, request: Any, answer: asyncio.Future[Any]
+        self, handler: RequestHandler[Any, Any], version: int, request: Any, response: asyncio.Future[Any]
     ) -> None:
         self.handler = handler
         self.version = version
         self.request = request
-        self.answer = answer
+        self.response = response
         self.running: RunningHandler | None = None
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """The caller has stopped waiting for the response."""
         if self.handler.is_read_only and isinstance(self.running, asyncio.Task):
             self.running.cancel()
@@ -102,7 +103,7 @@ class InProcessTransport:
         self._contexts: dict[int, RequestContext] = {}
         self._close_callbacks: dict[object, Callable[[], None]] = {}
         self._calls: dict[_InProcessCall, None] = {}
-        self._behind: deque[_InProcessCall] = deque()  # calls that wait until a handler stops delaying later requests
+        self._waiting: deque[_InProcessCall] = deque()  # calls that wait until a handler stops delaying later requests
         self._is_held = False
         self._failure: HeadraceError | None = None
 
@@ -112,15 +113,15 @@ class InProcessTransport:
 
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
         call = self._begin(api_key, version, request)
-        if call.answer.done():
-            return call.answer.result()
+        if call.response.done():
+            return call.response.result()
         timer = self._loop.call_later(deadline_seconds, self._time_out, call, deadline_seconds)
         try:
-            return await call.answer
+            return await call.response
         finally:
             timer.cancel()
-            if not call.answer.done() or call.answer.cancelled():
-                call.give_up()
+            if not call.response.done() or call.response.cancelled():
+                call.cancel()
 
     def post(self, api_key: int, version: int, request: Any) -> None:
         self._begin(api_key, version, request)
@@ -130,10 +131,10 @@ class InProcessTransport:
             return
         self._failure = ConnectionLost(f"the connection to {self.peer} was closed by this client")
         for call in self._calls:
-            call.give_up()
-            self._end(call, ConnectionLost(self._failure.message))
+            call.cancel()
+            self._complete(call, ConnectionLost(self._failure.message))
         self._calls.clear()
-        self._behind.clear()
+        self._waiting.clear()
         for callback in self._close_callbacks.values():
             callback()
 
@@ -143,8 +144,8 @@ class InProcessTransport:
         handler, version = self._dialer.handlers.find(api_key, version)
         call = _InProcessCall(handler, version, request, self._loop.create_future())
         self._calls[call] = None
-        if self._is_held or self._behind:
-            self._behind.append(call)
+        if self._is_held or self._waiting:
+            self._waiting.append(call)
         else:
             self._start(call)
         return call
@@ -155,46 +156,46 @@ class InProcessTransport:
         if task is not None:
             asyncio._leave_task(self._loop, task)  # noqa: SLF001 - intended for code that drives coroutines
         try:
-            call.running = self._drive(call.handler, self._carry_out(call))
+            call.running = self._drive(call.handler, self._run_handler(call))
         finally:
             if task is not None:
                 asyncio._enter_task(self._loop, task)  # noqa: SLF001
         if call.running is not None:
-            self._dialer.keep(call.running)
+            self._dialer.keep_reference(call.running)
 
     def _drive(self, handler: RequestHandler[Any, Any], work: Coroutine[Any, Any, None]) -> RunningHandler | None:
         if handler.runs_inline:
             return start_inline_coroutine(work, self._loop)
-        outcome = start_inline(work, self._loop)
-        return None if isinstance(outcome, tuple) else outcome
+        result = start_inline(work, self._loop)
+        return None if isinstance(result, tuple) else result
 
-    async def _carry_out(self, call: _InProcessCall) -> None:
+    async def _run_handler(self, call: _InProcessCall) -> None:
         handler, clock = call.handler, self._dialer.clock
-        began = clock.monotonic()
-        outcome: Any
+        started = clock.monotonic()
+        result: Any
         try:
-            outcome = await self._ask(call)
+            result = await self._handle(call)
         except HeadraceError as error:
-            outcome = error
+            result = error
         except Exception as error:
             # Fail as a closed connection would, since the error has no response of this request type.
             log.error("in-process request failed api=%s", handler.api.name, exc_info=error)
-            outcome = ConnectionLost(f"{handler.api.name} failed; see the log of the broker")
-        handler.time.observe(clock.monotonic() - began)
+            result = ConnectionLost(f"{handler.api.name} failed; see the log of the broker")
+        handler.time.observe(clock.monotonic() - started)
         self._calls.pop(call, None)
-        self._end(call, outcome)
+        self._complete(call, result)
 
-    async def _ask(self, call: _InProcessCall) -> Any:
+    async def _handle(self, call: _InProcessCall) -> Any:
         handler, version, request = call.handler, call.version, call.request
-        straight = handler.api.key in _CALLED_DIRECTLY
-        if not straight:
+        direct = handler.api.key in _CALLED_DIRECTLY
+        if not direct:
             request = _as_received(request, version)
         elif handler.api.key == PRODUCE:
-            _own_records(request)
+            _copy_read_only_records(request)
         response = await handler.handle(request, self._context(version))
         if response is None:
             return None
-        if not straight:
+        if not direct:
             return _as_received(response, version)
         if handler.api.key in _WITH_RECORDS:
             await self._load(response.topics if handler.api.key == LEASE else response.responses)
@@ -204,19 +205,19 @@ class InProcessTransport:
         context = self._contexts.get(version)
         if context is None:
             context = self._contexts[version] = RequestContext(
-                version, self._dialer.client_id, _HOST, _LISTENER, self._hold, self.close, self._close_callbacks
+                version, self._dialer.client_id, _HOST, _LISTENER, self._set_held, self.close, self._close_callbacks
             )
         return context
 
-    def _hold(self, held: bool) -> None:
+    def _set_held(self, held: bool) -> None:
         self._is_held = held
-        if not held and self._behind:
+        if not held and self._waiting:
             # Deferred: the handler that ends the delay continues first.
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._start_waiting_calls)
 
-    def _go_on(self) -> None:
-        while self._behind and not self._is_held:
-            self._start(self._behind.popleft())
+    def _start_waiting_calls(self) -> None:
+        while self._waiting and not self._is_held:
+            self._start(self._waiting.popleft())
 
     async def _load(self, topics: Iterable[Any]) -> None:
         """Replace slices of log files by their bytes. The slices are released even if reading fails."""
@@ -245,17 +246,17 @@ class InProcessTransport:
 
     def _time_out(self, call: _InProcessCall, seconds: float) -> None:
         error = RequestTimedOut(f"{self.peer} did not respond to {call.handler.api.name} within {seconds:g} s")
-        call.give_up()
-        self._end(call, error)
+        call.cancel()
+        self._complete(call, error)
 
-    def _end(self, call: _InProcessCall, outcome: Any) -> None:
-        if call.answer.done():
+    def _complete(self, call: _InProcessCall, result: Any) -> None:
+        if call.response.done():
             return
-        if isinstance(outcome, Exception):
-            call.answer.set_exception(outcome)
-            call.answer.exception()  # mark it as retrieved: the caller of `post` does not await it
+        if isinstance(result, Exception):
+            call.response.set_exception(result)
+            call.response.exception()  # mark it as retrieved: the caller of `post` does not await it
         else:
-            call.answer.set_result(outcome)
+            call.response.set_result(result)
 
 
 def _as_received(message: Any, version: int) -> Any:
@@ -273,7 +274,7 @@ def _bytes_of(chunk: Any) -> Any:
         chunk.release()
 
 
-def _own_records(request: Any) -> None:
+def _copy_read_only_records(request: Any) -> None:
     """Copy read-only batches, because the log writes offset and epoch into a batch."""
     for topic in request.topic_data:
         for data in topic.partition_data:

@@ -1,11 +1,12 @@
-"""The settings of `headrace serve`: data folder, listeners and broker configs.
+"""The settings of `headrace serve` and `headrace gateway`: data folder, listeners, access control, broker configs.
 
 Broker configs come from the `[broker]` table of a TOML file and from `--set NAME=VALUE`, which takes precedence.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import errno
+from typing import Literal, Self
 
 import msgspec
 
@@ -72,10 +73,10 @@ class ServeSettings(msgspec.Struct, frozen=True):
 def reject_open_http(address: Address, *, has_tls: bool, has_auth: bool) -> None:
     """Require TLS and authentication for an address that is reachable from other hosts."""
     host, _ = address
-    lacking = [what for what, is_there in (("TLS", has_tls), ("authentication", has_auth)) if not is_there]
-    if lacking and not is_loopback(host):
+    missing = [name for name, is_set in (("TLS", has_tls), ("authentication", has_auth)) if not is_set]
+    if missing and not is_loopback(host):
         raise InvalidConfig(
-            f"--http {host} is reachable from other hosts without {' and '.join(lacking)}; specify --auth, "
+            f"--http {host} is reachable from other hosts without {' and '.join(missing)}; specify --auth, "
             "--http-tls-cert and --http-tls-key, listen on 127.0.0.1, or use --insecure if the network is trusted"
         )
 
@@ -130,3 +131,51 @@ def read_config_file(path: str) -> dict[str, str]:
     if not isinstance(broker, dict):
         raise InvalidConfig(f"{path}: broker must be a table")
     return flatten(broker)
+
+
+GatewaySide = Literal["publish", "subscribe"]
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`side` is None for both publishers and subscribers. `http_hosts` are names that clients use in addition to the
+    one in `http`. `tls` are the files of a certificate and its key."""
+
+    bootstrap: str
+    http: Address
+    http_hosts: tuple[str, ...] = ()
+    side: GatewaySide | None = None
+    auth: bool = False
+    open_metrics: bool = False
+    tls: tuple[str, str] | None = None
+    push_private: bool = False
+    insecure: bool = False
+    log_level: str = "info"
+    log_format: LogFormat = "text"
+
+    @classmethod
+    def from_options(cls, *, bootstrap: str, http: str, tls: tuple[str | None, str | None], **others: object) -> Self:
+        """Build from command-line options; raise `InvalidConfig`."""
+        from headrace.client.connections.address import parse_addresses
+
+        try:
+            parse_addresses(bootstrap)
+        except ValueError as error:
+            raise InvalidConfig(f"--bootstrap: {error}") from None
+        return msgspec.convert(
+            {"bootstrap": bootstrap, "http": parse_address(http, "--http"), "tls": tls_files(*tls), **others}, cls
+        )
+
+    def check(self) -> None:
+        """Reject settings that expose the gateway to other hosts by accident."""
+        if not self.insecure:
+            reject_open_http(self.http, has_tls=self.tls is not None, has_auth=self.auth)
+
+
+def listen_error(option: str, address: Address, error: OSError) -> InvalidConfig:
+    if error.errno == errno.EADDRINUSE:
+        return InvalidConfig(
+            f"address {show_address(*address)} is in use; stop the other server, or choose another one with {option}"
+        )
+    return InvalidConfig(
+        f"cannot listen on {show_address(*address)}: {error.strerror or error}; choose another address with {option}"
+    )

@@ -68,7 +68,7 @@ class ZooKeeperSettings(msgspec.Struct, frozen=True):
 
 
 class ZooKeeperServer:
-    """One server: its folder, its client address, and its process while it runs."""
+    """One server: its folder, its client address, and its process while it is running."""
 
     def __init__(self, number: int, folder: Path, address: Address) -> None:
         self.number = number
@@ -77,12 +77,12 @@ class ZooKeeperServer:
         self.process: asyncio.subprocess.Process | None = None
 
     @property
-    def shown(self) -> str:
+    def client_address(self) -> str:
         host, port = self.address
         return f"{_reachable(host)}:{port}"
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
     async def start(self, command: Sequence[str], lock: int) -> None:
@@ -98,7 +98,7 @@ class ZooKeeperServer:
             )
         (self.folder / "pid").write_text(f"{self.process.pid}\n")
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         assert self.process is not None
         return await self.process.wait()
 
@@ -150,7 +150,7 @@ async def _supervise(nodes: Sequence[ZooKeeperServer], stop: asyncio.Event) -> N
     async with asyncio.TaskGroup() as group:
         stopped = group.create_task(stop.wait())
         ready = group.create_task(_wait_until_ready(nodes))
-        endings = {group.create_task(node.ended()): node for node in nodes}
+        endings = {group.create_task(node.wait()): node for node in nodes}
         failure: ZooKeeperEnded | None = None
         announced = False
         while not stopped.done() and failure is None:
@@ -180,7 +180,7 @@ def _report_exit(node: ZooKeeperServer, others: int) -> ZooKeeperEnded | None:
 def _announce(nodes: Sequence[ZooKeeperServer], *, is_ready: bool) -> ZooKeeperEnded | None:
     if not is_ready:
         return ZooKeeperEnded(f"ZooKeeper did not start within {START_SECONDS:.0f} s; see {nodes[0].folder / 'log'}")
-    sys.stdout.write(f"ready zookeeper={','.join(node.shown for node in nodes)}\n")
+    sys.stdout.write(f"ready zookeeper={','.join(node.client_address for node in nodes)}\n")
     sys.stdout.flush()
     return None
 
@@ -193,12 +193,12 @@ async def _wait_until_ready(nodes: Sequence[ZooKeeperServer]) -> bool:
     silent = logging.getLogger(f"{__name__}.silent")
     silent.setLevel(logging.CRITICAL)
     patience = {"max_tries": -1, "delay": POLL_SECONDS, "max_delay": POLL_SECONDS}
-    clients = {node: KazooClient(node.shown, logger=silent, connection_retry=patience) for node in nodes}
+    clients = {node: KazooClient(node.client_address, logger=silent, connection_retry=patience) for node in nodes}
     for client in clients.values():
         client.start_async()
     try:
         async with asyncio.timeout(START_SECONDS):
-            while not all(client.connected for node, client in clients.items() if node.runs):  # noqa: ASYNC110
+            while not all(client.connected for node, client in clients.items() if node.is_running):  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         return False
@@ -211,18 +211,18 @@ async def _wait_until_ready(nodes: Sequence[ZooKeeperServer]) -> bool:
 
 async def _stop(nodes: Sequence[ZooKeeperServer]) -> None:
     for node in nodes:
-        if node.process is not None and node.runs:
+        if node.process is not None and node.is_running:
             node.process.terminate()
     try:
         async with asyncio.timeout(STOP_SECONDS):
             for node in nodes:
                 if node.process is not None:
-                    await node.ended()
+                    await node.wait()
     except TimeoutError:
         for node in nodes:
-            if node.process is not None and node.runs:
+            if node.process is not None and node.is_running:
                 node.process.kill()
-                await node.ended()
+                await node.wait()
     for node in nodes:
         (node.folder / "pid").unlink(missing_ok=True)
 

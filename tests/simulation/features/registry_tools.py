@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import UUID
 
-from headrace.cli.log_inventory import LogInventory
-from headrace.cli.registry import _restore_counters, plan_for, raise_producer_ids, write_plan
+from headrace.cli.storage.log_inventory import LogInventory
+from headrace.cli.storage.registry import _restore_counters, plan_for, raise_producer_ids, write_plan
 from headrace.model.registry_records import TopicRecord
 from headrace.registry.interface import RegistryEntry
 from headrace.runtime.disk import Disk, SystemDisk

@@ -1,4 +1,4 @@
-"""Commands played against brokers of the simulated network instead of real ones."""
+"""Run commands against scripted brokers on the simulated network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line keeps its promises: quick help, exit codes, one line per error, no tracebacks."""
+"""The command line: fast help, exit codes, one-line errors, no tracebacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return exit_code, captured.out, captured.err
 
 
-def test_help_names_every_command_without_importing_any(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_without_importing_any(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, out, _ = run(["--help"], capsys)
     assert exit_code == 0
     assert all(name in out for name in _COMMANDS)
@@ -24,8 +24,8 @@ def test_help_names_every_command_without_importing_any(capsys: pytest.CaptureFi
         "import sys; from headrace.cli.main import main; main(['--help']);"
         "print([m for m in sys.modules if m.startswith(('headrace.client', 'headrace.wire', 'asyncio', 'uvloop'))])"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[-1] == "[]"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("name", list(_COMMANDS))
@@ -53,7 +53,7 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         ["doctor", "--http", "nowhere:x"],
     ],
 )
-def test_wrong_usage_is_one_line_with_the_way_to_help_and_exit_code_2(
+def test_wrong_usage_is_one_line_that_names_help_and_exits_with_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     exit_code, out, err = run(arguments, capsys)
@@ -63,7 +63,7 @@ def test_wrong_usage_is_one_line_with_the_way_to_help_and_exit_code_2(
     assert "--help`" in err
 
 
-def test_nobody_there_is_exit_code_3_and_names_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_broker_exits_with_3_and_names_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code, out, err = run(["topic", "list", "--server", "127.0.0.1:1"], capsys)
     assert (exit_code, out) == (3, "")
     assert err.startswith("error: cannot connect to 127.0.0.1:1")
@@ -71,7 +71,7 @@ def test_nobody_there_is_exit_code_3_and_names_the_next_step(capsys: pytest.Capt
     assert err.count("\n") == 1
 
 
-def test_the_server_comes_from_the_environment_unless_it_is_given(
+def test_the_server_defaults_to_the_environment_variable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_SERVER", "127.0.0.1:2")
@@ -79,14 +79,14 @@ def test_the_server_comes_from_the_environment_unless_it_is_given(
     assert "127.0.0.1:1" in run(["topic", "list", "--bootstrap-server", "127.0.0.1:1"], capsys)[2]
 
 
-def test_destructive_verbs_need_a_yes_when_nobody_can_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_destructive_commands_require_yes_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["topic", "delete", "t"], ["topic", "trim", "t"], ["topic", "add-partitions", "t", "4"]):
         exit_code, _, err = run(arguments, capsys)
         assert exit_code == 2
         assert "--yes" in err
 
 
-def test_a_broker_that_may_not_listen_on_all_addresses_says_why(
+def test_listening_on_all_addresses_is_rejected_with_the_reason(
     capsys: pytest.CaptureFixture[str], tmp_path: object
 ) -> None:
     exit_code, out, err = run(["serve", "--kafka", "0.0.0.0:0", "--data", str(tmp_path)], capsys)
@@ -95,6 +95,6 @@ def test_a_broker_that_may_not_listen_on_all_addresses_says_why(
     assert "--insecure" in err
 
 
-def test_version_is_text_for_people_and_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed_as_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "-o", "table"], capsys)[1].startswith("headrace ")
     assert run(["version"], capsys)[1].startswith('{"headrace":')

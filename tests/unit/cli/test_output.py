@@ -1,4 +1,4 @@
-"""What others have written cannot control the terminal of who reads it."""
+"""Untrusted text in the output cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pytest
 
 from headrace.cli import main
-from headrace.cli.consume import choose_printer
 from headrace.cli.output import echo, print_rows, print_status, print_table, to_json
+from headrace.cli.topics.consume import choose_printer
 from headrace.client.fetch.fetched_records import ConsumedRecord
 
 CLEAR = "a\x1b[2J\nforged\x9b31m"
@@ -23,12 +23,12 @@ def test_tables_and_lines_escape_control_characters(capsys: pytest.CaptureFixtur
     print_table([{"name": CLEAR, "tags": [CLEAR]}], ("name", "tags"))
     echo(f"name {CLEAR}")
     print_status(f"{CLEAR} was deleted")
-    seen = capsys.readouterr()
-    assert seen.out.splitlines()[1:] == [f"{SHOWN}  {SHOWN}", f"name {SHOWN}"]
-    assert seen.err == f"{SHOWN} was deleted\n"
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1:] == [f"{SHOWN}  {SHOWN}", f"name {SHOWN}"]
+    assert captured.err == f"{SHOWN} was deleted\n"
 
 
-def test_json_escapes_what_json_would_let_through(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([{"name": CLEAR}], ("name",), "json")
     line = capsys.readouterr().out
     assert json.loads(line) == {"name": CLEAR}
@@ -42,7 +42,7 @@ def test_errors_escape_control_characters(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("template", "separator"), [(None, None), (None, ":"), ("%k:%s\\n", None)])
-def test_values_are_escaped_on_a_terminal_and_exact_in_a_pipe(
+def test_values_are_escaped_on_a_terminal_and_raw_in_a_pipe(
     template: str | None, separator: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = b"tab\there \x1b]0;title\x07 \xc2\x9b \xff"

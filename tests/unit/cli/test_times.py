@@ -1,4 +1,4 @@
-"""Durations are read and times are shown as people write them."""
+"""Durations are parsed and times are formatted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "15", "m", "-5m", "1.5h", "5 m", "5m soon", "٣m"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_durations_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
 
-def test_times_that_are_none_or_beyond_all_calendars_are_shown_too() -> None:
+def test_missing_and_out_of_range_times_are_formatted() -> None:
     assert local_time(-1) is None
     shown = local_time(1_700_000_000_123)
     assert shown is not None

@@ -1,4 +1,4 @@
-"""`headrace token`: against a real broker in virtual time."""
+"""`headrace token`, against a broker in virtual time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_token_is_printed_once_and_opens_what_it_says(
+def test_a_token_is_printed_once_and_grants_its_scopes(
     run: Run, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("create", "ci", "-s", "publish:orders", "-s", "read:*", "--expires", "30d", "--rate", "5") == 0
@@ -74,7 +74,7 @@ def test_a_token_is_printed_once_and_opens_what_it_says(
     assert listed["expired"] is False
 
 
-def test_on_a_terminal_the_token_stands_alone_on_its_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_terminal_the_token_is_printed_on_its_own_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("create", "ci", "-s", "manage:*", "-o", "table") == 0
     captured = capsys.readouterr()
     assert parse_token(captured.out.strip()) is not None
@@ -82,7 +82,7 @@ def test_on_a_terminal_the_token_stands_alone_on_its_line(run: Run, capsys: pyte
     assert captured.out.strip() not in captured.err
 
 
-def test_a_revoked_token_is_gone(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_revoked_token_is_removed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run("create", "ci", "-s", "manage:*")
     (made,) = rows(capsys)
     assert run("revoke", made["id"], "--yes") == 0
@@ -93,7 +93,7 @@ def test_a_revoked_token_is_gone(run: Run, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "said"),
+    ("arguments", "exit_code", "message"),
     [
         (("create", "ci"), 2, "--scope"),
         (("create", "ci", "-s", "write:orders"), 1, "is not a scope"),
@@ -102,10 +102,10 @@ def test_a_revoked_token_is_gone(run: Run, capsys: pytest.CaptureFixture[str]) -
         (("revoke", "x"), 2, "Use --yes"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    run: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], exit_code: int, said: str
+def test_invalid_options_are_a_one_line_error(
+    run: Run, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], exit_code: int, message: str
 ) -> None:
     assert run(*arguments) == exit_code
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1

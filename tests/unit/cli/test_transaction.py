@@ -1,4 +1,4 @@
-"""`headrace transaction`: what it shows, what it asks for, and what it leaves alone."""
+"""`headrace transaction`: its output, its requests, and dry runs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_the_list_is_filtered_by_the_broker(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_broker_filters_the_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     requested: list[ScriptedBroker] = []
 
     def prepare(broker: ScriptedBroker) -> None:
@@ -46,7 +44,7 @@ def test_the_list_is_filtered_by_the_broker(
     assert request.duration_filter == 5_400_000
 
 
-def test_a_description_has_the_partitions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_describe_shows_the_partitions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def prepare(broker: ScriptedBroker) -> None:
         broker.script(apis.FIND_COORDINATOR, coordinated_by(1))
         broker.script(apis.DESCRIBE_TRANSACTIONS, transaction("Ongoing", 0, 1))
@@ -59,7 +57,7 @@ def test_a_description_has_the_partitions(monkeypatch: pytest.MonkeyPatch, capsy
     assert "timeout ms        1234" in capsys.readouterr().out
 
 
-def test_a_bundle_is_shown_with_what_it_has_committed_last(
+def test_a_bundle_is_shown_with_its_last_joint_commit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def prepare(broker: ScriptedBroker) -> None:
@@ -76,9 +74,7 @@ def test_a_bundle_is_shown_with_what_it_has_committed_last(
     assert "headrace-bundle:spark-1#0" in shown
 
 
-def test_a_bundle_of_which_nothing_is_known_is_said_to_be_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_bundle_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def prepare(broker: ScriptedBroker) -> None:
         broker.script(apis.FIND_COORDINATOR, coordinated_by(1))
         broker.script(apis.DESCRIBE_BUNDLE, DescribeBundleResponse())
@@ -88,7 +84,7 @@ def test_a_bundle_of_which_nothing_is_known_is_said_to_be_so(
 
 
 @pytest.mark.parametrize(("options", "fenced"), [(("--yes",), True), (("--dry-run",), False)])
-def test_an_abort_fences_the_producer_unless_it_is_a_trial(
+def test_abort_fences_the_producer_unless_it_is_a_dry_run(
     options: tuple[str, ...], fenced: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     requested: list[ScriptedBroker] = []
@@ -104,7 +100,7 @@ def test_an_abort_fences_the_producer_unless_it_is_a_trial(
     assert f"producer 7 with epoch 3 {'is' if fenced else 'would be'} fenced" in capsys.readouterr().err
 
 
-def test_hanging_ones_are_shown_with_what_it_takes_to_end_them(
+def test_hanging_transactions_are_shown_with_the_options_to_abort_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def prepare(broker: ScriptedBroker) -> None:
@@ -119,7 +115,7 @@ def test_hanging_ones_are_shown_with_what_it_takes_to_end_them(
 
 
 @pytest.mark.parametrize(("options", "written"), [(("--yes",), 1), (("--dry-run",), 0)])
-def test_a_hanging_one_is_ended_by_a_marker_unless_it_is_a_trial(
+def test_a_hanging_transaction_is_aborted_by_a_marker_unless_it_is_a_dry_run(
     options: tuple[str, ...], written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requested: list[ScriptedBroker] = []
@@ -134,7 +130,7 @@ def test_a_hanging_one_is_ended_by_a_marker_unless_it_is_a_trial(
     assert requested[0].count(apis.WRITE_TXN_MARKERS) == written
 
 
-def test_nothing_is_ended_where_no_transaction_begins(
+def test_abort_fails_where_no_transaction_begins(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def prepare(broker: ScriptedBroker) -> None:
@@ -148,7 +144,7 @@ def test_nothing_is_ended_where_no_transaction_begins(
     "arguments",
     [
         ["abort"],
-        ["abort", "tx"],  # nobody can be asked
+        ["abort", "tx"],  # no terminal to confirm
         ["abort", *HANGING],
         ["abort", "tx", *HANGING, "--yes"],
         ["abort", "--topic", "orders", "--yes"],
@@ -156,7 +152,7 @@ def test_nothing_is_ended_where_no_transaction_begins(
         ["list", "--older-than", "soon"],
     ],
 )
-def test_wrong_usage_is_refused_before_anybody_is_asked(
+def test_wrong_usage_is_rejected_before_a_request_is_sent(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["transaction", *arguments]) == 2

@@ -1,4 +1,4 @@
-"""Which requests a server without tokens takes for those of web pages: by the name they use, and by their site."""
+"""A server without tokens rejects requests of web pages by their host name and their site."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_loopback_addresses_and_configured_names_are_served(host: str) -> None:
     "host",
     ["rebind.evil.example", "rebind.evil.example:8080", "localhost.evil.example", "127.0.0.1.evil", "x"],
 )
-def test_a_name_that_nobody_configured_is_refused_and_the_error_names_the_setting(host: str) -> None:
+def test_an_unconfigured_host_name_is_rejected_and_the_error_names_the_option(host: str) -> None:
     for method in ("GET", "POST", "DELETE"):
         assert code(method=method, host=host) == "403 host_not_allowed"
     with pytest.raises(Problem) as refused:
@@ -74,11 +74,11 @@ def test_a_name_that_nobody_configured_is_refused_and_the_error_names_the_settin
         ":8080",
     ],
 )
-def test_a_host_that_is_not_exactly_a_name_and_a_port_is_refused(host: str) -> None:
+def test_a_malformed_host_is_rejected(host: str) -> None:
     assert code(host=host) == "403 host_not_allowed"
 
 
-def test_a_request_without_a_host_is_not_a_browser_s() -> None:
+def test_a_request_without_a_host_is_not_from_a_browser() -> None:
     assert code() is None
 
 
@@ -102,11 +102,11 @@ def test_a_request_without_a_host_is_not_a_browser_s() -> None:
         (NODE, True),
     ],
 )
-def test_what_a_page_of_another_site_caused_is_refused(headers: dict[str, str], is_served: bool) -> None:
+def test_cross_site_requests_are_rejected(headers: dict[str, str], is_served: bool) -> None:
     assert code(host="localhost", **headers) == (None if is_served else "403 cross_origin")
 
 
-def test_the_description_of_the_api_may_be_linked_to() -> None:
+def test_other_sites_may_link_to_the_api_documentation() -> None:
     for path in ("/docs", "/openapi.json"):
         assert code(path, host="evil", sec_fetch_site="cross-site") is None
         assert code(path, "POST", host="localhost", sec_fetch_site="cross-site") == "403 cross_origin"

@@ -1,4 +1,4 @@
-"""A gateway refuses at once what it has no broker for, and serves all else."""
+"""A gateway rejects requests immediately while no broker is reachable."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from headrace.http.problems import Problem
 from headrace.protocols.rest.application import RestApplication
 from headrace.protocols.rest.authorization import AllowAllAuthorizer
 from headrace.runtime.tasks import Supervisor
-from headrace.server.broker_health import BrokerHealth
-from headrace.server.gateway_application import GatewayApplication
-from headrace.server.gateway_metrics import GatewayMetrics
-from headrace.server.pushing import PushService
+from headrace.server.gateway import BrokerHealth, GatewayApplication, GatewayMetrics
+from headrace.server.push_service import PushService
 from headrace.testkit.world import World
 
 
@@ -26,23 +24,23 @@ def request(method: str, path: str) -> Request:
     return Request(method, path, {}, {}, b"", "peer", "r1")
 
 
-def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
+def test_requests_are_rejected_immediately_while_no_broker_is_reachable() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
         async with scripted_cluster.cluster() as cluster:
-            reach = BrokerHealth(cluster)
-            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), reach)
-            with pytest.raises(Problem, match="no broker is reachable") as told:
+            broker_health = BrokerHealth(cluster)
+            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), broker_health)
+            with pytest.raises(Problem, match="no broker is reachable") as raised:
                 await gateway.admit(request("GET", "/topics"))
-            assert (told.value.status, told.value.code) == (503, "no_broker")
-            assert dict(told.value.headers) == {"retry-after": "1"}
+            assert (raised.value.status, raised.value.code) == (503, "no_broker")
+            assert dict(raised.value.headers) == {"retry-after": "1"}
             assert broker.requests == []
             for path, status in (("/openapi.json", 200), ("/nowhere", 404)):
                 answer = await answer_of(gateway, request("GET", path))
                 assert isinstance(answer, Response)
                 assert answer.status == status
-            await reach.look()
+            await broker_health.probe()
             answer = await answer_of(gateway, request("GET", "/topics"))
             assert isinstance(answer, Response)
             assert answer.status == 200
@@ -51,20 +49,20 @@ def test_while_no_broker_answers_requests_are_refused_at_once() -> None:
     in_world(scenario)
 
 
-def test_numbers_tell_of_answers_and_of_brokers() -> None:
+def test_metrics_report_requests_and_brokers() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
         dialer = GuardedDialer(TcpDialer(world.network, "gateway"), world.clock)
         async with scripted_cluster.cluster() as cluster:
-            reach = BrokerHealth(cluster)
-            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), reach)
+            broker_health = BrokerHealth(cluster)
+            gateway = GatewayApplication(RestApplication(cluster, AllowAllAuthorizer()), broker_health)
             pushing = PushService(lambda: cluster, Supervisor(), allows_private=False)
-            metrics = GatewayMetrics(gateway, dialer, reach, pushing, world.clock)
+            metrics = GatewayMetrics(gateway, dialer, broker_health, pushing, world.clock)
             metrics.listener = HttpListener(gateway, HttpLimits(), world.clock, world.entropy)
             assert metrics.checks() == {"brokers": "no broker is reachable"}
             await dialer.dial(*broker.address, 1.0)
-            await reach.look()
+            await broker_health.probe()
             gateway.in_flight = 3
             text = (await metrics.page()).decode()
         assert metrics.checks() == {"brokers": None}

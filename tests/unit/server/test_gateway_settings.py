@@ -1,4 +1,4 @@
-"""What a gateway is told is checked before it starts, and it does not become reachable by accident."""
+"""A gateway checks its options before it starts, and is not exposed to other hosts by accident."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ from typing import Any
 import pytest
 
 from headrace.model.errors import InvalidConfig
-from headrace.server.gateway_settings import GatewaySettings
+from headrace.server.settings import GatewaySettings
 
 
-def settings(**told: Any) -> GatewaySettings:
-    return GatewaySettings.of(**{"bootstrap": "127.0.0.1:9092", "http": "127.0.0.1:8080", "tls": (None, None), **told})
+def settings(**options: Any) -> GatewaySettings:
+    return GatewaySettings.from_options(
+        **{"bootstrap": "127.0.0.1:9092", "http": "127.0.0.1:8080", "tls": (None, None), **options}
+    )
 
 
-def test_what_is_said_is_kept() -> None:
-    told = settings(side="publish", auth=True, log_format="json", push_private=True, bootstrap="a:1,b:2")
-    assert (told.http, told.side, told.auth, told.bootstrap) == (("127.0.0.1", 8080), "publish", True, "a:1,b:2")
-    assert (told.log_format, told.push_private, told.tls) == ("json", True, None)
+def test_options_become_settings() -> None:
+    options = settings(side="publish", auth=True, log_format="json", push_private=True, bootstrap="a:1,b:2")
+    assert (options.http, options.side, options.auth, options.bootstrap) == (
+        ("127.0.0.1", 8080),
+        "publish",
+        True,
+        "a:1,b:2",
+    )
+    assert (options.log_format, options.push_private, options.tls) == ("json", True, None)
 
 
 @pytest.mark.parametrize(
-    ("told", "lacking"),
+    ("options", "missing"),
     [
         ({"http": "0.0.0.0:8080"}, "TLS and authentication"),
         ({"http": "0.0.0.0:8080", "auth": True}, "without TLS;"),
@@ -29,13 +36,13 @@ def test_what_is_said_is_kept() -> None:
     ],
     ids=str,
 )
-def test_what_other_hosts_can_reach_by_accident_is_refused(told: dict[str, Any], lacking: str) -> None:
-    with pytest.raises(InvalidConfig, match=lacking):
-        settings(**told).check()
+def test_accidental_exposure_to_other_hosts_is_rejected(options: dict[str, Any], missing: str) -> None:
+    with pytest.raises(InvalidConfig, match=missing):
+        settings(**options).check()
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [
         {"tls": ("cert", None)},
         {"tls": (None, "key")},
@@ -45,13 +52,13 @@ def test_what_other_hosts_can_reach_by_accident_is_refused(told: dict[str, Any],
     ],
     ids=str,
 )
-def test_what_is_wrong_is_refused(told: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig):
-        settings(**told).check()
+        settings(**options).check()
 
 
 @pytest.mark.parametrize(
-    "told",
+    "options",
     [
         {"http": "0.0.0.0:8080", "insecure": True},
         {"http": "0.0.0.0:8080", "auth": True, "tls": ("cert", "key")},
@@ -60,5 +67,5 @@ def test_what_is_wrong_is_refused(told: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_what_is_safe_or_meant_is_taken(told: dict[str, Any]) -> None:
-    settings(**told).check()
+def test_safe_or_explicit_settings_are_accepted(options: dict[str, Any]) -> None:
+    settings(**options).check()

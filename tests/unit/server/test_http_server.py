@@ -1,4 +1,4 @@
-"""What a process serves by HTTP: its health always, the rest when it is ready, built when it is first asked for."""
+"""The HTTP server of a process: health from the start, the application when it is ready and first requested."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Rest(ScriptedApplication):
         self.is_closed = True
 
 
-class Entrance:
-    """A front door whose application notes when it is built."""
+class FrontEnd:
+    """A `LazyApplication` that records when its application is built."""
 
     def __init__(self, *, has_guard: bool = True, guards_metrics: bool = False) -> None:
         self.built: list[Rest] = []
@@ -53,90 +53,96 @@ class Entrance:
 
 
 @pytest.fixture
-def entrance() -> Entrance:
-    return Entrance()
+def front_end() -> FrontEnd:
+    return FrontEnd()
 
 
-async def test_metrics_are_served_to_who_may_read_them_and_health_to_everybody() -> None:
-    entrance = Entrance(has_guard=False, guards_metrics=True)
-    http_client = entrance.http_client().asks("/metrics")
-    entrance.health.is_ready = True
+async def test_metrics_require_permission_and_health_does_not() -> None:
+    front_end = FrontEnd(has_guard=False, guards_metrics=True)
+    http_client = front_end.http_client().asks("/metrics")
+    front_end.health.is_ready = True
     http_client.asks("/metrics").asks("/livez").asks("/readyz")
-    assert [told.status for told in http_client.answers()] == [503, 401, 200, 200]
+    assert [response.status for response in http_client.answers()] == [503, 401, 200, 200]
 
 
-async def test_the_application_is_built_once_when_it_is_first_asked_for(entrance: Entrance) -> None:
-    entrance.health.is_ready = True
-    http_client = entrance.http_client().asks("/livez").asks("/metrics").asks("/readyz")
-    assert entrance.built == []
+async def test_the_application_is_built_once_on_the_first_request(front_end: FrontEnd) -> None:
+    front_end.health.is_ready = True
+    http_client = front_end.http_client().asks("/livez").asks("/metrics").asks("/readyz")
+    assert front_end.built == []
     http_client.asks("/topics", "POST", body=b"abc").asks("/topics")
-    assert len(entrance.built) == 1
-    assert [told.status for told in http_client.answers()] == [200] * 5
+    assert len(front_end.built) == 1
+    assert [response.status for response in http_client.answers()] == [200] * 5
 
 
-async def test_before_it_is_ready_only_its_health_is_served(entrance: Entrance) -> None:
-    http_client = entrance.http_client().asks("/livez").asks("/topics").asks("/topics", "POST", body=b"x" * 2000)
+async def test_only_health_is_served_before_the_server_is_ready(front_end: FrontEnd) -> None:
+    http_client = front_end.http_client().asks("/livez").asks("/topics").asks("/topics", "POST", body=b"x" * 2000)
     alive, *refused = http_client.answers()
     assert alive.status == 200
-    assert [(told.status, told.code, told.headers["retry-after"]) for told in refused] == [(503, "not_ready", "1")] * 2
-    assert entrance.built == []
-    entrance.health.is_ready = True
+    assert [(response.status, response.code, response.headers["retry-after"]) for response in refused] == [
+        (503, "not_ready", "1")
+    ] * 2
+    assert front_end.built == []
+    front_end.health.is_ready = True
     assert http_client.asks("/topics").answers()[-1].status == 200
 
 
-async def test_bodies_are_as_large_as_the_application_allows(entrance: Entrance) -> None:
-    entrance.health.is_ready = True
-    assert entrance.http_client().asks("/topics", "POST", body=b"x" * 1001).answer().status == 413
+async def test_the_application_limits_the_size_of_bodies(front_end: FrontEnd) -> None:
+    front_end.health.is_ready = True
+    assert front_end.http_client().asks("/topics", "POST", body=b"x" * 1001).answer().status == 413
 
 
-async def test_what_was_built_is_closed(entrance: Entrance) -> None:
-    await entrance.front.close()
-    entrance.health.is_ready = True
-    entrance.http_client().asks("/topics")
-    await entrance.front.close()
-    assert entrance.built[0].is_closed
+async def test_a_built_application_is_closed(front_end: FrontEnd) -> None:
+    await front_end.front.close()
+    front_end.health.is_ready = True
+    front_end.http_client().asks("/topics")
+    await front_end.front.close()
+    assert front_end.built[0].is_closed
 
 
-async def test_with_tokens_pages_of_others_are_not_looked_at() -> None:
-    entrance = Entrance(has_guard=False)
-    entrance.health.is_ready = True
-    told = entrance.http_client().sends("GET /topics HTTP/1.1\r\nHost: evil\r\nOrigin: http://worse\r\n\r\n").answer()
-    assert told.status == 200
+async def test_with_tokens_requests_of_web_pages_are_not_checked() -> None:
+    front_end = FrontEnd(has_guard=False)
+    front_end.health.is_ready = True
+    response = (
+        front_end.http_client().sends("GET /topics HTTP/1.1\r\nHost: evil\r\nOrigin: http://worse\r\n\r\n").answer()
+    )
+    assert response.status == 200
 
 
-async def test_health_is_told_to_every_page_and_metrics_are_not(entrance: Entrance) -> None:
-    entrance.health.is_ready = True
+async def test_web_pages_can_read_health_but_not_metrics(front_end: FrontEnd) -> None:
+    front_end.health.is_ready = True
     rebound = "Host: rebind.evil.example\r\nSec-Fetch-Site: cross-site\r\n"
     for path, status in (("/livez", 200), ("/readyz", 200), ("/metrics", 403), ("/topics", 403)):
-        assert entrance.http_client().sends(f"GET {path} HTTP/1.1\r\n{rebound}\r\n").answer().status == status
+        assert front_end.http_client().sends(f"GET {path} HTTP/1.1\r\n{rebound}\r\n").answer().status == status
 
 
-async def test_the_host_of_a_whole_url_counts_and_not_the_header(entrance: Entrance) -> None:
-    entrance.health.is_ready = True
-    rebound = entrance.http_client().sends("POST http://evil/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+async def test_the_host_of_an_absolute_url_takes_precedence_over_the_header(front_end: FrontEnd) -> None:
+    front_end.health.is_ready = True
+    rebound = front_end.http_client().sends(
+        "POST http://evil/topics HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    )
     assert rebound.answer().code == "host_not_allowed"
-    assert entrance.http_client().sends("GET http://x/topics HTTP/1.1\r\nHost: evil\r\n\r\n").answer().status == 200
+    assert front_end.http_client().sends("GET http://x/topics HTTP/1.1\r\nHost: evil\r\n\r\n").answer().status == 200
 
 
 @pytest.mark.parametrize("target", ["http:///topics", "http://?/topics", "http://#/topics", "http://"])
-async def test_a_whole_url_without_a_host_does_not_hide_the_name_in_the_header(entrance: Entrance, target: str) -> None:
-    entrance.health.is_ready = True
-    told = entrance.http_client().sends(f"GET {target} HTTP/1.1\r\nHost: rebind.evil.example\r\n\r\n").answer()
-    assert (told.status, told.code) == (400, "malformed_request")
-    assert entrance.built == []
+async def test_an_absolute_url_without_a_host_does_not_hide_the_header(front_end: FrontEnd, target: str) -> None:
+    front_end.health.is_ready = True
+    response = front_end.http_client().sends(f"GET {target} HTTP/1.1\r\nHost: rebind.evil.example\r\n\r\n").answer()
+    assert (response.status, response.code) == (400, "malformed_request")
+    assert front_end.built == []
 
 
-async def test_a_form_on_the_page_of_another_publishes_nothing(entrance: Entrance) -> None:
-    entrance.health.is_ready = True
+async def test_a_cross_site_form_publishes_nothing(front_end: FrontEnd) -> None:
+    front_end.health.is_ready = True
     headers = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n"
-    told = entrance.http_client().asks("/topics/a/messages", "POST", headers, b"x").answer()
-    assert (told.status, told.code) == (403, "cross_origin")
-    assert entrance.built[0].requests == []
+    response = front_end.http_client().asks("/topics/a/messages", "POST", headers, b"x").answer()
+    assert (response.status, response.code) == (403, "cross_origin")
+    assert front_end.built[0].requests == []
 
 
-async def test_a_frame_on_the_page_of_another_leases_nothing(entrance: Entrance) -> None:
-    entrance.health.is_ready = True
+async def test_a_cross_site_frame_leases_nothing(front_end: FrontEnd) -> None:
+    front_end.health.is_ready = True
     headers = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n"
-    told = entrance.http_client().asks("/subscriptions/s/messages?lease=12h", headers=headers).answer()
-    assert (told.status, told.code) == (403, "cross_origin")
-    assert entrance.built == []
+    response = front_end.http_client().asks("/subscriptions/s/messages?lease=12h", headers=headers).answer()
+    assert (response.status, response.code) == (403, "cross_origin")
+    assert front_end.built == []

@@ -1,4 +1,4 @@
-"""A client in the broker's process gets what it would get over TCP, in the same order, and leaves nothing behind."""
+"""An in-process client gets the same responses as over TCP, in the same order."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def produce_request(*values: bytes) -> ProduceRequest:
 
 
 async def a_day_in_the_life(cluster: Cluster) -> list[Any]:
-    """A bit of everything that doors ask; what was seen, without what is made up."""
+    """Send requests of all kinds; return the responses without random values."""
     seen: list[Any] = []
     admin, subscriptions = TopicAdmin(cluster), SubscriptionAdmin(cluster)
     await admin.create(NewTopic("orders", 2, configs={"retention.ms": "86400000"}))
@@ -114,7 +114,7 @@ async def a_day_in_the_life(cluster: Cluster) -> list[Any]:
     return seen
 
 
-def test_the_same_day_looks_the_same_over_tcp_and_in_process() -> None:
+def test_the_same_requests_have_the_same_responses_over_tcp_and_in_process() -> None:
     async def over_tcp(world: World) -> list[Any]:
         await start_broker(world)
         async with client(world, ADDRESS.host) as cluster:
@@ -136,7 +136,7 @@ def test_other_brokers_are_called_by_tcp() -> None:
     async def scenario(world: World) -> None:
         broker = await start_broker(world)
         elsewhere = within(world, broker.handlers)
-        elsewhere._here = lambda: ("other", 9092)
+        elsewhere._local_address = lambda: ("other", 9092)
         transport = await elsewhere.dial(*ADDRESS, 1.0)
         assert not isinstance(transport, InProcessTransport)
         answer = await transport.call(METADATA, 12, MetadataRequest(topics=None), 1.0)
@@ -146,7 +146,7 @@ def test_other_brokers_are_called_by_tcp() -> None:
     in_world(scenario)
 
 
-def test_what_is_told_is_not_the_brokers_own() -> None:
+def test_responses_are_not_objects_of_the_broker() -> None:
     async def scenario(world: World) -> None:
         broker = await start_broker(world)
         async with inside(world, broker) as cluster:
@@ -159,7 +159,7 @@ def test_what_is_told_is_not_the_brokers_own() -> None:
     in_world(scenario)
 
 
-def test_records_that_may_not_be_written_to_are_copied() -> None:
+def test_read_only_records_are_copied() -> None:
     async def scenario(world: World) -> None:
         broker = await start_broker(world)
         async with inside(world, broker) as cluster:
@@ -177,7 +177,7 @@ def test_records_that_may_not_be_written_to_are_copied() -> None:
 
 
 @pytest.mark.parametrize("value_bytes", [100, 600_000])
-def test_records_are_read_whether_they_are_few_or_many(value_bytes: int) -> None:
+def test_small_and_large_slices_of_records_are_read(value_bytes: int) -> None:
     async def scenario(world: World) -> None:
         world.host(ADDRESS.host).disk.cold_chance = 0.5
         broker = await start_broker(world)
@@ -233,7 +233,7 @@ def test_requests_start_in_the_order_of_the_calls_and_outside_of_their_task() ->
     in_world(scenario)
 
 
-def test_a_handler_that_holds_the_order_is_waited_for() -> None:
+def test_later_requests_wait_for_a_handler_that_delays_them() -> None:
     async def scenario(world: World) -> None:
         order: list[str] = []
 
@@ -257,7 +257,7 @@ def test_a_handler_that_holds_the_order_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("key", "is_read_only"), [(FETCH, True), (PRODUCE, False)])
-def test_whoever_stops_waiting_cancels_only_what_reads(key: int, is_read_only: bool) -> None:
+def test_a_cancelled_call_cancels_only_read_only_requests(key: int, is_read_only: bool) -> None:
     async def scenario(world: World) -> None:
         ends: list[str] = []
 
@@ -286,7 +286,7 @@ def test_whoever_stops_waiting_cancels_only_what_reads(key: int, is_read_only: b
     in_world(scenario)
 
 
-def test_closing_ends_what_waits_and_says_farewell() -> None:
+def test_close_fails_pending_calls_and_runs_close_callbacks() -> None:
     async def scenario(world: World) -> None:
         said: list[str] = []
 
@@ -312,7 +312,7 @@ def test_closing_ends_what_waits_and_says_farewell() -> None:
     in_world(scenario)
 
 
-def test_a_handler_with_a_bug_ends_the_call_and_no_other() -> None:
+def test_a_bug_in_a_handler_fails_only_its_call() -> None:
     async def scenario(world: World) -> None:
         async def handle(_request: Any, _context: RequestContext) -> Any:
             raise ValueError("a bug")

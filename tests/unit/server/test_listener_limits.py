@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from headrace.model.broker_configs import BrokerConfig
-from headrace.server.main import _limits
+from headrace.server.serve import _limits
 
 _DESCRIPTORS = 1 << 20
 

@@ -21,41 +21,41 @@ from headrace.server.settings import ServeSettings, is_loopback, parse_address, 
         ("broker-1.example.org:9092", ("broker-1.example.org", 9092)),
     ],
 )
-def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
+def test_addresses_are_host_and_port(text: str, address: tuple[str, int]) -> None:
     assert parse_address(text, "--kafka") == address
 
 
 @pytest.mark.parametrize(
     "text", ["", "9092", ":9092", "localhost", "localhost:", "localhost:x", "host:65536", "[::1]", "host:-1", "host:²"]
 )
-def test_anything_else_is_refused_by_the_name_of_its_option(text: str) -> None:
+def test_invalid_addresses_are_rejected_with_the_name_of_the_option(text: str) -> None:
     with pytest.raises(InvalidConfig, match="--kafka must be HOST:PORT"):
         parse_address(text, "--kafka")
 
 
-def test_only_this_host_counts_as_loopback() -> None:
+def test_only_addresses_of_this_host_are_loopback() -> None:
     assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.8.9.10", "::1"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "192.168.0.1", "example.org", "localhost.example.org"]))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_nobody_is_told_to_connect_to_no_address(host: str) -> None:
+def test_wildcard_addresses_cannot_be_advertised(host: str) -> None:
     with pytest.raises(InvalidConfig, match="not an address that clients can connect to"):
         ServeSettings(advertised=(host, 9092), insecure=True).check()
 
 
-def test_the_default_is_safe() -> None:
+def test_the_default_settings_are_safe() -> None:
     ServeSettings().check()
 
 
 @pytest.mark.parametrize("option", ["kafka", "http"])
-def test_listening_to_other_hosts_must_be_asked_for(option: str) -> None:
+def test_listening_for_other_hosts_must_be_explicit(option: str) -> None:
     with pytest.raises(InvalidConfig, match=rf"--{option} 0.0.0.0 .* --insecure"):
         ServeSettings(**{option: ("0.0.0.0", 1)}).check()  # type: ignore[arg-type]
     ServeSettings(**{option: ("0.0.0.0", 1)}, insecure=True).check()  # type: ignore[arg-type]
 
 
-def test_http_may_listen_to_other_hosts_with_tls_and_tokens() -> None:
+def test_http_may_listen_for_other_hosts_with_tls_and_tokens() -> None:
     safe = ServeSettings(http=("0.0.0.0", 1), http_tls=("cert", "key"), auth=True)
     safe.check()
     with pytest.raises(InvalidConfig, match="without TLS; specify --auth"):
@@ -68,7 +68,7 @@ def test_http_may_listen_to_other_hosts_with_tls_and_tokens() -> None:
         msgspec.structs.replace(safe, kafka=("0.0.0.0", 1)).check()
 
 
-def test_a_certificate_and_its_key_go_together() -> None:
+def test_certificate_and_key_require_each_other() -> None:
     assert tls_files("cert", "key") == ("cert", "key")
     assert tls_files(None, None) is None
     for pair in (("cert", None), (None, "key")):
@@ -82,7 +82,7 @@ def write(folder: Path, content: bytes) -> str:
     return str(path)
 
 
-def test_a_config_file_holds_kafkas_names_dotted_quoted_or_nested(tmp_path: Path) -> None:
+def test_a_config_file_has_kafkas_names_dotted_quoted_or_nested(tmp_path: Path) -> None:
     content = b"""
 [broker]
 "num.partitions" = 4
@@ -112,12 +112,12 @@ def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
         (b"[broker]\nx = 2020-01-01\n", "Invalid value"),
     ],
 )
-def test_what_is_wrong_with_a_config_file_is_said(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_an_invalid_config_file_is_rejected_with_the_reason(tmp_path: Path, content: bytes, complaint: str) -> None:
     with pytest.raises(InvalidConfig, match=complaint):
         read_config_file(write(tmp_path, content))
 
 
-def test_a_file_that_is_missing_or_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_config_file_or_a_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"cannot read .*no-such\.toml: No such file"):
         read_config_file(str(tmp_path / "no-such.toml"))
     with pytest.raises(InvalidConfig, match=r"cannot read .*: Is a directory"):

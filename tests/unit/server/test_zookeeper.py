@@ -1,4 +1,4 @@
-"""What `headrace zookeeper` refuses, and what it writes for its servers; that they run is an integration test."""
+"""The options that `headrace zookeeper` rejects, and the files that it writes; an integration test runs servers."""
 
 from __future__ import annotations
 
@@ -32,28 +32,26 @@ def config_of(data: Path, number: int) -> dict[str, str]:
         (ZooKeeperSettings("d", ("127.0.0.1", 2181), 2), "must be odd"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: ZooKeeperSettings, why: str) -> None:
+def test_invalid_settings_are_rejected(settings: ZooKeeperSettings, why: str) -> None:
     with pytest.raises(InvalidConfig, match=why):
         settings.check()
 
 
-def test_other_hosts_are_let_in_when_it_is_said() -> None:
+def test_other_hosts_are_allowed_explicitly() -> None:
     ZooKeeperSettings("d", ("0.0.0.0", 2181), insecure=True).check()
 
 
-def test_a_single_server_knows_of_no_others(tmp_path: Path, port: int) -> None:
+def test_a_single_server_has_no_peers(tmp_path: Path, port: int) -> None:
     (node,) = prepare_ensemble(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
-    assert node.shown == f"127.0.0.1:{port}"
+    assert node.client_address == f"127.0.0.1:{port}"
     config = config_of(tmp_path, 1)
     assert config["clientPort"] == str(port)
     assert config["dataDir"] == str(tmp_path / "node-1")
     assert not any(name.startswith("server.") for name in config)
 
 
-def test_an_ensemble_keeps_the_ports_that_were_chosen_for_it(
-    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zookeeper, "check_address_free", lambda _: None)  # the ports in a row may be somebody's
+def test_an_ensemble_keeps_its_chosen_ports(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper, "check_address_free", lambda _: None)  # another process may use the next ports
     settings = ZooKeeperSettings(str(tmp_path), ("127.0.0.1", min(port, 60_000)), 3)
     first = [node.address for node in prepare_ensemble(settings)]
     configs = [config_of(tmp_path, number) for number in (1, 2, 3)]
@@ -66,19 +64,19 @@ def test_an_ensemble_keeps_the_ports_that_were_chosen_for_it(
     assert [config_of(tmp_path, number) for number in (1, 2, 3)] == configs
 
 
-def test_a_folder_of_three_is_not_run_as_one(tmp_path: Path, port: int) -> None:
+def test_the_folder_of_an_ensemble_is_not_started_as_a_single_server(tmp_path: Path, port: int) -> None:
     (tmp_path / "ensemble.json").write_text("[[1,2],[3,4],[5,6]]")
     with pytest.raises(InvalidConfig, match="use --nodes 3"):
         prepare_ensemble(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
 
 
-def test_a_list_of_ports_that_cannot_be_read_is_named(tmp_path: Path, port: int) -> None:
+def test_an_unreadable_port_file_is_reported(tmp_path: Path, port: int) -> None:
     (tmp_path / "ensemble.json").write_text("{nonsense")
     with pytest.raises(InvalidConfig, match=r"cannot read .*ensemble\.json"):
         prepare_ensemble(ZooKeeperSettings(str(tmp_path), ("127.0.0.1", port)))
 
 
-def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_a_used_port_is_rejected_before_any_server_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with pytest.raises(InvalidConfig, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
@@ -86,7 +84,9 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) 
     assert not (tmp_path / "node-1").exists()
 
 
-def test_without_java_or_the_jars_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_or_the_jars_the_error_names_the_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(zookeeper, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -96,7 +96,7 @@ def test_without_java_or_the_jars_it_says_what_to_install(tmp_path: Path, monkey
         find_jars()
 
 
-def test_a_java_of_the_system_is_used_when_there_is_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_system_java_is_used_if_there_is_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("home/bin", "path"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "java").touch(mode=0o755)

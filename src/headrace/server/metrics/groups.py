@@ -130,8 +130,8 @@ async def _end_offsets(broker: Broker, places: Collection[TopicPartition]) -> di
     if requested:
         await switch_to_task()
         async with asyncio.TaskGroup() as tasks:
-            for node_id, some in requested.items():
-                tasks.create_task(_request_end_offsets(broker, node_id, some, ends))
+            for node_id, partitions_of_leader in requested.items():
+                tasks.create_task(_request_end_offsets(broker, node_id, partitions_of_leader, ends))
     return ends
 
 
@@ -147,12 +147,12 @@ async def _request_end_offsets(
         timeout_ms=int(_RESPONSE_SECONDS * 1000),
     )
     try:
-        answer: ListOffsetsResponse = await broker.cluster.peers.call(
+        response: ListOffsetsResponse = await broker.cluster.peers.call(
             node_id, request, timeout_seconds=_RESPONSE_SECONDS, connection_key=_CONNECTION_KEY
         )
     except (HeadraceError, OSError):
         return  # the metrics of that broker, or their absence, show the problem
-    for told in answer.topics:
-        for one in told.partitions:
+    for found in response.topics:
+        for one in found.partitions:
             if not one.error_code:
-                ends[told.name, one.partition_index] = one.offset
+                ends[found.name, one.partition_index] = one.offset

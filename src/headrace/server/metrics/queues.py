@@ -1,4 +1,4 @@
-"""Metrics of subscriptions: backlog, outcomes of messages, and latencies.
+"""Metrics of queues: backlog, settlements and latencies of subscriptions; delayed messages and how late they are.
 
 All values cover the partitions that this broker leads; the sum over all brokers is that of the subscription. Above a
 limit of subscriptions there is one sample per topic, `subscription="all"`, and no histograms.
@@ -16,7 +16,8 @@ from headrace.machines.queues.leases import UNKNOWN
 from headrace.machines.queues.subscription_stats import SubscriptionStats
 from headrace.machines.queues.subscription_values import SubscriptionCounts
 from headrace.model.errors import HeadraceError
-from headrace.model.names import ACKS_PREFIX
+from headrace.model.names import ACKS_PREFIX, DELAYED_PREFIX
+from headrace.runtime.clock import Clock
 from headrace.runtime.tasks import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.topics import ALL
@@ -69,17 +70,17 @@ async def collect_queue_stats(
 ) -> Sequence[QueueStats]:
     queues: list[QueueStats] = []
     oldest.begin()
-    for led in list(broker.subscriptions):
-        topic, index = led.place[0].removeprefix(ACKS_PREFIX), led.place[1]
-        for name in list(led):
+    for shard in list(broker.subscriptions):
+        topic, index = shard.place[0].removeprefix(ACKS_PREFIX), shard.place[1]
+        for name in list(shard):
             await yield_turn()
             try:
-                (described,) = led.describe([name])
-                stats, partition = led.find(name).stats, led.source()
+                (described,) = shard.describe([name])
+                stats, partition = shard.find(name).stats, shard.source()
             except (HeadraceError, ValueError):
                 continue  # deleted, moved to another broker, or its new leader does not know the high watermark yet
             _, floor, end, counts = described
-            oldest_ms = await oldest.look(partition, name, floor, end) if counts.backlog else None
+            oldest_ms = await oldest.publish_time_ms(partition, name, floor, end) if counts.backlog else None
             queues.append(QueueStats(name, topic, index, floor, counts, oldest_ms, stats))
     return queues
 
@@ -97,12 +98,12 @@ async def add_queues(out: Exposition, queues: Iterable[QueueStats], now_ms: int,
         await yield_turn()
         label = format_labels(subscription=subscription, topic=topic)
         _add_messages(out, some, now_ms, subscription, topic)
-        tallies = list({id(queue.stats): queue.stats for queue in some}.values())
+        stats_of_topic = list({id(queue.stats): queue.stats for queue in some}.values())
         for name, field in _COUNTERS:
-            out.add(name, sum(getattr(stats, field) for stats in tallies), label)
-        if len(tallies) == 1:
+            out.add(name, sum(getattr(stats, field) for stats in stats_of_topic), label)
+        if len(stats_of_topic) == 1:
             for name, field in _HISTOGRAMS:
-                out.add_histogram(name, getattr(tallies[0], field), label)
+                out.add_histogram(name, getattr(stats_of_topic[0], field), label)
 
 
 def _add_messages(out: Exposition, queues: Sequence[QueueStats], now_ms: int, subscription: str, topic: str) -> None:
@@ -122,37 +123,57 @@ class OldestMessages:
     """Caches the publish times of the oldest unsettled messages until the subscription advances."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Partition, str], tuple[int, int]] = {}
-        self._before = self._known
+        self._cached: dict[tuple[Partition, str], tuple[int, int]] = {}
+        self._before = self._cached
         self._cold_reads = 0
 
     def begin(self) -> None:
         """Start a new scrape: entries that it does not request are dropped at the start of the next one."""
-        self._before, self._known = self._known, {}
+        self._before, self._cached = self._cached, {}
         self._cold_reads = 0
 
-    async def look(self, partition: Partition, subscription: str, floor: int, end: int) -> int | None:
+    async def publish_time_ms(self, partition: Partition, subscription: str, floor: int, end: int) -> int | None:
         """Return the publish time in milliseconds, or None if it is unknown now."""
-        known = self._before.get((partition, subscription))
-        if known is None or known[0] != floor:
-            found = await self._read(partition, floor, end)
-            known = None if found is None else (floor, found)
-        if known is None:
+        cached = self._before.get((partition, subscription))
+        if cached is None or cached[0] != floor:
+            publish_ms = await self._read(partition, floor, end)
+            cached = None if publish_ms is None else (floor, publish_ms)
+        if cached is None:
             return None
-        self._known[partition, subscription] = known
-        return known[1]
+        self._cached[partition, subscription] = cached
+        return cached[1]
 
     async def _read(self, partition: Partition, floor: int, end: int) -> int | None:
         try:
             piece = partition.read(floor, _ONE_BATCH, end)
             if isinstance(piece, LogSlice):
-                found = newest_publish_time_ms(piece)
+                publish_ms = newest_publish_time_ms(piece)
                 piece.release()
             else:
                 self._cold_reads += 1
                 if self._cold_reads > _COLD_READS_MAX:
                     return None
-                found = newest_publish_time_ms(await piece.load())
+                publish_ms = newest_publish_time_ms(await piece.load())
         except (HeadraceError, OSError):
             return None
-        return None if found == UNKNOWN else found
+        return None if publish_ms == UNKNOWN else publish_ms
+
+
+async def add_delays(out: Exposition, broker: Broker, clock: Clock, yield_turn: CooperativeYield) -> None:
+    waiting: dict[str, int] = {}
+    overdue_ms: dict[str, int] = {}
+    now_ms = clock.now_ms()
+    for shard in list(broker.delayed):
+        await yield_turn()
+        topic = shard.partition.topic.removeprefix(DELAYED_PREFIX)
+        waiting[topic] = waiting.get(topic, 0) + len(shard.delays)
+        first_ms = shard.delays.first_ms()
+        late_ms = 0 if first_ms is None else max(now_ms - first_ms, 0)
+        overdue_ms[topic] = max(overdue_ms.get(topic, 0), late_ms)
+    for topic, count in waiting.items():
+        label = format_labels(topic=topic)
+        counts = broker.delayed.counts[topic]
+        out.add("headrace_delayed_messages", count, label)
+        out.add("headrace_delayed_overdue_seconds", overdue_ms[topic] / 1000, label)
+        out.add("headrace_delayed_released_total", counts.released, label)
+        out.add_histogram("headrace_delayed_late_seconds", counts.late_seconds, label)

@@ -36,7 +36,7 @@ _COUNTERS = (
 
 class PartitionStats(NamedTuple):
     """The state of one partition that this broker leads, or the sum of several, whose partition number is meaningless.
-    `is_short` means that too few replicas are in sync for acks=all."""
+    `is_under_min_isr` means that too few replicas are in sync for acks=all."""
 
     partition: int
     end: int
@@ -44,7 +44,7 @@ class PartitionStats(NamedTuple):
     replicas: int
     in_sync: int
     is_behind: int
-    is_short: int
+    is_under_min_isr: int
     is_preferred: int
     size_bytes: int
 
@@ -59,39 +59,39 @@ def add_cluster(out: Exposition, broker: Broker) -> None:
 
 async def add_topics(out: Exposition, broker: Broker, yield_turn: CooperativeYield) -> None:
     topics = [(topic, await _partition_stats(topic, yield_turn)) for topic in list(broker.catalogue)]
-    whole = _sum_of(_sum_of(stands) for _, stands in topics)
+    total = _sum_of(_sum_of(stats) for _, stats in topics)
     replicas = sum(len(topic.replicas) for topic, _ in topics)
     out.add("kafka_server_replicamanager_partitioncount", replicas)
-    out.add("kafka_server_replicamanager_leadercount", sum(len(stands) for _, stands in topics))
-    out.add("kafka_server_replicamanager_underreplicatedpartitions", whole.is_behind)
-    out.add("kafka_server_replicamanager_underminisrpartitioncount", whole.is_short)
+    out.add("kafka_server_replicamanager_leadercount", sum(len(stats) for _, stats in topics))
+    out.add("kafka_server_replicamanager_underreplicatedpartitions", total.is_behind)
+    out.add("kafka_server_replicamanager_underminisrpartitioncount", total.is_under_min_isr)
     out.add("kafka_server_replicamanager_isrshrinks_total", sum(topic.counts.in_sync_lost for topic, _ in topics))
     out.add("kafka_server_replicamanager_isrexpands_total", sum(topic.counts.in_sync_gained for topic, _ in topics))
     out.add("kafka_controller_kafkacontroller_offlinepartitionscount", await _count_offline(broker, yield_turn))
     if len(topics) > SERIES_MAX:
-        await _add_all_topics(out, [topic for topic, _ in topics], whole, yield_turn)
+        await _add_all_topics(out, [topic for topic, _ in topics], total, yield_turn)
         return
     node_id = broker.identity.node_id
-    for topic, stands in topics:
+    for topic, stats in topics:
         await yield_turn()
         label = format_labels(topic=topic.name)
         _add_counts(out, topic.counts, label)
         out.add("kafka_topic_partitions", topic.partition_count, label)
         if replicas > SERIES_MAX:
-            _add_partition_stats(out, _sum_of(stands), format_labels(topic=topic.name, partition=ALL))
+            _add_partition_stats(out, _sum_of(stats), format_labels(topic=topic.name, partition=ALL))
         else:
-            _add_partitions(out, topic, stands, node_id)
+            _add_partitions(out, topic, stats, node_id)
         _add_dead_letters(out, topic)
 
 
 async def _partition_stats(topic: Topic, yield_turn: CooperativeYield) -> list[PartitionStats]:
     """Return the states of the partitions that this broker leads."""
-    stands = []
+    stats = []
     for partition in list(topic.led.values()):
         await yield_turn()
         if partition.in_sync is not None:  # else the leadership has just ended
-            stands.append(_stats_of(partition, partition.in_sync))
-    return stands
+            stats.append(_stats_of(partition, partition.in_sync))
+    return stats
 
 
 async def _count_offline(broker: Broker, yield_turn: CooperativeYield) -> int:
@@ -104,7 +104,7 @@ async def _count_offline(broker: Broker, yield_turn: CooperativeYield) -> int:
 
 
 async def _add_all_topics(
-    out: Exposition, topics: Sequence[Topic], whole: PartitionStats, yield_turn: CooperativeYield
+    out: Exposition, topics: Sequence[Topic], total: PartitionStats, yield_turn: CooperativeYield
 ) -> None:
     counts = TopicCounts()
     for topic in topics:
@@ -113,7 +113,7 @@ async def _add_all_topics(
             setattr(counts, field, getattr(counts, field) + getattr(topic.counts, field))
     _add_counts(out, counts, format_labels(topic=ALL))
     out.add("kafka_topic_partitions", sum(topic.partition_count for topic in topics), format_labels(topic=ALL))
-    _add_partition_stats(out, whole, format_labels(topic=ALL, partition=ALL))
+    _add_partition_stats(out, total, format_labels(topic=ALL, partition=ALL))
 
 
 def _add_counts(out: Exposition, counts: TopicCounts, label: str) -> None:
@@ -121,26 +121,26 @@ def _add_counts(out: Exposition, counts: TopicCounts, label: str) -> None:
         out.add(name, getattr(counts, field), label)
 
 
-def _add_partitions(out: Exposition, topic: Topic, stands: Sequence[PartitionStats], node_id: int) -> None:
-    for stand in stands:
-        where = format_labels(topic=topic.name, partition=stand.partition)
+def _add_partitions(out: Exposition, topic: Topic, stats: Sequence[PartitionStats], node_id: int) -> None:
+    for one in stats:
+        where = format_labels(topic=topic.name, partition=one.partition)
         out.add("kafka_topic_partition_leader", node_id, where)
-        _add_partition_stats(out, stand, where)
-    led = {stand.partition for stand in stands}
+        _add_partition_stats(out, one, where)
+    led = {one.partition for one in stats}
     for index, partition in topic.replicas.items():
         if index not in led:
             size_bytes = partition.log.size_bytes
             out.add("kafka_log_log_size", size_bytes, format_labels(topic=topic.name, partition=index))
 
 
-def _add_partition_stats(out: Exposition, stand: PartitionStats, where: str) -> None:
-    out.add("kafka_topic_partition_current_offset", stand.end, where)
-    out.add("kafka_topic_partition_oldest_offset", stand.start, where)
-    out.add("kafka_topic_partition_replicas", stand.replicas, where)
-    out.add("kafka_topic_partition_in_sync_replica", stand.in_sync, where)
-    out.add("kafka_topic_partition_under_replicated_partition", stand.is_behind, where)
-    out.add("kafka_topic_partition_leader_is_preferred", stand.is_preferred, where)
-    out.add("kafka_log_log_size", stand.size_bytes, where)
+def _add_partition_stats(out: Exposition, stats: PartitionStats, where: str) -> None:
+    out.add("kafka_topic_partition_current_offset", stats.end, where)
+    out.add("kafka_topic_partition_oldest_offset", stats.start, where)
+    out.add("kafka_topic_partition_replicas", stats.replicas, where)
+    out.add("kafka_topic_partition_in_sync_replica", stats.in_sync, where)
+    out.add("kafka_topic_partition_under_replicated_partition", stats.is_behind, where)
+    out.add("kafka_topic_partition_leader_is_preferred", stats.is_preferred, where)
+    out.add("kafka_log_log_size", stats.size_bytes, where)
 
 
 def _add_dead_letters(out: Exposition, topic: Topic) -> None:
@@ -159,11 +159,11 @@ def _stats_of(partition: Partition, in_sync: IsrState) -> PartitionStats:
         replicas=len(replicas),
         in_sync=len(isr),
         is_behind=int(len(isr) < len(replicas)),
-        is_short=int(not in_sync.has_min_isr(min(partition.config.min_insync_replicas, len(replicas)))),
+        is_under_min_isr=int(not in_sync.has_min_isr(min(partition.config.min_insync_replicas, len(replicas)))),
         is_preferred=int(replicas[0] == in_sync.record.leader),
         size_bytes=partition.log.size_bytes,
     )
 
 
-def _sum_of(stands: Iterable[PartitionStats]) -> PartitionStats:
-    return PartitionStats(*(sum(numbers) for numbers in zip((0,) * len(PartitionStats._fields), *stands, strict=True)))
+def _sum_of(stats: Iterable[PartitionStats]) -> PartitionStats:
+    return PartitionStats(*(sum(numbers) for numbers in zip((0,) * len(PartitionStats._fields), *stats, strict=True)))

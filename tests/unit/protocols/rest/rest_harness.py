@@ -16,7 +16,7 @@ from headrace.http.problems import Problem
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.protocols.rest.application import RestApplication
 from headrace.runtime.tasks import Supervisor
-from headrace.server.rest import build_rest
+from headrace.server.rest_builder import build_rest
 from headrace.testkit.registry import SimRegistry
 from headrace.testkit.world import SimHost, World
 

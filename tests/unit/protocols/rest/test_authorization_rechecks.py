@@ -21,8 +21,7 @@ from headrace.http.message import Response, StreamedResponse, WebSocket, WebSock
 from headrace.protocols.health.pages import HealthPages
 from headrace.protocols.rest.authorization import AllowAllAuthorizer, TokenAuthorizer
 from headrace.protocols.rest.authorization_rechecks import with_authorization_rechecks
-from headrace.server.broker_health import BrokerHealth
-from headrace.server.gateway_application import GatewayApplication
+from headrace.server.gateway import BrokerHealth, GatewayApplication
 from headrace.server.http_server import ClosableApplication, LazyApplication
 from headrace.testkit.world import World
 
@@ -229,7 +228,7 @@ def test_a_long_poll_returns_no_messages_after_its_token_was_revoked() -> None:
 def test_a_body_completed_after_the_token_was_revoked_stores_nothing() -> None:
     async def scenario(harness: RestHarness) -> None:
         reach = BrokerHealth(harness.cluster)
-        await reach.look()
+        await reach.probe()
         gateway = GatewayApplication(harness.application, reach)
         applications: tuple[ClosableApplication, ...] = (harness.application, gateway)
         operator = await harness.token("manage:*")

@@ -17,7 +17,7 @@ from headrace.client.queues.request_reply import Responder
 from headrace.model.ids import message_id_from_text
 from headrace.protocols.rest.bodies import time_ms
 from headrace.runtime import tasks as cooperative_yield
-from headrace.server.rest import build_rest
+from headrace.server.rest_builder import build_rest
 from headrace.wire.apis import PRODUCE
 
 

@@ -1,4 +1,4 @@
-"""A strict reader of Prometheus' text format, written from its rules and not from our writer; and brokers to scrape."""
+"""A strict parser of the Prometheus text format, written independently of the writer, and brokers to scrape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KINDS = frozenset({"counter", "gauge", "histogram"})
 
 
 class MetricsPage:
-    """All that a page says. Making one fails where the page breaks a rule."""
+    """A parsed page; the constructor fails if the page violates the format."""
 
     def __init__(self, text: str) -> None:
         self.samples: Samples = {}
@@ -55,13 +55,13 @@ class MetricsPage:
         assert match, line
         what, name, text = match.groups()
         if what == "HELP":
-            assert name not in self.helps, f"{name} stands in two places"
+            assert name not in self.helps, f"{name} stats in two places"
             assert not re.search(r"\\[^\\n]", text), "in a help only backslashes and ends of lines are escaped"
             self.helps[name] = text
         else:
             assert text in _KINDS
             assert name in self.helps, f"{name} has no help before its type"
-            assert name not in self.kinds, f"{name} stands in two places"
+            assert name not in self.kinds, f"{name} stats in two places"
             self.kinds[name] = text
             self._family = name
 
@@ -71,12 +71,12 @@ class MetricsPage:
         name, text, number = match.groups()
         kind = self.kinds[self._family]
         base = re.sub("_(bucket|sum|count)$", "", name) if kind == "histogram" else name
-        assert base == self._family, f"{name} stands among {self._family}"
+        assert base == self._family, f"{name} stats among {self._family}"
         found = _LABEL.findall(text or "")
         assert _LABEL.sub("", text or "") == "", text
-        assert len({label for label, _ in found}) == len(found), f"a label stands twice in {line}"
+        assert len({label for label, _ in found}) == len(found), f"a label stats twice in {line}"
         key = name, frozenset((label, _unescaped(value)) for label, value in found)
-        assert key not in self.samples, f"{line} stands there twice"
+        assert key not in self.samples, f"{line} stats there twice"
         value = self.samples[key] = float(number)
         assert math.isfinite(value), line
         if kind == "counter":
@@ -104,8 +104,8 @@ def _unescaped(text: str) -> str:
 
 def metrics_of(simulated_broker: SimulatedBroker | SimulatedClusterBroker) -> BrokerMetrics:
     broker, host = simulated_broker.broker, simulated_broker.host
-    door = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
-    return BrokerMetrics(broker, door, host.clock)
+    kafka_server = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
+    return BrokerMetrics(broker, kafka_server, host.clock)
 
 
 async def scrape(simulated_broker: SimulatedBroker | SimulatedClusterBroker) -> MetricsPage:

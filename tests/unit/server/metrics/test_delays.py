@@ -1,4 +1,4 @@
-"""Delayed messages, as they are told."""
+"""Metrics of delayed messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.unit.server.metrics.metrics_page import scrape, with_simulated_broker
 
 
 @with_simulated_broker
-async def test_what_waits_and_what_came_is_told(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_and_released_messages_are_counted(simulated_broker: SimulatedBroker) -> None:
     await make(simulated_broker)
     soon, later = now_ms(simulated_broker) + 10_000, now_ms(simulated_broker) + 3_600_000
     await delay(simulated_broker, *(message(simulated_broker, b"soon", deliver_at=str(soon)) for _ in range(3)))
@@ -27,7 +27,7 @@ async def test_what_waits_and_what_came_is_told(simulated_broker: SimulatedBroke
 
 
 @with_simulated_broker
-async def test_what_should_have_come_is_overdue(simulated_broker: SimulatedBroker) -> None:
+async def test_due_messages_that_are_not_released_are_overdue(simulated_broker: SimulatedBroker) -> None:
     await make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"soon", deliver_at=str(now_ms(simulated_broker) + 10_000)))
     await simulated_broker.pass_time(1)

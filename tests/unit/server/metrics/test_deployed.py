@@ -1,4 +1,4 @@
-"""What we ship for Prometheus and Grafana, and what others ship for kafka_exporter, asks for names that exist."""
+"""The dashboard and alerts that we ship, and those for kafka_exporter, use existing metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.server.metrics.families import FAMILIES
+from headrace.server.metrics.exposition import FAMILIES
 
 DEPLOY = Path(__file__).parents[4] / "deploy"
 
@@ -57,7 +57,7 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def test_every_name_of_the_dashboard_exists() -> None:
+def test_every_metric_of_the_dashboard_exists() -> None:
     board = dashboard()
     panels = [panel for panel in board["panels"] if panel["type"] != "row"]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]]
@@ -67,7 +67,7 @@ def test_every_name_of_the_dashboard_exists() -> None:
     assert set().union(*map(names_in, expressions)) <= FAMILIES.keys()
 
 
-def test_panels_do_not_lie_on_each_other() -> None:
+def test_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in dashboard()["panels"]:
         at = panel["gridPos"]
@@ -79,7 +79,7 @@ def test_panels_do_not_lie_on_each_other() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_every_name_of_the_alerts_exists() -> None:
+def test_every_metric_of_the_alerts_exists() -> None:
     rules = alerts()
     assert len({rule["alert"] for rule in rules}) == len(rules)
     for rule in rules:
@@ -90,7 +90,7 @@ def test_every_name_of_the_alerts_exists() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
 
 
-def test_what_is_worth_an_alert_has_one() -> None:
+def test_important_conditions_have_an_alert() -> None:
     names = set().union(*(names_in(rule["expr"]) for rule in alerts()))
     assert names >= {
         "headrace_disk_free_bytes",
@@ -102,5 +102,5 @@ def test_what_is_worth_an_alert_has_one() -> None:
 
 
 @pytest.mark.parametrize("name", [*DASHBOARD_7589, *KAFKA_EXPORTER])
-def test_what_kafka_exporter_tells_is_told(name: str) -> None:
+def test_metrics_of_kafka_exporter_exist(name: str) -> None:
     assert name in FAMILIES

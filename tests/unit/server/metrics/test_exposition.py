@@ -1,4 +1,4 @@
-"""The text format: it can be read by its rules, whatever topics and groups are called."""
+"""The text format can be parsed with any names of topics and groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read(out: Exposition) -> MetricsPage:
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.text(st.characters(codec="utf-8"))), unique=True))
-def test_lines_of_a_family_stand_together_and_labels_come_back(added: list[tuple[str, str]]) -> None:
+def test_samples_of_a_family_are_adjacent_and_labels_round_trip(added: list[tuple[str, str]]) -> None:
     out = Exposition()
     out.add("headrace_uptime_seconds", 1.5)
     for number, (name, label) in enumerate(added):
@@ -29,7 +29,7 @@ def test_lines_of_a_family_stand_together_and_labels_come_back(added: list[tuple
         assert page.value(name, consumergroup=label, topic="t") == number
 
 
-def test_a_histogram_tells_what_was_observed() -> None:
+def test_a_histogram_reports_its_observations() -> None:
     histogram = Histogram()
     for seconds in (0.00005, 0.002, 0.002, 100.0):
         histogram.observe(seconds)
@@ -46,7 +46,7 @@ def test_a_histogram_tells_what_was_observed() -> None:
     assert page.value(f"{name}_bucket", api="Produce", le="+Inf") == 4
 
 
-def test_what_is_in_no_table_cannot_be_told() -> None:
+def test_only_families_of_the_table_can_be_added() -> None:
     with pytest.raises(KeyError):
         Exposition().add("headrace_made_up", 1)
 
@@ -67,6 +67,6 @@ def test_what_is_in_no_table_cannot_be_told() -> None:
         '# HELP a b\n# TYPE a histogram\na_bucket{le="1"} 1\na_sum 1\na_count 1\n',
     ],
 )
-def test_the_reader_is_strict(text: str) -> None:
+def test_the_parser_of_the_tests_is_strict(text: str) -> None:
     with pytest.raises((AssertionError, KeyError)):
         MetricsPage(text)

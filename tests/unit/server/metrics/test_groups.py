@@ -1,4 +1,4 @@
-"""Groups of all three kinds, as kafka_exporter would tell them."""
+"""Metrics of classic, consumer and share groups, as kafka_exporter reports them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.server.metrics import groups
 PREFIX = "kafka_consumergroup_"
 
 
-def told(page: MetricsPage, name: str, group: str, topic: str = "t", partition: int | str = 0) -> float:
+def metric(page: MetricsPage, name: str, group: str, topic: str = "t", partition: int | str = 0) -> float:
     return page.value(PREFIX + name, consumergroup=group, topic=topic, partition=partition)
 
 
@@ -33,14 +33,14 @@ async def test_a_classic_group_has_members_and_lag(simulated_broker: SimulatedBr
     await member.commit(1)
     page = await scrape(simulated_broker)
     assert page.value(f"{PREFIX}members", consumergroup="readers") == 1
-    assert told(page, "current_offset", "readers") == 1
-    assert told(page, "lag", "readers") == 2
+    assert metric(page, "current_offset", "readers") == 1
+    assert metric(page, "lag", "readers") == 2
     assert sum_of(page, "lag", "readers") == 2
     assert sum_of(page, "current_offset", "readers") == 1
 
 
 @with_simulated_broker
-async def test_a_group_of_the_newer_protocol_does_too(simulated_broker: SimulatedBroker) -> None:
+async def test_a_consumer_group_has_members_and_lag(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a", b"b", b"c")
     members = [ConsumerMember(simulated_broker, name, "t", group="new") for name in ("m1", "m2")]
@@ -48,11 +48,11 @@ async def test_a_group_of_the_newer_protocol_does_too(simulated_broker: Simulate
     assert await members[0].commit(2) == 0
     page = await scrape(simulated_broker)
     assert page.value(f"{PREFIX}members", consumergroup="new") == 2
-    assert told(page, "lag", "new") == 1
+    assert metric(page, "lag", "new") == 1
 
 
 @with_simulated_broker
-async def test_a_share_group_does_too(simulated_broker: SimulatedBroker) -> None:
+async def test_a_share_group_has_members_and_lag(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     member = ShareMember(simulated_broker)
     await member.beat()
@@ -62,24 +62,24 @@ async def test_a_share_group_does_too(simulated_broker: SimulatedBroker) -> None
     await member.fetch(0, acks={0: [(0, 0, ACCEPT)]})
     page = await scrape(simulated_broker)
     assert page.value(f"{PREFIX}members", consumergroup="workers") == 1
-    assert told(page, "current_offset", "workers", "jobs") == 1
-    assert told(page, "lag", "workers", "jobs") == 2
+    assert metric(page, "current_offset", "workers", "jobs") == 1
+    assert metric(page, "lag", "workers", "jobs") == 2
     assert sum_of(page, "lag", "workers", "jobs") == 2
 
 
 @with_simulated_broker
-async def test_a_group_and_a_subscription_of_one_name_are_told_once(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_and_a_subscription_of_the_same_name_are_reported_once(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     member = ShareMember(simulated_broker, group="both")
     await member.fetch(0)
     await produce(simulated_broker, "jobs", b"a", b"b", b"c")
     assert await commit(simulated_broker, 2, "jobs", "both") == 0
     page = await scrape(simulated_broker)
-    assert told(page, "lag", "both", "jobs") == 1
+    assert metric(page, "lag", "both", "jobs") == 1
 
 
 @with_simulated_broker
-async def test_offsets_in_topics_that_are_gone_have_no_lag(simulated_broker: SimulatedBroker) -> None:
+async def test_offsets_of_deleted_topics_have_no_lag(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 5)
     simulated_broker.broker.catalogue.on_topic_deleted.clear()
@@ -87,11 +87,11 @@ async def test_offsets_in_topics_that_are_gone_have_no_lag(simulated_broker: Sim
     page = await scrape(simulated_broker)
     assert f"{PREFIX}lag" not in page.kinds
     assert f"{PREFIX}lag_sum" not in page.kinds
-    assert told(page, "current_offset", "readers") == 5
+    assert metric(page, "current_offset", "readers") == 5
 
 
 @with_simulated_broker
-async def test_a_group_may_be_called_anything(simulated_broker: SimulatedBroker) -> None:
+async def test_group_names_are_escaped(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     names = ['quo"te', "back\\slash", "new\nline", '"} 1\nfake_metric 2', "ü😀", "{a=b}", "\\n"]
     for name in names:
@@ -103,7 +103,7 @@ async def test_a_group_may_be_called_anything(simulated_broker: SimulatedBroker)
 
 
 @with_simulated_broker
-async def test_many_positions_are_told_per_topic(simulated_broker: SimulatedBroker) -> None:
+async def test_many_positions_are_summed_per_topic(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "SERIES_MAX", 2)
         await simulated_broker.make_topic("t")
@@ -111,13 +111,13 @@ async def test_many_positions_are_told_per_topic(simulated_broker: SimulatedBrok
         for name in ("a", "b", "c"):
             await commit(simulated_broker, 1, "t", name)
         page = await scrape(simulated_broker)
-        assert told(page, "lag", "a", partition="all") == 2
+        assert metric(page, "lag", "a", partition="all") == 2
         assert sum_of(page, "lag", "c") == 2
         assert {labels["partition"] for labels in page.labels(f"{PREFIX}lag")} == {"all"}
 
 
 @in_simulated_cluster(nodes=2, offsets_topic_num_partitions="1", offsets_topic_replication_factor="1")
-async def test_leaders_elsewhere_are_asked_how_far_their_partitions_reach(simulated_cluster: SimulatedCluster) -> None:
+async def test_end_offsets_are_requested_from_remote_leaders(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("here", (1,))
     await commit(simulated_cluster[1], 0, "here", "g")
     coordinator = simulated_cluster.leader("__consumer_offsets")
@@ -126,9 +126,9 @@ async def test_leaders_elsewhere_are_asked_how_far_their_partitions_reach(simula
     await produce(other, "there", b"a", b"b", b"c")
     await commit(coordinator, 1, "there", "g")
     page = await scrape(coordinator)
-    assert told(page, "lag", "g", "there") == 2
+    assert metric(page, "lag", "g", "there") == 2
     other.kill()
     await coordinator.pass_time(1)
     page = await scrape(coordinator)
-    assert told(page, "current_offset", "g", "there") == 1
+    assert metric(page, "current_offset", "g", "there") == 1
     assert {labels["topic"] for labels in page.labels(f"{PREFIX}lag")} <= {"here"}

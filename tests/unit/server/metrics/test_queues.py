@@ -1,4 +1,4 @@
-"""Subscriptions, as they are told: what waits, what became of the rest, and how long that took."""
+"""Metrics of subscriptions: backlog, settlements and latencies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.wire.messages.queues import SettleItem
 PREFIX = "headrace_subscription_"
 
 
-def told(page: MetricsPage, name: str, subscription: str = WORKERS, topic: str = TOPIC) -> float:
+def metric(page: MetricsPage, name: str, subscription: str = WORKERS, topic: str = TOPIC) -> float:
     return page.value(PREFIX + name, subscription=subscription, topic=topic)
 
 
@@ -49,7 +49,7 @@ async def publish(simulated_broker: SimulatedBroker, count: int, partition: int 
 
 
 @with_simulated_broker
-async def test_messages_are_told_by_how_they_stand(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_are_counted_by_delivery_state(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 10)
     member = SubscriptionMember(simulated_broker)
@@ -58,22 +58,22 @@ async def test_messages_are_told_by_how_they_stand(simulated_broker: SimulatedBr
     await member.ack(taken[1:2])
     page = await scrape(simulated_broker)
     assert by_state(page) == {"ready": 6, "leased": 2, "waiting": 1, "dying": 0}
-    assert told(page, "backlog") == 9
+    assert metric(page, "backlog") == 9
 
 
 @with_simulated_broker
-async def test_the_partitions_of_a_topic_are_told_together(simulated_broker: SimulatedBroker) -> None:
+async def test_the_partitions_of_a_topic_are_summed(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, partitions=3)
     for partition in range(3):
         await publish(simulated_broker, 5, partition)
     await SubscriptionMember(simulated_broker).lease(2, partitions=[1])
     page = await scrape(simulated_broker)
     assert by_state(page) == {"ready": 13, "leased": 2, "waiting": 0, "dying": 0}
-    assert told(page, "deliveries_total") == 2
+    assert metric(page, "deliveries_total") == 2
 
 
 @with_simulated_broker
-async def test_each_counter_moves_by_the_messages_of_a_range(simulated_broker: SimulatedBroker) -> None:
+async def test_each_counter_increases_by_the_messages_of_a_range(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_retry_backoff_ms="0")
     await publish(simulated_broker, 500)
@@ -90,25 +90,25 @@ async def test_each_counter_moves_by_the_messages_of_a_range(simulated_broker: S
     answer = await member.settle_items(items, epoch=epoch)
     assert [refused.index for refused in answer.refused] == [4]
     page = await scrape(simulated_broker)
-    assert told(page, "deliveries_total") == 500
-    assert told(page, "redeliveries_total") == 0
-    assert told(page, "acks_total") == 100
-    assert told(page, "nacks_total") == 30
-    assert told(page, "rejects_total") == 7
-    assert told(page, "extends_total") == 13
-    assert told(page, "settles_refused_total") == 1
+    assert metric(page, "deliveries_total") == 500
+    assert metric(page, "redeliveries_total") == 0
+    assert metric(page, "acks_total") == 100
+    assert metric(page, "nacks_total") == 30
+    assert metric(page, "rejects_total") == 7
+    assert metric(page, "extends_total") == 13
+    assert metric(page, "settles_refused_total") == 1
     await simulated_broker.pass_time(31)  # what was not extended comes back
     assert len(await member.lease(500)) == 30 + 350
     page = await scrape(simulated_broker)
-    assert told(page, "leases_expired_total") == 350
-    assert told(page, "deliveries_total") == 880
-    assert told(page, "redeliveries_total") == 380
-    assert told(page, "dead_letters_total") == 7
+    assert metric(page, "leases_expired_total") == 350
+    assert metric(page, "deliveries_total") == 880
+    assert metric(page, "redeliveries_total") == 380
+    assert metric(page, "dead_letters_total") == 7
     assert page.value("headrace_dead_letters", topic=TOPIC) == 7
 
 
 @with_simulated_broker
-async def test_messages_that_are_given_up_without_a_dead_letter_are_counted(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_discarded_without_a_dead_letter_are_counted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_dead_letters_enable="false", share_delivery_count_limit="2")
     await publish(simulated_broker, 3)
@@ -116,28 +116,28 @@ async def test_messages_that_are_given_up_without_a_dead_letter_are_counted(simu
     for _ in range(2):
         assert await member.settle(await member.lease(), NACK, delay_ms=0) == [0, 0, 0]
     page = await scrape(simulated_broker)
-    assert told(page, "discarded_total") == 3
-    assert told(page, "dead_letters_total") == 0
-    assert told(page, "backlog") == 0
+    assert metric(page, "discarded_total") == 3
+    assert metric(page, "dead_letters_total") == 0
+    assert metric(page, "backlog") == 0
 
 
 @with_simulated_broker
-async def test_what_a_filter_leaves_out_is_counted(simulated_broker: SimulatedBroker) -> None:
+async def test_filtered_messages_are_counted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_filter="key = 'mine'")
     await produce(simulated_broker, TOPIC, b"a", b"b")
     assert await SubscriptionMember(simulated_broker).lease() == []
-    assert told(await scrape(simulated_broker), "messages_filtered_total") == 2
+    assert metric(await scrape(simulated_broker), "messages_filtered_total") == 2
 
 
 @with_simulated_broker
-async def test_what_the_log_has_deleted_is_counted_as_expired(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_deleted_by_retention_count_as_expired(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 5)
     await simulated_broker.host.start(simulated_broker.partition(TOPIC).log.advance_start(3), "trim")
     page = await scrape(simulated_broker)
-    assert told(page, "messages_expired_total") == 3
-    assert told(page, "backlog") == 2
+    assert metric(page, "messages_expired_total") == 3
+    assert metric(page, "backlog") == 2
 
 
 @with_simulated_broker
@@ -149,7 +149,7 @@ async def test_the_oldest_message_is_as_old_as_its_batch(simulated_broker: Simul
         """A second later, and by the same metrics: what they remember must be right."""
         await simulated_broker.pass_time(1)
         page: bytes = await simulated_broker.host.start(metrics.page(), "scrape")
-        return told(MetricsPage(page.decode()), "oldest_age_seconds")
+        return metric(MetricsPage(page.decode()), "oldest_age_seconds")
 
     assert await age() == 0
     await publish(simulated_broker, 2)
@@ -165,16 +165,16 @@ async def test_the_oldest_message_is_as_old_as_its_batch(simulated_broker: Simul
 
 
 @with_simulated_broker
-async def test_the_oldest_message_is_found_on_the_disk_too(simulated_broker: SimulatedBroker) -> None:
+async def test_the_oldest_message_is_read_from_disk(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 2)
     await simulated_broker.pass_time(40)
     simulated_broker.host.disk.cold_chance = 1.0
-    assert told(await scrape(simulated_broker), "oldest_age_seconds") == pytest.approx(40, abs=0.1)
+    assert metric(await scrape(simulated_broker), "oldest_age_seconds") == pytest.approx(40, abs=0.1)
 
 
 @with_simulated_broker
-async def test_times_are_those_of_publish_lease_and_ack(simulated_broker: SimulatedBroker) -> None:
+async def test_latencies_are_measured_between_publish_lease_and_ack(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 100)
     await simulated_broker.pass_time(2)
@@ -184,12 +184,12 @@ async def test_times_are_those_of_publish_lease_and_ack(simulated_broker: Simula
     assert not (await member.settle_items([SettleItem(0, 99, 1, ACK)], epoch=taken[0].epoch)).refused
     page = await scrape(simulated_broker)
     for name, seconds in (("delivery", 2), ("settle", 5), ("end_to_end", 7)):
-        assert told(page, f"{name}_seconds_count") == 100, name
-        assert told(page, f"{name}_seconds_sum") == pytest.approx(100 * seconds, rel=0.02), name
+        assert metric(page, f"{name}_seconds_count") == 100, name
+        assert metric(page, f"{name}_seconds_sum") == pytest.approx(100 * seconds, rel=0.02), name
 
 
 @with_simulated_broker
-async def test_many_subscriptions_are_told_as_their_sum(simulated_broker: SimulatedBroker) -> None:
+async def test_many_subscriptions_are_summed(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queues, "SUBSCRIPTIONS_MAX", 2)
         await subscribe(simulated_broker, subscription="a")
@@ -200,14 +200,14 @@ async def test_many_subscriptions_are_told_as_their_sum(simulated_broker: Simula
             member = SubscriptionMember(simulated_broker, subscription=name)
             await member.ack(await member.lease(2))
         page = await scrape(simulated_broker)
-        assert told(page, "acks_total", "all") == 6
+        assert metric(page, "acks_total", "all") == 6
         assert by_state(page, "all")["ready"] == 6
         assert page.labels(f"{PREFIX}backlog") == [{"subscription": "all", "topic": TOPIC}]
         assert f"{PREFIX}settle_seconds" not in page.kinds
 
 
 @with_simulated_broker
-async def test_a_subscription_that_is_gone_is_told_no_more(simulated_broker: SimulatedBroker) -> None:
+async def test_a_deleted_subscription_is_not_reported(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 1)
     await alter(simulated_broker, DELETE)
@@ -215,7 +215,7 @@ async def test_a_subscription_that_is_gone_is_told_no_more(simulated_broker: Sim
 
 
 @with_simulated_broker
-async def test_the_counters_outlive_a_lead_that_begins_anew(simulated_broker: SimulatedBroker) -> None:
+async def test_counters_survive_a_new_leader_term(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await publish(simulated_broker, 3)
     member = SubscriptionMember(simulated_broker)
@@ -227,4 +227,4 @@ async def test_the_counters_outlive_a_lead_that_begins_anew(simulated_broker: Si
     subscriptions.begin(acks)
     await simulated_broker.pass_time(1)
     assert subscriptions.of(TOPIC, 0).find(WORKERS).stats is before
-    assert told(await scrape(simulated_broker), "acks_total") == 3
+    assert metric(await scrape(simulated_broker), "acks_total") == 3

@@ -1,4 +1,4 @@
-"""Topics, partitions and replicas, as they are told."""
+"""Metrics of topics, partitions and replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOTAL = "kafka_server_brokertopicmetrics_{}_total"
 
 
 @with_simulated_broker
-async def test_what_happened_is_what_is_told(simulated_broker: SimulatedBroker) -> None:
+async def test_topic_counters_match_the_requests(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 2)
     await simulated_broker.make_topic("quiet")
     await produce(simulated_broker, "t", b"a", b"b", b"c")
@@ -41,7 +41,7 @@ async def test_what_happened_is_what_is_told(simulated_broker: SimulatedBroker) 
 
 
 @with_simulated_broker
-async def test_duplicates_that_were_left_out_are_counted(simulated_broker: SimulatedBroker) -> None:
+async def test_dropped_duplicates_are_counted(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms="300000")
     await put(simulated_broker, marked(simulated_broker, b"1:a", b"2:b", b"3:c"))
     await put(simulated_broker, marked(simulated_broker, b"1:a", b"4:d", b"2:b", b"3:c"))
@@ -50,7 +50,7 @@ async def test_duplicates_that_were_left_out_are_counted(simulated_broker: Simul
 
 
 @with_simulated_broker
-async def test_many_partitions_are_told_as_their_sum(simulated_broker: SimulatedBroker) -> None:
+async def test_many_partitions_are_summed(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topics, "SERIES_MAX", 10)
         await simulated_broker.make_topic("wide", 11)
@@ -67,7 +67,7 @@ async def test_many_partitions_are_told_as_their_sum(simulated_broker: Simulated
 
 
 @with_simulated_broker
-async def test_many_topics_are_told_as_their_sum(simulated_broker: SimulatedBroker) -> None:
+async def test_many_topics_are_summed(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topics, "SERIES_MAX", 3)
         for name in ("a", "b", "c", "d"):
@@ -81,7 +81,7 @@ async def test_many_topics_are_told_as_their_sum(simulated_broker: SimulatedBrok
 
 
 @with_simulated_broker
-async def test_a_log_that_failed_is_counted(simulated_broker: SimulatedBroker) -> None:
+async def test_a_failed_log_is_counted(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a")
     simulated_broker.host.disk.fail_next("sync", "*.log")
@@ -90,7 +90,7 @@ async def test_a_log_that_failed_is_counted(simulated_broker: SimulatedBroker) -
 
 
 @in_simulated_cluster(nodes=3)
-async def test_a_replica_that_is_down_is_told_by_the_leader(simulated_cluster: SimulatedCluster) -> None:
+async def test_the_leader_reports_an_out_of_sync_replica(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("t", (1, 2, 3), min_insync_replicas="3")
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.until_in_sync("t")

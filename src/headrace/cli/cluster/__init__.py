@@ -1,0 +1,1 @@
+"""Commands for the cluster: show and check it, move partitions, elect leaders."""

@@ -1,0 +1,1 @@
+"""Commands that watch, check and load a cluster: top, doctor, bench."""

@@ -1,0 +1,1 @@
+"""Commands for the data pipeline: Spark jobs, and archives without Spark."""

@@ -1,0 +1,1 @@
+"""Commands for queues: subscriptions and their messages, dead letters, delayed messages."""

@@ -1,0 +1,271 @@
+"""`headrace dlq ...`: list, show, redrive and discard dead letters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli.cluster_client import with_cluster
+from headrace.cli.failure import CommandFailed
+from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
+from headrace.cli.output import echo, output_option, print_rows, print_status, to_json
+from headrace.cli.record_format import envelope_of
+from headrace.cli.times import local_time
+from headrace.client.admin.topic_admin import TopicAdmin
+from headrace.client.cluster import Cluster
+from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
+from headrace.client.queues.redrive import MAX_REDRIVES, DeadLetter, RedriveOptions, RedriveResult
+from headrace.machines.queues.filters import Filter, compile_filter
+from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from headrace.model.ids import MessageId, message_id_from_text
+from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
+
+_COLUMNS = ("id", "state", "died", "attempts", "redriven", "subscription", "reason", "value")
+_SHOWN_MAX = 40
+_SETTLED = "settled"
+
+
+class FilterType(click.ParamType[Filter]):
+    name = "filter"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Filter:
+        try:
+            return compile_filter(str(value))
+        except InvalidConfig as error:
+            self.fail(error.message, param, ctx)
+
+
+def filter_option(command: Command) -> Command:
+    return click.option(
+        "--filter",
+        "wanted",
+        type=FilterType(),
+        metavar="TEXT",
+        help="Only matching ones, for example \"header.type = 'order' and key like 'eu-%'\".",
+    )(command)
+
+
+@click.group()
+def dlq() -> None:
+    """List, show, redrive and discard dead letters."""
+
+
+@dlq.command("list")
+@click.argument("topic", required=False)
+@filter_option
+@click.option("-n", "--count", type=click.IntRange(1), default=100, show_default=True, help="At most this many.")
+@click.option("--settled", is_flag=True, help="Include those that were redriven or discarded.")
+@server_option
+@output_option
+def list_letters(
+    topic: str | None, wanted: Filter | None, count: int, settled: bool, server: str, output: str | None
+) -> None:
+    """List the dead letters of TOPIC, or all dead-letter topics if no TOPIC is given.
+
+    \b
+    headrace dlq list orders --filter "header.headrace-dead-reason like '%timeout%'"
+    """
+    if topic is None:
+        print_rows(with_cluster(server, _topics), ("topic", "dead_letters"), output)
+        return
+
+    async def work(queue: DeadLetterQueue) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        async with aclosing(queue.letters(DeadLetterSelection(wanted=wanted))) as letters:
+            async for letter, state in letters:
+                if settled or state != _SETTLED:
+                    rows.append(_row(letter, state))
+                if len(rows) == count:
+                    break
+        return rows
+
+    print_rows(_with_queue(server, topic, work) or [], _COLUMNS, output)
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@server_option
+def show(topic: str, ids: Sequence[str], server: str) -> None:
+    """Print dead letters of TOPIC as JSON, with their complete values and all headers."""
+    selection = DeadLetterSelection(ids=_ids(topic, ids))
+
+    async def work(queue: DeadLetterQueue) -> None:
+        async for letter, state in queue.letters(selection):
+            echo(to_json(_row(letter, state) | envelope_of(letter.record)))
+
+    _with_queue(server, topic, work, ids_given=True)
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@filter_option
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the topic.")
+@click.option("--to", metavar="TOPIC", help="Send them to this topic instead of their origin.")
+@click.option("--rate", type=click.IntRange(1), metavar="N", help="At most this many per second.")
+@click.option(
+    "--max-redrives",
+    type=click.IntRange(1),
+    default=MAX_REDRIVES,
+    show_default=True,
+    help="Do not redrive messages that were redriven this many times already.",
+)
+@yes_option
+@dry_run_option
+@server_option
+def redrive(
+    topic: str,
+    ids: Sequence[str],
+    *,
+    wanted: Filter | None,
+    everything: bool,
+    to: str | None,
+    rate: int | None,
+    max_redrives: int,
+    yes: bool,
+    dry_run: bool,
+    server: str,
+) -> None:
+    """Send dead letters of TOPIC back to their origin: those with the given IDs, those that match --filter, or --all.
+
+    To resume an interrupted redrive, run the same command again.
+
+    \b
+    headrace dlq redrive orders orders.dlq:0:17
+    headrace dlq redrive orders --filter "header.type = 'order'" --rate 100 --dry-run
+    """
+    selection = _selection(topic, ids, wanted, everything=everything)
+    rules = RedriveOptions(to, rate, max_redrives)
+    if not dry_run and not ids:
+        confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes)
+    result = _with_queue(
+        server,
+        topic,
+        lambda queue: queue.redrive(selection, rules, dry_run=dry_run, report_progress=_print_progress),
+        ids_given=bool(ids),
+    )
+    _print_result(result, "would be redriven" if dry_run else "redriven")
+
+
+@dlq.command()
+@click.argument("topic")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@filter_option
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the topic.")
+@yes_option
+@dry_run_option
+@server_option
+def discard(
+    topic: str,
+    ids: Sequence[str],
+    *,
+    wanted: Filter | None,
+    everything: bool,
+    yes: bool,
+    dry_run: bool,
+    server: str,
+) -> None:
+    """Discard dead letters of TOPIC: those with the given IDs, those that match --filter, or --all."""
+    selection = _selection(topic, ids, wanted, everything=everything)
+    if not dry_run:
+        confirm(f"Discard the selected dead letters of {topic}?", yes)
+    result = _with_queue(
+        server,
+        topic,
+        lambda queue: queue.discard(selection, dry_run=dry_run, report_progress=_print_progress),
+        ids_given=bool(ids),
+    )
+    _print_result(result, "would be discarded" if dry_run else "discarded")
+
+
+def _with_queue(
+    server: str, topic: str, work: Callable[[DeadLetterQueue], Awaitable[T]], *, ids_given: bool = False
+) -> T | None:
+    """Return the result of `work`. If the topic has no dead-letter topic yet, return None with a message to the user,
+    or raise a failure if the command names dead letters by id (`ids_given`)."""
+
+    async def run(cluster: Cluster) -> T | None:
+        queue = DeadLetterQueue(cluster, topic)
+        try:
+            await cluster.topic(queue.name)
+        except UnknownTopicOrPartition:
+            owner = queue.name.removesuffix(DEAD_LETTER_SUFFIX)
+            await cluster.topic(owner)  # if the topic itself is missing, the error must name it
+            if ids_given:
+                raise CommandFailed(f"topic {owner} has no dead letters, so the ids do not exist") from None
+            print_status(f"topic {owner} has no dead letters")
+            return None
+        return await work(queue)
+
+    return with_cluster(server, run)
+
+
+async def _topics(cluster: Cluster) -> list[dict[str, Any]]:
+    views = await TopicAdmin(cluster).list()
+    names = [view.name for view in views if view.name.endswith(DEAD_LETTER_SUFFIX) and not view.internal]
+    return [{"topic": name, "dead_letters": await DeadLetterQueue(cluster, name).count()} for name in names]
+
+
+def _selection(topic: str, ids: Sequence[str], wanted: Filter | None, *, everything: bool) -> DeadLetterSelection:
+    if sum((bool(ids), wanted is not None, everything)) != 1:
+        raise click.UsageError("specify exactly one of IDs, --filter and --all")
+    return DeadLetterSelection(_ids(topic, ids), wanted)
+
+
+def _ids(topic: str, texts: Sequence[str]) -> list[MessageId]:
+    """Parse ids; an id may omit the topic, which is an argument of its own."""
+    name = topic if topic.endswith(DEAD_LETTER_SUFFIX) else dead_letter_topic(topic)
+    try:
+        return [message_id_from_text(text if text.count(":") > 1 else f"{name}:{text}") for text in texts]
+    except InvalidRequest as error:
+        raise click.UsageError(error.message) from None
+
+
+def _row(letter: DeadLetter, state: str) -> dict[str, Any]:
+    death = letter.death
+    return {
+        "id": str(letter.id),
+        "state": state,
+        "died": None if death is None else local_time(death.at_ms),
+        "attempts": None if death is None else death.attempts,
+        "redriven": letter.redriven,
+        "subscription": None if death is None else death.subscription,
+        "reason": None if death is None else death.reason,
+        "origin": None if death is None else str(MessageId(death.topic, death.partition, death.offset)),
+        "value": _shown(letter.record.value),
+    }
+
+
+def _shown(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    text = value[: _SHOWN_MAX * 4].decode("utf-8", "replace")
+    text = "".join(character if character.isprintable() else "." for character in text)
+    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+
+
+def _print_progress(result: RedriveResult) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{result.settled} of {result.chosen}")
+        sys.stderr.flush()
+
+
+def _print_result(result: RedriveResult | None, verdict: str) -> None:
+    if result is None:
+        return
+    if sys.stderr.isatty():
+        sys.stderr.write("\r")
+    for letter_id, why in result.refused:
+        print_status(f"{letter_id} was not settled: {why}")
+    others = f"; {result.settled_before} were settled before, or are being settled by another process"
+    print_status(f"{result.settled} of {result.chosen} {verdict}{others if result.settled_before else ''}")
+    if result.refused:
+        raise CommandFailed(f"{len(result.refused)} dead letters were not settled; `headrace dlq show` prints them")

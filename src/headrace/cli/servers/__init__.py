@@ -1,0 +1,1 @@
+"""Commands that run a server in the foreground: serve, gateway, zookeeper."""

@@ -1,0 +1,1 @@
+"""Commands for streams: manage topics, write and read records."""

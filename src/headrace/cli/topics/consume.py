@@ -1,0 +1,198 @@
+"""`headrace consume TOPIC...`: write records to stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+
+from headrace.cli.cluster_client import with_cluster
+from headrace.cli.options import server_option
+from headrace.cli.output import print_status, to_json
+from headrace.cli.pipelines.open_archive import open_archive
+from headrace.cli.record_format import compile_format, envelope_of
+from headrace.cli.start_position import FROM_END, FROM_START, START_POSITION, StartPosition, offsets_at, resolve_offsets
+from headrace.client.cluster import Cluster
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.fetched_records import ConsumedRecord
+from headrace.client.fetch.fetcher import FetchingRules
+from headrace.client.groups.group_membership import GroupRules
+from headrace.client.groups.offsets import END
+from headrace.client.metadata import TopicPartition
+from headrace.model.safe_text import escaped
+
+Printer = Callable[[ConsumedRecord], bytes]
+
+_POLL_SECONDS = 0.1
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group, and commit offsets.")
+@click.option(
+    "-o",
+    "--offset",
+    "where",
+    type=START_POSITION,
+    metavar="POSITION",
+    help="Start position: start (default), end, N, +N, -N or @TIME.",
+)
+@click.option("--from-beginning", is_flag=True, help="The same as -o start.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
+)
+@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end of the log as of the start of the command.")
+@click.option(
+    "-f", "--format", "format_string", metavar="FORMAT", help=r"For example '%t %p %o %k %s\n'; see docs/cli.md."
+)
+@click.option("-K", "--key-separator", metavar="SEP", help="Print KEY SEP VALUE.")
+@click.option("--json", "as_json", is_flag=True, help="Print each record as a JSON object.")
+@click.option("--from-archive", "archive", metavar="PATH", help="Read this archive first, then the log.")
+@click.option("--read-committed", is_flag=True, help="Skip records of open and aborted transactions.")
+@server_option
+def consume(
+    topics: Sequence[str],
+    *,
+    group: str | None,
+    where: StartPosition | None,
+    from_beginning: bool,
+    partitions: Sequence[int],
+    count: int | None,
+    exit_at_end: bool,
+    format_string: str | None,
+    key_separator: str | None,
+    as_json: bool,
+    archive: str | None,
+    read_committed: bool,
+    server: str,
+) -> None:
+    """Write the records of TOPIC to stdout, one per line, until Ctrl-C, -n or -e.
+
+    \b
+    headrace consume orders -o -10 -e                  the last ten of each partition
+    headrace consume orders -o @2026-11-15T10:00 --json
+    headrace consume orders -g billing                 share the partitions with other members
+    headrace consume orders --from-archive /archive    include records that retention has deleted
+    """
+    if group is not None and archive is not None:
+        raise click.UsageError("-g cannot be combined with --from-archive: the group determines the start position")
+    if group is not None and (partitions or (where is not None and where not in (FROM_START, FROM_END))):
+        raise click.UsageError("with -g the group determines what to read: only -o start or end is allowed, and no -p")
+    begin = FROM_START if from_beginning or where is None else where
+    printer = choose_printer(format_string, key_separator, as_json)
+
+    async def work(cluster: Cluster) -> int:
+        settings = ConsumerSettings(
+            start="latest" if begin == FROM_END else "earliest",
+            fetching=FetchingRules(read_committed=read_committed),
+        )
+        if archive is not None:
+            return await _consume_archive(
+                cluster, archive, topics, partitions, begin, printer, count, exit_at_end, settings
+            )
+        targets = await _targets(cluster, topics, partitions)
+        ends: Mapping[TopicPartition, int] = {}
+        if exit_at_end:
+            ends = await offsets_at(cluster, targets, END)
+        if group is not None:
+            consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
+        else:
+            offsets = await resolve_offsets(cluster, targets, begin)
+            consumer = Consumer(cluster, partitions=offsets, settings=settings)
+        async with consumer:
+            return await print_records(consumer, printer, count, ends if exit_at_end else None)
+
+    printed = with_cluster(server, work)
+    print_status(f"{printed} record{'' if printed == 1 else 's'}")
+
+
+async def _consume_archive(
+    cluster: Cluster,
+    path: str,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    begin: StartPosition,
+    printer: Printer,
+    count: int | None,
+    exit_at_end: bool,
+    settings: ConsumerSettings,
+) -> int:
+    archive = open_archive(path)
+    # Imports pyarrow, which only archives require.
+    from headrace.cli.pipelines.archived_records import archived_ranges, print_archived
+
+    found = await archived_ranges(cluster, archive, topics, partitions, begin)
+    printed, continues = await print_archived(found, printer, count)
+    offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in found if one.log_end is not None}
+    if not continues or not offsets:
+        return printed
+    ends = {one.target: one.log_end for one in found if one.log_end is not None} if exit_at_end else None
+    async with Consumer(cluster, partitions=offsets, settings=settings) as consumer:
+        return printed + await print_records(consumer, printer, None if count is None else count - printed, ends)
+
+
+async def print_records(
+    consumer: Consumer, printer: Printer, count: int | None, ends: Mapping[TopicPartition, int] | None
+) -> int:
+    """Print until `count` records, until all `ends` are reached, or until interrupted."""
+    printed = 0
+    out = sys.stdout.buffer
+    try:
+        while not _reached(consumer, ends):
+            batch_max = 500 if count is None else min(500, count - printed)
+            records = await consumer.poll(batch_max, None if ends is None else _POLL_SECONDS)
+            out.writelines(map(printer, records))
+            out.flush()
+            printed += len(records)
+            if printed == count:
+                break
+    except asyncio.CancelledError:
+        pass  # Ctrl-C is the normal way to end the command
+    return printed
+
+
+def choose_printer(format_string: str | None, key_separator: str | None, as_json: bool) -> Printer:
+    """Choose how to print records: by format, with keys, as JSON, or values only. Control characters are escaped on a
+    terminal, but not in a pipe."""
+    if sum((format_string is not None, key_separator is not None, as_json)) > 1:
+        raise click.UsageError("-f, -K and --json exclude each other")
+    if as_json:
+        return lambda record: to_json(envelope_of(record)).encode() + b"\n"
+    printer = _raw_printer(format_string, key_separator)
+    return _on_terminal(printer) if sys.stdout.isatty() else printer
+
+
+def _raw_printer(format_string: str | None, key_separator: str | None) -> Printer:
+    if format_string is not None:
+        try:
+            return compile_format(format_string)
+        except ValueError as error:
+            raise click.UsageError(f"-f: {error}") from None
+    if key_separator is not None:
+        separator = key_separator.encode()
+        return lambda record: (record.key or b"") + separator + (record.value or b"") + b"\n"
+    return lambda record: (record.value or b"") + b"\n"
+
+
+def _on_terminal(printer: Printer) -> Printer:
+    return lambda record: escaped(printer(record).decode(errors="backslashreplace"), keep="\n\t").encode()
+
+
+def _reached(consumer: Consumer, ends: Mapping[TopicPartition, int] | None) -> bool:
+    """Whether all assigned partitions have been read to the ends that they had at the start."""
+    if ends is None:
+        return False
+    assigned = consumer.assignment
+    return bool(assigned) and all(consumer.position(target) >= ends.get(target, 0) for target in assigned)
+
+
+async def _targets(cluster: Cluster, topics: Sequence[str], partitions: Sequence[int]) -> list[TopicPartition]:
+    targets = []
+    for topic in topics:
+        view = await cluster.topic(topic)
+        chosen = partitions or range(len(view.partitions))
+        targets += [TopicPartition(topic, (await cluster.partition(topic, number)).partition) for number in chosen]
+    return targets

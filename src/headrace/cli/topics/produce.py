@@ -1,0 +1,214 @@
+"""`headrace produce TOPIC`: write one record per line of input, or a single VALUE."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import click
+
+from headrace.cli.cluster_client import with_cluster
+from headrace.cli.failure import CommandFailed
+from headrace.cli.options import server_option
+from headrace.cli.output import print_status, to_json
+from headrace.cli.queues.schedule import ensure_owner, header_of, when_options
+from headrace.cli.record_format import read_envelope
+from headrace.client.cluster import Cluster
+from headrace.client.produce.producer import Delivery, Header, Producer, ProducerSettings, Receipt
+from headrace.client.queues.schedule import When
+from headrace.model.names import delayed_topic
+
+_READ_SIZE = 256 * 1024
+
+
+async def read_lines(descriptor: int | None = None) -> AsyncIterator[bytes]:
+    """Yield every line without its line break. The event loop is not blocked: records are sent while the user types."""
+    rest = b""
+    async for piece in _pieces(sys.stdin.fileno() if descriptor is None else descriptor):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
+
+async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, readable.set)
+    except OSError:
+        # The event loop cannot poll regular files, but reading them never blocks for long.
+        while piece := os.read(descriptor, _READ_SIZE):
+            yield piece
+        return
+    try:
+        while True:
+            await readable.wait()
+            readable.clear()
+            if not (piece := os.read(descriptor, _READ_SIZE)):
+                return
+            yield piece
+    finally:
+        loop.remove_reader(descriptor)
+
+
+_UNCONFIRMED_MAX = 10_000
+_ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordDraft:
+    """A record to be sent."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    partition: int | None = None
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("value", required=False)
+@click.option("-k", "--key", help="The key of every record.")
+@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; repeatable.")
+@click.option("-K", "--key-separator", metavar="SEP", help="Lines are KEY SEP VALUE.")
+@click.option("-p", "--partition", type=click.IntRange(0), help="The partition; default: by key, or round-robin.")
+@click.option("--json", "as_json", is_flag=True, help="Lines are JSON objects, as `consume --json` prints them.")
+@click.option(
+    "-f", "--file", type=click.Path(exists=True, dir_okay=False), help="Read lines from this file instead of stdin."
+)
+@click.option("-Z", "--empty-is-null", is_flag=True, help="Write an empty value as null (a tombstone).")
+@click.option("-a", "--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True)
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+)
+@click.option("--receipts", is_flag=True, help="Print topic, partition and offset of every record as JSON.")
+@when_options
+@server_option
+def produce(
+    topic: str,
+    value: str | None,
+    *,
+    key: str | None,
+    headers: Sequence[str],
+    key_separator: str | None,
+    partition: int | None,
+    as_json: bool,
+    file: str | None,
+    empty_is_null: bool,
+    acks: str,
+    compression: str,
+    receipts: bool,
+    when: When | None,
+    server: str,
+) -> None:
+    """Write records to TOPIC: VALUE, or one per line of stdin.
+
+    \b
+    headrace produce orders '{"id": 1}' -k c-42
+    headrace produce orders -K: < keyed-lines.txt
+    headrace consume old --json -e | headrace produce new --json
+    headrace produce orders 'remind c-42' --delay 10m
+    """
+    if value is not None and file is not None:
+        raise click.UsageError("VALUE and --file exclude each other")
+    if as_json and key_separator is not None:
+        raise click.UsageError("--json and -K exclude each other: JSON lines contain the key")
+    named = [*map(header_of, headers), *(when.headers() if when is not None else ())]
+    common = _RecordDraft(None, None if key is None else key.encode(), named, partition)
+    reader = _LineReader(common, key_separator, as_json, empty_is_null)
+    settings = ProducerSettings(acks=_ACKS[acks], compression=compression)
+
+    async def work(cluster: Cluster) -> int:
+        async with Producer(cluster, settings) as producer:
+            if when is None:
+                return await _send(producer, topic, _lines(value, file), reader, receipts)
+            await ensure_owner(cluster, topic)
+            return await _send(producer, delayed_topic(topic), _lines(value, file), reader, receipts)
+
+    count = with_cluster(server, work)
+    print_status(f"{count} record{'' if count == 1 else 's'} to {topic}")
+
+
+async def _send(
+    producer: Producer, topic: str, lines: AsyncIterator[bytes], reader: _LineReader, receipts: bool
+) -> int:
+    """Send records while reading the input, with a bounded number of unacknowledged records."""
+    unconfirmed: deque[Delivery] = deque()
+    count = 0
+    async for line in lines:
+        draft = reader.read(line, count + 1)
+        unconfirmed.append(
+            await producer.submit(topic, draft.value, key=draft.key, headers=draft.headers, partition=draft.partition)
+        )
+        count += 1
+        if len(unconfirmed) >= _UNCONFIRMED_MAX:
+            _print_receipt(await unconfirmed.popleft(), receipts)
+    while unconfirmed:
+        _print_receipt(await unconfirmed.popleft(), receipts)
+    return count
+
+
+def _print_receipt(receipt: Receipt, receipts: bool) -> None:
+    if receipts:
+        sys.stdout.write(to_json(receipt._asdict()) + "\n")
+
+
+async def _lines(value: str | None, file: str | None) -> AsyncIterator[bytes]:
+    if value is not None:
+        yield value.encode()
+        return
+    if file is None:
+        if sys.stdin.isatty():
+            print_status("one record per line; end with Ctrl-D")
+        async for line in read_lines():
+            yield line
+        return
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        async for line in read_lines(descriptor):
+            yield line
+    finally:
+        os.close(descriptor)
+
+
+class _LineReader:
+    """Parses a line into a record according to the options."""
+
+    def __init__(self, common: _RecordDraft, separator: str | None, as_json: bool, empty_is_null: bool) -> None:
+        self._common = common
+        self._separator = None if separator is None else separator.encode()
+        self._as_json = as_json
+        self._empty_is_null = empty_is_null
+
+    def read(self, line: bytes, number: int) -> _RecordDraft:
+        if self._as_json:
+            return self._read_json(line, number)
+        key, value = self._common.key, line
+        if self._separator is not None:
+            head, found, tail = line.partition(self._separator)
+            if not found:
+                raise CommandFailed(f"line {number} has no key separator {self._separator.decode()!r} (-K)")
+            key, value = head, tail
+        value_or_null = None if not value and self._empty_is_null else value
+        return _RecordDraft(value_or_null, key, self._common.headers, self._common.partition)
+
+    def _read_json(self, line: bytes, number: int) -> _RecordDraft:
+        try:
+            found = read_envelope(line)
+        except ValueError as error:
+            raise CommandFailed(
+                f"line {number} is not a valid JSON record: {error}; see `headrace produce --help`"
+            ) from None
+        common = self._common
+        key = common.key if found.key is None else found.key
+        return _RecordDraft(found.value, key, [*common.headers, *found.headers], common.partition)
