@@ -46,11 +46,9 @@ from headrace.broker.produce.dedup_windows import DedupWindows
 from headrace.broker.produce.produce import ProduceHandler
 from headrace.broker.queues.acked_retention import AckedRetention
 from headrace.broker.queues.dead_letters import DeadLetterProducer
-from headrace.broker.queues.lease_offsets import LeaseOffsetsHandler
-from headrace.broker.queues.push_requests import PushRequests
-from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
+from headrace.broker.queues.subscription_admin import PushRequests, SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.queues.subscription_requests import SubscriptionRequests
+from headrace.broker.queues.subscription_requests import LeaseOffsetsHandler, SubscriptionRequests
 from headrace.broker.queues.subscriptions import SubscriptionCoordinator
 from headrace.broker.security.security_requests import security_handlers
 from headrace.broker.security.tokens import TokenRequests

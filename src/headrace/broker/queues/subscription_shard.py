@@ -20,9 +20,16 @@ from headrace.broker.coordination.timers import Timers
 from headrace.broker.partition import Partition
 from headrace.broker.queues.acks_log import AcksLog
 from headrace.broker.queues.dead_letters import CopyDeadLetter, DeadLetterWriter
-from headrace.broker.queues.lease_poll import LeaseWaiter, LeaseWaits
-from headrace.broker.queues.leases import ColdLease, ExtendLease, LeaseResult, RangeSettlement, SubscriptionDescription
-from headrace.broker.queues.leasing import LeaseRequestSpec, LeaseSource, Leasing
+from headrace.broker.queues.lease_poll import (
+    ColdLease,
+    ExtendLease,
+    LeaseResult,
+    LeaseWaiter,
+    LeaseWaits,
+    RangeSettlement,
+    SubscriptionDescription,
+)
+from headrace.broker.queues.lease_reader import LeaseRequestSpec, LeaseSource, Leasing
 from headrace.broker.queues.start_position import InheritedSubscriptions, deliverable_end, initial_ack_floor
 from headrace.machines.queues.subscription import PartitionSubscription
 from headrace.machines.queues.subscription_stats import SubscriptionStats

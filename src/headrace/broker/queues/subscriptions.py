@@ -34,7 +34,7 @@ from headrace.runtime.inline_start import switch_to_task
 
 if TYPE_CHECKING:
     from headrace.broker.queues.dead_letters import CopyDeadLetter
-    from headrace.broker.queues.leasing import Served
+    from headrace.broker.queues.lease_reader import Served
     from headrace.broker.queues.subscription_shard import SubscriptionDependencies, SubscriptionShard
     from headrace.machines.queues.subscription_stats import SubscriptionStats
 
@@ -152,7 +152,7 @@ class SubscriptionCoordinator:
 
     def _lead(self, partition: Partition, owner_id: UUID, pause_seconds: float = 0.0) -> None:
         # Imported with the first leadership of an acks partition: keeps startup fast without queues.
-        from headrace.broker.queues.leasing import LeaseSource
+        from headrace.broker.queues.lease_reader import LeaseSource
         from headrace.broker.queues.subscription_shard import SubscriptionShard
 
         topic, index = _partition_key(partition)

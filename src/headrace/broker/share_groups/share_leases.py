@@ -15,8 +15,7 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from headrace.broker.groups.group_configs import GroupConfigs
-from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll
-from headrace.broker.queues.leases import ExtendLease, RangeSettlement
+from headrace.broker.queues.lease_poll import ExtendLease, LeaseLimits, LeasePoll, RangeSettlement
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscriptions import SubscriptionCoordinator
 from headrace.broker.request_context import RequestContext

@@ -19,10 +19,9 @@ from headrace.wire import apis
 
 if TYPE_CHECKING:
     from headrace.broker.share_groups.share_fetch import ShareAcknowledgeHandler, ShareFetchHandler
-    from headrace.broker.share_groups.share_group_offsets import ShareGroupOffsets
+    from headrace.broker.share_groups.share_group_offsets import ShareGroupOffsets, ShareOffsetsLookup
     from headrace.broker.share_groups.share_group_requests import ShareGroupRequests
     from headrace.broker.share_groups.share_leases import ShareLeases
-    from headrace.broker.share_groups.share_offsets_lookup import ShareOffsetsLookup
 
 
 class ShareRequests:
@@ -97,7 +96,7 @@ class ShareRequests:
 
     @cached_property
     def offsets_lookup(self) -> ShareOffsetsLookup:
-        from headrace.broker.share_groups.share_offsets_lookup import ShareOffsetsLookup
+        from headrace.broker.share_groups.share_group_offsets import ShareOffsetsLookup
 
         return ShareOffsetsLookup(self._catalogue, self._admin, self._peers, self._node_id)
 

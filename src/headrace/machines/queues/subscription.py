@@ -30,8 +30,7 @@ from headrace.machines.queues.delivery_failures import DeliveryFailure, Delivery
 from headrace.machines.queues.leases import UNKNOWN, Lease, Leases, granted_ranges
 from headrace.machines.queues.offset_ranges import total_offset_count
 from headrace.machines.queues.rate_limiter import RateLimiter
-from headrace.machines.queues.ready_ranges import ReadyRanges, merge_adjacent
-from headrace.machines.queues.ready_window import ReadyWindow
+from headrace.machines.queues.ready_messages import ReadyRanges, ReadyWindow, merge_adjacent
 from headrace.machines.queues.settled_offsets import SettledOffsets
 from headrace.machines.queues.subscription_snapshot import SnapshotParts, read_failures, snapshot_events
 from headrace.machines.queues.subscription_stats import SubscriptionStats

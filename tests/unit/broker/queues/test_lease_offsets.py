@@ -9,7 +9,7 @@ from tests.unit.broker.broker_requests import produce
 from tests.unit.broker.queues.queue_support import WORKERS, SubscriptionMember, configure, subscribe, values_of
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.broker.queues.lease_offsets import RANGES_MAX, _intersect
+from headrace.broker.queues.subscription_requests import RANGES_MAX, _intersect
 from headrace.machines.queues.subscription_values import Range
 from headrace.wire.messages.queues import (
     LeaseOffsetsRequest,

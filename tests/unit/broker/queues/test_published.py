@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.broker.broker_requests import TIMESTAMP_MS, batch, produce
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.broker.queues.leasing import newest_publish_time_ms
+from headrace.broker.queues.lease_reader import newest_publish_time_ms
 from headrace.machines.queues.leases import UNKNOWN
 from headrace.storage.log.reading import LogSlice
 

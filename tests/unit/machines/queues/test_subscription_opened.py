@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.machines.queues.subscription_driver import LEASE_MS, SubscriptionDriver, message
 
-from headrace.machines.queues import ready_window
+from headrace.machines.queues import ready_messages as ready_window
 from headrace.machines.queues.subscription_values import ClassifiedMessage, GrantedRange, Nack
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.state_records.acks_records import Settled

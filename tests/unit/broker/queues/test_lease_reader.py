@@ -24,8 +24,8 @@ from tests.unit.broker.queues.queue_support import (
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.transactions.transaction_support import NEWER, Transactor
 
-from headrace.broker.queues import leasing
-from headrace.machines.queues import ready_window
+from headrace.broker.queues import lease_reader as leasing
+from headrace.machines.queues import ready_messages as ready_window
 from headrace.model.message_headers import EXPIRES_AT, PRIORITY
 from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from headrace.broker.batches import is_aborted, split_batches
 from headrace.broker.partition import Partition
-from headrace.broker.queues.leases import ColdLease, LeaseResult, intersect_hidden, subtract_hidden
+from headrace.broker.queues.lease_poll import ColdLease, LeaseResult, intersect_hidden, subtract_hidden
 from headrace.broker.queues.start_position import READ_COMMITTED, readable_end
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.queues.filters import Filter, compile_filter
