@@ -48,7 +48,7 @@ from headrace.broker.queues.acked_retention import AckedRetention
 from headrace.broker.queues.dead_letters import DeadLetterProducer
 from headrace.broker.queues.subscription_admin import PushRequests, SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.queues.subscription_requests import LeaseOffsetsHandler, SubscriptionRequests
+from headrace.broker.queues.subscription_requests import SubscriptionRequests
 from headrace.broker.queues.subscriptions import SubscriptionCoordinator
 from headrace.broker.security.security_requests import security_handlers
 from headrace.broker.security.tokens import TokenRequests
@@ -313,7 +313,7 @@ class Broker:
         return {
             apis.LEASE: leases.lease,
             apis.SETTLE: leases.settle,
-            apis.LEASE_OFFSETS: LeaseOffsetsHandler(self.subscriptions, self.subscriptions.now_ms).handle,
+            apis.LEASE_OFFSETS: leases.lease_offsets,
             apis.DESCRIBE_SUBSCRIPTIONS: admin.describe,
             apis.ALTER_SUBSCRIPTIONS: admin.alter,
             apis.MESSAGE_STATUS: admin.status,

@@ -149,11 +149,13 @@ class SubscriptionAdminRequests:
         else:
             await subscriptions.when_loaded(topic, requested.partition_index)
             shard = subscriptions.of(topic, requested.partition_index)
+        partition = shard.source()
+        if request.action != _CREATE:
             shard.find(name)
         if request.action == _DELETE:
             await _wait_until_durable(shard.delete(name))
             return _UNSET
-        floor = await _requested_ack_floor(shard.source(), shard.config_of(name), requested)
+        floor = await _requested_ack_floor(partition, shard.config_of(name), requested)
         shard.source()
         await _wait_until_durable(shard.create(name, floor) if request.action == _CREATE else shard.seek(name, floor))
         return shard.find(name).floor

@@ -77,11 +77,12 @@ class SubscriptionCoordinator:
     # Lookup
 
     def find(self, topic: str, index: int) -> SubscriptionShard | None:
-        """Return the subscriptions of a partition, or None if its topic never had one. Raise unless requests for them
-        can be served now; call it again after every await."""
+        """Return the subscriptions of a partition, or None if its topic never had one. Raise unless they are loaded and
+        served here; call it again after every await. Operations of the shard look up the partition with the messages,
+        and raise unless this broker leads it as well."""
         shard = self._shards.get((topic, index))
         if shard is not None:
-            shard.source()
+            shard.ensure_open()
             return shard
         self._catalogue.partition(topic, index)
         if self._catalogue.colocated_topics.find(topic, ACKS_PREFIX) is None:

@@ -137,7 +137,7 @@ class ShareFetchHandler:
         )
         await leases.wait(session, poll, wanted)
         if session.is_over:
-            poll.give_back()  # it was leased after all else had come back
+            poll.release_leases()  # it was leased after all else had come back
             return
         for target in poll.targets:
             answer.take(places[target.topic, target.index], target)

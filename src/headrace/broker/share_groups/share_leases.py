@@ -119,9 +119,9 @@ class ShareLeases:
         self.stop_waiting(session)
         for key in session.touched:
             try:
-                led = self.subscriptions.find(self.topic(key).name, key[1])
-                if led is not None:
-                    led.release_member(session.group_id, session.member_id)
+                shard = self.subscriptions.find(self.topic(key).name, key[1])
+                if shard is not None:
+                    shard.release_member(session.group_id, session.member_id)
             except HeadraceError as error:
                 # Who leads the partition now has no leases of this one's; else they end by themselves.
                 log.debug("releasing leases failed member=%s error=%s", session.member_id, error)
@@ -167,8 +167,8 @@ class ShareLeases:
                 raise InvalidRecordState(
                     f"group {session.group_id} does not allow renewal of leases (share.renew.acknowledge.enable)"
                 )
-            led = self.subscriptions.of(self.topic(key).name, key[1])
-            errors, wait = led.settle(session.group_id, session.member_id, settlements)
+            shard = self.subscriptions.of(self.topic(key).name, key[1])
+            errors, wait = shard.settle(session.group_id, session.member_id, settlements)
         except GroupIdNotFound as error:  # so nothing is leased
             return AcknowledgeResult(InvalidRecordState(error.message), None)
         except HeadraceError as error:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from headrace.machines.queues.leases import UNKNOWN, Lease
 from headrace.machines.queues.subscription_values import GrantedRange
 from headrace.model.histogram import Histogram
+from headrace.wire.state_records.acks_records import SettledHow
 
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3600.0, 86_400.0)
 """In seconds: queues may be slow on purpose."""
@@ -98,6 +99,15 @@ class SubscriptionStats:
         else:
             self._end_to_end.by_ms[now_ms - lease.published_ms] += count + self._acked_unseen
             self._acked_unseen = 0
+
+    def dead_lettered(self, how: SettledHow) -> None:
+        """Count an undeliverable message by how it was settled."""
+        if how == "dead":
+            self.dead += 1
+        elif how == "discarded":
+            self.discarded += 1
+        else:
+            self.expired += 1
 
 
 class _DurationCounts:

@@ -9,7 +9,8 @@ from tests.unit.broker.broker_requests import produce
 from tests.unit.broker.queues.queue_support import WORKERS, SubscriptionMember, configure, subscribe, values_of
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.broker.queues.subscription_requests import RANGES_MAX, _intersect
+from headrace.broker.queues.lease_reader import intersect_ranges
+from headrace.broker.queues.subscription_requests import RANGES_MAX
 from headrace.machines.queues.subscription_values import Range
 from headrace.wire.messages.queues import (
     LeaseOffsetsRequest,
@@ -116,6 +117,6 @@ async def test_a_topic_that_is_not_there_is_refused(simulated_broker: SimulatedB
 
 def test_what_is_wanted_and_free_is_found() -> None:
     free = [Range(0, 3), Range(6, 9), Range(12, 12)]
-    assert _intersect(free, [(2, 7), (8, 8), (12, 20)]) == [Range(2, 3), Range(6, 7), Range(8, 8), Range(12, 12)]
-    assert _intersect(free, [(4, 5), (10, 11)]) == []
-    assert _intersect([], [(0, 9)]) == []
+    assert intersect_ranges(free, [(2, 7), (8, 8), (12, 20)]) == [Range(2, 3), Range(6, 7), Range(8, 8), Range(12, 12)]
+    assert intersect_ranges(free, [(4, 5), (10, 11)]) == []
+    assert intersect_ranges([], [(0, 9)]) == []
