@@ -1,4 +1,11 @@
-"""Choose the messages of a subscription that can be leased now. Pure."""
+"""Choose the messages of a subscription that can be leased now. Pure.
+
+- `ReadyRanges` serves subscriptions whose delivery depends on offsets only.
+- `ReadyWindow` serves subscriptions whose delivery depends on the contents of messages: priority, key order, filter,
+  expiry. The broker decodes batches ahead of delivery and offers their messages in log order.
+
+Both are derived from the settled offsets, the leases and the failed deliveries of the subscription.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +25,40 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
 
-# What can be delivered in plain mode, where nothing depends on what is in a message: ranges of offsets. Pure.
-#
-# Everything from a cursor on is fresh, unless it is settled or has failed before; of what lies before the cursor,
-# that which came back is in a bitmap. So nothing is kept per message of the backlog. What came back goes first.
-#
-# Invariant: no message before the cursor is ready unless it is in the bitmap, and none from the cursor on is in it
-# unless it failed.
+WINDOW_MAX = 100_000
+READY_ENOUGH = 2_000
+"""This many ready messages satisfy any request; more are decoded only if one of them might have to go first."""
+_ENDS_INTERVAL_MS = 100
+_ENDS_MAX = 4096
 
 
 class ReadyRanges:
-    __slots__ = ("_again", "_cursor", "_failures", "_settled")
+    """The ready messages as ranges of offsets.
+
+    All messages from a cursor on are new, unless they are settled or failed before. Messages before the cursor that
+    became ready again are in a bitmap, and are chosen first. So no memory is used per message of the backlog.
+
+    Invariant: a message before the cursor is ready only if it is in the bitmap; a message from the cursor on is in the
+    bitmap only if it failed.
+    """
+
+    __slots__ = ("_cursor", "_failures", "_returned", "_settled")
 
     def __init__(self, settled: SettledOffsets, failures: DeliveryFailures, leases: Leases) -> None:
         self._settled = settled
         self._failures = failures
         self._cursor = settled.floor
-        self._again = new_bitmap()
+        self._returned = new_bitmap()
         for first, last in self._fresh(leases.end):
             for gap_first, gap_last in leases.gaps(first, last):
-                self._again.add_range(gap_first, gap_last + 1)
+                self._returned.add_range(gap_first, gap_last + 1)
         self._cursor = max(self._cursor, leases.end)
 
     def choose(self, count_max: int, end_offset: int, _now_ms: int) -> list[Range]:
         chosen: list[Range] = []
         left = count_max
-        if self._again:
-            for first, last in present_ranges(self._again, 0, end_offset):
+        if self._returned:
+            for first, last in present_ranges(self._returned, 0, end_offset):
                 chosen.append(Range(first, min(last, first + left - 1)))
                 left -= last - first + 1
                 if left <= 0:
@@ -56,39 +70,39 @@ class ReadyRanges:
                 break
         return merge_adjacent(chosen)
 
-    def take(self, first: int, last: int) -> None:
-        """These are leased now."""
-        if self._again:
-            self._again.remove_range(first, last + 1)
+    def mark_leased(self, first: int, last: int) -> None:
+        """The messages were leased."""
+        if self._returned:
+            self._returned.remove_range(first, last + 1)
         if last >= self._cursor:
             for passed_first, passed_last in self._fresh(first):
-                self._again.add_range(passed_first, passed_last + 1)
+                self._returned.add_range(passed_first, passed_last + 1)
             self._cursor = last + 1
 
-    def put_back(self, first: int, last: int) -> None:
-        """These are not leased any more, or have waited long enough."""
-        self._again.add_range(first, last + 1)
+    def make_ready(self, first: int, last: int) -> None:
+        """The lease of the messages ended, or their retry is due."""
+        self._returned.add_range(first, last + 1)
 
-    def set_aside(self, first: int, last: int) -> None:
-        """These wait. In a replay, where nobody leases, they may have been ready before."""
-        self._again.remove_range(first, last + 1)
+    def mark_waiting(self, first: int, last: int) -> None:
+        """The messages wait for a retry. In a replay, which has no leases, they may have been ready before."""
+        self._returned.remove_range(first, last + 1)
 
-    def drop(self, first: int, last: int) -> None:
-        """These are settled or dying."""
-        if self._again:
-            self._again.remove_range(first, last + 1)
+    def remove(self, first: int, last: int) -> None:
+        """The messages are settled or dying."""
+        if self._returned:
+            self._returned.remove_range(first, last + 1)
         self._cursor = max(self._cursor, self._settled.floor)
 
     def _fresh(self, end: int) -> Iterable[tuple[int, int]]:
-        """What nobody has had yet, up to `end`."""
+        """Return the messages below `end` that were never delivered."""
         cursor = self._cursor
-        if cursor >= self._settled.end and cursor >= self._failures.end:  # as it is nearly always
+        if cursor >= self._settled.end and cursor >= self._failures.end:  # nearly always
             return ((cursor, end - 1),) if cursor < end else ()
         return (gap for first, last in self._settled.unsettled(cursor, end) for gap in self._failures.gaps(first, last))
 
 
 def merge_adjacent(ranges: list[Range]) -> list[Range]:
-    """Ascending, with neighbours made one."""
+    """Sort the ranges and merge adjacent ones."""
     if len(ranges) < 2:
         return ranges
     ranges.sort()
@@ -102,54 +116,41 @@ def merge_adjacent(ranges: list[Range]) -> list[Range]:
     return result
 
 
-# What can be delivered in opened mode, where it depends on what is in the messages. Pure.
-#
-# The broker opens batches ahead of delivery and offers their messages in the order of the log. Which is delivered
-# next:
-#
-# - Each priority is a class, served in the order of the log; a message that came back has its old place. Of the heads
-#   of the classes that one is served whose arrival + slack is the smallest, and of equals the higher priority. So a
-#   message of priority q waits for one of a higher priority p only if that arrived less than slack[q] - slack[p] after
-#   it: at the latest it is delivered after everything that was there when it came, and everything that came within
-#   slack[q] - slack[9] after it. However much arrives, nobody starves.
-# - With a limit per key, a message holds one of the key's slots from when it can be delivered until it is settled (or
-#   dies), also while it waits for a retry. The others of the key are held back; slots are given in the order of the
-#   log.
-#
-# The window is bounded: at most `WINDOW_MAX` messages that are ready or held back, and not further ahead than
-# matters. What lies behind it is not looked at: if one key, or messages of low priority that came within less time
-# than the slacks differ, fill the window, then others behind them wait until some are settled. What is leased or
-# waits for a retry is kept besides, and does not fill it.
-
-
-WINDOW_MAX = 100_000
-READY_ENOUGH = 2_000
-"""So many ready messages satisfy any request; more are opened only if one of them could have to go first."""
-_ENDS_INTERVAL_MS = 100
-_ENDS_MAX = 4096
-
-
 class _KeySlots:
-    """How many hold a slot of the key, and which wait for one."""
+    """The slots of one key: the number in use, and the messages that wait for one."""
 
     __slots__ = ("held_back", "slots_used")
 
     def __init__(self) -> None:
         self.slots_used = 0
-        self.held_back: BitMap64 | None = None  # made when the first one waits: most keys have none
+        self.held_back: BitMap64 | None = None  # created for the first waiting message: most keys have none
 
 
 class ReadyWindow:
-    """All messages that were offered and are neither settled nor dying."""
+    """All messages that were offered and are neither settled nor dying. The next message to deliver:
+
+    - Each priority is a class, served in log order; a message that becomes ready again has its old position. Of the
+      heads of the classes, the one with the smallest arrival time + slack is served; of equals, the higher priority.
+      So a message of priority q waits for one of a higher priority p only if that arrived less than slack[q] - slack[p]
+      later. At the latest, a message is delivered after everything that arrived before it, and everything that arrived
+      within slack[q] - slack[9] after it. No message starves, however many arrive.
+    - With a limit per key, a message holds one of the key's slots from the time it is ready until it is settled or
+      dies, also while it waits for a retry. Other messages of the key are held back; slots are assigned in log order.
+
+    The window is bounded: it has at most `WINDOW_MAX` messages that are ready or held back, and does not extend further
+    ahead than necessary. If one key fills the window, or messages of low priority that arrived within the difference of
+    the slacks, later messages wait until some of these are settled. Leased messages and those that wait for a retry do
+    not count against the limit.
+    """
 
     __slots__ = (
         "_classes",
         "_ends",
+        "_expiries",
         "_held_back_count",
         "_key_slots",
         "_keys",
         "_leases",
-        "_lives",
         "_messages",
         "_newest_ms",
         "_ready_count",
@@ -164,12 +165,12 @@ class ReadyWindow:
         self._slacks_ms = slacks_ms or (0,)
         self._key_slots = key_slots
         self._leases = leases
-        self._classes = [new_bitmap() for _ in self._slacks_ms]  # what is ready, by priority
+        self._classes = [new_bitmap() for _ in self._slacks_ms]  # ready messages, by priority
         self._messages: dict[int, ClassifiedMessage] = {}
         self._keys: dict[bytes, _KeySlots] = {}
-        self._lives = Deadlines(self._expiry_of)
+        self._expiries = Deadlines(self._expiry_of)
         self._newest_ms = 0
-        self._ends: deque[tuple[int, int]] = deque()  # where the log ended at what time, ahead of what was opened
+        self._ends: deque[tuple[int, int]] = deque()  # log end offsets with their times, beyond the offered messages
         self._ready_count = 0
         self._held_back_count = 0
 
@@ -183,10 +184,10 @@ class ReadyWindow:
             return False
         if self._ready_count < READY_ENOUGH:
             return True
-        return self._can_be_overtaken(self._lanes()[0][0])
+        return self._can_be_overtaken(self._heads()[0][0])
 
     def admit(self, message: ClassifiedMessage, now_ms: int, *, is_free: bool) -> None:
-        """The next message of the log; unless it `is_free`, it is leased or waits, and so has its slot."""
+        """Add the next message of the log. Unless it `is_free`, it is leased or waits, and so has its slot."""
         assert message.priority >= 0
         while self._ends and self._ends[0][0] <= message.offset:
             self._newest_ms = max(self._newest_ms, self._ends.popleft()[1])
@@ -196,7 +197,7 @@ class ReadyWindow:
         self._messages[message.offset] = message
         self._newest_ms = max(self._newest_ms, message.arrived_ms)
         if message.expires_ms is not None:
-            self._lives.set(message.expires_ms, message.offset)
+            self._expiries.set(message.expires_ms, message.offset)
         if self._key_slots and message.key is not None:
             key = self._keys.get(message.key)
             if key is None:
@@ -209,16 +210,17 @@ class ReadyWindow:
                 return
             key.slots_used += 1
         if is_free:
-            self._make_ready(message)
+            self._add_ready(message)
 
     def _arrival_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """When the next message of the log arrived, as far as its producer's clock can be trusted. A clock that is
-        ahead must not hold back what follows in its class. One that is behind must not let its messages overtake for
-        longer than their slack: none arrived before those that precede it, nor while the log ended before it."""
+        """Return when the next message of the log arrived, as far as its producer's clock can be trusted. A clock that
+        is ahead must not hold back later messages of the class. A clock that is behind must not let messages overtake
+        for longer than their slack: a message arrived after those that precede it, and after the log ended before
+        it."""
         return max(min(timestamp_ms, now_ms), self._newest_ms)
 
-    def _note_end(self, end_offset: int, now_ms: int) -> None:
-        """What comes at the end of the log and behind it has not arrived yet."""
+    def _record_end(self, end_offset: int, now_ms: int) -> None:
+        """Record that messages at or after the end of the log have not arrived yet."""
         if self.classified_to >= end_offset:
             self._newest_ms = max(self._newest_ms, now_ms)
         elif not self._ends or (end_offset > self._ends[-1][0] and now_ms >= self._ends[-1][1] + _ENDS_INTERVAL_MS):
@@ -227,45 +229,45 @@ class ReadyWindow:
                 self._ends = deque([*self._ends][::2])
 
     def choose(self, count_max: int, end_offset: int, now_ms: int) -> list[Range]:
-        self._note_end(end_offset, now_ms)
-        lanes = self._lanes()
-        may_open_more = self.classified_to < end_offset and not self.is_full
+        self._record_end(end_offset, now_ms)
+        heads = self._heads()
+        may_decode_more = self.classified_to < end_offset and not self.is_full
         chosen: list[Range] = []
-        while lanes and len(chosen) < count_max:
-            deadline_ms, rank, offset, rest = lanes[0]
-            if chosen and may_open_more and self._can_be_overtaken(deadline_ms):
+        while heads and len(chosen) < count_max:
+            deadline_ms, rank, offset, rest = heads[0]
+            if chosen and may_decode_more and self._can_be_overtaken(deadline_ms):
                 break
             expires_ms = self._messages[offset].expires_ms
             if expires_ms is None or now_ms < expires_ms:
                 chosen.append(Range(offset, offset))
             following = next(rest, None)
             if following is None:
-                heappop(lanes)
+                heappop(heads)
             else:
-                heapreplace(lanes, (self._deadline_ms(following), rank, following, rest))
+                heapreplace(heads, (self._deadline_ms(following), rank, following, rest))
         return merge_adjacent(chosen)
 
-    def take(self, first: int, last: int) -> None:
-        """These are leased now."""
+    def mark_leased(self, first: int, last: int) -> None:
+        """The messages were leased."""
         for offset in range(first, last + 1):
             self._classes[self._class_of(self._messages[offset])].remove(offset)
         self._ready_count -= last - first + 1
 
-    def put_back(self, first: int, last: int) -> None:
-        """These are not leased any more, or have waited long enough."""
-        for message in self._among(first, last):
-            self._make_ready(message)
-        self.set_aside(first, last)
+    def make_ready(self, first: int, last: int) -> None:
+        """The lease of the messages ended, or their retry is due."""
+        for message in self._messages_in(first, last):
+            self._add_ready(message)
+        self.mark_waiting(first, last)
 
-    def set_aside(self, first: int, last: int) -> None:
-        """These are not leased any more, so their time may be over meanwhile."""
-        for message in self._among(first, last):
+    def mark_waiting(self, first: int, last: int) -> None:
+        """The lease of the messages ended, so they may have expired meanwhile."""
+        for message in self._messages_in(first, last):
             if message.expires_ms is not None:
-                self._lives.set(message.expires_ms, message.offset)
+                self._expiries.set(message.expires_ms, message.offset)
 
-    def drop(self, first: int, last: int) -> None:
-        """These are settled or dying."""
-        for message in self._among(first, last):
+    def remove(self, first: int, last: int) -> None:
+        """The messages are settled or dying."""
+        for message in self._messages_in(first, last):
             del self._messages[message.offset]
             ready = self._classes[self._class_of(message)]
             if message.offset in ready:
@@ -276,25 +278,25 @@ class ReadyWindow:
         self.classified_to = max(self.classified_to, self._settled.floor)
 
     def expired_ranges(self, now_ms: int) -> list[Range]:
-        """Messages whose time is over and on which nobody works."""
-        return merge_adjacent([Range(offset, offset) for offset in self._lives.over(now_ms)])
+        """Return expired messages that are not leased."""
+        return merge_adjacent([Range(offset, offset) for offset in self._expiries.passed(now_ms)])
 
     def next_expiry_ms(self) -> int | None:
-        return self._lives.next_ms()
+        return self._expiries.next_ms()
 
-    def _lanes(self) -> list[tuple[int, int, int, Iterator[int]]]:
-        """Per class that has something ready, as a heap: when its head should go, its rank among equals, head, rest."""
-        lanes = []
+    def _heads(self) -> list[tuple[int, int, int, Iterator[int]]]:
+        """Return a heap of the classes with ready messages: deadline of the head, rank among equals, head, rest."""
+        heads = []
         for priority, ready in enumerate(self._classes):
             rest = iter(ready)
             head = next(rest, None)
             if head is not None:
-                lanes.append((self._deadline_ms(head), -priority, head, rest))
-        heapify(lanes)
-        return lanes
+                heads.append((self._deadline_ms(head), -priority, head, rest))
+        heapify(heads)
+        return heads
 
     def _can_be_overtaken(self, deadline_ms: int) -> bool:
-        """Whether a message that has not been opened yet may have to go before one with this deadline."""
+        """Whether a message that was not decoded yet may have to be delivered before one with this deadline."""
         return deadline_ms > self._newest_ms + self._slacks_ms[-1]
 
     def _deadline_ms(self, offset: int) -> int:
@@ -304,14 +306,14 @@ class ReadyWindow:
     def _class_of(self, message: ClassifiedMessage) -> int:
         return min(message.priority, len(self._classes) - 1)
 
-    def _among(self, first: int, last: int) -> list[ClassifiedMessage]:
-        """The messages of a range, which may be much larger than the window."""
+    def _messages_in(self, first: int, last: int) -> list[ClassifiedMessage]:
+        """Return the messages in a range, which may be much larger than the window."""
         messages = self._messages
         if last - first < len(messages):
             return [messages[offset] for offset in range(first, last + 1) if offset in messages]
         return [message for offset, message in messages.items() if first <= offset <= last]
 
-    def _make_ready(self, message: ClassifiedMessage) -> None:
+    def _add_ready(self, message: ClassifiedMessage) -> None:
         self._classes[self._class_of(message)].add(message.offset)
         self._ready_count += 1
 
@@ -327,7 +329,7 @@ class ReadyWindow:
             key.held_back.remove(following)
             self._held_back_count -= 1
             key.slots_used += 1
-            self._make_ready(self._messages[following])
+            self._add_ready(self._messages[following])
         if not key.slots_used:
             del self._keys[name]
 

@@ -25,7 +25,7 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.transactions.transaction_support import NEWER, Transactor
 
 from headrace.broker.queues import subscription_shard
-from headrace.machines.queues import ready_messages as ready_window
+from headrace.machines.queues import ready_messages
 from headrace.model.message_headers import EXPIRES_AT, PRIORITY
 from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header
 
@@ -201,7 +201,7 @@ async def test_priorities_count_in_a_backlog_that_is_read_from_the_disk(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease that was read from the disk must not take what it has not opened for younger than it is."""
-    monkeypatch.setattr(ready_window, "READY_ENOUGH", 2)
+    monkeypatch.setattr(ready_messages, "READY_ENOUGH", 2)
     monkeypatch.setattr(subscription_shard, "_CLASSIFIED_BYTES", 1)  # one batch
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_priority_slack_ms=",".join(str(9000 - 1000 * one) for one in range(10)))

@@ -1,4 +1,4 @@
-"""Spans say the same as a value per offset would; alarms that no longer hold do not pile up."""
+"""Spans say the same as a value per offset would; deadlines that no longer hold do not pile up."""
 
 from __future__ import annotations
 
@@ -56,29 +56,29 @@ def test_a_range_is_covered_by_spans_and_gaps(steps: list[tuple[str, int, int]],
 
 def test_an_alarm_is_told_when_its_time_has_come_and_until_it_is_set_anew() -> None:
     times = {1: 10, 2: 20}
-    alarms = Deadlines(times.get)
+    deadlines = Deadlines(times.get)
     for key, at_ms in times.items():
-        alarms.set(at_ms, key)
-    assert alarms.next_ms() == 10
-    assert alarms.over(9) == []
-    assert alarms.over(20) == [1, 2]
-    assert alarms.over(20) == [1, 2]
+        deadlines.set(at_ms, key)
+    assert deadlines.next_ms() == 10
+    assert deadlines.passed(9) == []
+    assert deadlines.passed(20) == [1, 2]
+    assert deadlines.passed(20) == [1, 2]
     times[1] = 30
-    alarms.set(30, 1)
-    assert alarms.over(20) == [2]
+    deadlines.set(30, 1)
+    assert deadlines.passed(20) == [2]
     del times[2]
-    assert alarms.next_ms() == 30
+    assert deadlines.next_ms() == 30
 
 
 def test_alarms_that_no_longer_hold_do_not_pile_up() -> None:
     times: dict[int, int] = {}
-    alarms = Deadlines(times.get)
+    deadlines = Deadlines(times.get)
     for number in range(100_000):
         times[number] = 1_000_000 + number
-        alarms.set(times[number], number)
+        deadlines.set(times[number], number)
         times.pop(number - 10, None)
-    assert len(alarms._heap) < 2_000
-    assert alarms.next_ms() == 1_000_000 + 100_000 - 10
+    assert len(deadlines._heap) < 2_000
+    assert deadlines.next_ms() == 1_000_000 + 100_000 - 10
 
 
 def test_what_is_left_behind_a_cut_stays_filed_where_it_was_and_sets_no_alarm() -> None:

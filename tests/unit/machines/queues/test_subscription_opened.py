@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.machines.queues.subscription_driver import LEASE_MS, SubscriptionDriver, message
 
-from headrace.machines.queues import ready_messages as ready_window
+from headrace.machines.queues import ready_messages
 from headrace.machines.queues.subscription_values import ClassifiedMessage, GrantedRange, Nack
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.state_records.acks_records import Settled
@@ -255,7 +255,7 @@ def test_nor_does_it_when_the_log_is_never_read_to_its_end() -> None:
     """The backlog is larger than what is opened, and as much comes as is delivered."""
     driver = SubscriptionDriver(headrace_priority_slack_ms=SLACKS)
     began_ms, per_second = driver.now_ms, 100
-    driver.end = backlog = 2 * ready_window.READY_ENOUGH
+    driver.end = backlog = 2 * ready_messages.READY_ENOUGH
     for _ in range(200):
         while driver.machine.wants_classified and driver.machine.classified_to < driver.end:
             first = driver.machine.classified_to
@@ -324,7 +324,7 @@ def test_nobody_starves() -> None:
 
 
 def test_no_more_is_opened_than_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_window, "READY_ENOUGH", 5)
+    monkeypatch.setattr(ready_messages, "READY_ENOUGH", 5)
     driver = SubscriptionDriver(headrace_filter="key = 'x'")
     driver.offer(*(message(offset) for offset in range(4)))
     assert driver.machine.wants_classified
@@ -335,7 +335,7 @@ def test_no_more_is_opened_than_matters(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_priorities_look_ahead_as_far_as_one_could_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_window, "READY_ENOUGH", 5)
+    monkeypatch.setattr(ready_messages, "READY_ENOUGH", 5)
     driver = SubscriptionDriver(headrace_priority_slack_ms=SLACKS)
     driver.offer(*(message(offset, priority=0, arrived_ms=1_000 * offset) for offset in range(9)))
     assert driver.machine.wants_classified, "one of priority 9 that comes at 8,500 would go before the first"
@@ -346,7 +346,7 @@ def test_priorities_look_ahead_as_far_as_one_could_overtake(monkeypatch: pytest.
 
 
 def test_the_window_is_bounded_but_leases_do_not_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_window, "WINDOW_MAX", 10)
+    monkeypatch.setattr(ready_messages, "WINDOW_MAX", 10)
     driver = keyed(10, 1, slots=1)
     assert not driver.machine.wants_classified
     driver.lease()
