@@ -2,7 +2,7 @@
 
 - A dead letter has the key, value and headers of the message; the headers `headrace-dead-*` contain origin and reason.
 - It is produced to the leader of the dead-letter topic like any message. Its own dedup id ensures that a dead letter
-  that is written again after a crash is stored once.
+  that is written again after a crash is stored once. `SubscriptionShard` settles the message afterwards.
 - The dead-letter topic is created with the first dead letter, with one partition and as many replicas as the topic.
   Dead letters are kept until they are settled. A dead letter that fails again is dropped.
 - Topic names can be reused, so a dead letter contains the id of its topic, and a dead-letter topic that is created here
@@ -42,7 +42,7 @@ from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest,
 
 log = logging.getLogger(__name__)
 
-_PARTITIONS = 1  # dead letters are few, and are inspected together
+_PARTITIONS = 1  # dead letters are rare, and are inspected together
 _DEDUP_WINDOW_MS = DAY_MS  # longer than a partition is without a leader after a crash
 _REASON_LENGTH_MAX = 4096
 _HEADER_ROOM_BYTES = 1 << 20  # for headers, and because a single message may compress worse than many
@@ -147,8 +147,8 @@ class DeadLetterProducer:
                 version_max=_VERSION,
             )
         assert response is not None
-        answer = only_result(only_result(response.responses).partition_responses)
-        raise_for_code(answer.error_code, answer.error_message)
+        result = only_result(only_result(response.responses).partition_responses)
+        raise_for_code(result.error_code, result.error_message)
 
 
 async def _read_message(partition: Partition, offset: int) -> tuple[BatchRecord, int] | None:
