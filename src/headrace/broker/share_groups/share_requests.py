@@ -1,4 +1,4 @@
-"""The requests of share groups. Their code is loaded when the first of them comes: no start waits for it."""
+"""The request handlers of share groups. Their modules are imported on the first request: keeps startup fast."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class ShareRequests:
         }
 
     async def forget(self, group_id: str, context: RequestContext) -> None:
-        """Delete what the group has settled, at whatever broker that is, and its configuration before that."""
+        """Delete the configuration of the group, then its settled offsets on all brokers."""
         await self._group_configs.replace(group_id, {}, dry_run=False)
         await self.offsets_lookup.forget(group_id, context)
 
     def stop(self) -> None:
-        """Answer all waiting requests, because the broker is shutting down."""
-        if "leases" in self.__dict__:  # otherwise no share request has arrived
+        """End all waiting requests, because the broker is shutting down."""
+        if "leases" in self.__dict__:  # otherwise there was no share request
             self.leases.stop()
 
     @cached_property
@@ -74,7 +74,7 @@ class ShareRequests:
 
         return ShareLeases(self._catalogue, self._subscriptions, self._group_configs, self._configs)
 
-    # What serves them
+    # Handlers, created on first use
 
     @cached_property
     def _members(self) -> ShareGroupRequests:
@@ -106,7 +106,7 @@ class ShareRequests:
 
         return ShareGroupOffsets(self._coordinator, self._catalogue, self.offsets_lookup)
 
-    # The requests
+    # Requests
 
     async def _heartbeat(self, request: Any, context: RequestContext) -> Any:
         return await self._members.heartbeat(request, context)
