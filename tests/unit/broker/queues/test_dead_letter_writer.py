@@ -58,7 +58,7 @@ async def test_a_rejected_message_becomes_a_dead_letter(simulated_broker: Simula
     assert (told.state, told.how) == ("settled", "dead")
 
 
-async def test_what_fails_too_often_becomes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
+async def test_a_message_at_the_delivery_limit_becomes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
     undertaker = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, share_delivery_count_limit="3")
@@ -73,7 +73,7 @@ async def test_what_fails_too_often_becomes_a_dead_letter(simulated_broker: Simu
     assert undertaker.calls == [(0, "workers", 3, "failure 3")]
 
 
-async def test_a_lease_that_ends_for_the_last_time_kills_as_well(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_expiry_at_the_delivery_limit_makes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
     undertaker = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, share_delivery_count_limit="1")
@@ -83,7 +83,9 @@ async def test_a_lease_that_ends_for_the_last_time_kills_as_well(simulated_broke
     assert [(offset, attempts) for offset, _, attempts, _ in undertaker.calls] == [(0, 1)]
 
 
-async def test_what_cannot_be_kept_is_tried_again_and_is_delivered_to_nobody(simulated_broker: SimulatedBroker) -> None:
+async def test_a_failed_dead_letter_is_retried_and_its_message_is_not_delivered(
+    simulated_broker: SimulatedBroker,
+) -> None:
     undertaker = FakeDeadLetterProducer(simulated_broker, failures=3)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
@@ -98,7 +100,7 @@ async def test_what_cannot_be_kept_is_tried_again_and_is_delivered_to_nobody(sim
     assert [one.dying for one in await describe(simulated_broker)] == [0]
 
 
-async def test_one_that_can_never_be_kept_does_not_hold_up_the_others(simulated_broker: SimulatedBroker) -> None:
+async def test_a_dead_letter_that_always_fails_does_not_block_others(simulated_broker: SimulatedBroker) -> None:
     undertaker = FakeDeadLetterProducer(simulated_broker)
     undertaker.refuses.add(0)
     await subscribe(simulated_broker)
@@ -109,7 +111,7 @@ async def test_one_that_can_never_be_kept_does_not_hold_up_the_others(simulated_
     assert [(one.floor, one.dying) for one in await describe(simulated_broker)] == [(0, 1)]
 
 
-async def test_the_next_start_goes_on_with_what_was_dying(simulated_broker: SimulatedBroker) -> None:
+async def test_after_a_restart_dying_messages_become_dead_letters(simulated_broker: SimulatedBroker) -> None:
     FakeDeadLetterProducer(simulated_broker, failures=1000)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
@@ -122,7 +124,7 @@ async def test_the_next_start_goes_on_with_what_was_dying(simulated_broker: Simu
     assert await member.lease() == []
 
 
-async def test_without_dead_letters_they_are_only_settled(simulated_broker: SimulatedBroker) -> None:
+async def test_without_dead_letters_rejected_messages_are_only_settled(simulated_broker: SimulatedBroker) -> None:
     undertaker = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_dead_letters_enable="false")
@@ -134,7 +136,7 @@ async def test_without_dead_letters_they_are_only_settled(simulated_broker: Simu
     assert (told.state, told.how, undertaker.calls) == ("settled", "reject", [])
 
 
-async def test_dead_letters_that_are_switched_off_are_not_waited_for(simulated_broker: SimulatedBroker) -> None:
+async def test_disabling_dead_letters_discards_dying_messages(simulated_broker: SimulatedBroker) -> None:
     FakeDeadLetterProducer(simulated_broker, failures=10_000)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
@@ -147,7 +149,9 @@ async def test_dead_letters_that_are_switched_off_are_not_waited_for(simulated_b
     assert (told.state, told.how) == ("settled", "discarded")
 
 
-async def test_who_seeks_back_while_it_is_copied_gets_it_again(simulated_broker: SimulatedBroker) -> None:
+async def test_a_seek_during_the_write_of_a_dead_letter_delivers_the_message_again(
+    simulated_broker: SimulatedBroker,
+) -> None:
     undertaker = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
@@ -158,7 +162,7 @@ async def test_who_seeks_back_while_it_is_copied_gets_it_again(simulated_broker:
     assert [one.attempt for one in await member.lease()] == [1]
 
 
-async def test_what_retention_took_is_not_looked_for(simulated_broker: SimulatedBroker) -> None:
+async def test_dying_messages_that_retention_deleted_are_settled(simulated_broker: SimulatedBroker) -> None:
     undertaker = FakeDeadLetterProducer(simulated_broker, failures=1)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison", b"good")

@@ -52,7 +52,7 @@ async def drained(member: SubscriptionMember, count: int = 100) -> list[LeasedRe
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
-async def test_what_must_be_read_from_the_disk_is_leased_as_well(simulated_broker: SimulatedBroker, count: int) -> None:
+async def test_cold_batches_are_leased(simulated_broker: SimulatedBroker, count: int) -> None:
     await subscribe(simulated_broker)
     for number in range(10):
         await produce(simulated_broker, "jobs", b"%d" % number, b"%d'" % number)
@@ -62,7 +62,7 @@ async def test_what_must_be_read_from_the_disk_is_leased_as_well(simulated_broke
     assert values_of(await drained(SubscriptionMember(simulated_broker), count)) == expected
 
 
-async def test_two_who_wait_for_the_disk_do_not_get_the_same(simulated_broker: SimulatedBroker) -> None:
+async def test_two_members_that_wait_for_the_disk_get_different_messages(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     for number in range(4):
         await produce(simulated_broker, "jobs", b"%d" % number)
@@ -74,7 +74,7 @@ async def test_two_who_wait_for_the_disk_do_not_get_the_same(simulated_broker: S
     assert sorted(found) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_lease_from_the_disk_has_no_more_than_it_needs(simulated_broker: SimulatedBroker) -> None:
+async def test_a_cold_lease_returns_only_the_batches_that_it_needs(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     for number in range(10):
         await produce(simulated_broker, "jobs", b"%d" % number * 100)
@@ -87,7 +87,7 @@ async def test_a_lease_from_the_disk_has_no_more_than_it_needs(simulated_broker:
 # Transactions
 
 
-async def test_aborted_messages_are_not_delivered_to_who_reads_what_is_committed(
+async def test_aborted_messages_are_not_delivered_with_read_committed(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker, "t")
@@ -108,7 +108,7 @@ async def test_aborted_messages_are_not_delivered_to_who_reads_what_is_committed
 
 
 @pytest.mark.parametrize("is_explicit", [True, False], ids=["created", "by its first lease"])
-async def test_who_reads_what_is_committed_and_begins_at_the_end_gets_what_an_open_transaction_commits(
+async def test_with_read_committed_a_new_subscription_gets_messages_of_a_transaction_that_commits_later(
     simulated_broker: SimulatedBroker, is_explicit: bool
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -139,7 +139,7 @@ async def test_a_marker_that_was_leased_is_settled_as_a_gap(simulated_broker: Si
     assert [one.backlog for one in await describe(simulated_broker, topic="t")] == [0]
 
 
-async def test_what_is_only_aborted_makes_nobody_stop(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_skips_aborted_transactions(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, "t")
     await configure(simulated_broker, share_isolation_level="read_committed")
     producer = Transactor(simulated_broker, generation=NEWER)
@@ -151,7 +151,7 @@ async def test_what_is_only_aborted_makes_nobody_stop(simulated_broker: Simulate
     assert values_of(await SubscriptionMember(simulated_broker, topic="t").lease(1)) == [b"plain"]
 
 
-async def test_a_transaction_that_is_open_is_waited_for(simulated_broker: SimulatedBroker) -> None:
+async def test_an_open_transaction_holds_back_messages(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, "t")
     await configure(simulated_broker, share_isolation_level="read_committed")
     producer = Transactor(simulated_broker, generation=NEWER)
@@ -168,7 +168,9 @@ async def test_a_transaction_that_is_open_is_waited_for(simulated_broker: Simula
 
 
 @pytest.mark.parametrize("is_cold", [False, True])
-async def test_what_does_not_match_is_settled_unseen(simulated_broker: SimulatedBroker, is_cold: bool) -> None:
+async def test_messages_that_do_not_match_the_filter_are_settled_undelivered(
+    simulated_broker: SimulatedBroker, is_cold: bool
+) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_filter="header.kind = 'big'")
     for number in range(50):
@@ -181,7 +183,7 @@ async def test_what_does_not_match_is_settled_unseen(simulated_broker: Simulated
     assert (described.floor, described.backlog) == (50, 0)
 
 
-async def test_of_opened_messages_only_those_that_were_read_from_the_disk_are_leased(
+async def test_only_decoded_messages_that_were_read_from_the_disk_are_leased(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -197,7 +199,7 @@ async def test_of_opened_messages_only_those_that_were_read_from_the_disk_are_le
         await member.ack(leased_records([answer]))
 
 
-async def test_priorities_count_in_a_backlog_that_is_read_from_the_disk(
+async def test_priorities_apply_to_a_cold_backlog(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lease that was read from the disk must not take what it has not opened for younger than it is."""
@@ -217,7 +219,7 @@ async def test_priorities_count_in_a_backlog_that_is_read_from_the_disk(
     assert values_of(found) == [b"1", b"2", b"3", b"4", b"5", b"0"]
 
 
-async def test_a_long_way_without_a_match_is_gone_in_one_lease(simulated_broker: SimulatedBroker) -> None:
+async def test_one_lease_passes_a_long_backlog_without_a_match(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_filter="key = 'x'")
     for _ in range(12):
@@ -226,7 +228,7 @@ async def test_a_long_way_without_a_match_is_gone_in_one_lease(simulated_broker:
     assert values_of(await SubscriptionMember(simulated_broker).lease()) == [b"found"]
 
 
-async def test_of_a_key_one_message_is_out_at_a_time(simulated_broker: SimulatedBroker) -> None:
+async def test_one_message_of_a_key_is_leased_at_a_time(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_key_concurrency="1")
     await put(simulated_broker, message(b"a1", b"a"), message(b"a2", b"a"), message(b"b1", b"b"), message(b"b2", b"b"))
@@ -241,7 +243,7 @@ async def test_of_a_key_one_message_is_out_at_a_time(simulated_broker: Simulated
     assert values_of(await member.lease()) == [b"b1"], "a retry keeps its place"
 
 
-async def test_what_is_more_urgent_is_served_first(simulated_broker: SimulatedBroker) -> None:
+async def test_higher_priorities_are_delivered_first(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     slacks = ",".join(str(100_000 - 10_000 * priority) for priority in range(10))
     await configure(simulated_broker, headrace_priority_slack_ms=slacks)
@@ -251,7 +253,7 @@ async def test_what_is_more_urgent_is_served_first(simulated_broker: SimulatedBr
     assert values_of(found) == [b"9", b"9", b"5", b"5", b"1", b"1"]
 
 
-async def test_what_has_outlived_its_time_is_not_delivered(simulated_broker: SimulatedBroker) -> None:
+async def test_expired_messages_are_not_delivered(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_expiry_enable="true")
     now_ms = simulated_broker.host.clock.now_ms()
@@ -263,7 +265,7 @@ async def test_what_has_outlived_its_time_is_not_delivered(simulated_broker: Sim
     assert values_of(await SubscriptionMember(simulated_broker).lease()) == [b"fresh"]
 
 
-async def test_a_new_configuration_counts_from_the_next_lease_on(simulated_broker: SimulatedBroker) -> None:
+async def test_a_new_configuration_applies_to_the_next_lease(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await put(simulated_broker, message(b"a", b"x"), message(b"b", b"y"))
     await configure(simulated_broker, headrace_filter="key = 'y'")
@@ -272,7 +274,7 @@ async def test_a_new_configuration_counts_from_the_next_lease_on(simulated_broke
     assert await SubscriptionMember(simulated_broker).lease() == []
 
 
-async def test_a_rate_is_kept_and_whoever_waits_is_woken(simulated_broker: SimulatedBroker) -> None:
+async def test_the_rate_limit_holds_and_waiting_members_are_woken(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_rate="10")
     await put(simulated_broker, *(message(b"%d" % number) for number in range(30)))
@@ -287,7 +289,7 @@ async def test_a_rate_is_kept_and_whoever_waits_is_woken(simulated_broker: Simul
 # The log
 
 
-async def test_what_retention_has_taken_is_not_waited_for(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_skips_messages_that_retention_deleted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     for number in range(4):
         await produce(simulated_broker, "jobs", b"%d" % number)
@@ -299,7 +301,7 @@ async def test_what_retention_has_taken_is_not_waited_for(simulated_broker: Simu
     assert (described.floor, described.backlog, described.leased) == (3, 1, 1)
 
 
-async def test_offsets_that_compaction_took_are_settled_as_gaps(simulated_broker: SimulatedBroker) -> None:
+async def test_offsets_that_compaction_removed_are_settled_as_gaps(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     await alter(simulated_broker, 0)
     records = [message(b"%d" % offset) for offset in (0, 5, 9)]
@@ -350,7 +352,7 @@ async def gap_before_a_transaction(simulated_broker: SimulatedBroker, *, is_cold
 
 @pytest.mark.parametrize("mode", OPENED)
 @pytest.mark.parametrize("is_cold", [False, True], ids=["hot", "cold"])
-async def test_a_lease_passes_a_gap_that_ends_where_an_open_transaction_begins(
+async def test_a_lease_passes_a_gap_before_an_open_transaction(
     simulated_broker: SimulatedBroker, mode: str, is_cold: bool
 ) -> None:
     producer = await gap_before_a_transaction(simulated_broker, is_cold=is_cold)
@@ -366,9 +368,7 @@ async def test_a_lease_passes_a_gap_that_ends_where_an_open_transaction_begins(
 
 @pytest.mark.parametrize("mode", OPENED)
 @pytest.mark.parametrize("is_cold", [False, True], ids=["hot", "cold"])
-async def test_who_seeks_into_a_gap_is_done_with_it(
-    simulated_broker: SimulatedBroker, mode: str, is_cold: bool
-) -> None:
+async def test_a_seek_into_a_gap_settles_the_gap(simulated_broker: SimulatedBroker, mode: str, is_cold: bool) -> None:
     producer = await gap_before_a_transaction(simulated_broker, is_cold=is_cold)
     member = SubscriptionMember(simulated_broker)
     await configure(simulated_broker, share_isolation_level="read_committed", **OPENED[mode])
@@ -380,7 +380,7 @@ async def test_who_seeks_into_a_gap_is_done_with_it(
     assert values_of(await member.lease()) == [b"next"]
 
 
-async def test_a_seek_while_the_disk_is_read_makes_no_gap_of_what_was_not_read(
+async def test_a_seek_during_a_cold_read_does_not_settle_unread_messages_as_gaps(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)

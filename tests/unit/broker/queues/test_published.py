@@ -10,7 +10,7 @@ from headrace.machines.queues.leases import UNKNOWN
 from headrace.storage.log.reading import LogSlice
 
 
-async def test_the_first_batch_tells_with_its_newest_message(simulated_broker: SimulatedBroker) -> None:
+async def test_the_publish_time_is_the_newest_timestamp_of_the_first_batch(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a", b"b", b"c")
     await produce(simulated_broker, "t", b"d", timestamp_ms=TIMESTAMP_MS + 5000)
@@ -21,7 +21,7 @@ async def test_the_first_batch_tells_with_its_newest_message(simulated_broker: S
         piece.release()
 
 
-def test_what_has_no_timestamp_tells_nothing() -> None:
+def test_without_a_timestamp_the_publish_time_is_unknown() -> None:
     assert newest_publish_time_ms(b"") == UNKNOWN
     assert newest_publish_time_ms(LogSlice(None, 0, 0, 0)) == UNKNOWN
     assert newest_publish_time_ms(bytes(batch(b"a", timestamp_ms=-1))) == UNKNOWN

@@ -77,7 +77,7 @@ async def test_a_leader_that_may_have_been_replaced_grants_no_leases(simulated_c
 
 
 @in_simulated_cluster()
-async def test_when_the_leader_dies_acks_stay_and_leases_come_back(simulated_cluster: SimulatedCluster) -> None:
+async def test_acks_survive_a_leader_failure_and_leases_do_not(simulated_cluster: SimulatedCluster) -> None:
     leader = await queue(simulated_cluster)
     await produce(leader, "jobs", b"a", b"b", b"c", b"d")
     member = SubscriptionMember(leader)
@@ -95,7 +95,7 @@ async def test_when_the_leader_dies_acks_stay_and_leases_come_back(simulated_clu
 
 
 @in_simulated_cluster()
-async def test_a_lead_that_is_handed_over_takes_its_subscriptions_along(simulated_cluster: SimulatedCluster) -> None:
+async def test_subscriptions_move_with_the_leadership(simulated_cluster: SimulatedCluster) -> None:
     leader = await queue(simulated_cluster)
     await produce(leader, "jobs", b"a", b"b")
     member = SubscriptionMember(leader)
@@ -113,7 +113,9 @@ async def test_a_lead_that_is_handed_over_takes_its_subscriptions_along(simulate
 
 
 @in_simulated_cluster()
-async def test_who_leads_only_one_of_the_two_serves_nobody(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_broker_that_leads_only_one_of_both_partitions_serves_no_subscription(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     leader = await queue(simulated_cluster)
     await produce(leader, "jobs", b"a")
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
@@ -128,7 +130,7 @@ async def test_who_leads_only_one_of_the_two_serves_nobody(simulated_cluster: Si
 
 
 @in_simulated_cluster()
-async def test_a_settle_is_answered_when_the_followers_have_it(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_settle_responds_when_the_followers_have_it(simulated_cluster: SimulatedCluster) -> None:
     leader = await queue(simulated_cluster, min_insync_replicas="2")
     await produce(leader, "jobs", b"a")
     member = SubscriptionMember(leader)
@@ -143,7 +145,7 @@ async def test_a_settle_is_answered_when_the_followers_have_it(simulated_cluster
 
 
 @in_simulated_cluster()
-async def test_whatever_was_acked_before_any_of_many_failovers_never_comes_back(
+async def test_acked_messages_never_return_after_many_failovers(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await queue(simulated_cluster)
