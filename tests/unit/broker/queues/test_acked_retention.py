@@ -1,4 +1,4 @@
-"""Topics with retention.mode=acked: space comes back as messages are settled, on every replica."""
+"""Topics with retention.mode=acked: settled messages are deleted on every replica."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def make_queue(simulated_broker: SimulatedBroker, **configs: str) -> None:
 
 
 async def work_off(simulated_broker: SimulatedBroker, *but: int) -> None:
-    """All but these offsets, whose lease is not settled."""
+    """Ack all messages but these offsets, whose leases stay."""
     member = SubscriptionMember(simulated_broker)
     while messages := await member.lease():
         await member.ack([one for one in messages if one.offset not in but])
@@ -44,7 +44,7 @@ async def test_disk_use_falls_and_an_unsettled_message_is_delivered_again(
     await simulated_broker.pass_time(40)
     assert stored(simulated_broker).size_bytes < before_bytes / 10
     assert stored(simulated_broker).start_offset == 3
-    await simulated_broker.pass_time(60)  # its lease is over
+    await simulated_broker.pass_time(60)  # its lease expires
     again = await SubscriptionMember(simulated_broker).lease()
     assert values_of(again) == [b"003" + b"." * 100]
     await SubscriptionMember(simulated_broker).ack(again)

@@ -1,4 +1,4 @@
-"""What failed too often, or was rejected, is kept as a dead letter, and delivered to nobody meanwhile."""
+"""`SubscriptionShard` writes dead letters of undeliverable messages, then settles them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.model.errors import NotEnoughReplicas
 
 
 class FakeDeadLetterProducer:
-    """Stands in for the dead letters of a broker: fails as often as it is told."""
+    """Replaces the dead letter producer of a broker; fails a given number of times."""
 
     def __init__(self, simulated_broker: SimulatedBroker, failures: int = 0) -> None:
         self.failures = failures
@@ -59,7 +59,7 @@ async def test_a_rejected_message_becomes_a_dead_letter(simulated_broker: Simula
 
 
 async def test_a_message_at_the_delivery_limit_becomes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
+    producer = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, share_delivery_count_limit="3")
     await produce(simulated_broker, "jobs", b"poison")
@@ -70,23 +70,23 @@ async def test_a_message_at_the_delivery_limit_becomes_a_dead_letter(simulated_b
         assert await member.settle(messages, NACK, reason=f"failure {attempt}") == [0]
     await simulated_broker.pass_time(1)
     assert await member.lease() == []
-    assert undertaker.calls == [(0, "workers", 3, "failure 3")]
+    assert producer.calls == [(0, "workers", 3, "failure 3")]
 
 
 async def test_a_lease_expiry_at_the_delivery_limit_makes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
+    producer = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, share_delivery_count_limit="1")
     await produce(simulated_broker, "jobs", b"poison")
     await SubscriptionMember(simulated_broker).lease()
     await simulated_broker.pass_time(31)
-    assert [(offset, attempts) for offset, _, attempts, _ in undertaker.calls] == [(0, 1)]
+    assert [(offset, attempts) for offset, _, attempts, _ in producer.calls] == [(0, 1)]
 
 
 async def test_a_failed_dead_letter_is_retried_and_its_message_is_not_delivered(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker, failures=3)
+    producer = FakeDeadLetterProducer(simulated_broker, failures=3)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
     member = SubscriptionMember(simulated_broker)
@@ -96,13 +96,13 @@ async def test_a_failed_dead_letter_is_retried_and_its_message_is_not_delivered(
     assert told.state == "dying"
     assert await member.lease() == []
     await simulated_broker.pass_time(10)
-    assert len(undertaker.calls) == 4
+    assert len(producer.calls) == 4
     assert [one.dying for one in await describe(simulated_broker)] == [0]
 
 
 async def test_a_dead_letter_that_always_fails_does_not_block_others(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
-    undertaker.refuses.add(0)
+    producer = FakeDeadLetterProducer(simulated_broker)
+    producer.refuses.add(0)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", *(b"%d" % number for number in range(100)))
     member = SubscriptionMember(simulated_broker)
@@ -125,7 +125,7 @@ async def test_after_a_restart_dying_messages_become_dead_letters(simulated_brok
 
 
 async def test_without_dead_letters_rejected_messages_are_only_settled(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
+    producer = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_dead_letters_enable="false")
     await produce(simulated_broker, "jobs", b"poison")
@@ -133,7 +133,7 @@ async def test_without_dead_letters_rejected_messages_are_only_settled(simulated
     assert await member.settle(await member.lease(), REJECT) == [0]
     await simulated_broker.pass_time(1)
     (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how, undertaker.calls) == ("settled", "reject", [])
+    assert (told.state, told.how, producer.calls) == ("settled", "reject", [])
 
 
 async def test_disabling_dead_letters_discards_dying_messages(simulated_broker: SimulatedBroker) -> None:
@@ -152,18 +152,18 @@ async def test_disabling_dead_letters_discards_dying_messages(simulated_broker: 
 async def test_a_seek_during_the_write_of_a_dead_letter_delivers_the_message_again(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
+    producer = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
     member = SubscriptionMember(simulated_broker)
-    undertaker.during.append(alter(simulated_broker, SEEK, offset=EARLIEST))
+    producer.during.append(alter(simulated_broker, SEEK, offset=EARLIEST))
     assert await member.settle(await member.lease(), REJECT) == [0]
     await simulated_broker.pass_time(1)
     assert [one.attempt for one in await member.lease()] == [1]
 
 
 async def test_dying_messages_that_retention_deleted_are_settled(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker, failures=1)
+    producer = FakeDeadLetterProducer(simulated_broker, failures=1)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison", b"good")
     await produce(simulated_broker, "jobs", b"more")
@@ -171,6 +171,6 @@ async def test_dying_messages_that_retention_deleted_are_settled(simulated_broke
     assert await member.settle((await member.lease())[:1], REJECT) == [0]
     await simulated_broker.host.start(simulated_broker.partition("jobs").log.advance_start(2), "trim")
     await simulated_broker.pass_time(10)
-    assert len(undertaker.calls) == 1
+    assert len(producer.calls) == 1
     (told,) = await status(simulated_broker, 0)
     assert told.state == "settled"

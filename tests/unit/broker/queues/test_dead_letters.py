@@ -1,4 +1,4 @@
-"""Dead letters: copied once, with everything that was known, wherever their topic is led."""
+"""Dead letters are stored once, with origin and reason, on the leader of their topic."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_the_topic_is_deleted_with_its_source(simulated_broker: SimulatedB
 async def test_a_topic_that_a_client_created_for_dead_letters_stays_and_drops_none_of_a_later_source(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """The two letters have the same subscription, topic name, partition, offset and attempts."""
+    """The two dead letters have the same subscription, topic name, partition, offset and attempts."""
     await simulated_broker.make_topic("t.dlq", dedup_window_ms="600000")
     for value in (b"a", b"b"):
         await simulated_broker.make_topic("t")
@@ -113,7 +113,7 @@ async def test_a_topic_that_a_client_created_for_dead_letters_stays_and_drops_no
 async def test_no_dead_letter_topic_is_created_for_a_topic_deleted_meanwhile(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """The broker that leads the topic has not heard of it."""
+    """The leader of the topic does not know about the deletion yet."""
     await simulated_broker.make_topic("t")
     await put(simulated_broker, BatchRecord(value=b"a"))
     await TopicRecords(simulated_broker.registry).delete("t", simulated_broker.broker.catalogue.topic("t").id, 0)
@@ -168,7 +168,7 @@ async def test_a_deleted_message_makes_no_dead_letter(simulated_broker: Simulate
 async def test_a_message_above_the_high_watermark_is_retried_and_not_treated_as_deleted(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    """After a restart of all brokers the leader learns only from its follower what is committed."""
+    """After a restart of all brokers, the leader learns the high watermark only from its follower."""
     await simulated_cluster.make_topic("t", (1, 2), min_insync_replicas="2")
     await simulated_cluster.until_in_sync("t")
     await put(simulated_cluster[1], BatchRecord(value=b"a"))

@@ -1,4 +1,4 @@
-"""Partitions that are added to a topic: its subscriptions begin at offset 0 there, whoever leads what."""
+"""Partitions that are added to a topic: its subscriptions begin at offset 0 there, on any leader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def grow(simulated_broker: SimulatedBroker, total: int) -> None:
 
 
 async def lease_from(member: SubscriptionMember, partition: int) -> list[LeasedRecord]:
-    """Lease as a client does, which tries again after a retriable error."""
+    """Lease like a client, which retries after a retriable error."""
     for _ in range(100):
         responses = await member.ask(wait_ms=1000, partitions=[partition])
         if not any(response.error_code for response in responses):
@@ -62,7 +62,7 @@ async def test_a_subscription_begins_with_the_first_message_of_an_added_partitio
 async def test_a_share_group_with_reset_latest_begins_with_the_first_message_of_an_added_partition(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """As in Kafka (KAFKA-20742): `share.auto.offset.reset` is for topics that the group does not know."""
+    """As in Kafka (KAFKA-20742): `share.auto.offset.reset` applies to topics that are new to the group."""
     await simulated_broker.make_topic("jobs")
     member = ShareMember(simulated_broker)
     await member.fetch(0)
@@ -175,7 +175,7 @@ async def test_settlements_in_an_added_partition_survive_a_leader_change(
 
 
 class Asked:
-    """Counts the queries, which end when they are told to."""
+    """Counts the queries, which end on request."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""LeaseOffsets: exactly the messages that were asked for, as far as they are free."""
+"""LeaseOffsets leases exactly the requested messages, as far as they are available."""
 
 from __future__ import annotations
 

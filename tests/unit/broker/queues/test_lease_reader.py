@@ -1,4 +1,4 @@
-"""What a lease brings: batches from the cache or from the disk, opened or not, without what is no message."""
+"""The contents of a lease: batches from the cache or the disk, decoded or not, without control records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def message(value: bytes, key: bytes | None = None, headers: Mapping[str, object
 
 
 async def drained(member: SubscriptionMember, count: int = 100) -> list[LeasedRecord]:
-    """Lease and ack until there is nothing left."""
+    """Lease and ack until no message is left."""
     found: list[LeasedRecord] = []
     while messages := await member.lease(count):
         await member.ack(messages)
@@ -202,7 +202,7 @@ async def test_only_decoded_messages_that_were_read_from_the_disk_are_leased(
 async def test_priorities_apply_to_a_cold_backlog(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease that was read from the disk must not take what it has not opened for younger than it is."""
+    """A cold lease must not treat messages that are not decoded yet as newer than they are."""
     monkeypatch.setattr(ready_messages, "READY_ENOUGH", 2)
     monkeypatch.setattr(subscription_shard, "_CLASSIFIED_BYTES", 1)  # one batch
     await subscribe(simulated_broker)
@@ -240,7 +240,7 @@ async def test_one_message_of_a_key_is_leased_at_a_time(simulated_broker: Simula
     await member.ack(first[:1])
     assert values_of(await polling) == [b"a2"]
     assert await member.settle(first[1:], NACK) == [0]
-    assert values_of(await member.lease()) == [b"b1"], "a retry keeps its place"
+    assert values_of(await member.lease()) == [b"b1"], "a retry keeps its position"
 
 
 async def test_higher_priorities_are_delivered_first(simulated_broker: SimulatedBroker) -> None:
@@ -328,7 +328,7 @@ OPENED = {
 
 
 async def gap_before_a_transaction(simulated_broker: SimulatedBroker, *, is_cold: bool) -> Transactor:
-    """Message 3 waits for a retry, all others up to 49 were acked and removed; at 50 a transaction is open."""
+    """Message 3 waits for a retry, all others up to 49 were acked and deleted; an open transaction begins at 50."""
     await simulated_broker.make_topic("jobs", retention_mode="acked", segment_bytes="2000")
     await configure(simulated_broker, share_isolation_level="read_committed")
     assert (await alter(simulated_broker, CREATE)).error_code == 0

@@ -1,4 +1,4 @@
-"""Who waits for a lease is woken in turn, one at a time, and none for nothing."""
+"""Waiters for a lease are woken in FIFO order, one at a time, and not unnecessarily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When messages were published is read from the header of their batch, in memory or in the log."""
+"""The publish time of messages is read from their batch header, in memory or in the log."""
 
 from __future__ import annotations
 

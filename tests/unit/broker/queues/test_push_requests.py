@@ -1,4 +1,4 @@
-"""DescribePushes: tells who pushes what there is to push, once."""
+"""DescribePushes returns the webhooks to a pusher, once per version."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ async def test_only_subscriptions_with_a_url_are_described(simulated_broker: Sim
 
 async def test_a_request_with_the_current_version_gets_an_empty_response(simulated_broker: SimulatedBroker) -> None:
     await change(simulated_broker, GROUP_TYPE, "a", (URL, SET, "http://a.test/"))
-    told = await ask(simulated_broker)
-    assert told.is_changed
-    again = await ask(simulated_broker, told.version)
-    assert (again.is_changed, again.pushes, again.version) == (False, [], told.version)
+    first = await ask(simulated_broker)
+    assert first.is_changed
+    again = await ask(simulated_broker, first.version)
+    assert (again.is_changed, again.pushes, again.version) == (False, [], first.version)
     await change(simulated_broker, GROUP_TYPE, "a", (SECRET, SET, "hush"))
-    assert (await ask(simulated_broker, told.version)).is_changed
+    assert (await ask(simulated_broker, first.version)).is_changed
     await change(simulated_broker, GROUP_TYPE, "a", (SECRET, DELETE, None))
-    assert (await ask(simulated_broker)).version == told.version, "the same everywhere and at any time"
+    assert (await ask(simulated_broker)).version == first.version, "the same everywhere and at any time"
 
 
 async def test_a_secret_is_never_described(simulated_broker: SimulatedBroker) -> None:

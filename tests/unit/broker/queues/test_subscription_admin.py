@@ -1,4 +1,4 @@
-"""Looking at subscriptions and moving them; and what became of a single message."""
+"""Describe, create, move and delete subscriptions; the status of single messages."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_the_oldest_message_is_found_within_a_batch_and_on_the_disk(simula
 async def test_a_new_leader_describes_no_backlog_before_it_knows_the_high_watermark(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """A backlog of 0 means that nothing is left: with a lagging high watermark it would hide committed messages."""
+    """A backlog of 0 means that no message is left: a lagging high watermark would hide committed messages."""
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b")
     partition = simulated_broker.partition("jobs")
@@ -92,7 +92,7 @@ async def test_all_or_only_named_subscriptions_are_described(simulated_broker: S
 async def test_a_topic_without_subscriptions_has_none(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     assert await describe(simulated_broker) == []
-    assert simulated_broker.broker.catalogue.find("__acks.jobs") is None, "who only looks makes nothing"
+    assert simulated_broker.broker.catalogue.find("__acks.jobs") is None, "a description creates no acks topic"
     topics = [DescribeSubscriptionsTopic("jobs", [0, 1]), DescribeSubscriptionsTopic("nowhere", [0])]
     response = await simulated_broker.ask(DescribeSubscriptionsRequest(topics=topics), 0)
     assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 3, 3]
@@ -250,7 +250,7 @@ async def test_messages_that_do_not_exist_have_no_status(simulated_broker: Simul
 async def test_the_status_above_a_new_leaders_high_watermark_is_a_retriable_error(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """The new leader does not know yet what its predecessor has committed."""
+    """The new leader does not know the high watermark of its predecessor yet."""
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b")
     partition = simulated_broker.partition("jobs")

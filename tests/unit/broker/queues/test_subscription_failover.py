@@ -1,4 +1,4 @@
-"""Subscriptions where the leader changes: what was acked stays acked, and what was leased comes back."""
+"""After a leader change, acked messages stay acked, and leased messages are delivered again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_LEASED = 121
 
 
 async def queue(simulated_cluster: SimulatedCluster, **configs: str) -> SimulatedClusterBroker:
-    """A topic on all brokers with a subscription, and everybody in sync; its leader."""
+    """Create a topic with a subscription on all brokers, all in sync; return its leader."""
     await simulated_cluster.make_topic("jobs", by=None, **configs)
     leader = await simulated_cluster.wait_for_leaders("jobs")
     assert (await alter(leader, CREATE)).error_code == 0
@@ -35,7 +35,7 @@ async def queue(simulated_cluster: SimulatedCluster, **configs: str) -> Simulate
 
 
 async def serving(simulated_cluster: SimulatedCluster, but: int | None = None) -> SimulatedClusterBroker:
-    """Whoever leads both the partition and its acks, and knows."""
+    """Return the broker that leads both the partition and its acks log, and knows it."""
 
     def is_served() -> bool:
         leader = simulated_cluster.record("jobs").leader
@@ -52,7 +52,7 @@ async def serving(simulated_cluster: SimulatedCluster, but: int | None = None) -
 
 
 async def lease_some(member: SubscriptionMember, count: int = 100) -> list[LeasedRecord]:
-    """As a client does it: try again while nobody can say."""
+    """Retry retriable errors like a client."""
     while True:
         answers = await member.ask(count, wait_ms=1000)
         if not any(answer.error_code for answer in answers):
@@ -62,7 +62,7 @@ async def lease_some(member: SubscriptionMember, count: int = 100) -> list[Lease
 
 @in_simulated_cluster()
 async def test_a_leader_that_may_have_been_replaced_grants_no_leases(simulated_cluster: SimulatedCluster) -> None:
-    """What was settled with its successor would be delivered again."""
+    """Otherwise it would deliver messages again that were settled with its successor."""
     leader = await queue(simulated_cluster)
     await produce(leader, "jobs", b"a", b"b")
     member = SubscriptionMember(leader)

@@ -1,4 +1,4 @@
-"""Lease and Settle: who gets what, when, and what is refused."""
+"""Lease and Settle: delivery, waiting, and rejected requests."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_only_the_lease_holder_can_settle_and_only_this_attempt(simulated_
     assert await member.settle([one._replace(attempt=2) for one in messages]) == [NOT_LEASED] * 2
     assert await member.settle([one._replace(epoch=one.epoch - 1) for one in messages]) == [NOT_LEASED] * 2
     assert await member.settle([messages[0], messages[1]._replace(offset=7)]) == [0, NOT_LEASED]
-    assert await member.settle([messages[0]]) == [NOT_LEASED], "it is settled already"
+    assert await member.settle([messages[0]]) == [NOT_LEASED], "the message is settled"
 
 
 async def test_valid_items_of_a_settle_apply_and_others_are_rejected(simulated_broker: SimulatedBroker) -> None:
@@ -372,7 +372,7 @@ async def test_a_subscription_may_be_configured_to_begin_at_the_start_or_at_a_ti
 
 
 async def test_the_start_of_a_subscription_survives_crashes(simulated_broker: SimulatedBroker) -> None:
-    """What is leased before the beginning is durable would be lost by a crash."""
+    """A crash would lose messages that are leased before the start offset is durable."""
     await simulated_broker.make_topic("jobs")
     assert await SubscriptionMember(simulated_broker).lease() == []
     await produce(simulated_broker, "jobs", b"a")
@@ -466,7 +466,7 @@ async def test_invalid_names_are_rejected(simulated_broker: SimulatedBroker, sub
     requested = SubscriptionMember(simulated_broker, member, subscription)
     assert (await simulated_broker.ask(requested.request(), 0)).error_code in (24, INVALID_REQUEST)
     if not member:
-        return  # whoever has it settles it
+        return  # its member settles it
     settle = SettleRequest(subscription, member, [SettleTopic("jobs", [SettlePartition(0, 0, [SettleItem(0, 0)])])])
     assert (await simulated_broker.ask(settle, 0)).error_code in (24, INVALID_REQUEST)
 

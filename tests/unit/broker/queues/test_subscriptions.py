@@ -1,4 +1,4 @@
-"""The subscriptions of a broker over its life: leads, restarts, snapshots, and what cannot be written."""
+"""The subscriptions of a broker: leader terms, restarts, snapshots, and failed writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def led(simulated_broker: SimulatedBroker, index: int = 0) -> SubscriptionShard:
 
 
 async def events(simulated_broker: SimulatedBroker) -> list[object]:
-    """All that the acks log holds, as anybody can read it."""
+    """Return all events of the acks log."""
     response = await simulated_broker.ask(
         fetch_request({("__acks.jobs", 0): simulated_broker.partition("__acks.jobs").log.start_offset}), 11
     )
@@ -126,7 +126,7 @@ async def test_on_a_full_disk_a_message_is_not_redelivered_in_a_tight_loop(
 async def test_an_uncommitted_event_without_waiters_logs_no_unhandled_exception(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """A lease that ran out is an event for which nobody waits; then the lead ends before it is committed."""
+    """No request waits for the event of an expired lease; the leadership ends before the event is committed."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     await subscribe(simulated_broker)
@@ -249,7 +249,7 @@ async def test_history_before_a_snapshot_is_deleted_after_its_retention(
     assert await member.lease() == []
     assert [one.floor for one in await describe(simulated_broker)] == [50]
     (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how) == ("settled", None), "that is forgotten"
+    assert (told.state, told.how) == ("settled", None), "its history was deleted"
 
 
 async def test_without_a_snapshot_no_history_is_deleted(simulated_broker: SimulatedBroker) -> None:
@@ -329,7 +329,7 @@ def test_new_messages_at_lost_offsets_are_delivered(monkeypatch: pytest.MonkeyPa
         has_lost += world.run(play())
         simulated_broker.check()
         world.close()
-    assert has_lost, "no power cut took anything"
+    assert has_lost, "no power cut removed anything"
 
 
 async def test_a_reload_in_the_same_leader_term_loses_no_settlement(

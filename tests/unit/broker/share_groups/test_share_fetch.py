@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge: who gets what, what is refused, and what comes back."""
+"""ShareFetch and ShareAcknowledge: delivery, sessions, and rejected requests."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ LOCK_SECONDS = 30.0
 async def prepare(
     simulated_broker: SimulatedBroker, count: int = 10, partitions: int = 1, **configs: str
 ) -> ShareMember:
-    """A topic with messages in each partition, and a member whose group begins with the first of them."""
+    """Create a topic with messages in each partition, and a member whose group begins with the first ones."""
     await simulated_broker.make_topic(TOPIC, partitions)
     await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest", **configs)
     first = ShareMember(simulated_broker, "first")
-    await first.take(*range(partitions))  # so that the group has a state in every partition
+    await first.take(*range(partitions))  # creates the group's state in every partition
     await first.fetch(epoch=-1)
     for partition in range(partitions):
         if count:
@@ -389,7 +389,7 @@ async def test_a_lost_connection_releases_the_leases_of_its_member(simulated_bro
     await simulated_broker.pass_time(1)
     member.visit.lose()
     await simulated_broker.pass_time(0.1)
-    # It may have been a message that has killed the member: so it counts.
+    # A message may have caused the failure of the member, so the delivery counts.
     assert taken(await fetch) == [AcquiredRecord(0, 1, b"1", 2), AcquiredRecord(0, 2, b"2", 2)]
     assert (await member.fetch(epoch=2)).error_code == NO_SESSION
 
@@ -487,7 +487,7 @@ async def test_during_a_load_fetches_wait_and_acknowledgements_are_retriable(
     await member.settle(0, 0)
     partition = simulated_broker.partition(f"__acks.{TOPIC}")
     become_follower(simulated_broker, partition)
-    simulated_broker.host.disk.cold_chance = 1.0  # so that it takes a while
+    simulated_broker.host.disk.cold_chance = 1.0  # makes the load take a while
     become_leader(simulated_broker, partition)
     response = await member.fetch(acks={0: [(1, 1, ACCEPT)]})
     assert ack_code(response) == NOT_LEADER

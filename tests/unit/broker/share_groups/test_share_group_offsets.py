@@ -1,4 +1,4 @@
-"""Where share groups stand is told, changed and forgotten by their coordinator, wherever the partitions are led."""
+"""The coordinator describes, alters and deletes offsets of share groups at the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def told(
 async def standing(
     simulated_broker: SimulatedBroker, topics: Mapping[str, list[int]] | None = None, group: str = GROUP
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Start offset and lag by topic and partition."""
+    """Return start offset and lag by topic and partition."""
     answer = await told(simulated_broker, topics, group)
     assert answer.error_code == 0, answer
     return {
@@ -59,7 +59,7 @@ async def standing(
 
 
 async def alter(simulated_broker: SimulatedBroker, offsets: Mapping[tuple[str, int], int], group: str = GROUP) -> Any:
-    """The error code of each, or that of the whole."""
+    """Return the error code of each, or that of the response."""
     topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(AlterShareGroupOffsetsRequestPartition(index, offset))
@@ -187,7 +187,7 @@ async def test_a_deleted_group_leaves_nothing_behind(simulated_broker: Simulated
 
 
 async def spread_out(simulated_cluster: SimulatedCluster) -> SimulatedBroker:
-    """A partition on each broker, and a group that has been at all of them; its coordinator."""
+    """Create a partition on each broker and a group with offsets in all of them; return its coordinator."""
     await simulated_cluster.make_topic(TOPIC, (1,), (2,), (3,))
     found = await coordinator(simulated_cluster)
     for index in range(3):

@@ -1,4 +1,4 @@
-"""Share groups in a whole broker: members come and go, a group id is of one kind, and a restart forgets nobody."""
+"""Share groups of a broker: members join and leave, a group id has one type, and members survive a restart."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_share_group_rejects_other_members_and_committed_offsets(simulat
         assert await commit(simulated_broker, 1, TOPIC, group=GROUP, version=9) == NOT_FOUND
         assert (await describe(simulated_broker, GROUP)).error_message == f"Group {GROUP} is not a classic group."
         assert (await describe_consumers(simulated_broker, GROUP)).error_code == NOT_FOUND
-        await member.leave()  # an empty one neither
+        await member.leave()  # an empty group neither
 
 
 async def test_a_group_of_another_type_is_not_a_share_group(simulated_broker: SimulatedBroker) -> None:
@@ -137,7 +137,7 @@ async def test_members_continue_after_a_crash_of_the_coordinator(
     assert await listed(simulated_broker) == {GROUP: "Empty"}
 
 
-async def test_groups_move_with_the_leadership(simulated_broker: SimulatedBroker) -> None:
+async def test_a_broker_serves_groups_only_while_it_is_their_coordinator(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()

@@ -1,4 +1,4 @@
-"""Reading an acks log from anywhere: what a snapshot brings, and what half a one does not."""
+"""Replays of an acks log from any offset, with complete and incomplete snapshots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def replayed(log: Sequence[tuple[str, AcksEvent]], start: int = 0, now_ms: int |
 
 
 def snapshot(log: Log, part_bytes: int = 1 << 20) -> Log:
-    """What the leader would write behind this log."""
+    """Return the snapshot that the leader would append to this log."""
     subscriptions = replayed(log).subscriptions
     return [
         (name, part)
@@ -126,7 +126,7 @@ def test_every_complete_replay_gives_the_same_state(events: Log, data: st.DataOb
     log: Log = []
     for name, event in events:
         if isinstance(event, Created) == (name in replayed(log).subscriptions):
-            continue  # only what is not there is created, and only what is there changes
+            continue  # only missing subscriptions are created, and only existing ones change
         log.append((name, event))
         if data.draw(st.booleans()):
             log += snapshot(log, data.draw(st.sampled_from([1, 1 << 20])))
@@ -139,7 +139,7 @@ def test_every_complete_replay_gives_the_same_state(events: Log, data: st.DataOb
 
 @pytest.mark.parametrize("is_in_snapshot", [False, True], ids=["event", "snapshot"])
 def test_a_retry_does_not_wait_for_the_clock_of_an_earlier_leader(is_in_snapshot: bool) -> None:
-    """I35; seed 1334: a leader whose clock was a minute ahead had noted a delay of 100 ms."""
+    """I35; seed 1334: a leader whose clock was a minute ahead had recorded a delay of 100 ms."""
     log: Log = [("a", Created(60_000, 0)), ("a", Failed(60_000, 0, 0, 1, 60_100, "busy"))]
     later = [(name, msgspec.structs.replace(part, at=60_000)) for name, part in snapshot(log)]
     start = len(log) if is_in_snapshot else 0

@@ -1,4 +1,4 @@
-"""A circuit opens after failures in a row, lets one try at a time, and is open for longer the longer nothing works."""
+"""A circuit opens after consecutive failures, allows single trials, and stays open longer after failed ones."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_late_failures_do_not_extend_the_open_time() -> None:
 
 
 class Callers(RuleBasedStateMachine):
-    """Many callers with their own ideas of when to tell, against the promises of the module's first lines."""
+    """Many callers that report their results at any time, against the rules of the module docstring."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Callers(RuleBasedStateMachine):
         self.now_ms += milliseconds
 
     @rule()
-    def somebody_asks(self) -> None:
+    def a_caller_tries(self) -> None:
         was_closed = self.circuit.state == "closed"
         due_ms = self.circuit.retry_at_ms
         allowed = self.circuit.may_try(self.now_ms)
@@ -130,7 +130,7 @@ class Callers(RuleBasedStateMachine):
 
     @precondition(lambda self: self.circuit.state != "closed")
     @rule()
-    def whoever_waits_long_enough_may_try(self) -> None:
+    def a_trial_is_allowed_after_the_open_time(self) -> None:
         self.now_ms = max(self.now_ms, self.circuit.retry_at_ms)
         assert self.circuit.may_try(self.now_ms)
 

@@ -1,4 +1,4 @@
-"""Filters: what they let through, what they say about text that is none, and that a naive reading agrees with them."""
+"""Filters: which messages match, errors of invalid text, and agreement with a naive implementation."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_pattern_matches_the_whole_text(pattern: str, text: str, fits: bool) -
 
 def test_no_pattern_is_slow() -> None:
     wanted = compile_filter("key like '" + "%a" * SEARCHES_MAX + "%b'")
-    assert not wanted(b"a" * 10_000, [])  # every way to spread the pieces would take longer than there is time
+    assert not wanted(b"a" * 10_000, [])  # trying every position of the pieces would take too long
 
 
 def test_the_product_of_pattern_and_value_lengths_is_bounded() -> None:
@@ -153,7 +153,7 @@ def test_the_number_of_searches_is_bounded() -> None:
 
 
 class CountedHeaders(list[tuple[str, bytes | None]]):
-    """Headers that count how often they are read through."""
+    """Headers that count how often they are iterated."""
 
     reads = 0
 
@@ -206,7 +206,7 @@ def test_patterns_with_linear_cost_may_be_long() -> None:
         ("header.a like 3", 14, "a pattern in quotes"),
         ("header.a in ()", 13, "a number or a text in quotes"),
         ("header.a in ('x' 'y')", 17, "expected , or \\)"),
-        ("tag < 'a'", 4, "not compared by order"),
+        ("tag < 'a'", 4, "cannot be compared by order"),
         ("header.a = 1x", 11, "is not valid here"),
         ("header.a = " + "1" * 41, 11, "too long"),
         ("not " * (DEPTH_MAX + 2) + "key = 'x'", 4 * (DEPTH_MAX + 1), "nested deeper than"),

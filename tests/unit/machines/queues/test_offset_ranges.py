@@ -1,4 +1,4 @@
-"""Spans say the same as a value per offset would; deadlines that no longer hold do not pile up."""
+"""An interval map agrees with a map of single offsets; outdated deadlines do not accumulate."""
 
 from __future__ import annotations
 

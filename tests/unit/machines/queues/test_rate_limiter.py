@@ -1,4 +1,4 @@
-"""A rate is kept on average, and no limit is no limit."""
+"""A rate limiter limits the average rate."""
 
 from __future__ import annotations
 

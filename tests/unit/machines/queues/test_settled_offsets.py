@@ -1,4 +1,4 @@
-"""A floor and a bitmap say the same as a set of offsets would."""
+"""A floor and a bitmap agree with a set of offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.machines.queues.settled_offsets import SettledOffsets, first_absent, new_bitmap, present_ranges
 
-START = 65_536 - 20  # so that two containers of the bitmap take part
+START = 65_536 - 20  # uses two containers of the bitmap
 END = START + 60
 ranges = st.lists(
     st.tuples(st.integers(START - 5, END - 1), st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))), max_size=20

@@ -1,4 +1,4 @@
-"""Leases, settlements, retries and limits of a subscription that looks at offsets only."""
+"""Leases, settlements, retries and limits of a subscription that depends on offsets only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.wire.state_records.acks_records import Created, Deleted, Failed, S
 
 @pytest.fixture
 def driver() -> SubscriptionDriver:
-    """A hundred messages, of which nothing is known."""
+    """A subscription with a hundred new messages."""
     driver = SubscriptionDriver(0)
     driver.end = 100
     return driver

@@ -1,4 +1,4 @@
-"""Any order of leases, settlements, time, restarts and seeks, against a model that keeps each message by itself."""
+"""Any order of leases, settlements, time, restarts and seeks, compared with a model of single messages."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ failures = st.sampled_from([Nack(), Nack(0, "not now"), Nack(700, "later"), Nack
 
 
 class Message:
-    """What the model knows of one message."""
+    """The model of one message."""
 
     def __init__(self, opened: ClassifiedMessage) -> None:
         self.opened = opened
         self.exists = True
         self.arrived_ms = opened.arrived_ms
         self.is_settled = False
-        self.is_doomed = False  # it was rejected, or reached the limit of its time
+        self.is_doomed = False  # rejected, or at the delivery limit of its time
         self.is_dying = False
-        self.attempts = 0  # that failed
+        self.attempts = 0  # failed ones
         self.due_ms = 0
         self.reason = ""
         self.lease: tuple[str, int] | None = None
@@ -142,9 +142,9 @@ class PlainMachine(RuleBasedStateMachine):
         for passed_over in set(ready) - set(chosen):
             has_failed = self.model[passed_over].attempts > 0
             later = [o for o in chosen if o > passed_over and (has_failed or not self.model[o].attempts)]
-            assert not later, "only what failed before may go out of turn"
+            assert not later, "only retries may precede earlier messages"
 
-    # --- what happens ---
+    # --- actions ---
 
     @rule(count=st.integers(1, 12))
     def messages_arrive(self, count: int) -> None:
@@ -161,12 +161,12 @@ class PlainMachine(RuleBasedStateMachine):
             self.driver.now_ms += ms
 
     @rule(member=members, count=st.integers(1, 8), share=st.sampled_from(["all", "all", "first", "tail", "none"]))
-    def somebody_leases(self, member: str, count: int, share: str) -> None:
+    def a_member_leases(self, member: str, count: int, share: str) -> None:
         ranges = self.driver.choose(count)
         chosen = [offset for first, last in ranges for offset in range(first, last + 1)]
         assert chosen == sorted(chosen)
         self.check_choice(chosen, count)
-        assert self.driver.choose(count) == ranges, "to choose changes nothing"
+        assert self.driver.choose(count) == ranges, "choose changes no state"
         tail = [Range((first + last) // 2, last) for first, last in ranges[-1:]]
         ranges = {"all": ranges, "first": ranges[:1], "tail": tail, "none": []}[share]
         granted = self.driver.machine.grant(ranges, member, self.now_ms)
@@ -181,9 +181,9 @@ class PlainMachine(RuleBasedStateMachine):
                 self.model[offset].lease = (member, until_ms)
 
     def live(self) -> list[tuple[str, GrantedRange]]:
-        """What is leased at present; somebody leases something if nothing is."""
+        """Return the current leases; lease some messages if there are none."""
         if not any(one.lease for one in self.model.values()):
-            self.somebody_leases("a", 6, "all")
+            self.a_member_leases("a", 6, "all")
         return [
             (member, granted)
             for member, granted in self.outstanding
@@ -200,7 +200,7 @@ class PlainMachine(RuleBasedStateMachine):
         return True
 
     def settle(self, first: int, last: int, how: Settlement, member: str, attempt: int | None) -> None:
-        """As the model says that it must go."""
+        """Settle, and compare the result with the model."""
         if not self.holds(member, first, last, attempt):
             before = self.durable()
             with pytest.raises(InvalidRecordState):
@@ -217,11 +217,11 @@ class PlainMachine(RuleBasedStateMachine):
             self.settle_in_model(range(first, last + 1))
 
     @rule(position=positions, cut=st.sampled_from(CUTS), how=st.sampled_from([Ack(), Ack(), OffsetGap(), Release()]))
-    def somebody_is_done(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
+    def a_member_acks(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
         self.settle_live(position, cut, how)
 
     @rule(position=positions, cut=st.sampled_from(CUTS), how=failures)
-    def somebody_fails(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
+    def a_member_fails(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
         self.settle_live(position, cut, how)
 
     def settle_live(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
@@ -234,13 +234,13 @@ class PlainMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.outstanding)
     @rule(position=positions, member=members, how=st.sampled_from([Ack(), Nack()]), says_attempt=st.booleans())
-    def somebody_comes_late_or_lies(self, position: int, member: str, how: Settlement, says_attempt: bool) -> None:
+    def any_member_settles(self, position: int, member: str, how: Settlement, says_attempt: bool) -> None:
         granted = self.outstanding[position % len(self.outstanding)][1]
         self.settle(granted.first, granted.last, how, member, granted.attempt if says_attempt else None)
 
     @precondition(lambda self: self.outstanding)
     @rule(position=positions, lease_ms=st.sampled_from([1, 90_000]))
-    def somebody_extends(self, position: int, lease_ms: int) -> None:
+    def a_member_extends(self, position: int, lease_ms: int) -> None:
         member, (first, last, attempt) = self.outstanding[-1 - position % len(self.outstanding)]
         if not self.holds(member, first, last, attempt):
             with pytest.raises(InvalidRecordState):
@@ -251,7 +251,7 @@ class PlainMachine(RuleBasedStateMachine):
             self.model[offset].lease = (member, self.now_ms + lease_ms)
 
     @rule(member=members, counts=st.booleans())
-    def somebody_is_gone(self, member: str, counts: bool) -> None:
+    def a_member_is_removed(self, member: str, counts: bool) -> None:
         self.driver.store(self.driver.machine.release_member(member, self.now_ms, counts=counts))
         held = [o for o, one in self.model.items() if one.lease is not None and one.lease[0] == member]
         if counts:
@@ -320,12 +320,12 @@ class PlainMachine(RuleBasedStateMachine):
             one.lease = None
         self.follow_the_limit()
 
-    # --- what always holds ---
+    # --- invariants ---
 
     @invariant()
     def every_message_stands_as_the_model_says(self) -> None:
         machine = self.driver.machine
-        machine.choose(self.now_ms, 0, 0)  # what is due is taken note of
+        machine.choose(self.now_ms, 0, 0)  # makes due retries ready
         for offset, one in self.model.items():
             assert machine.state_of(offset) == one.standing(self.now_ms), offset
         unsettled = [offset for offset, one in self.model.items() if not one.is_settled]
@@ -349,7 +349,7 @@ class PlainMachine(RuleBasedStateMachine):
         return times + [one.due_ms for one in live if one.standing(self.now_ms).state == "waiting"]
 
     def teardown(self) -> None:
-        """Everything that is not settled is delivered in the end."""
+        """All unsettled messages are delivered in the end."""
         if not hasattr(self, "model"):
             return
         for start in (0, self.snapshot_at):
@@ -371,7 +371,7 @@ class PlainMachine(RuleBasedStateMachine):
 
 
 class OpenedMachine(PlainMachine):
-    """Priorities, order per key, filter and expiry, in any mixture."""
+    """Priorities, order per key, filter and expiry, in any combination."""
 
     @initialize(
         start=st.sampled_from([0, 65_530]),
@@ -388,11 +388,11 @@ class OpenedMachine(PlainMachine):
         }
         super().begin(start, limit, 0, True)
 
-    # Whatever may have moved the point from which on messages are to be offered is followed by an offer.
+    # Every action that may have moved `classified_to` is followed by an offer.
 
     @rule(count=st.integers(1, 12), pattern=st.integers(0, 10**9))
     def messages_arrive(self, count: int, pattern: int = 271_828_182) -> None:
-        """The pattern is noise from which the messages are made, because drawing each field takes long."""
+        """Derive the messages from random bits, because drawing each field is slow."""
         for offset in range(self.driver.end, self.driver.end + count):
             noise = pattern // (offset - self.driver.end + 1) % 100_003
             opened = message(
@@ -456,7 +456,7 @@ class OpenedMachine(PlainMachine):
         self.offer()
 
     def ready_in_model(self) -> list[int]:
-        """Those of them that have a slot of their key: the first ones of it that are not over."""
+        """Return the messages that have a slot of their key: its first unsettled ones."""
         slots = self.config.headrace_key_concurrency
         ready = []
         used = Counter[bytes]()
@@ -472,7 +472,7 @@ class OpenedMachine(PlainMachine):
         return ready
 
     def check_choice(self, chosen: list[int], count: int) -> None:
-        """One after the other from the class whose head is the most urgent."""
+        """Return messages one by one from the class with the most urgent head."""
         slacks = self.config.slacks_ms or (0,)
         lanes: dict[int, list[int]] = {}
         for offset in self.ready_in_model():

@@ -1,4 +1,4 @@
-"""Deliveries that depend on what is in the messages: priorities, order per key, filters, expiry."""
+"""Deliveries that depend on the contents of messages: priorities, key order, filters, expiry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def offsets_of(granted: list[GrantedRange]) -> list[int]:
 
 
 def one_by_one(driver: SubscriptionDriver) -> list[int]:
-    """The order in which messages are delivered to somebody who takes one at a time."""
+    """Return the order of delivery to a member that leases one message at a time."""
     order = []
     while granted := driver.lease(1):
         driver.ack(granted[0].first)
@@ -252,7 +252,7 @@ def test_a_clock_that_is_behind_does_not_overtake_for_longer_than_the_slack() ->
 
 
 def test_a_clock_that_is_behind_does_not_overtake_in_a_long_backlog() -> None:
-    """The backlog is larger than what is opened, and as much comes as is delivered."""
+    """The backlog is larger than the window, and messages arrive as fast as they are delivered."""
     driver = SubscriptionDriver(headrace_priority_slack_ms=SLACKS)
     began_ms, per_second = driver.now_ms, 100
     driver.end = backlog = 2 * ready_messages.READY_ENOUGH
@@ -274,7 +274,7 @@ def test_a_clock_that_is_behind_does_not_overtake_in_a_long_backlog() -> None:
         driver.now_ms += 1000
         driver.end += per_second
     seconds = (driver.now_ms - began_ms) // 1000
-    assert seconds <= backlog // per_second + 10, "what was there when it came, and what came within the slack of 9 s"
+    assert seconds <= backlog // per_second + 10, "earlier messages, and those that arrived within the slack of 9 s"
 
 
 def test_an_unknown_priority_counts_as_the_highest() -> None:
@@ -296,7 +296,7 @@ def test_no_message_starves() -> None:
     driver = SubscriptionDriver(headrace_priority_slack_ms="2000,1750,1500,1250,1000,750,500,250,100,0")
     begin_ms = driver.now_ms
     arrivals_per_ms: list[int] = []
-    bounds: dict[int, tuple[int, int]] = {}  # arrival, and the number of the delivery with which it must have come
+    bounds: dict[int, tuple[int, int]] = {}  # arrival, and the latest delivery number
     delivered: dict[int, int] = {}
     for ms in range(12_000):
         driver.now_ms = begin_ms + ms
@@ -338,11 +338,11 @@ def test_with_priorities_the_window_extends_as_far_as_a_message_could_overtake(m
     monkeypatch.setattr(ready_messages, "READY_ENOUGH", 5)
     driver = SubscriptionDriver(headrace_priority_slack_ms=SLACKS)
     driver.offer(*(message(offset, priority=0, arrived_ms=1_000 * offset) for offset in range(9)))
-    assert driver.machine.wants_classified, "one of priority 9 that comes at 8,500 would go before the first"
+    assert driver.machine.wants_classified, "a message of priority 9 that arrives at 8,500 would precede the first"
     driver.offer(message(9, priority=0, arrived_ms=9_000))
     assert not driver.machine.wants_classified
     driver.end = 99
-    assert driver.choose() == [(0, 0)], "before the second is delivered, more must be opened"
+    assert driver.choose() == [(0, 0)], "more must be decoded before the second is delivered"
 
 
 def test_the_window_is_bounded_but_leases_do_not_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:

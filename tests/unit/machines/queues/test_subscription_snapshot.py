@@ -1,4 +1,4 @@
-"""A snapshot is whole or nothing, has no size at which it stops, and rebuilds everything."""
+"""A snapshot is complete or ignored, has no size limit, and rebuilds the durable state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_snapshot_rebuilds_the_state_from_parts_of_limited_size() -> None:
     machine = rebuilt(parts)
     assert machine.is_created
     assert contents(machine) == contents(driver.machine)
-    machine.expire(driver.now_ms)  # what is due is taken note of
+    machine.expire(driver.now_ms)  # makes due retries ready
     assert machine.counts(driver.end)._replace(leased=3) == driver.machine.counts(driver.end)
 
 

@@ -1,4 +1,4 @@
-"""What is counted of a subscription: as many as there were messages, and times that stand for those not looked at."""
+"""Counters of a subscription are exact, and sampled latencies represent all messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lease(driver: SubscriptionDriver, count: int, published_ms: int = UNKNOWN) -
 
 
 def driver_with(count: int, **configs: str) -> SubscriptionDriver:
-    """Configs by Kafka's names, with underscores instead of dots."""
+    """Configs by their Kafka names, with underscores instead of dots."""
     driver = SubscriptionDriver(0, configs)
     driver.end = count
     return driver

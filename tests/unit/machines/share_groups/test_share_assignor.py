@@ -1,4 +1,4 @@
-"""Every partition of a share group is read by somebody, every member reads something, evenly, and little moves."""
+"""Every partition has a member, every member a partition; assignments are even and sticky."""
 
 from __future__ import annotations
 

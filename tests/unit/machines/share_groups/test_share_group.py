@@ -1,4 +1,4 @@
-"""The members of a share group: who is let in, what each reads, and what of it outlives a restart."""
+"""The members of a share group: admission, assignment, and state after a restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMING = ShareSessionConfig(session_timeout_ms=45_000, heartbeat_interval_ms=5_0
 
 
 class Driver:
-    """A group with its topics, its clock and its log."""
+    """A share group with topics, a clock and a log."""
 
     def __init__(self, **topics: int) -> None:
         self.group = ShareGroup("g")

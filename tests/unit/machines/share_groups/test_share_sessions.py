@@ -1,4 +1,4 @@
-"""Share sessions: opened, counted, closed, limited; and no partition starves."""
+"""Share sessions are opened, counted, closed and limited, and no partition starves."""
 
 from __future__ import annotations
 
