@@ -3,8 +3,8 @@
 A poll visits its partitions in order and leases available messages. It ends with messages, with an error, or when its
 time is up.
 
-- The poll watches an empty partition from the moment it finds it empty, so it misses no message. It visits only woken
-  partitions again.
+- The step that finds a partition empty also registers the poll to be woken by new messages, so the poll misses none. It
+  visits only woken partitions again.
 - If a subscription has to be created in a partition first, a poll that already has messages leaves the messages of that
   partition to the next poll. Kafka returns the records of share partitions as each is initialized, and librdkafka's
   tests rely on it.
@@ -126,14 +126,12 @@ class LeasePoll:
     ) -> LeaseResult | None:
         target.shard = shard
         spec = LeaseSpec(self._name, self._member, count_max, bytes_max, self._lease_ms)
-        leased = shard.lease(spec)
+        leased = shard.lease(spec, target)
         while isinstance(leased, ColdLease):
-            leased = shard.lease(spec, await leased.load())
+            leased = shard.lease(spec, target, await leased.load())
         if leased is None:
-            # Watch immediately, so that new messages are not missed while other partitions are visited.
             target.is_ready = False
             target.is_watching = True
-            shard.watch(self._name, target)
         return leased
 
     async def _shard_of(self, target: LeaseTarget) -> tuple[SubscriptionShard, bool]:

@@ -165,13 +165,8 @@ class SubscriptionShard:
                 self.create(name, 0)
         self.loaded.set()
         if replay.event_count:
-            known = len(self.subscriptions)
-            log.info(
-                "subscriptions loaded events=%d partition=%s-%d subscriptions=%d",
-                replay.event_count,
-                *self.place,
-                known,
-            )
+            counts = replay.event_count, len(self.subscriptions)
+            log.info("subscriptions loaded partition=%s-%d events=%d subscriptions=%d", *self.place, *counts)
         if replay.event_count > _REPLAYED_MAX:
             self._acks.write_snapshot()
         for name, subscription in self.subscriptions.items():
@@ -217,19 +212,14 @@ class SubscriptionShard:
             self._reconcile_with(partition)
         return partition
 
-    def _leasable_partition(self) -> Partition:
-        """Like `source`, for leases: raise also if another broker may be the leader, since messages that were settled
-        there must not be delivered here."""
+    def _ensure_session_valid(self) -> None:
+        """Raise if another broker may be the leader: messages that were settled there must not be delivered here. Leases
+        are in memory only, so no commit would confirm that this broker still leads."""
         if not self._dependencies.session_valid():
-            raise self._not_leader()
-        return self.source()
-
-    def _not_leader(self) -> NotLeader:
-        """Return the error for leases, which exist in memory only: no other broker confirms that this one leads."""
-        topic, index = self.place
-        return NotLeader(
-            f"this broker may no longer be the leader of {topic}-{index}, so it grants and extends no leases"
-        )
+            topic, index = self.place
+            raise NotLeader(
+                f"this broker may no longer be the leader of {topic}-{index}, so it grants and extends no leases"
+            )
 
     def has(self, name: str) -> bool:
         """Whether the subscription exists, and its creation is committed."""
@@ -312,14 +302,18 @@ class SubscriptionShard:
 
     # Lease
 
-    def lease(self, spec: LeaseSpec, loaded: LoadedBatches | None = None) -> LeaseResult | ColdLease | None:
+    def lease(
+        self, spec: LeaseSpec, waiter: LeaseWaiter, loaded: LoadedBatches | None = None
+    ) -> LeaseResult | ColdLease | None:
         """Lease available messages, at least one if there is any, whatever the size of its batch.
 
         Choose messages, read their batches, grant what was read: all in one step, so the chosen messages are still
-        available when they are granted. None means that there are none until watchers are woken. A `ColdLease` has
-        granted nothing: load it and call again with the `loaded` batches.
+        available when they are granted. If there are none, return None, and wake the waiter when there may be some, or
+        when this broker can no longer lease any. A `ColdLease` has granted nothing: load it and call again with the
+        `loaded` batches.
         """
-        partition = self._leasable_partition()
+        self._ensure_session_valid()
+        partition = self.source()
         subscription = self.find(spec.name)
         self._catch_up(spec.name, subscription, partition)
         leased: LeaseResult | ColdLease | None = None
@@ -331,7 +325,9 @@ class SubscriptionShard:
             else:
                 leased = self._lease_chosen(spec, subscription, partition)
         self._update_timer(spec.name, subscription)
-        if isinstance(leased, LeaseResult):
+        if leased is None:
+            self._watch(spec.name, partition, waiter)
+        elif isinstance(leased, LeaseResult):
             self._wake(spec.name)  # there may be more messages for other waiters
         return leased
 
@@ -339,7 +335,8 @@ class SubscriptionShard:
         self, name: str, member: str, offsets: Sequence[tuple[int, int]], lease_ms: int | None
     ) -> tuple[list[GrantedRange], int]:
         """Lease the available messages in these ascending ranges without reading them; return also the lease end."""
-        partition = self._leasable_partition()
+        self._ensure_session_valid()
+        partition = self.source()
         subscription = self.find(name)
         if subscription.config.opens_messages:
             raise InvalidRequest(
@@ -463,7 +460,7 @@ class SubscriptionShard:
         if not self._dependencies.session_valid():
             settlements = list(settlements)
             if any(isinstance(how, ExtendLease) for _, _, how, _ in settlements):
-                raise self._not_leader()
+                self._ensure_session_valid()
         subscription = self.find(name)
         now_ms = self._now_ms()
         errors: list[HeadraceError | None] = []
@@ -530,11 +527,9 @@ class SubscriptionShard:
                     error = not_served
                 if error is None:
                     return
+                reason = len(failed), error
                 log.warning(
-                    "writing dead letters failed, will retry partition=%s-%d messages=%d error=%s",
-                    *self.place,
-                    len(failed),
-                    error,
+                    "writing dead letters failed, will retry partition=%s-%d messages=%d error=%s", *self.place, *reason
                 )
                 await asyncio.sleep(pause)
         finally:
@@ -577,10 +572,8 @@ class SubscriptionShard:
 
     # Wait for messages
 
-    def watch(self, name: str, waiter: LeaseWaiter) -> None:
-        """Wake the waiter when there may be messages to lease, or when this broker can no longer lease any. A waiter
-        that finds nothing watches again, and keeps its position in the queue."""
-        partition = self.source()
+    def _watch(self, name: str, partition: Partition, waiter: LeaseWaiter) -> None:
+        """Let the waiter wait. One that was woken and found nothing keeps its position in the queue."""
         if self._watched is not partition:
             if self._watched is not None:
                 self._watched.unwatch(self)

@@ -231,9 +231,9 @@ class ShareGroupOffsets:
             for one in topic.partitions:
                 result = AlterShareGroupOffsetsResponsePartition(partition_index=one.partition_index)
                 partition = topic.topic_name, one.partition_index
-                error = errors[partition] if partition in errors else _unknown_partition(partition)
-                if error is not None:
-                    result.error_code, result.error_message = error.code, error.message
+                alter_error = errors[partition] if partition in errors else _unknown_partition(partition)
+                if alter_error is not None:
+                    result.error_code, result.error_message = alter_error.code, alter_error.message
                 topic_response.partitions.append(result)
         return response
 
@@ -254,11 +254,11 @@ class ShareGroupOffsets:
         for topic in request.topics:
             name = topic.topic_name
             result = DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
-            topic_errors = [error for (topic_name, _), error in errors.items() if topic_name == name and error]
+            topic_errors = [one for (topic_name, _), one in errors.items() if topic_name == name and one is not None]
             if self._catalogue.find(name) is None:
                 topic_errors.append(_unknown_partition((name, 0)))
-            for error in topic_errors[:1]:
-                result.error_code, result.error_message = error.code, error.message
+            if topic_errors:
+                result.error_code, result.error_message = topic_errors[0].code, topic_errors[0].message
             response.responses.append(result)
         return response
 
