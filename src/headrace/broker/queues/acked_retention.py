@@ -68,11 +68,11 @@ class AckedRetention:
         sweep = self._sweeps.get(partition)
         if sweep is None or sweep.acks is not acks.log:
             sweep = self._sweeps[partition] = RetentionSweep(partition.log, acks.log)
-        has_moved = await sweep.look(
+        has_advanced = await sweep.look(
             self._store.cleaner,
             acks.high_watermark,
             leads=lambda: partition.is_leader,
             rewrites=self._catalogue.config.log_cleaner_enable,
         )
-        if has_moved:
+        if has_advanced:
             partition.notify_followers()

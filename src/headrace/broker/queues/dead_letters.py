@@ -72,11 +72,10 @@ class DeadLetterProducer:
         """Write the dead letter of a message of a partition that this broker leads, and wait until it is committed. The
         caller must retry after an error."""
         if topic.endswith(DEAD_LETTER_SUFFIX):
-            dead = MessageId(topic, index, offset)
             log.warning(
                 "dead letter failed again and was dropped subscription=%s dead_letter=%s attempts=%d reason=%s",
                 subscription,
-                dead,
+                MessageId(topic, index, offset),
                 attempts,
                 reason,
             )
@@ -87,14 +86,15 @@ class DeadLetterProducer:
             return  # retention or compaction has already deleted the message
         record, compression = found
         now_ms = self._clock.now_ms()
-        death = DeadLetterOrigin(
+        origin = DeadLetterOrigin(
             reason[:_REASON_LENGTH_MAX], attempts, subscription, topic, index, offset, now_ms, source.id
         )
-        copy = BatchRecord(record.key, record.value, _dead_letter_headers(record, death), now_ms)
-        to = await self._ensure(source)
-        await self._write(to, index % to.partition_count, build_batch([copy], compression=compression))
+        copy = BatchRecord(record.key, record.value, _dead_letter_headers(record, origin), now_ms)
+        target = await self._ensure_topic(source)
+        await self._write(target, index % target.partition_count, build_batch([copy], compression=compression))
 
-    async def _ensure(self, topic: Topic) -> Topic:
+    async def _ensure_topic(self, topic: Topic) -> Topic:
+        """Return the dead-letter topic of a topic; create it if it does not exist."""
         name = dead_letter_topic(topic.name)
         found = self._catalogue.find(name)
         if found is not None and found.record.dead_letters_of not in (None, topic.id):
@@ -154,7 +154,7 @@ class DeadLetterProducer:
 async def _read_message(partition: Partition, offset: int) -> tuple[BatchRecord, int] | None:
     """Return the message at an offset and the compression of its batch, or None if it was deleted.
 
-    Raises `OffsetNotAvailable` at or above the high watermark: an empty read there does not mean that it is gone.
+    Raises `OffsetNotAvailable` at or above the high watermark: an empty read there does not mean a deleted message.
     """
     epoch = partition.leader_epoch
     partition.ensure_committed(offset)
@@ -183,14 +183,14 @@ async def _read_message(partition: Partition, offset: int) -> tuple[BatchRecord,
     return None
 
 
-def _dead_letter_headers(record: BatchRecord, death: DeadLetterOrigin) -> Headers:
+def _dead_letter_headers(record: BatchRecord, origin: DeadLetterOrigin) -> Headers:
     """Build the headers of a dead letter. A dedup id of the original message is kept under another name."""
-    own_id = f"{death.subscription}/{death.topic_id}/{death.partition}/{death.offset}/{death.attempts}"
+    own_id = f"{origin.subscription}/{origin.topic_id}/{origin.partition}/{origin.offset}/{origin.attempts}"
     headers = without(
-        with_headers(with_dead_letter_headers(record.headers, death), {DEDUP_ID: own_id}), [DEAD_DEDUP_ID]
+        with_headers(with_dead_letter_headers(record.headers, origin), {DEDUP_ID: own_id}), [DEAD_DEDUP_ID]
     )
-    given = header_value(record.headers, DEDUP_ID)
-    return headers if given is None else [*headers, (DEAD_DEDUP_ID, given)]
+    dedup_id = header_value(record.headers, DEDUP_ID)
+    return headers if dedup_id is None else [*headers, (DEAD_DEDUP_ID, dedup_id)]
 
 
 def _internal_context() -> RequestContext:

@@ -180,7 +180,7 @@ def _settle_partition(
 ) -> asyncio.Future[None] | None:
     is_by_id = not request.member and requested.lease_epoch == _UNSET
     if requested.lease_epoch != shard.epoch and not is_by_id:
-        shard.source()  # raise `NotLeader` rather, so that the client refreshes its metadata
+        shard.source()  # prefer `NotLeader`, which makes the client refresh its metadata
         raise InvalidRecordState(
             f"the lease of leader epoch {requested.lease_epoch} has ended; the current epoch is {shard.epoch}"
         )

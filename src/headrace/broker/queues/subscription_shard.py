@@ -213,8 +213,8 @@ class SubscriptionShard:
         return partition
 
     def _ensure_session_valid(self) -> None:
-        """Raise if another broker may be the leader: messages that were settled there must not be delivered here. Leases
-        are in memory only, so no commit would confirm that this broker still leads."""
+        """Raise if another broker may be the leader: it may have settled messages that must not be delivered here.
+        Leases are in memory only, so no commit confirms that this broker still leads."""
         if not self._dependencies.session_valid():
             topic, index = self.place
             raise NotLeader(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.broker.broker_requests import produce, send
+from tests.unit.broker.broker_requests import TIMESTAMP_MS, batch, produce, send
 from tests.unit.broker.queues.queue_support import (
     CREATE,
     GAP,
@@ -25,8 +25,11 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.transactions.transaction_support import NEWER, Transactor
 
 from headrace.broker.queues import subscription_shard
+from headrace.broker.queues.lease_reader import newest_publish_time_ms
 from headrace.machines.queues import ready_messages
+from headrace.machines.queues.leases import UNKNOWN
 from headrace.model.message_headers import EXPIRES_AT, PRIORITY
+from headrace.storage.log.reading import LogSlice
 from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header
 
 
@@ -399,3 +402,23 @@ async def test_a_seek_during_a_cold_read_does_not_settle_unread_messages_as_gaps
     assert (await alter(simulated_broker, SEEK, offset=0)).error_code == 0
     found = [*await leasing, *await drained(member)]
     assert sorted({one.value for one in found}) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+# Publish times
+
+
+async def test_the_publish_time_is_the_newest_timestamp_of_the_first_batch(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    await produce(simulated_broker, "t", b"a", b"b", b"c")
+    await produce(simulated_broker, "t", b"d", timestamp_ms=TIMESTAMP_MS + 5000)
+    for offset, timestamp_ms in ((0, TIMESTAMP_MS + 2), (1, TIMESTAMP_MS + 2), (3, TIMESTAMP_MS + 5000)):
+        piece = simulated_broker.partition("t").read(offset, 1_000_000)
+        assert isinstance(piece, LogSlice)
+        assert newest_publish_time_ms(piece) == newest_publish_time_ms(piece.bytes()) == timestamp_ms
+        piece.release()
+
+
+def test_without_a_timestamp_the_publish_time_is_unknown() -> None:
+    assert newest_publish_time_ms(b"") == UNKNOWN
+    assert newest_publish_time_ms(LogSlice(None, 0, 0, 0)) == UNKNOWN
+    assert newest_publish_time_ms(bytes(batch(b"a", timestamp_ms=-1))) == UNKNOWN
