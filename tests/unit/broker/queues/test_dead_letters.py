@@ -25,8 +25,8 @@ from headrace.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
 async def dead_letter(
     simulated_broker: SimulatedBroker, offset: int = 0, *, index: int = 0, topic: str = "t", attempts: int = 5
 ) -> None:
-    burying = simulated_broker.broker.dead_letters.dead_letter(topic, index, offset, "workers", attempts, "boom")
-    await simulated_broker.host.start(burying, "bury")
+    writing = simulated_broker.broker.dead_letters.dead_letter(topic, index, offset, "workers", attempts, "boom")
+    await simulated_broker.host.start(writing, "dead letter")
 
 
 async def dead(simulated_broker: SimulatedBroker, topic: str = "t.dlq") -> list[BatchRecord]:
