@@ -140,10 +140,10 @@ class LeasePoll:
             shard = self._subscriptions.find(target.topic, target.index)
         except CoordinatorLoading:
             shard = None
-        if shard is None:
-            if self._must_exist:
-                await self._subscriptions.when_loaded(target.topic, target.index)
-                self._subscriptions.of(target.topic, target.index)
+        if shard is None and self._must_exist:
+            await self._subscriptions.when_loaded(target.topic, target.index)
+            shard = self._subscriptions.of(target.topic, target.index)
+        elif shard is None:
             shard = await self._subscriptions.ensure(target.topic, target.index)
         is_new = not shard.has(self._name)
         if is_new:

@@ -25,7 +25,7 @@ class FakeDeadLetterProducer:
 
     def __init__(self, simulated_broker: SimulatedBroker, failures: int = 0) -> None:
         self.failures = failures
-        self.refuses: set[int] = set()
+        self.failing_offsets: set[int] = set()
         self.calls: list[tuple[int, str, int, str]] = []
         self.during: list[object] = []
         simulated_broker.broker.subscriptions._dead_letter = self.dead_letter
@@ -38,7 +38,7 @@ class FakeDeadLetterProducer:
         for coroutine in self.during:
             await coroutine  # type: ignore[misc]
         self.during = []
-        if self.failures > 0 or offset in self.refuses:
+        if self.failures > 0 or offset in self.failing_offsets:
             self.failures -= 1
             raise NotEnoughReplicas("too few replicas of the dead letters")
 
@@ -54,8 +54,8 @@ async def test_a_rejected_message_becomes_a_dead_letter(simulated_broker: Simula
     assert await read_all(simulated_broker, "jobs.dlq") == [b"poison"]
     (described,) = await describe(simulated_broker)
     assert (described.floor, described.backlog, described.dying) == (2, 0, 0)
-    (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how) == ("settled", "dead")
+    (message,) = await status(simulated_broker, 0)
+    assert (message.state, message.how) == ("settled", "dead")
 
 
 async def test_a_message_at_the_delivery_limit_becomes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
@@ -92,8 +92,8 @@ async def test_a_failed_dead_letter_is_retried_and_its_message_is_not_delivered(
     member = SubscriptionMember(simulated_broker)
     assert await member.settle(await member.lease(), REJECT) == [0]
     await simulated_broker.pass_time(0.05)
-    (told,) = await status(simulated_broker, 0)
-    assert told.state == "dying"
+    (message,) = await status(simulated_broker, 0)
+    assert message.state == "dying"
     assert await member.lease() == []
     await simulated_broker.pass_time(10)
     assert len(producer.calls) == 4
@@ -102,7 +102,7 @@ async def test_a_failed_dead_letter_is_retried_and_its_message_is_not_delivered(
 
 async def test_a_dead_letter_that_always_fails_does_not_block_others(simulated_broker: SimulatedBroker) -> None:
     producer = FakeDeadLetterProducer(simulated_broker)
-    producer.refuses.add(0)
+    producer.failing_offsets.add(0)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", *(b"%d" % number for number in range(100)))
     member = SubscriptionMember(simulated_broker)
@@ -132,8 +132,8 @@ async def test_without_dead_letters_rejected_messages_are_only_settled(simulated
     member = SubscriptionMember(simulated_broker)
     assert await member.settle(await member.lease(), REJECT) == [0]
     await simulated_broker.pass_time(1)
-    (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how, producer.calls) == ("settled", "reject", [])
+    (message,) = await status(simulated_broker, 0)
+    assert (message.state, message.how, producer.calls) == ("settled", "reject", [])
 
 
 async def test_disabling_dead_letters_discards_dying_messages(simulated_broker: SimulatedBroker) -> None:
@@ -145,8 +145,8 @@ async def test_disabling_dead_letters_discards_dying_messages(simulated_broker: 
     await simulated_broker.pass_time(1)
     await configure(simulated_broker, headrace_dead_letters_enable="false")
     await simulated_broker.pass_time(10)
-    (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how) == ("settled", "discarded")
+    (message,) = await status(simulated_broker, 0)
+    assert (message.state, message.how) == ("settled", "discarded")
 
 
 async def test_a_seek_during_the_write_of_a_dead_letter_delivers_the_message_again(
@@ -172,5 +172,5 @@ async def test_dying_messages_that_retention_deleted_are_settled(simulated_broke
     await simulated_broker.host.start(simulated_broker.partition("jobs").log.advance_start(2), "trim")
     await simulated_broker.pass_time(10)
     assert len(producer.calls) == 1
-    (told,) = await status(simulated_broker, 0)
-    assert told.state == "settled"
+    (message,) = await status(simulated_broker, 0)
+    assert message.state == "settled"

@@ -178,23 +178,23 @@ async def test_the_status_of_a_message_shows_each_state(simulated_broker: Simula
     await produce(simulated_broker, "jobs", b"a")
     member = SubscriptionMember(simulated_broker, "worker-7")
 
-    async def told() -> tuple[object, ...]:
+    async def message_status() -> tuple[object, ...]:
         (one,) = await status(simulated_broker, 0)
         return one.state, one.attempts, one.member, one.reason, one.how
 
-    assert await told() == ("ready", 0, None, None, None)
+    assert await message_status() == ("ready", 0, None, None, None)
     messages = await member.lease()
-    assert await told() == ("leased", 1, "worker-7", None, None)
+    assert await message_status() == ("leased", 1, "worker-7", None, None)
     assert (await status(simulated_broker, 0))[0].until_ms - simulated_broker.host.clock.now_ms() <= 30_000
     assert await member.settle(messages, NACK, delay_ms=5000, reason="busy") == [0]
     failed_ms = simulated_broker.host.clock.now_ms()
-    assert await told() == ("waiting", 1, None, "busy", None)
+    assert await message_status() == ("waiting", 1, None, "busy", None)
     (one,) = await status(simulated_broker, 0)
     assert abs(one.at_ms - failed_ms) <= 20
     assert abs(one.until_ms - failed_ms - 5000) <= 20
     await simulated_broker.pass_time(6)
     await member.ack(await member.lease())
-    assert await told() == ("settled", 0, None, None, "ack")
+    assert await message_status() == ("settled", 0, None, None, "ack")
     (one,) = await status(simulated_broker, 0)
     assert abs(one.at_ms - simulated_broker.host.clock.now_ms()) <= 20
 

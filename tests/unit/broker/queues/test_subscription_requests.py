@@ -296,8 +296,8 @@ async def test_a_full_partition_does_not_starve_the_others(simulated_broker: Sim
     for partition in range(3):
         await produce(simulated_broker, "jobs", *numbered(*range(20)), partition=partition)
     member = SubscriptionMember(simulated_broker)
-    seen = [(await member.lease(1, partitions=(0, 1, 2)))[0].partition for _ in range(6)]
-    assert sorted(seen) == [0, 0, 1, 1, 2, 2]
+    partitions = [(await member.lease(1, partitions=(0, 1, 2)))[0].partition for _ in range(6)]
+    assert sorted(partitions) == [0, 0, 1, 1, 2, 2]
 
 
 async def test_a_cancelled_waiting_lease_leases_nothing(simulated_broker: SimulatedBroker) -> None:

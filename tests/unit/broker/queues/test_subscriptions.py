@@ -33,7 +33,7 @@ from headrace.wire.state_records.acks_records import Settled, SnapshotEvent, dec
 NOT_LEASED = 121
 
 
-def led(simulated_broker: SimulatedBroker, index: int = 0) -> SubscriptionShard:
+def shard_of(simulated_broker: SimulatedBroker, index: int = 0) -> SubscriptionShard:
     return simulated_broker.broker.subscriptions.of("jobs", index)
 
 
@@ -226,7 +226,7 @@ async def test_a_load_reads_back_only_to_the_last_snapshot(
     await simulated_broker.open()
     await simulated_broker.pass_time(0.1)
     assert [one.floor for one in await describe(simulated_broker)] == [50]
-    assert led(simulated_broker)._acks._events < 25
+    assert shard_of(simulated_broker)._acks._events < 25
 
 
 async def test_history_before_a_snapshot_is_deleted_after_its_retention(
@@ -248,8 +248,8 @@ async def test_history_before_a_snapshot_is_deleted_after_its_retention(
     await simulated_broker.open()
     assert await member.lease() == []
     assert [one.floor for one in await describe(simulated_broker)] == [50]
-    (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how) == ("settled", None), "its history was deleted"
+    (message,) = await status(simulated_broker, 0)
+    assert (message.state, message.how) == ("settled", None), "its history was deleted"
 
 
 async def test_without_a_snapshot_no_history_is_deleted(simulated_broker: SimulatedBroker) -> None:

@@ -62,10 +62,10 @@ class ShareMember:
     # Coordinator
 
     async def beat(self, simulated_broker: SimulatedBroker | None = None, **changes: Any) -> Any:
-        said: dict[str, Any] = {"member_epoch": self.member_epoch}
+        fields: dict[str, Any] = {"member_epoch": self.member_epoch}
         if self.member_epoch == 0:
-            said["subscribed_topic_names"] = self.topics
-        request = ShareGroupHeartbeatRequest(group_id=self.group, member_id=self.id, **{**said, **changes})
+            fields["subscribed_topic_names"] = self.topics
+        request = ShareGroupHeartbeatRequest(group_id=self.group, member_id=self.id, **{**fields, **changes})
         response = await (simulated_broker or self.simulated_broker).ask(request, 1)
         if response.error_code == 0:
             self.member_epoch = response.member_epoch

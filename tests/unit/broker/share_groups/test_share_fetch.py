@@ -272,8 +272,8 @@ async def test_max_records_is_never_exceeded(simulated_broker: SimulatedBroker, 
 async def test_a_full_partition_does_not_starve_the_others(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 10, partitions=3)
     await member.take(0, 1, 2, count=0)
-    seen = [one.partition for _ in range(6) for one in await member.take(count=2)]
-    assert sorted(seen) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    partitions = [one.partition for _ in range(6) for one in await member.take(count=2)]
+    assert sorted(partitions) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 
 
 async def test_messages_and_bytes_are_limited_over_all_partitions(simulated_broker: SimulatedBroker) -> None:
@@ -319,9 +319,9 @@ async def test_a_session_must_be_opened_first(simulated_broker: SimulatedBroker,
     assert (refused.error_code, answers(refused)[0].error_code) == (NO_SESSION, NO_SESSION)
 
 
-@pytest.mark.parametrize("said", [{"group_id": None}, {"group_id": ""}, {"member_id": None}, {"member_id": ""}])
-async def test_group_id_and_member_id_are_required(simulated_broker: SimulatedBroker, said: dict[str, Any]) -> None:
-    request = ShareFetchRequest(**{"group_id": GROUP, "member_id": "m", **said})
+@pytest.mark.parametrize("fields", [{"group_id": None}, {"group_id": ""}, {"member_id": None}, {"member_id": ""}])
+async def test_group_id_and_member_id_are_required(simulated_broker: SimulatedBroker, fields: dict[str, Any]) -> None:
+    request = ShareFetchRequest(**{"group_id": GROUP, "member_id": "m", **fields})
     assert (await simulated_broker.ask(request, 2)).error_code == INVALID_REQUEST
 
 

@@ -32,7 +32,7 @@ NOT_EMPTY = 68
 NOT_FOUND = 69
 
 
-async def told(
+async def describe_offsets(
     simulated_broker: SimulatedBroker,
     topics: Mapping[str, list[int]] | None = None,
     group: str = GROUP,
@@ -48,7 +48,7 @@ async def standing(
     simulated_broker: SimulatedBroker, topics: Mapping[str, list[int]] | None = None, group: str = GROUP
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Return start offset and lag by topic and partition."""
-    answer = await told(simulated_broker, topics, group)
+    answer = await describe_offsets(simulated_broker, topics, group)
     assert answer.error_code == 0, answer
     return {
         (topic.topic_name, one.partition_index): (one.start_offset, one.lag)
@@ -103,7 +103,7 @@ async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedB
     await worked(simulated_broker)
     assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2), (TOPIC, 1): (-1, -1)}
     requested = {TOPIC: [1, 0, 9], "other": [0], "nothing": [3]}
-    answer = await told(simulated_broker, requested)
+    answer = await describe_offsets(simulated_broker, requested)
     assert [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in answer.topics] == [
         (TOPIC, [1, 0, 9]),
         ("other", [0]),
@@ -115,7 +115,7 @@ async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedB
     }
     assert answer.topics[0].topic_id == simulated_broker.broker.catalogue.topic(TOPIC).id
     assert answer.topics[2].topic_id == ZERO_ID
-    assert (await told(simulated_broker, version=0)).topics[0].partitions[0].lag == -1
+    assert (await describe_offsets(simulated_broker, version=0)).topics[0].partitions[0].lag == -1
 
 
 async def test_a_group_without_state_has_no_offsets(simulated_broker: SimulatedBroker) -> None:
@@ -123,7 +123,7 @@ async def test_a_group_without_state_has_no_offsets(simulated_broker: SimulatedB
     await worked(simulated_broker)
     assert await standing(simulated_broker, group="others") == {}
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
-    assert (await told(simulated_broker, group="consumers")).error_code == NOT_FOUND
+    assert (await describe_offsets(simulated_broker, group="consumers")).error_code == NOT_FOUND
 
 
 async def test_a_group_continues_at_altered_offsets(simulated_broker: SimulatedBroker) -> None:

@@ -67,19 +67,19 @@ class Driver:
         return sorted(index for _, index in self.group.members[member].assigned)
 
 
-def told(answer: ShareHeartbeatResult) -> list[int] | None:
+def assigned_partitions(answer: ShareHeartbeatResult) -> list[int] | None:
     return None if answer.assigned is None else sorted(index for _, index in answer.assigned)
 
 
 def test_the_assignment_is_sent_only_when_it_changes() -> None:
     driver = Driver(t=2)
     answer = driver.beat("m1", 0, "t")
-    assert (answer.member_epoch, answer.heartbeat_interval_ms, told(answer)) == (1, 5_000, [0, 1])
-    assert told(driver.beat("m1", 1)) is None
-    assert told(driver.beat("m2", 0, "t")) == [1]
+    assert (answer.member_epoch, answer.heartbeat_interval_ms, assigned_partitions(answer)) == (1, 5_000, [0, 1])
+    assert assigned_partitions(driver.beat("m1", 1)) is None
+    assert assigned_partitions(driver.beat("m2", 0, "t")) == [1]
     answer = driver.beat("m1", 1)
-    assert (answer.member_epoch, told(answer)) == (2, [0])
-    assert told(driver.beat("m1", 2)) is None
+    assert (answer.member_epoch, assigned_partitions(answer)) == (2, [0])
+    assert assigned_partitions(driver.beat("m1", 2)) is None
 
 
 def test_a_lost_response_is_sent_again() -> None:
@@ -88,7 +88,7 @@ def test_a_lost_response_is_sent_again() -> None:
     driver.beat("m2", 0, "t")
     lost = driver.beat("m1", 1)
     assert driver.beat("m1", 1) == lost
-    assert told(driver.beat("m1", 0, "t")) == told(lost)
+    assert assigned_partitions(driver.beat("m1", 0, "t")) == assigned_partitions(lost)
 
 
 @pytest.mark.parametrize("epoch", [1, 4])
@@ -136,17 +136,17 @@ def test_the_next_heartbeat_detects_new_topics_and_partitions() -> None:
     driver = Driver(t=1)
     driver.beat("m1", 0, "t", "later")
     driver.set_topics(t=3)
-    assert told(driver.beat("m1", 1)) == [0, 1, 2]
+    assert assigned_partitions(driver.beat("m1", 1)) == [0, 1, 2]
     driver.set_topics(t=3, other=5)
-    assert told(driver.beat("m1", 2)) is None
+    assert assigned_partitions(driver.beat("m1", 2)) is None
     driver.set_topics(t=3, other=5, later=1)
-    assert told(driver.beat("m1", 2)) == [0, 0, 1, 2]
+    assert assigned_partitions(driver.beat("m1", 2)) == [0, 0, 1, 2]
 
 
 def test_a_changed_subscription_changes_the_assignment() -> None:
     driver = Driver(t=2, u=1)
     driver.beat("m1", 0, "t")
-    assert told(driver.beat("m1", 1, "u")) == [0]
+    assert assigned_partitions(driver.beat("m1", 1, "u")) == [0]
     assert driver.group.metadata_by_member["m1"].topics == {"u"}
 
 
@@ -162,7 +162,7 @@ def test_a_member_without_heartbeats_is_removed_when_its_session_expires() -> No
     driver.now_ms = 46_000
     driver.tick()
     assert set(driver.group.metadata_by_member) == set(driver.group.members) == {"m2"}
-    assert told(driver.beat("m2", 2)) == [0, 1]
+    assert assigned_partitions(driver.beat("m2", 2)) == [0, 1]
 
 
 def test_after_a_restart_members_keep_their_epochs_and_get_their_assignment() -> None:
@@ -175,7 +175,7 @@ def test_after_a_restart_members_keep_their_epochs_and_get_their_assignment() ->
     for member, epoch in (("m1", 1), ("m2", 2)):
         answer = driver.beat(member, epoch)
         assert answer.member_epoch == 2
-        assert told(answer) == driver.reads(member)
+        assert assigned_partitions(answer) == driver.reads(member)
     assert sorted(driver.reads("m1") + driver.reads("m2")) == [0, 1]
     with pytest.raises(FencedMemberEpoch):
         driver.beat("m1", 3)
@@ -192,7 +192,7 @@ def test_replaying_the_log_gives_the_same_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "wrong"),
+    ("fields", "wrong"),
     [
         ({"member_id": " "}, "MemberId can't be empty."),
         ({"group_id": ""}, "GroupId can't be empty."),
@@ -202,8 +202,8 @@ def test_replaying_the_log_gives_the_same_group() -> None:
         ({"member_epoch": -2}, "MemberEpoch is invalid."),
     ],
 )
-def test_an_invalid_heartbeat_is_rejected(said: dict[str, object], wrong: str) -> None:
+def test_an_invalid_heartbeat_is_rejected(fields: dict[str, object], wrong: str) -> None:
     whole = {"group_id": "g", "member_id": "m", "member_epoch": 0, "topics": frozenset({"t"})}
     check_share_heartbeat(ShareHeartbeat(**whole))  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=wrong):
-        check_share_heartbeat(ShareHeartbeat(**{**whole, **said}))  # type: ignore[arg-type]
+        check_share_heartbeat(ShareHeartbeat(**{**whole, **fields}))  # type: ignore[arg-type]
