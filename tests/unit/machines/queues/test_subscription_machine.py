@@ -270,7 +270,7 @@ class PlainMachine(RuleBasedStateMachine):
         if kind == "trim":
             self.the_log_is_trimmed(min(self.driver.machine.floor + position % 4, self.driver.end))
         elif kind == "seek":
-            self.somebody_seeks(min(self.start + position, self.driver.end))
+            self.an_administrator_seeks(min(self.start + position, self.driver.end))
         else:
             self.the_limit_changes(1 + position % 4)
 
@@ -279,7 +279,7 @@ class PlainMachine(RuleBasedStateMachine):
         self.driver.store([] if event is None else [event])
         self.settle_in_model(o for o in self.model if o < log_start)
 
-    def somebody_seeks(self, floor: int) -> None:
+    def an_administrator_seeks(self, floor: int) -> None:
         self.driver.store(self.driver.machine.seek(floor, self.now_ms))
         for offset, one in list(self.model.items()):
             self.model[offset] = Message(one.opened)
@@ -439,9 +439,9 @@ class OpenedMachine(PlainMachine):
         super().the_log_is_trimmed(log_start)
         self.offer()
 
-    def somebody_seeks(self, floor: int) -> None:
+    def an_administrator_seeks(self, floor: int) -> None:
         existing = {offset: one.exists for offset, one in self.model.items()}
-        super().somebody_seeks(floor)
+        super().an_administrator_seeks(floor)
         for offset, exists in existing.items():
             self.model[offset].exists = exists
         self.offer()
