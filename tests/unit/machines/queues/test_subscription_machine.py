@@ -386,6 +386,7 @@ class OpenedMachine(PlainMachine):
             "headrace_key_concurrency": str(key_slots),
             "headrace_priority_slack_ms": ",".join(map(str, SLACKS_MS)) if has_classes else "",
         }
+        self.newest_ms = 0
         super().begin(start, limit, 0, True)
 
     # Every action that may have moved `classified_to` is followed by an offer.
@@ -421,8 +422,9 @@ class OpenedMachine(PlainMachine):
                 if begin <= offset < end and one.lease is None and not one.is_dying:
                     is_over = one.opened.expires_ms is not None and one.opened.expires_ms <= self.now_ms
                     one.is_settled |= is_over or not one.opened.matches or not one.exists
-                if begin <= offset < end and not one.is_settled:
-                    one.arrived_ms = min(one.opened.arrived_ms, self.now_ms)
+                if begin <= offset < end and not one.is_settled and not one.is_dying:
+                    # A message does not arrive before earlier messages, nor before the log was read to its end.
+                    one.arrived_ms = self.newest_ms = max(min(one.opened.arrived_ms, self.now_ms), self.newest_ms)
         assert machine.classified_to == self.driver.end
 
     def expire_in_model(self) -> None:
@@ -444,15 +446,19 @@ class OpenedMachine(PlainMachine):
         super().an_administrator_seeks(floor)
         for offset, exists in existing.items():
             self.model[offset].exists = exists
-        self.offer()
+        self.offer_again()
 
     def the_limit_changes(self, limit: int) -> None:
         super().the_limit_changes(limit)
-        self.offer()
+        self.offer_again()
 
     @rule(from_snapshot=st.booleans())
     def the_broker_restarts(self, from_snapshot: bool) -> None:
         super().the_broker_restarts(from_snapshot)
+        self.offer_again()
+
+    def offer_again(self) -> None:
+        self.newest_ms = 0
         self.offer()
 
     def ready_in_model(self) -> list[int]:
@@ -472,21 +478,20 @@ class OpenedMachine(PlainMachine):
         return ready
 
     def check_choice(self, chosen: list[int], count: int) -> None:
-        """Return messages one by one from the class with the most urgent head."""
+        """Compare with messages taken one by one from the class with the most urgent head."""
         slacks = self.config.slacks_ms or (0,)
-        lanes: dict[int, list[int]] = {}
+        classes: dict[int, list[int]] = {}
         for offset in self.ready_in_model():
             priority = self.model[offset].opened.priority if len(slacks) > 1 else 0
-            lanes.setdefault(priority, []).append(offset)
+            classes.setdefault(priority, []).append(offset)
         expected: list[int] = []
-        while any(lanes.values()) and len(expected) < count:
+        while any(classes.values()) and len(expected) < count:
             urgency = {
-                p: (self.model[connection_key[0]].arrived_ms + slacks[p], -p)
-                for p, connection_key in lanes.items()
-                if connection_key
+                p: (self.model[offsets[0]].arrived_ms + slacks[p], -p) for p, offsets in classes.items() if offsets
             }
-            expected.append(lanes[min(urgency, key=urgency.__getitem__)].pop(0))
+            expected.append(classes[min(urgency, key=urgency.__getitem__)].pop(0))
         assert chosen == sorted(expected)
+        self.newest_ms = max(self.newest_ms, self.now_ms)
 
     def due_times(self) -> list[int]:
         lives = [
