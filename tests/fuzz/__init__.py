@@ -1,1 +1,1 @@
-"""Bytes that nobody meant well: decoders, batches, compressions, recovery."""
+"""Fuzzing of everything that parses foreign bytes: decoders, batches, compressions, recovery, HTTP, REST."""

@@ -1,9 +1,9 @@
 """Fuzz the HTTP reader: requests and attacks, mutated, into a connection without a socket.
 
-By hand: `python -m tests.fuzz.http_reader --inputs 1000000 --jobs 2 --seed 1`. Each input is one connection. The run
-fails if a step limit is exceeded (a loop without progress), if an exception gets out, if an answer is a 5xx other than
-501 and 505 (by which HTTP/1.1 lets a server say what it does not implement), if anything is still held for the
-connection when it is gone, or if the process grows. The failing input is printed, and `--seed` repeats the run.
+Manual run: `python -m tests.fuzz.http_reader --inputs 1000000 --jobs 2 --seed 1`. Each input is one connection. The run
+fails if the step limit is exceeded (a loop without progress), if an exception is raised, if a response is a 5xx other
+than 501 and 505 (which report unsupported features), if resources of a closed connection are not released, or if the
+process grows. The failing input is printed, and `--seed` repeats the run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import headrace.http.websocket  # noqa: F401 - imported late by the server, whic
 
 STEPS, STEPS_PER_BYTE = 2000, 20
 GROWTH_BYTES_MAX = 100 << 20
-TURNS = 4  # of the loop, for what a request started
+TURNS = 4  # of the event loop, for tasks that a request started
 _STATUS = re.compile(rb"^HTTP/1\.1 (\d{3}) ", re.MULTILINE)
 
 HOST = b"Host: localhost\r\n"
@@ -82,7 +82,7 @@ class Report(NamedTuple):
 
 
 def mutated(chance: random.Random) -> bytes:
-    """One to three entries of the corpus, changed in up to six places."""
+    """Return one to three entries of the corpus with up to six mutations."""
     data = b"".join(chance.choices(CORPUS, k=chance.choice((1, 1, 1, 2, 3))))
     for _ in range(chance.randint(0, 6)):
         place = chance.randint(0, len(data))
@@ -103,7 +103,7 @@ def mutated(chance: random.Random) -> bytes:
 
 
 async def check(harness: HttpHarness, data: bytes, cut: int, statuses: Counter[int]) -> int:
-    """One connection that sends `data`, in two pieces; how many steps it took at most."""
+    """Send `data` in two pieces on one connection; return the maximum number of steps."""
     http_client = harness.http_client()
     steps = 0
     for piece in (data[:cut], data[cut:]):
@@ -129,7 +129,7 @@ async def check(harness: HttpHarness, data: bytes, cut: int, statuses: Counter[i
 
 
 def http(data: bytes) -> None:
-    """The form for Atheris and Hypothesis: the first byte says where the input is cut in two."""
+    """The target for Atheris and Hypothesis: the first byte determines where the input is split."""
     if data:
         asyncio.run(_check_alone(data[1:], data[0] * 4))
 
@@ -155,7 +155,7 @@ async def fuzz(seed: int, inputs: int) -> Report:
         harness.script.started.clear()
         harness.script.cancelled.clear()
         if number == min(inputs // 10, 10_000):
-            before = _rss_bytes()  # what is loaded or kept once is there by now
+            before = _rss_bytes()  # one-time imports and caches are complete
     return Report(inputs, statuses, steps_max, _rss_bytes() - before)
 
 
@@ -164,7 +164,7 @@ def _rss_bytes() -> int:
 
 
 def run(seed: int, inputs: int) -> Report:
-    """Complaints of the loop, such as an exception that nobody retrieved, are failures, too."""
+    """Run the fuzzer; messages of the loop, such as an unretrieved exception, are failures."""
     complaints: list[object] = []
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(lambda _, context: complaints.append(context))

@@ -1,7 +1,7 @@
-"""What publishing with an Idempotency-Key must do: store a request once, and nothing of another with the same key.
+"""A model of publishing with an Idempotency-Key: a request is stored once, and another one with the same key is not.
 
 The model covers requests whose messages all go to the partition of the key, in topics as the fuzzer creates them.
-Within the window, the same content is answered with the first response, and other content is an error that stores
+Within the window, the same content gets the first response, and other content is an error that stores
 nothing.
 """
 
@@ -44,11 +44,11 @@ class IdempotencyModel:
         self._now_ms = now_ms
         self._first: dict[tuple[str, UUID, str], _First] = {}
         self._unknown_member: set[UUID] = set()
-        """Topics that have had other settings: what they remember is not known here."""
+        """Topics whose configuration has changed, so that the model does not know their dedup state."""
         self.rejected = self.repeated = 0
 
     def before(self, request: Request) -> _Asked | None:
-        """What `after` needs; None of a request that the model does not cover."""
+        """Return the input of `after`, or None for a request that the model does not cover."""
         self._unknown_member.update(one.id for one in self._broker.catalogue if one.record.configs != CONFIGS)
         parts = request.path.split("/")
         if request.method != "POST" or parts[:2] != ["", "topics"] or parts[3:] != ["messages"]:
@@ -62,7 +62,7 @@ class IdempotencyModel:
         return _Asked(topic.id, (token, topic.id, key), (is_batch, request.body), _offsets(topic), int(self._now_ms()))
 
     def after(self, requested: _Asked, status: int, response: bytes) -> str | None:
-        """What is wrong, if anything is."""
+        """Return what is wrong, or None."""
         topic = self._broker.catalogue.find_by_id(requested.topic_id)
         if topic is None:
             return None

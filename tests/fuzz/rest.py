@@ -1,17 +1,18 @@
 """Fuzz the REST application with the tokens of three tenants: `python -m tests.fuzz.rest --inputs 1000000 --jobs 2`.
 
-The application runs over a whole broker in a simulated world, without sockets. Of each input it is checked that
+The application runs with an in-process broker in a simulated world, without sockets. The fuzzer checks for each input
+that
 
-- it ends within `STEPS_MAX` calls of Python functions, so that a loop without progress is a failure and no time-out;
-- the response is no 5xx (except 504, when no reply comes in time);
+- it ends within `STEPS_MAX` calls of Python functions, so that a loop without progress fails instead of timing out;
+- the response is not a 5xx (except 504, when no reply arrives in time);
 - nothing of the two other tenants has changed: topics, their configuration, the number of their messages,
   subscriptions, their positions, their configuration;
 - a request with a used Idempotency-Key is the first one, or stores nothing;
-- the response names no hidden topic and holds no message of another tenant;
-- memory is bounded: worlds begin anew, and the process must not grow from one to the next.
+- the response contains no hidden topic and no message of another tenant;
+- memory is bounded: the process must not grow from one world to the next.
 
-One topic changes hands: its owner deletes it, and another tenant creates a topic of the same name, with a token for
-that name alone. Nothing of the former owner may be found there: no message, no dead letter.
+One topic changes its owner: the owner deletes it, and another tenant creates a topic of the same name, with a token for
+that name only. Nothing of the former owner may be found there: no message, no dead letter.
 
 A failure names the seed of the world and the number of the input: `--seed SEED --inputs 1000` repeats it.
 """
@@ -36,27 +37,27 @@ from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harnes
 
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.http.message import Request, Response, StreamedResponse
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.rest.application import RestApplication
 
 TENANTS = ("alphaq", "betaw", "gammax")
 SHARED = "common.box"
 WORLD_INPUTS = 1000
 PROCESS_INPUTS = 20_000
-WARM_UP_INPUTS = 5000  # what is loaded or kept once is there by then
+WARM_UP_INPUTS = 5000  # one-time imports and caches are complete by then
 REPAIR_INPUTS = 50
-SHARED_WEIGHT = 3  # so much more often than others does its owner use the topic that changes hands
+SHARED_WEIGHT = 3  # how much more often its owner uses the topic that changes owners
 STEPS_MAX = 1_000_000
 GROWTH_BYTES_MAX = 256 << 20
 _NO_REPLY = 504
 
 
 class Failure(AssertionError):
-    """An input that does what no input may."""
+    """An input with a forbidden effect."""
 
 
 class Socket:
-    """A WebSocket whose other end sends a few frames and closes."""
+    """A WebSocket whose peer sends a few frames and closes it."""
 
     def __init__(self, frames: list[str | bytes]) -> None:
         self.frames = frames
@@ -74,7 +75,7 @@ class Socket:
 
 
 class RestFuzzer:
-    """One world: each tenant has topics with a subscription, and a token."""
+    """One simulated world: each tenant has topics with a subscription, and a token."""
 
     def __init__(self, harness: RestHarness, random: Random, statuses: Counter[int]) -> None:
         self._stage = harness
@@ -96,12 +97,12 @@ class RestFuzzer:
             scopes = (scope_of(tenant.name), f"manage:{SHARED}")
             tenant.tokens[True] = await self._stage.token(*scopes, name=tenant.name)
             tenant.token = tenant.tokens[False]
-        if self._random.random() < 0.5:  # not by the broker, so it outlives its source
+        if self._random.random() < 0.5:  # not created by the broker, so it outlives its source
             await self._create("/topics", {"name": f"{SHARED}.dlq"})
         await self._hand_over()
 
     async def repair(self) -> None:
-        """Create again what tenants have deleted, so that most requests find something."""
+        """Create deleted topics and subscriptions again, so that most requests find something."""
         if self._random.random() < 0.3:
             await self._hand_over()
         for tenant in self.tenants:
@@ -117,7 +118,7 @@ class RestFuzzer:
         owner = self._owner
         await self._leave_dead_letters(owner)
         await self._stage.ask("DELETE", f"/topics/{SHARED}", authorization=owner.tokens[True])
-        await asyncio.sleep(2)  # what pushes or waits hears of it
+        await asyncio.sleep(2)  # pushes and long polls notice it
         owner.token = owner.tokens[False]
         owner.topics = [topic for topic in owner.topics if topic != SHARED]
         self._owner = self._random.choice(self.tenants)
@@ -125,69 +126,69 @@ class RestFuzzer:
         self._owner.topics.extend([SHARED] * SHARED_WEIGHT)
 
     async def _leave_dead_letters(self, owner: Tenant) -> None:
-        """As far as the topic's settings let the owner publish and its subscription deliver."""
+        """Publish and pull as far as the configuration of the topic allows."""
         token = owner.tokens[True]
         await self._stage.ask("POST", f"/topics/{SHARED}/messages", [owner.secret], authorization=token)
-        told = await self._stage.ask("GET", f"/topics/{SHARED}/subscriptions/workers/messages", authorization=token)
-        receipts = [message["receipt"] for message in told.json.get("messages", ())]
+        text = await self._stage.ask("GET", f"/topics/{SHARED}/subscriptions/workers/messages", authorization=token)
+        receipts = [message["receipt"] for message in text.json.get("messages", ())]
         if receipts:
             path = f"/subscriptions/workers/reject?topic={SHARED}"
             await self._stage.ask("POST", path, {"receipts": receipts}, authorization=token)
-            await asyncio.sleep(1)  # they are copied in the background
+            await asyncio.sleep(1)  # dead letters are copied in the background
 
     def _read_state(self) -> dict[str, Any]:
         return state(self._stage, self._owner.name)
 
     async def _create(self, path: str, body: dict[str, Any]) -> None:
-        told = await self._stage.ask("POST", path, body, authorization=self._operator)
-        assert told.status in (200, 201, 409), told.raw
+        text = await self._stage.ask("POST", path, body, authorization=self._operator)
+        assert text.status in (200, 201, 409), text.raw
 
     async def input(self) -> None:
-        """One request of one tenant, or of a client without a token."""
+        """Send one request of a tenant, or of a client without a token."""
         tenant = self._random.choice(self.tenants)
         others = [other for other in self.tenants if other is not tenant]
         request = self.request = self._requests.draw(tenant, others)
         requested = self._idempotency.before(request)
-        status, told = await self._respond(request, tenant)
+        status, text = await self._respond(request, tenant)
         if requested is not None and (wrong := self._idempotency.after(requested, status, self.body)):
             raise Failure(f"{wrong}: {request}")
         self._statuses[status] += 1
         if status >= 500 and status != _NO_REPLY:
-            raise Failure(f"{status} {told[:500]!r} to {request}")
+            raise Failure(f"{status} {text[:500]!r} to {request}")
         before, self._state = self._state, self._read_state()
         for other in others:
             was, became = before[other.name], self._state[other.name]
             if was != became:
                 raise Failure(f"{tenant.name} has changed {other.name}: {was} became {became} by {request}")
             for marker in (other.hidden.encode(), other.secret.encode()):
-                if marker in told:
-                    raise Failure(f"{tenant.name} got what is {other.name}'s: {told[:1000]!r} to {request}")
+                if marker in text:
+                    raise Failure(f"{tenant.name} got what is {other.name}'s: {text[:1000]!r} to {request}")
 
     async def _respond(self, request: Request, tenant: Tenant) -> tuple[int, bytes]:
         application: RestApplication = self._stage.application
         try:
             await application.admit(request)
-            answer = await application.answer(request)
+            response = await application.handle(request)
         except Problem as problem:
-            answer = problem.response()
-        if isinstance(answer, Response):
-            tenant.learn(request, answer.body)
-            self.body = answer.body
-            return answer.status, answer.body + repr(answer.headers).encode()
-        if isinstance(answer, StreamedResponse):
-            chunks = [await anext(answer.chunks)]
+            response = problem.response()
+        if isinstance(response, Response):
+            tenant.learn(request, response.body)
+            self.body = response.body
+            return response.status, response.body + repr(response.headers).encode()
+        if isinstance(response, StreamedResponse):
+            chunks = [await anext(response.chunks)]
             with suppress(TimeoutError, StopAsyncIteration):
                 async with asyncio.timeout(0.05):
-                    chunks.append(await anext(answer.chunks))
-            await answer.chunks.aclose()  # type: ignore[attr-defined]
-            return answer.status, b"".join(chunks)
+                    chunks.append(await anext(response.chunks))
+            await response.chunks.aclose()  # type: ignore[attr-defined]
+            return response.status, b"".join(chunks)
         socket = Socket([self._requests.frame() for _ in range(self._random.randrange(4))])
-        await answer.websocket_handler(socket)
+        await response.websocket_handler(socket)
         return 101, "\n".join(socket.sent).encode()
 
 
 class Floors(dict[str, int | None]):
-    """How far subscriptions are; None for one that has had dead letters, which timers make."""
+    """The ack floors of subscriptions; None for one with dead letters, which timers write."""
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Floors)
@@ -233,17 +234,17 @@ def scope_of(tenant: str) -> str:
 
 
 def _hidden(tenant: str) -> str:
-    """Part of the name of a topic that no request of another tenant names."""
+    """Return a part of topic names that only requests of this tenant contain."""
     return f"hidden-{tenant}"
 
 
 def _secret(tenant: str) -> str:
-    """Part of every message of the tenant, and of no request of another."""
+    """Return a part of every message of the tenant that no other tenant's request contains."""
     return f"secret-{tenant}"
 
 
 def run_world(seed: int, inputs: int, statuses: Counter[int]) -> int:
-    """Returns how many steps an input took at most."""
+    """Return the maximum number of steps of an input."""
     steps_max = 0
     at = ""
 
@@ -276,7 +277,7 @@ class Report(NamedTuple):
 
 
 def run(seed: int, inputs: int) -> Report:
-    """Worlds one after the other."""
+    """Run several worlds in sequence."""
     statuses: Counter[int] = Counter()
     steps_max, before = 0, 0
     for first in range(0, inputs, WORLD_INPUTS):

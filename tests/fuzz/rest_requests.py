@@ -1,4 +1,4 @@
-"""Structured requests to the REST application, drawn at random: most make sense, some nearly, some not at all."""
+"""Random structured requests to the REST application: most are valid, some almost, some not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JUNK: list[Any] = [
     *(0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 1.5, True, False, None, [], {}, [[]], {"a": {"b": []}}, "x" * 5000),
 ]
 _JUNK_TEXT = [value for value in _JUNK if isinstance(value, str)]
-# Nothing that a timer does later by itself: such a change would be taken for one that the next request caused.
+# No configs whose effect comes later by a timer: the change would be attributed to the next request.
 _DELAYS = ["30d", "365d", "-1", "soon", "1e400", "nan", "P30D"]
 _TIMES = ["2099-01-01T00:00:00Z", "tomorrow", "9" * 30, "2099-13-01T00:00:00Z"]
 _REPEATS = ["every 300d", "0 0 1 1 *", "every 0s", "* * * *", "every", "0 0 31 2 *", "*,*,*,*,* 0 1 1 *"]
@@ -42,16 +42,16 @@ _KEYED_MAX = 10
 _URLS = ["https://example.com/hook", "http://user:pw@x/", "ftp://x/", "http://[::1", "http://169.254.169.254/", ""]
 
 
-class Seen(NamedTuple):
-    """The id or receipt of a message, and the request path's topic and subscription it came with."""
+class SeenMessage(NamedTuple):
+    """The id or receipt of a message, with the topic and subscription of the request path."""
 
     text: str
     topic: str
     subscription: str
 
 
-class Keyed(NamedTuple):
-    """What was published with an Idempotency-Key. `body` is a list of messages for a batch."""
+class KeyedPublish(NamedTuple):
+    """A publish request with an Idempotency-Key. `body` is a list of messages for a batch."""
 
     topic: str
     key: str
@@ -59,7 +59,7 @@ class Keyed(NamedTuple):
 
 
 class Tenant:
-    """A tenant, the ids and receipts that it got, and what it published with an Idempotency-Key."""
+    """A tenant, the ids and receipts that it received, and its publish requests with an Idempotency-Key."""
 
     def __init__(self, name: str, hidden: str, secret: str) -> None:
         self.name = name
@@ -69,27 +69,29 @@ class Tenant:
         self.named_topics = [f"{name}.jobs", f"{name}.mails"]
         self.topics = [*self.named_topics, f"{name}.{hidden}"]
         self.tokens: dict[bool, str] = {}
-        """With the scope for the topic that changes hands, and without it."""
+        """Tokens with and without the scope for the topic that changes owners."""
         self.subscriptions = ["workers", "workers", "workers", "invoices", f"{name}-own"]
-        self.keyed: list[Keyed] = []
-        self.seen: dict[str, list[Seen]] = {"message_id": [], "receipt": []}
+        self.keyed: list[KeyedPublish] = []
+        self.seen: dict[str, list[SeenMessage]] = {"message_id": [], "receipt": []}
 
     def learn(self, request: Request, body: bytes) -> None:
         topic = request.params.get("topic") or request.query.get("topic", "")
         for kind, seen in self.seen.items():
             for part in body.split(b'"%s":"' % kind.encode())[1:4]:
-                seen.append(Seen(part.partition(b'"')[0].decode(), topic, request.params.get("subscription", "")))
+                seen.append(
+                    SeenMessage(part.partition(b'"')[0].decode(), topic, request.params.get("subscription", ""))
+                )
             del seen[:-_SEEN_MAX]
 
 
 class Requests:
-    """Draws requests of a tenant: most concern what it owns, the others what other tenants own."""
+    """Draws requests of a tenant: most concern its own topics, others those of other tenants."""
 
     def __init__(self, random: Random, table: list[Route]) -> None:
         self._random = random
         self._table = table
         self._weights = [_weight(route) for route in table]
-        self._target: Tenant  # whose topics, ids and receipts the request names
+        self._target: Tenant  # the tenant whose topics, ids and receipts the request contains
         self._sender: Tenant
 
     def draw(self, sender: Tenant, others: list[Tenant]) -> Request:
@@ -128,7 +130,7 @@ class Requests:
         return Request(method, path, query, headers, body, "10.0.0.1", "request")
 
     def _keyed(self, topic: str) -> Request:
-        """Published with an Idempotency-Key: for the first time, again, or with other messages than before."""
+        """Return a publish request with an Idempotency-Key: new, repeated, or reused for other messages."""
         random, sender = self._random, self._sender
         if sender.keyed and random.random() < 0.7:
             topic, key, body = random.choice(sender.keyed)
@@ -148,7 +150,7 @@ class Requests:
             count = random.choice([0, 1, 2, 3, 40])
             values = [[sender.secret, random.choice([1, random.random()])] for _ in range(count or 1)]
             body = [{"value": value} for value in values] if count else values[0]
-            sender.keyed.append(Keyed(topic, key, body))
+            sender.keyed.append(KeyedPublish(topic, key, body))
             del sender.keyed[:-_KEYED_MAX]
         is_batch = _is_batch(body)
         headers = {
@@ -160,7 +162,7 @@ class Requests:
         return Request("POST", f"/topics/{topic}/messages", {}, headers, content, "10.0.0.1", "request")
 
     def frame(self) -> str | bytes:
-        """What a WebSocket receives."""
+        """Return the frames that a WebSocket receives."""
         random = self._random
         if random.random() < 0.2:
             broken: list[str | bytes] = ["", "{", "[]", b"\xff", '{"ack": 1}', '{"ack": []}', "null"]
@@ -169,7 +171,7 @@ class Requests:
         texts = [self._seen("receipt").text, self._seen("receipt").text]
         return msgspec.json.encode({how: random.choice([texts[0], texts])}).decode()
 
-    def _body(self, method: str, path: str, headers: dict[str, str], seen: Seen) -> bytes:
+    def _body(self, method: str, path: str, headers: dict[str, str], seen: SeenMessage) -> bytes:
         random = self._random
         if method not in ("POST", "PATCH", "PUT"):
             return b""
@@ -182,7 +184,7 @@ class Requests:
             body[random.choice([*body, "more"])] = random.choice(_JUNK_TEXT if "/scheduled/" in path else _JUNK)
         return msgspec.json.encode(body)
 
-    def _shaped(self, path: str, headers: dict[str, str], seen: Seen) -> Any:
+    def _shaped(self, path: str, headers: dict[str, str], seen: SeenMessage) -> Any:
         random = self._random
         leaf = path.rpartition("/")[2]
         shapes: dict[str, Callable[[], Any]] = {
@@ -234,7 +236,7 @@ class Requests:
         values = [*_FILTERS, 0, 1, 5, 30_000, 10**12, True, None, "delete", "compact", self._topic()]
         return {self._random.choice(names): self._random.choice(values) for _ in range(self._random.randrange(3))}
 
-    def _settlement(self, seen: Seen) -> Any:
+    def _settlement(self, seen: SeenMessage) -> Any:
         random = self._random
         texts = [seen.text, *(self._seen("receipt").text for _ in range(random.choice([0, 0, 2])))]
         more = {"delay": random.choice(_DELAYS), "reason": "r"}
@@ -242,7 +244,7 @@ class Requests:
         return body
 
     def _chosen(self, more: dict[str, Any]) -> dict[str, Any]:
-        """Which dead letters."""
+        """Return a selection of dead letters."""
         random = self._random
         body: dict[str, Any] = more if random.random() < 0.2 else {}
         which = {"message_ids": [self._seen("message_id").text], "filter": random.choice(_FILTERS), "all": True}
@@ -288,14 +290,14 @@ class Requests:
     def _subscription(self) -> str:
         return self._random.choice(self._target.subscriptions) if self._random.random() < 0.97 else "new\nline"
 
-    def _seen(self, kind: str) -> Seen:
+    def _seen(self, kind: str) -> SeenMessage:
         target = self._target
         known = target.seen[kind]
         if known and self._random.random() < 0.95:
             seen = self._random.choice(known)
             if target is self._sender or target.hidden not in seen.text + seen.topic:
                 return seen
-        return Seen(self._random.choice(["x", "a:0:0", "a:0:0/1/0/m", "", ":::", "__acks.a:0:0/1/0/m"]), "", "")
+        return SeenMessage(self._random.choice(["x", "a:0:0", "a:0:0/1/0/m", "", ":::", "__acks.a:0:0/1/0/m"]), "", "")
 
 
 def _is_batch(body: Any) -> bool:
@@ -303,7 +305,7 @@ def _is_batch(body: Any) -> bool:
 
 
 def _weight(route: Route) -> float:
-    """What deletes is rare, so that something is there; what has no parameter needs few inputs."""
+    """Return the weights of the routes: deletions are rare, and routes without parameters need few inputs."""
     leaf = route.pattern.rpartition("/")[2]
     if route.method == "DELETE" and leaf in ("{topic}", "{subscription}"):
         return 0.2

@@ -1,4 +1,4 @@
-"""Well-formed inputs for each target, from which fuzzing begins. Made by kio and by hand, not by our own code."""
+"""Well-formed seed inputs for each target, built by kio and by hand instead of by the code under test."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def frames() -> list[bytes]:
     return [
         encode_request(api.key, version)
         for api in APIS.values()
-        if api.key < OWN_KEYS  # which kio does not know
+        if api.key < OWN_KEYS  # unknown to kio
         for version in request_versions(api.key)
         if api.knows(version)
     ]
@@ -64,5 +64,5 @@ def compressed() -> list[bytes]:
 
 
 def segments() -> list[bytes]:
-    """A file of three batches, with the offsets that a leader gave them."""
+    """Return a segment file of three batches with assigned offsets."""
     return [b"".join(batch(records(VALUES), len(VALUES), base_offset=20 * number) for number in range(3)), b""]

@@ -1,7 +1,7 @@
-"""What is fuzzed: one function per entrance for foreign bytes.
+"""The fuzz targets: one function for each parser of foreign bytes.
 
-Each takes any bytes and returns; a refusal of the `HeadraceError` family counts as a return. Anything else that is
-raised is a bug, and so is output beyond the stated bound. Atheris (`python -m tests.fuzz TARGET`) and Hypothesis
+Each accepts any bytes and returns; an error of the `HeadraceError` family counts as a return. Any other exception is a
+bug, and so is output above the limit. Atheris (`python -m tests.fuzz TARGET`) and Hypothesis
 (`test_fuzz.py`) drive the same functions.
 """
 
@@ -38,7 +38,7 @@ REQUESTS = [(api, version) for api in APIS.values() for version in range(api.min
 
 
 def frame(data: bytes) -> None:
-    """A frame as it comes off the wire: header, then the body of the version it names."""
+    """A request frame: the header, then the body in the version of the header."""
     with suppress(HeadraceError):
         header, position = parse_request_header(memoryview(data))
         api = APIS.get(header.api_key)
@@ -47,7 +47,7 @@ def frame(data: bytes) -> None:
 
 
 def request(data: bytes) -> None:
-    """Two bytes choose the API and version, the rest is the body. What was decoded must survive a round trip."""
+    """Two bytes choose the API and version, the rest is the body. A decoded message must survive a round trip."""
     if len(data) < 2:
         return
     api, version = REQUESTS[int.from_bytes(data[:2], "big") % len(REQUESTS)]
@@ -62,7 +62,7 @@ def joined(chunks: list[Chunk]) -> bytes:
 
 
 def response(data: bytes) -> None:
-    """The client's side: a response from a broker that lies."""
+    """The client's side: a response of a malicious broker."""
     if len(data) < 2:
         return
     api, version = REQUESTS[int.from_bytes(data[:2], "big") % len(REQUESTS)]
@@ -71,7 +71,7 @@ def response(data: bytes) -> None:
 
 
 def batch(data: bytes) -> None:
-    """A batch as a producer sends it."""
+    """A batch of a producer."""
     with suppress(HeadraceError):
         header = parse_header(data)
         sealed = check_crc(memoryview(data), header)
@@ -79,7 +79,7 @@ def batch(data: bytes) -> None:
 
 
 def sealed_batch(data: bytes) -> None:
-    """The same with length and checksum put right, so that the records are reached. Both readers must agree."""
+    """Like `batch`, with corrected length and checksum, so that the records are reached. Both readers must agree."""
     if len(data) <= HEADER_SIZE:
         return
     righted = _righted(data)
@@ -93,7 +93,7 @@ def sealed_batch(data: bytes) -> None:
         count = sum(1 for _ in read_records(memoryview(righted), header, UNPACKED_MAX))
         assert not accepted or count == header.record_count
     except HeadraceError:
-        assert not accepted, "what the broker accepts, a reader must be able to read"
+        assert not accepted, "a reader must be able to read a batch that the broker accepts"
 
 
 def _righted(data: bytes) -> bytearray:
@@ -116,7 +116,7 @@ def soundness(data: bytes) -> None:
 
 
 def compression(data: bytes) -> None:
-    """The first byte chooses the codec; output never goes beyond its bound, whatever the data claims."""
+    """The first byte chooses the codec; the output never exceeds the limit."""
     if not data:
         return
     codec = data[0] % 8
@@ -128,7 +128,7 @@ def compression(data: bytes) -> None:
 
 
 def recovery(data: bytes) -> None:
-    """A segment file with any content: the log opens on its longest good beginning, twice the same."""
+    """A segment file with any content: the log opens with the longest valid prefix, twice with the same result."""
     world = World(seed=1)
     folder = f"data/logs/{TOPIC_ID.hex}-0"
     world.disk.make_directory(folder)
@@ -141,7 +141,7 @@ def recovery(data: bytes) -> None:
 
 
 async def _recovered(world: World) -> bytes:
-    """Open the log and return every byte that it serves; checks that they are whole batches in order."""
+    """Open the log and return every byte that it serves; check that these are complete batches in order."""
     store = await open_store(world.disk, "data", world.clock)
     await store.open_all(lambda *_: Opening(LogConfig(), NO_DERIVED_STATE))
     log = store.logs[TOPIC_ID, 0]

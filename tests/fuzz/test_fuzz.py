@@ -1,6 +1,6 @@
-"""The quick form of the fuzzing: well-formed inputs, bent at random, into every target; only typed errors come out.
+"""Fuzz every target briefly with mutated well-formed inputs: only typed errors may be raised.
 
-HEADRACE_FUZZ_EXAMPLES sets how many per target (200 by default).
+HEADRACE_FUZZ_EXAMPLES sets the number of examples per target (by default 200).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.fuzz.targets import TARGETS, UNPACKED_MAX
 EXAMPLES = int(os.environ.get("HEADRACE_FUZZ_EXAMPLES", "200"))
 SEEDS = {name: seeds(name) for name in TARGETS}
 
-Bend = tuple[str, int, bytes]
+Mutation = tuple[str, int, bytes]
 
-BENDS = st.lists(
+MUTATIONS = st.lists(
     st.tuples(
         st.sampled_from(["replace", "insert", "cut", "repeat"]),
         st.integers(0, 2**16),
@@ -35,8 +35,8 @@ BENDS = st.lists(
 )
 
 
-def bent(data: bytes, bends: list[Bend]) -> bytes:
-    for kind, place, piece in bends:
+def mutated(data: bytes, mutations: list[Mutation]) -> bytes:
+    for kind, place, piece in mutations:
         position = place % (len(data) + 1)
         if kind == "replace":
             data = data[:position] + piece + data[position + len(piece) :]
@@ -50,19 +50,19 @@ def bent(data: bytes, bends: list[Bend]) -> bytes:
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_only_typed_errors_come_out_of_bent_inputs(name: str) -> None:
+def test_mutated_inputs_raise_only_typed_errors(name: str) -> None:
     target = TARGETS[name]
 
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(SEEDS[name]), BENDS)
-    def check(seed: bytes, bends: list[Bend]) -> None:
-        target(bent(seed, bends))
+    @given(st.sampled_from(SEEDS[name]), MUTATIONS)
+    def check(seed: bytes, mutations: list[Mutation]) -> None:
+        target(mutated(seed, mutations))
 
     check()
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_only_typed_errors_come_out_of_any_bytes(name: str) -> None:
+def test_arbitrary_bytes_raise_only_typed_errors(name: str) -> None:
     target = TARGETS[name]
 
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -86,32 +86,32 @@ def test_the_http_reader_survives_a_thousand_mutated_requests_and_attacks() -> N
     assert {200, 400, 401, 405, 413} <= set(report.statuses)
 
 
-def test_no_tenant_reaches_another_by_random_rest_requests() -> None:
+def test_random_rest_requests_of_a_tenant_do_not_affect_others() -> None:
     """`python -m tests.fuzz.rest` runs a million."""
     report = rest.run(seed=1, inputs=max(EXAMPLES, 200))
     assert report.grown_bytes < rest.GROWTH_BYTES_MAX
     assert {200, 201, 401, 403, 404, 422} <= set(report.statuses)
     refused = report.statuses[401] + report.statuses[403]
-    assert refused < report.statuses.total() / 2, "half of the inputs get past authorization"
+    assert refused < report.statuses.total() / 2, "at least half of the inputs must pass authorization"
 
 
-def test_the_rest_fuzzer_finds_a_tenant_that_reaches_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_fuzzer_detects_a_tenant_that_affects_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "scope_of", lambda _tenant: "manage:*")
     with pytest.raises(rest.Failure, match=r"has changed|got what is"):
         rest.run(seed=1, inputs=1000)
 
 
-def test_the_rest_fuzzer_finds_a_loop_without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_fuzzer_detects_a_loop_without_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "STEPS_MAX", 1000)
     with pytest.raises(rest.Failure, match=r"seed 1, input \d+, .*TooManySteps"):
         rest.run(seed=1, inputs=1000)
 
 
 @pytest.mark.parametrize("name", ["frame", "request", "batch", "sealed_batch", "compression"])
-def test_no_input_makes_a_target_allocate_much(name: str) -> None:
+def test_no_input_causes_large_allocations(name: str) -> None:
     inputs = [seed + b"\xff" * 40 for seed in SEEDS[name]] + [b"\x7f\xff\xff\xff" * 20, *SEEDS[name]]
     for data in inputs:
-        TARGETS[name](data)  # once before the measurement, because codecs are compiled at first use
+        TARGETS[name](data)  # once before the measurement, because codecs are compiled on first use
     tracemalloc.start()
     try:
         for data in inputs:

@@ -1,4 +1,4 @@
-"""Record batches made by hand, right ones and wrong ones, independent of the code under test."""
+"""Valid and malformed record batches, built independently of the code under test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 def varint(value: int) -> bytes:
-    """A zigzag varint as record frames use it."""
+    """Encode a zigzag varint."""
     number = (value << 1) ^ (value >> 63)
     out = bytearray()
     while number > 0x7F:
@@ -45,7 +45,7 @@ def batch(
     timestamp_ms: int | None = None,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytes:
-    """A batch that declares `count` records and carries `payload`; its checksum is right unless told so."""
+    """Build a batch that declares `count` records and contains `payload`, by default with a correct checksum."""
     last = count - 1 if last_offset_delta is None else last_offset_delta
     timestamp = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
     header = _HEADER.pack(
@@ -78,7 +78,7 @@ def gzip_batch(payload: bytes, count: int) -> bytes:
 
 
 def malformed_batches() -> dict[str, bytes]:
-    """One of each kind that a broker must refuse, by what is wrong with it."""
+    """Return malformed batches that a broker must reject, by their defect."""
     right = records([b"one", b"two", b"three"])
     whole = good_batch([b"one", b"two", b"three"])
     return {
@@ -103,7 +103,7 @@ def malformed_batches() -> dict[str, bytes]:
         "a gzip bomb": gzip_batch(bytes(64 * 2**20), 1),
         "a record longer than the batch": batch(varint(10_000) + right, 3),
         "a record of negative length": batch(varint(-5) + right, 3),
-        "bytes behind the last record": batch(right + b"\0\0\0", 3),
+        "bytes after the last record": batch(right + b"\0\0\0", 3),
         "a control batch": batch(right, 3, attributes=0x20),
         "a length that is too long": batch(right, 3, batch_length_off_by=100),
         "a length that is too short": batch(right, 3, batch_length_off_by=-10),

@@ -1,4 +1,4 @@
-"""Broker processes for the tests of this folder; each is stopped when its test is over."""
+"""Fixtures with broker processes, which are stopped at the end of each test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _figures_key = pytest.StashKey[list[str]]()
 
 
 class Figures:
-    """What a test measured; printed at the end of the run, never asserted."""
+    """Collect measurements of a test; they are printed at the end of the run, never asserted."""
 
     def __init__(self, lines: list[str], test: str) -> None:
         self._lines, self._test = lines, test
@@ -38,7 +38,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """Start a broker of the test's own: `start_broker(settings={...})`."""
+    """Start a broker with other settings: `start_broker(settings={...})`."""
     started: list[BrokerProcess] = []
 
     def start(settings: dict[str, str] | None = None, data: Path | None = None) -> BrokerProcess:
@@ -53,5 +53,5 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerProcess:
-    """A fresh broker on its defaults."""
+    """A new broker with default settings."""
     return start_broker()

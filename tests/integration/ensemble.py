@@ -1,4 +1,4 @@
-"""A real `headrace zookeeper` process, the means to hurt its servers, and a cable to it that can be cut."""
+"""A real `headrace zookeeper` process whose servers can be killed or paused, and a proxy that can be disconnected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ_BYTES = 65536
 
 
 class ZooKeeperProcess:
-    """Its servers listen on ports in a row, which stay the same over restarts."""
+    """A ZooKeeper ensemble; its servers listen on consecutive ports, which stay the same after restarts."""
 
     def __init__(self, folder: Path, nodes: int = 1) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,14 +46,14 @@ class ZooKeeperProcess:
         return self
 
     def pid(self, number: int) -> int:
-        """Of a server; they count from 1."""
+        """Return the process id of a server; servers are numbered from 1."""
         return int((self.data / f"node-{number}" / "pid").read_text())
 
     def send(self, number: int, what: signal.Signals) -> None:
         os.kill(self.pid(number), what)
 
     def leader(self) -> int:
-        """The number of the server that leads the ensemble."""
+        """Return the number of the leading server."""
         (number,) = [number for number, port in enumerate(self.ports, start=1) if "Mode: leader" in _ask(port, b"srvr")]
         return number
 
@@ -67,7 +67,7 @@ class ZooKeeperProcess:
         return exit_code
 
     def stop(self) -> None:
-        """Whatever state it is in, all of it is gone afterwards."""
+        """Kill all processes, in any state."""
         if self._process is not None:
             for number in range(1, len(self.ports) + 1):
                 with suppress(ProcessLookupError, FileNotFoundError):
@@ -81,7 +81,7 @@ class ZooKeeperProcess:
 
 
 class Cable:
-    """A way to one address that can be cut: by a hard reset, or so that nothing gets through and nobody notices."""
+    """A TCP proxy to one address that can reset its connections, or silently drop all data."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -110,16 +110,16 @@ class Cable:
             await asyncio.wait(self._carrying)
 
     def tear(self) -> None:
-        """Connections are reset, and new ones too."""
+        """Reset existing and new connections."""
         self._is_torn = True
         self._drop()
 
     def muffle(self) -> None:
-        """Nothing gets through any more; no side hears of it."""
+        """Drop all data without closing connections."""
         self._whole.clear()
 
     def mend(self) -> None:
-        """What was muffled is lost with its connections, as after a long cut."""
+        """Forward again; connections with dropped data are closed, as after a long network failure."""
         if not self._whole.is_set():
             self._drop()
         self._is_torn = False
@@ -156,7 +156,7 @@ class Cable:
 
 
 def ports_in_a_row(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment, one after the other."""
+    """Return consecutive free ports."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as holder:
             first = int(holder.getsockname()[1])

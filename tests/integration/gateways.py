@@ -1,4 +1,4 @@
-"""`headrace gateway` processes in front of brokers, and clients of theirs that know nothing of brokers."""
+"""`headrace gateway` processes, and REST clients of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
 
 class GatewayProcess:
-    """The port stays the same over restarts."""
+    """A gateway process; its port stays the same after restarts."""
 
     def __init__(self, folder: Path, bootstrap: str, *options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ class GatewayProcess:
         return self._process
 
     def launch(self) -> GatewayProcess:
-        """Start it without waiting for it."""
+        """Start the process without waiting until it is ready."""
         command = [HEADRACE, "gateway", "--bootstrap", self.bootstrap, "--http", f"127.0.0.1:{self.port}"]
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("ab") as err:
             self._process = subprocess.Popen(
@@ -80,7 +80,7 @@ class GatewayProcess:
 
 
 class Caller:
-    """Speaks to one gateway, with a token or without."""
+    """A REST client of one gateway, with or without a token."""
 
     def __init__(self, gateway: GatewayProcess, token: str | None = None) -> None:
         self.gateway = gateway
@@ -98,22 +98,22 @@ class Caller:
         return self.ask("POST", path, json=body, **options)
 
     def make_topic(self, name: str, **options: Any) -> None:
-        answer = self.post("/topics", {"name": name, **options})
-        assert answer.status_code == 201, answer.text
+        response = self.post("/topics", {"name": name, **options})
+        assert response.status_code == 201, response.text
 
     def subscribe(self, topic: str, name: str) -> None:
-        answer = self.post(f"/topics/{topic}/subscriptions", {"name": name, "start": "earliest"})
-        assert answer.status_code == 201, answer.text
+        response = self.post(f"/topics/{topic}/subscriptions", {"name": name, "start": "earliest"})
+        assert response.status_code == 201, response.text
 
     def pull(self, subscription: str, count: int = 10, wait: str = "0s") -> list[dict[str, Any]]:
-        answer = self.get(f"/subscriptions/{subscription}/messages?max_messages={count}&wait={wait}")
-        assert answer.status_code == 200, answer.text
-        messages: list[dict[str, Any]] = answer.json()["messages"]
+        response = self.get(f"/subscriptions/{subscription}/messages?max_messages={count}&wait={wait}")
+        assert response.status_code == 200, response.text
+        messages: list[dict[str, Any]] = response.json()["messages"]
         return messages
 
 
 def make_token(server: str, *options: str) -> tuple[str, str]:
-    """By the command line; its id and the token itself."""
+    """Create a token by the command line; return its id and the token."""
     made = subprocess.run(
         [HEADRACE, "token", "create", "test", "--server", server, *options], capture_output=True, text=True, check=True
     )

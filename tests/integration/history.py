@@ -1,6 +1,6 @@
-"""What was sent, acknowledged and read, and what must not be found in it.
+"""The history of sent, acknowledged and read values, and the anomalies in it.
 
-Values are unique numbers, rising per partition in the order of sending. The rules are those of Jepsen's Kafka
+Values are unique numbers that increase per partition in the order of sending. The rules are those of Jepsen's Kafka
 workload: I2 (acknowledged means readable), I3 (one value per offset), I9 (order), I14 (no duplicates).
 """
 
@@ -16,14 +16,14 @@ class History:
 
     sent: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     acknowledged: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
-    """partition -> value -> the offset that the broker told"""
+    """partition -> value -> acknowledged offset"""
     refused: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """values whose fate is unknown, because the client gave up on them"""
+    """values without a delivery report, which may or may not have been written"""
     read: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """partition -> (offset, value) in the order of reading, from one reader without seeks"""
 
     def anomalies(self) -> list[str]:
-        """One sentence for each thing that must not be; empty when all is well."""
+        """Return a sentence for each anomaly."""
         found: list[str] = []
         for partition in sorted(self.sent.keys() | self.read.keys()):
             found += [f"partition {partition}: {one}" for one in self._anomalies_of(partition)]

@@ -1,8 +1,8 @@
-"""Hostile neighbours: a flood of everything that a broker must survive.
+"""Malicious Kafka clients: a flood of inputs that a broker must survive.
 
-By hand: `python -m tests.integration.hostile 127.0.0.1:9092 --seconds 60 --rate 1000` floods a broker and
-drives a well-behaved client beside it, then says what that client saw. Bad inputs come from one thread; each opens a
-connection, sends something wrong and watches whether it is acknowledged.
+Manual run: `python -m tests.integration.hostile 127.0.0.1:9092 --seconds 60 --rate 1000` floods a broker and
+runs a well-behaved client at the same time, and prints the results of that client. Bad inputs come from one thread;
+each opens a connection, sends malformed data and checks whether it is acknowledged.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ PRODUCE, FETCH = 0, 1
 
 @dataclass
 class Attack:
-    """One bad input: what to send on a fresh connection, and how long to stay after it."""
+    """One malicious input: the bytes to send on a new connection, and how long to keep it open."""
 
     kind: str
     payload: bytes
     linger_seconds: float = 0.0
     produce: bool = False
-    """whether an answer must be a refusal of the one batch in it"""
+    """whether a response must be an error for the one batch"""
 
 
 @dataclass
 class Report:
-    """What the attackers saw."""
+    """The results of the attacks."""
 
     sent: Counter[str] = field(default_factory=Counter)
     refused_connections: int = 0
     acknowledged: list[str] = field(default_factory=list)
-    """kinds of malformed batches that the broker took; must stay empty"""
+    """kinds of malformed batches that the broker accepted; must remain empty"""
 
 
 class Flood:
-    """Throws attacks at a broker at a given rate, from one thread: `with Flood(...) as flood`."""
+    """Sends attacks to a broker at a given rate, from one thread: `with Flood(...) as flood`."""
 
     def __init__(self, address: str, topic: str, rate: int, seed: int = 1) -> None:
         host, port = address.rsplit(":", 1)
@@ -104,7 +104,7 @@ class Flood:
             self._selector.register(connection, selectors.EVENT_READ, attack.kind)
 
     def _serve(self) -> None:
-        """Look at answers that have come and close what has lingered long enough."""
+        """Check received responses, and close connections whose time is over."""
         for key, _ in self._selector.select(0):
             assert isinstance(key.fileobj, socket.socket)
             self._selector.unregister(key.fileobj)
@@ -118,18 +118,18 @@ class Flood:
 
 
 def allow_many_descriptors() -> None:
-    """Raise this process's own limit as far as it may."""
+    """Raise the file descriptor limit of this process to its maximum."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def preload(address: str, topic: str, megabytes: int = 60) -> None:
-    """Give the greedy readers something to ask for."""
+    """Produce data for the clients that request large responses."""
     produce(address, topic, [b"x" * 900_000] * (megabytes * 2**20 // 900_000), partition=0)
 
 
 def is_acknowledged(connection: socket.socket) -> bool:
-    """Whether a produce answer says that its batch was appended."""
+    """Whether a produce response says that its batch was appended."""
     try:
         answer = connection.recv(65536)
         response = decode_response(PRODUCE, 9, 1, answer[4:])
@@ -139,7 +139,7 @@ def is_acknowledged(connection: socket.socket) -> bool:
 
 
 def attacks(topic: str, chance: random.Random) -> Iterator[Attack]:
-    """An endless mix, each kind in turn."""
+    """Return an endless mix of attacks, each kind in turn."""
     kinds = [
         itertools.cycle(garbage(chance)),
         itertools.cycle(absurd_lengths()),
@@ -165,7 +165,7 @@ def absurd_lengths() -> list[Attack]:
 
 
 def malformed_produce(topic: str) -> list[Attack]:
-    """Every malformed batch; an answer within the time must be a refusal."""
+    """Yield produce requests with malformed batches; a response must be an error."""
     found = []
     for fault, batch in malformed_batches().items():
         data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
@@ -175,7 +175,7 @@ def malformed_produce(topic: str) -> list[Attack]:
 
 
 def truncated_requests(chance: random.Random) -> list[Attack]:
-    """Requests of every API cut somewhere inside, in a frame that says they are whole."""
+    """Yield truncated requests of every API, in complete frames."""
     whole = [encode_request(key, request_versions(key)[-1]) for key in SERVED for _ in range(4)]
     cut = [one[: chance.randint(8, len(one) - 1)] for one in whole]
     return [Attack("truncated request", _framed(one), 0.05) for one in cut]
@@ -187,13 +187,13 @@ def unknown_requests() -> list[Attack]:
 
 
 def half_open_frames() -> list[Attack]:
-    """The beginning of a frame, and then silence for a while: a thousand of them stand at any time."""
+    """Yield incomplete frames that then stall: a thousand of them are open at any time."""
     whole = _framed(encode_request(3, 9))
     return [Attack("half-open frame", whole[:size], linger_seconds=9.0) for size in range(1, len(whole))]
 
 
 def greedy_reader(topic: str) -> Attack:
-    """Asks for 50 MB and never reads a byte of the answer."""
+    """Requests 50 MB and never reads the response."""
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 50 * 2**20}
     limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 50 * 2**20, "session_epoch": -1}
     topics = [{"topic": topic, "partitions": [partition]}]
@@ -210,7 +210,7 @@ def _frame_length(length: int) -> bytes:
 
 
 class GoodClient:
-    """Sends small messages at a steady rate and notes errors and how long each took to be acknowledged."""
+    """Sends small messages at a steady rate, and records errors and the latency of each acknowledgement."""
 
     def __init__(self, address: str, topic: str, rate: int = 200) -> None:
         self.errors: list[str] = []

@@ -1,8 +1,8 @@
-"""Hostile neighbours at the HTTP port: eleven kinds of bad clients at once, without a token.
+"""Malicious HTTP clients: eleven kinds at once, without a token.
 
-By hand: `python -m tests.integration.http_hostile --seconds 60` starts a broker with --auth, floods it from 127.0.0.2,
-drives good clients with a token from 127.0.0.1 beside that, and prints what they saw. It fails if a good client saw an
-error or if the p99 of one kind of request is 1 s or more. The bad clients run in a process of their own.
+Manual run: `python -m tests.integration.http_hostile --seconds 60` starts a broker with --auth, floods it from
+127.0.0.2, runs good clients with a token from 127.0.0.1 at the same time, and prints their results. It fails if a good
+client saw an error or if the p99 of one kind of request is 1 s or more. The bad clients run in a separate process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SOCKET = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==
 
 
 class BadClients:
-    """One thread for each kind; a kind opens a connection, sends something wrong and keeps or drops it."""
+    """One thread for each kind of attack, which opens a connection, sends malicious input, and keeps or drops it."""
 
     def __init__(self, port: int, seed: int) -> None:
         self._address = ("127.0.0.1", port)
@@ -83,7 +83,7 @@ def all_but_one_byte(connection: socket.socket, _chance: random.Random, _number:
 
 
 def silent(_connection: socket.socket, _chance: random.Random, _number: int) -> None:
-    """Never a byte."""
+    """Connect without sending anything."""
 
 
 def slow_head(connection: socket.socket, _chance: random.Random, number: int) -> None:
@@ -131,14 +131,14 @@ KINDS: dict[str, Callable[[socket.socket, random.Random, int], None]] = {
 
 
 def attack(port: int, stop: Any, report: Any) -> None:
-    """The main function of the bad clients' process."""
+    """The main function of the attackers' process."""
     clients = BadClients(port, seed=7)
     clients.run(stop)
     report.put(clients.opened)
 
 
 class GoodClient:
-    """Repeats one request in a thread, and notes how long each took and what went wrong."""
+    """Repeats one request in a thread, and records latencies and errors."""
 
     def __init__(self, name: str, port: int, token: str, act: Callable[[GoodClient], None]) -> None:
         self.name = name
@@ -170,18 +170,18 @@ class GoodClient:
         return sorted(self.seconds)[int(len(self.seconds) * 0.99)]
 
     def call(self, method: str, path: str, body: Any = None, fresh: bool = False) -> Any:
-        """One request, measured; on a connection of its own if `fresh`."""
+        """Send one request and measure it; on a new connection if `fresh`."""
         connection = self.connect() if fresh else self._connection
         began = time.monotonic()
         connection.request(method, path, None if body is None else json.dumps(body), self._headers)
         response = connection.getresponse()
-        told = response.read()
+        result = response.read()
         self.seconds.append(time.monotonic() - began)
         if response.status >= 300:
-            self.errors.append(f"{method} {path}: {response.status} {told[:200]!r}")
+            self.errors.append(f"{method} {path}: {response.status} {result[:200]!r}")
         if fresh:
             connection.close()
-        return json.loads(told) if response.status < 300 and told[:1] == b"{" else None
+        return json.loads(result) if response.status < 300 and result[:1] == b"{" else None
 
     def _run(self) -> None:
         while not self._stopped.wait(0.01):
@@ -209,7 +209,7 @@ def probe_health(client: GoodClient) -> None:
 
 
 class Outcome:
-    """What the good clients and the broker were like."""
+    """The measurements of the good clients and of the broker."""
 
     def __init__(self, clients: Sequence[GoodClient], opened: dict[str, int], before: int, most: int) -> None:
         self.errors = [f"{client.name}: {error}" for client in clients for error in client.errors]
@@ -231,7 +231,7 @@ class Outcome:
 
 
 def run(broker: BrokerProcess, seconds: float) -> Outcome:
-    """A broker that was started with `--auth`."""
+    """Start a broker with `--auth`."""
     _, token = make_token(broker.address, "--scope", "manage:*")
     setup = GoodClient("setup", broker.http_port, token, publish)
     setup.call("POST", "/topics", {"name": "good", "partitions": 1})

@@ -1,7 +1,7 @@
-"""A producer and a committing group reader that go on while the broker is killed under them.
+"""A producer and a committing group reader that continue while the broker is killed.
 
-Both run in threads of this process; the work is done by librdkafka. What the broker acknowledged is written
-into the history only when the delivery report or the commit's answer has come.
+Both run in threads of this process, with librdkafka. Acknowledgements are added to the history when the delivery
+report or the commit response arrives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IN_FLIGHT_MAX = 2000
 
 
 class Load:
-    """Writes rising numbers to every partition of a topic: `with Load(...) as load`; leaving flushes."""
+    """Writes increasing numbers to every partition of a topic: `with Load(...) as load`; the exit flushes."""
 
     def __init__(self, address: str, topic: str, partitions: int, history: History) -> None:
         self._topic, self._partitions, self._history = topic, partitions, history
@@ -49,7 +49,7 @@ class Load:
         assert error is not None or left == 0, f"{left} records were neither acknowledged nor refused"
 
     def wait_acknowledged(self, more: int) -> None:
-        """Until the broker has acknowledged so many records more than now."""
+        """Wait until the broker has acknowledged this number of further records."""
         goal = self._history.acknowledged_count() + more
         wait_until(lambda: self._history.acknowledged_count() >= goal, f"{more} more records are acknowledged")
 
@@ -78,7 +78,7 @@ class Load:
 
 
 class CommittingReader:
-    """A group member that commits what it has read; `committed` is what was answered with success."""
+    """A group member that commits what it has read; `committed` are the successfully committed offsets."""
 
     def __init__(self, address: str, topic: str, group: str) -> None:
         self.committed: dict[int, int] = defaultdict(int)
@@ -106,7 +106,7 @@ class CommittingReader:
         self._consumer.close()
 
     def wait_committed(self) -> None:
-        """Until at least one commit was answered with success."""
+        """Wait until at least one commit has succeeded."""
         wait_until(lambda: bool(self.committed), "a commit is answered")
 
     def _run(self) -> None:
@@ -118,14 +118,14 @@ class CommittingReader:
                 answers = self._consumer.commit(asynchronous=False) or []
             except KafkaException:
                 continue  # the broker is down or the group rebalances; the next commit says more
-            for answer in answers:
-                if answer.error is None and answer.offset >= 0:  # below 0: nothing read there yet
-                    assert answer.offset >= self.committed[answer.partition], "a committed offset went back"
-                    self.committed[answer.partition] = answer.offset
+            for response in answers:
+                if response.error is None and response.offset >= 0:  # below 0: nothing read there yet
+                    assert response.offset >= self.committed[response.partition], "a committed offset went back"
+                    self.committed[response.partition] = response.offset
 
 
 def read_everything(address: str, topic: str, partitions: int, history: History) -> None:
-    """One pass over the topic from its beginning to its present end."""
+    """Read the topic from its start to its current end."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reads everything", "enable.auto.commit": False})
     starts = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
     ends = {

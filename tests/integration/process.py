@@ -1,7 +1,7 @@
-"""One real `headrace serve` process on free ports, and the means to hurt it.
+"""One real `headrace serve` process on free ports, which tests can kill and restart.
 
-Ports stay the same over restarts, so that clients find the broker again. What the process prints is kept
-under its folder: `ready.txt` (stdout of the latest start) and `broker.log` (stderr of all).
+Ports stay the same after restarts, so that clients find the broker again. The output of the process is in its folder:
+`ready.txt` (stdout of the latest start) and `broker.log` (stderr of all).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 
 PATIENCE_SECONDS = 60.0
-"""How long a test waits for what must happen; generous, because CI machines are slow and shared."""
+"""The time limit of waits in tests; generous, because CI machines are slow and shared."""
 
 
 class BrokerProcess:
-    """A broker that can be started, killed, terminated and started again on the same data."""
+    """A broker process that can be started, killed, terminated and restarted with the same data."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BrokerProcess:
         return self
 
     def launch(self) -> None:
-        """Start the process without waiting for it."""
+        """Start the process without waiting until it is ready."""
         assert self._process is None, "the broker runs already"
         command = [] if self.descriptors_max is None else ["prlimit", f"--nofile={self.descriptors_max}"]
         command += [
@@ -77,20 +77,20 @@ class BrokerProcess:
         wait_until(ready, "the broker says ready")
 
     def kill(self) -> None:
-        """kill -9: nothing is flushed, nothing is said."""
+        """Kill the process with SIGKILL."""
         self.process.kill()
         self.process.wait(PATIENCE_SECONDS)
         self._process = None
 
     def terminate(self, patience_seconds: float = PATIENCE_SECONDS) -> int:
-        """SIGTERM; returns the exit code, which must be 0."""
+        """Stop the process with SIGTERM; the exit code must be 0."""
         self.process.send_signal(signal.SIGTERM)
         exit_code = self.process.wait(patience_seconds)
         self._process = None
         return exit_code
 
     def stop(self) -> None:
-        """Whatever state it is in, the process is gone afterwards."""
+        """Kill the process, in any state."""
         if self._process is not None:
             self.kill()
 
@@ -126,11 +126,11 @@ class BrokerProcess:
         return "\n".join(self.log_text().splitlines()[-lines:])
 
     def http_get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=PATIENCE_SECONDS) as answer:
-            return str(answer.read().decode())
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=PATIENCE_SECONDS) as response:
+            return str(response.read().decode())
 
     def segment_files(self) -> list[Path]:
-        """The log files with records in them, of all partitions, the consumer offsets included."""
+        """Return the non-empty log files of all partitions, including `__consumer_offsets`."""
         return sorted(path for path in self.data.glob("logs/*/*.log") if path.stat().st_size > 0)
 
     @property
@@ -143,7 +143,7 @@ class BrokerProcess:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Return as soon as the condition holds; fail with `what` when it does not within the time."""
+    """Wait until the condition holds; fail with `what` after the time limit."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain until {what}"
@@ -151,7 +151,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
 
 
 def free_ports(count: int) -> Iterable[int]:
-    """Ports nobody listens on at this moment; held together, so that they differ."""
+    """Return free ports, bound at the same time so that they differ."""
     holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [holder.getsockname()[1] for holder in holders]
     for holder in holders:
@@ -160,5 +160,5 @@ def free_ports(count: int) -> Iterable[int]:
 
 
 def outside_broker() -> str | None:
-    """The address of a broker that somebody else runs (`HEADRACE_TEST_BROKER`), for instance a real Kafka."""
+    """Return the address of an external broker (`HEADRACE_TEST_BROKER`), for example a real Kafka."""
     return os.environ.get("HEADRACE_TEST_BROKER")

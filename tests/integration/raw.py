@@ -1,7 +1,7 @@
-"""Kafka requests byte by byte, for what no client library would send.
+"""Raw Kafka requests, for input that no client library sends.
 
-The encoding is kio's, so that a mistake in our own codec cannot hide itself. Messages are built from plain
-values: nested structures are dicts, and what is not given gets a harmless value.
+The encoding is kio's, so that tests do not depend on the codec under test. Messages are built from plain values: nested
+structures are dicts, and omitted fields have valid defaults.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ SERVED = {
     60: (0, 2),
     75: (0, 0),
 }
-"""API key -> the versions that a broker of this stage must serve: the ranges of Kafka 4.3."""
+"""API key -> the versions that a broker must serve: the ranges of Kafka 4.3."""
 
 
 class RawConnection:
-    """One TCP connection that sends whatever it is told to."""
+    """One TCP connection that sends arbitrary bytes."""
 
     def __init__(
         self, address: str, timeout_seconds: float = PATIENCE_SECONDS, *, source: tuple[str, int] | None = None
@@ -83,7 +83,7 @@ class RawConnection:
         return self._receive(int.from_bytes(self._receive(4), "big"))
 
     def is_closed_by_peer(self) -> bool:
-        """Wait for the end of the stream; any byte that comes instead means no."""
+        """Wait for the end of the stream; return False if any byte arrives instead."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -110,11 +110,11 @@ def connect_in_a_tight_loop(address: str) -> RawConnection:
         try:
             return RawConnection(address, source=("127.0.0.2", 0))
         except ConnectionRefusedError:
-            assert time.monotonic() < deadline, f"nobody listens on {address}"
+            assert time.monotonic() < deadline, f"no process listens on {address}"
 
 
 def encode_request(api_key: int, version: int, correlation_id: int = 1, **fields: Any) -> bytes:
-    """Header and body, without the length in front."""
+    """Encode header and body, without the length."""
     schema: Any = load_request_schema(api_key, version)
     header = build(
         schema.__header_schema__,
@@ -136,13 +136,13 @@ def decode_response(api_key: int, version: int, correlation_id: int, frame: byte
 
 
 def request_versions(api_key: int) -> list[int]:
-    """The versions of a request that kio knows."""
+    """Return the versions of a request that kio supports."""
     versions = schema_name_map[api_key_map[api_key]]
     return sorted(version for version, kinds in versions.items() if EntityType.request in kinds)
 
 
 def build(schema: Any, **fields: Any) -> Any:
-    """An entity of the schema; nested ones from dicts, what is missing from harmless values."""
+    """Build an entity of the schema: nested ones from dicts, omitted fields with valid defaults."""
     hints = typing.get_type_hints(schema)
     known = {field.name for field in dataclasses.fields(schema)}
     assert fields.keys() <= known, f"{schema.__name__} has no {fields.keys() - known}"
@@ -156,7 +156,7 @@ def build(schema: Any, **fields: Any) -> Any:
 
 
 def _shape(hint: Any, value: Any) -> Any:
-    """Turn dicts and lists into what the field's type asks for, ints into time spans."""
+    """Convert dicts and lists to the type of the field, and ints to time spans."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     hint = next(option for option in options if option is not type(None))
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""A few verbs on confluent-kafka, for tests that need records in or out and care for other things."""
+"""Produce and consume records with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def create_topic(address: str, topic: str, partitions: int = 4, config: dict[str
 def produce(
     address: str, topic: str, values: Sequence[bytes | None], partition: int = -1, **config: Any
 ) -> list[Message]:
-    """Send all and return the delivery reports; fails unless each was acknowledged."""
+    """Produce all records and return the delivery reports; fail unless each was acknowledged."""
     reports: list[Message] = []
     refused: list[KafkaError] = []
 
@@ -45,7 +45,7 @@ def consumer_of(address: str, group: str, **config: Any) -> Iterator[Consumer]:
 
 
 def consume(consumer: Consumer, count: int) -> list[Message]:
-    """The next `count` messages."""
+    """Return the next `count` messages."""
     messages: list[Message] = []
 
     def enough() -> bool:

@@ -1,4 +1,5 @@
-"""`headrace serve --brokers N`: a cluster on one host. Its brokers are killed, paused and orphaned; nothing is lost."""
+"""`headrace serve --brokers N`: a cluster on one host whose brokers are killed, paused and orphaned without data
+loss."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
 
 class BrokersProcess:
-    """The parent of them all. Ports stay the same over restarts."""
+    """The parent process of the brokers. Ports stay the same after restarts."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
@@ -56,7 +57,7 @@ class BrokersProcess:
         return self
 
     def broker(self, node_id: int) -> psutil.Process | None:
-        """Its process, if it runs now."""
+        """Return the process id of a broker, if it is running."""
         for child in psutil.Process(self.process.pid).children():
             with suppress(psutil.Error):  # it has ended meanwhile
                 words = child.cmdline()
@@ -80,14 +81,14 @@ class BrokersProcess:
         return (self.folder / "err").read_text(errors="replace")
 
     def end(self, what: signal.Signals) -> int:
-        """Send this to the parent; its exit code."""
+        """Send a signal to the parent; return its exit code."""
         self.process.send_signal(what)
         exit_code = self.process.wait(PATIENCE_SECONDS)
         self._process = None
         return exit_code
 
     def stop(self) -> None:
-        """Whatever state it is in, all of it is gone afterwards."""
+        """Kill all processes, in any state."""
         if self._process is not None and self._process.poll() is None:
             brokers = self.brokers()
             self.end(signal.SIGKILL)
@@ -99,7 +100,7 @@ class BrokersProcess:
         return self.out().startswith("ready ")
 
 
-def test_a_client_that_connects_while_they_start_gets_complete_metadata_from_each(tmp_path: Path) -> None:
+def test_a_client_that_connects_during_startup_gets_complete_metadata(tmp_path: Path) -> None:
     def first_metadata(address: str) -> Any:
         with connect_in_a_tight_loop(address) as connection:
             return connection.call(METADATA, 12, topics=None)
@@ -110,10 +111,10 @@ def test_a_client_that_connects_while_they_start_gets_complete_metadata_from_eac
         with ThreadPoolExecutor(BROKERS) as pool:
             connecting = [pool.submit(first_metadata, address) for address in brokers.address.split(",")]
             brokers.start()
-            for node_id, answer in enumerate(connecting, 1):
-                nodes = [broker.node_id for broker in answer.result().brokers]
+            for node_id, response in enumerate(connecting, 1):
+                nodes = [broker.node_id for broker in response.result().brokers]
                 assert node_id in nodes
-                assert answer.result().controller_id in nodes
+                assert response.result().controller_id in nodes
     finally:
         brokers.stop()
 
@@ -138,7 +139,7 @@ def create_replicated(address: str, topic: str) -> None:
 
 
 def partitions(address: str, topic: str) -> list[PartitionMetadata]:
-    """As one broker sees them; a new client asks nobody else."""
+    """Return the view of one broker; a new client connects only to it."""
     admin = AdminClient({"bootstrap.servers": address})
     return list(admin.list_topics(topic, PATIENCE_SECONDS).topics[topic].partitions.values())
 
@@ -152,7 +153,7 @@ def all_in_sync(address: str) -> bool:
 
 
 def is_readable(address: str) -> bool:
-    """Whether the leaders have caught up with what was committed before they led."""
+    """Whether the leaders know all records that were committed before their term."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "looks"})
     try:
         for partition in range(PARTITIONS):
@@ -164,7 +165,7 @@ def is_readable(address: str) -> bool:
     return True
 
 
-def test_a_broker_that_is_killed_under_load_loses_nothing_and_is_back_by_itself(
+def test_a_broker_killed_under_load_loses_nothing_and_is_restarted(
     start_brokers: Callable[..., BrokersProcess], figures: Figures
 ) -> None:
     cluster = start_brokers()
@@ -203,7 +204,7 @@ def test_a_broker_that_is_killed_under_load_loses_nothing_and_is_back_by_itself(
     assert again.anomalies() == []
 
 
-def test_a_broker_that_is_paused_is_replaced_after_the_session_timeout_and_joins_again_when_it_wakes_up(
+def test_a_paused_broker_is_replaced_after_the_session_timeout_and_rejoins(
     start_brokers: Callable[..., BrokersProcess],
 ) -> None:
     cluster = start_brokers("--session-timeout", "1")
@@ -217,7 +218,7 @@ def test_a_broker_that_is_paused_is_replaced_after_the_session_timeout_and_joins
     assert cluster.end(signal.SIGTERM) == 0
 
 
-def test_when_the_parent_is_killed_the_brokers_end_in_order_and_can_be_started_at_once(
+def test_brokers_stop_cleanly_when_their_parent_is_killed(
     start_brokers: Callable[..., BrokersProcess],
 ) -> None:
     cluster = start_brokers()
@@ -231,7 +232,7 @@ def test_when_the_parent_is_killed_the_brokers_end_in_order_and_can_be_started_a
     assert all((cluster.data / f"broker-{number}").is_dir() for number in (1, 2, 3))
 
 
-def test_a_broker_that_ends_three_times_shortly_after_its_start_ends_them_all(
+def test_a_broker_that_fails_three_times_at_its_start_stops_all(
     start_brokers: Callable[..., BrokersProcess],
 ) -> None:
     cluster = start_brokers()
@@ -254,7 +255,7 @@ def test_a_broker_that_ends_three_times_shortly_after_its_start_ends_them_all(
     assert not any(broker.is_running() for broker in others)
 
 
-def test_each_form_of_start_refuses_the_folder_of_the_other(tmp_path: Path) -> None:
+def test_each_form_of_start_rejects_the_data_folder_of_the_other(tmp_path: Path) -> None:
     several, one = tmp_path / "several", tmp_path / "one"
     (several / "broker-1" / "logs").mkdir(parents=True)
     (one / "logs").mkdir(parents=True)
@@ -262,16 +263,18 @@ def test_each_form_of_start_refuses_the_folder_of_the_other(tmp_path: Path) -> N
         (["--data", str(several)], b"start them with --brokers 1"),
         (["--data", str(one), "--brokers", "2"], b"omit --brokers"),
     ):
-        told = subprocess.run([HEADRACE, "serve", *options], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-        assert told.returncode == 1
-        assert why in told.stderr
-        assert told.stdout == b""
+        output = subprocess.run(
+            [HEADRACE, "serve", *options], capture_output=True, timeout=PATIENCE_SECONDS, check=False
+        )
+        assert output.returncode == 1
+        assert why in output.stderr
+        assert output.stdout == b""
     assert os.listdir(several) == ["broker-1"]
     assert os.listdir(one) == ["logs"]
 
 
 @pytest.mark.parametrize("end", [BrokerProcess.kill, BrokerProcess.terminate], ids=["kill", "terminate"])
-def test_a_broker_that_joins_or_is_started_again_knows_itself_and_a_controller_when_it_accepts_connections(
+def test_a_broker_accepts_connections_only_with_complete_metadata(
     tmp_path: Path, end: Callable[[BrokerProcess], object]
 ) -> None:
     """I36. Metadata names any broker as the controller while none is known, but the quorum then has no epoch."""

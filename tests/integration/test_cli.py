@@ -1,4 +1,4 @@
-"""The commands against a real broker, as a user or a script would call them."""
+"""The commands against a real broker, called like by a user or a script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(broker: BrokerProcess) -> Run:
-    """Run a command against the test's broker; it must end with the exit code that is expected."""
+    """Run a command against the broker; check its exit code."""
 
     def run_command(
         *arguments: str, stdin: str | bytes | None = None, expect: int = 0
@@ -48,7 +48,7 @@ def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_topic_from_creation_to_deletion(run: Run) -> None:
+def test_the_lifetime_of_a_topic(run: Run) -> None:
     run("topic", "create", "orders", "-p", "3", "-c", "retention.ms=60000")
     assert "already exists" in run("topic", "create", "orders", expect=1).stderr
     run("topic", "create", "orders", "--if-not-exists")
@@ -65,7 +65,7 @@ def test_a_topic_from_creation_to_deletion(run: Run) -> None:
     assert "`headrace topic list`" in run("topic", "describe", "orders", expect=1).stderr
 
 
-def test_records_go_in_by_lines_and_come_out_in_every_form(run: Run) -> None:
+def test_records_are_produced_from_lines_and_consumed_in_every_format(run: Run) -> None:
     run("topic", "create", "orders", "-p", "1")
     assert run("produce", "orders", "-K:", stdin="a:1\nb:2\n").stderr == "2 records to orders\n"
     receipts = rows(run("produce", "orders", "three", "-k", "c", "-H", "from=test", "--receipts"))
@@ -88,7 +88,7 @@ def test_every_compression_survives_the_round_trip(run: Run, compression: str) -
     assert run("consume", "orders", "-e").stdout == lines
 
 
-def test_a_topic_is_copied_through_a_pipe_of_json(run: Run) -> None:
+def test_a_topic_is_copied_through_a_json_pipe(run: Run) -> None:
     run("topic", "create", "old", "-p", "2")
     run("topic", "create", "new", "-p", "2")
     run("produce", "old", "-K:", stdin=b"k1:\xff\xfe\nk2:text\n")
@@ -100,7 +100,7 @@ def test_a_topic_is_copied_through_a_pipe_of_json(run: Run) -> None:
     assert "line 1" in run("produce", "new", "--json", stdin="not json\n", expect=1).stderr
 
 
-def test_a_file_of_many_lines_is_written_in_order(run: Run, tmp_path: Path) -> None:
+def test_the_lines_of_a_large_file_are_produced_in_order(run: Run, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{number}\n" for number in range(30_000)))
     run("topic", "create", "orders", "-p", "1")
@@ -108,7 +108,7 @@ def test_a_file_of_many_lines_is_written_in_order(run: Run, tmp_path: Path) -> N
     assert run("consume", "orders", "-e").stdout == lines.read_text()
 
 
-def test_trimming_deletes_the_oldest(run: Run) -> None:
+def test_trimming_deletes_the_oldest_records(run: Run) -> None:
     run("topic", "create", "orders", "-p", "1")
     run("produce", "orders", stdin="1\n2\n3\n4\n")
     (trial,) = rows(run("topic", "trim", "orders", "--before", "3", "--dry-run"))
@@ -119,7 +119,7 @@ def test_trimming_deletes_the_oldest(run: Run) -> None:
     assert run("consume", "orders", "-e").stdout == ""
 
 
-def test_a_group_goes_on_where_it_stopped_and_its_lag_is_shown(run: Run) -> None:
+def test_a_group_resumes_at_its_committed_offset_and_its_lag_is_shown(run: Run) -> None:
     run("topic", "create", "orders", "-p", "2")
     run("produce", "orders", stdin="1\n2\n3\n")
     first = run("consume", "orders", "-g", "billing", "-n", "2").stdout.splitlines()
@@ -138,7 +138,7 @@ def test_a_group_goes_on_where_it_stopped_and_its_lag_is_shown(run: Run) -> None
 
 @pytest.mark.parametrize("command", [("consume", "orders", "-g", "g"), ("tail", "orders")])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_watching_ends_cleanly_by_a_signal(
+def test_watching_ends_cleanly_on_a_signal(
     run: Run, broker: BrokerProcess, command: tuple[str, ...], number: signal.Signals
 ) -> None:
     run("topic", "create", "orders", "-p", "1")
@@ -157,7 +157,7 @@ def test_watching_ends_cleanly_by_a_signal(
         assert rows(run("group", "list"))[0]["state"] == "Empty"
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure(run: Run, broker: BrokerProcess) -> None:
+def test_a_closed_output_pipe_is_not_an_error(run: Run, broker: BrokerProcess) -> None:
     run("topic", "create", "orders", "-p", "1")
     run("produce", "orders", stdin="".join(f"{number}\n" for number in range(20_000)))
     watching = _start(broker, "consume", "orders")
@@ -171,7 +171,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(run: Run, broker: BrokerPro
     watching.stderr.close()
 
 
-def test_input_that_is_typed_slowly_is_sent_at_once(run: Run, broker: BrokerProcess) -> None:
+def test_slowly_typed_input_is_sent_line_by_line(run: Run, broker: BrokerProcess) -> None:
     run("topic", "create", "orders", "-p", "1")
     typing = _start(broker, "produce", "orders", stdin=subprocess.PIPE)
     assert typing.stdin is not None
@@ -183,7 +183,7 @@ def test_input_that_is_typed_slowly_is_sent_at_once(run: Run, broker: BrokerProc
     assert run("consume", "orders", "-e").stdout == "early\nlate\n"
 
 
-def test_a_terminal_gets_a_table(run: Run, broker: BrokerProcess) -> None:
+def test_output_to_a_terminal_is_a_table(run: Run, broker: BrokerProcess) -> None:
     run("topic", "create", "orders", "-p", "1")
     ours, theirs = pty.openpty()
     subprocess.run([HEADRACE, "topic", "list"], stdout=theirs, check=True, env=_environment(broker))
@@ -193,7 +193,7 @@ def test_a_terminal_gets_a_table(run: Run, broker: BrokerProcess) -> None:
     assert [line.split() for line in shown.splitlines()] == [["TOPIC", "PARTITIONS", "REPLICAS"], ["orders", "1", "1"]]
 
 
-def test_the_doctor_finds_a_healthy_broker_and_a_dead_one(run: Run, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_the_doctor_recognizes_a_healthy_and_a_stopped_broker(run: Run, broker: BrokerProcess, tmp_path: Path) -> None:
     healthy = rows(run("doctor", "--data", str(tmp_path)))
     assert {row["subject"] for row in healthy if row["verdict"] == "ok"} >= {"broker", "broker 1", "versions", "clock"}
     broker.terminate()
@@ -202,7 +202,7 @@ def test_the_doctor_finds_a_healthy_broker_and_a_dead_one(run: Run, broker: Brok
     assert "connection refused" in run("topic", "list", expect=3).stderr
 
 
-def test_a_quick_bench_gives_figures(run: Run) -> None:
+def test_a_quick_bench_reports_results(run: Run) -> None:
     (produced,) = rows(run("bench", "produce", "--records", "2000", "--size", "100"))
     assert produced["records_per_second"] > 0
     (consumed,) = rows(run("bench", "consume"))

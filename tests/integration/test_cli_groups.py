@@ -1,4 +1,4 @@
-"""`headrace group reset` against a real broker: shown first, done when told, refused while somebody reads."""
+"""`headrace group reset` against a real broker: dry run by default, and rejected while the group has members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["run"]  # the fixture
 
 @pytest.fixture
 def topic(broker: BrokerProcess) -> str:
-    """Ten records in each of two partitions."""
+    """Produce ten records to each of two partitions."""
     create_topic(broker.address, "orders", 2)
     for partition in (0, 1):
         produce(broker.address, "orders", [b"%d" % number for number in range(10)], partition)
@@ -25,7 +25,7 @@ def places(run: Run, group: str = "billing") -> dict[int, int]:
     return {row["partition"]: row["committed"] for row in rows(run("group", "lag", group))}
 
 
-def test_a_group_is_moved_only_when_told_to(run: Run, topic: str) -> None:
+def test_offsets_are_reset_only_with_execute(run: Run, topic: str) -> None:
     run("consume", topic, "-g", "billing", "-n", "20")
     trial = run("group", "reset", "billing", "--to", "earliest", "--all-topics")
     assert [(row["partition"], row["now"], row["new"], row["lag"]) for row in rows(trial)] == [
@@ -41,7 +41,7 @@ def test_a_group_is_moved_only_when_told_to(run: Run, topic: str) -> None:
     assert places(run) == {0: 0, 1: 0}
 
 
-def test_every_way_to_say_where(run: Run, topic: str) -> None:
+def test_every_kind_of_position(run: Run, topic: str) -> None:
     def reset(*options: str) -> dict[int, int]:
         run("group", "reset", "billing", *options, "--execute")
         return places(run)
@@ -53,7 +53,7 @@ def test_every_way_to_say_where(run: Run, topic: str) -> None:
     assert reset("--to", "2100-01-01", "--topic", f"{topic}:0") == {0: 10, 1: 0}
 
 
-def test_an_offset_outside_the_log_is_moved_into_it_with_a_remark(run: Run, topic: str) -> None:
+def test_an_offset_out_of_range_is_moved_into_the_log_with_a_note(run: Run, topic: str) -> None:
     run("topic", "trim", topic, "--before", "2", "--yes")
     low, high = (
         rows(run("group", "reset", "billing", "--to-offset", offset, "--topic", f"{topic}:0"))[0]
@@ -64,7 +64,7 @@ def test_an_offset_outside_the_log_is_moved_into_it_with_a_remark(run: Run, topi
     assert "after the end" in high["remark"]
 
 
-def test_where_a_group_is_can_be_kept_in_a_file_and_brought_back(run: Run, topic: str, tmp_path: Path) -> None:
+def test_offsets_can_be_exported_and_imported(run: Run, topic: str, tmp_path: Path) -> None:
     run("group", "reset", "billing", "--to-offset", "6", "--topic", topic, "--execute")
     kept = tmp_path / "offsets.csv"
     kept.write_text(run("group", "reset", "billing", "--all-topics", "--shift", "0", "--export").stdout)
@@ -74,7 +74,7 @@ def test_where_a_group_is_can_be_kept_in_a_file_and_brought_back(run: Run, topic
     assert places(run) == {0: 6, 1: 6}
 
 
-def test_a_group_that_is_being_read_by_is_refused_and_its_members_are_named(
+def test_resetting_an_active_group_is_rejected_and_its_members_are_named(
     run: Run, topic: str, broker: BrokerProcess
 ) -> None:
     with consumer_of(broker.address, "billing", **{"client.id": "the-reader"}) as consumer:
@@ -88,6 +88,6 @@ def test_a_group_that_is_being_read_by_is_refused_and_its_members_are_named(
     run("group", "reset", "billing", "--to", "earliest", "--topic", topic, "--execute")
 
 
-def test_what_is_not_there_is_refused(run: Run, topic: str) -> None:
+def test_missing_groups_and_topics_are_rejected(run: Run, topic: str) -> None:
     assert "`headrace topic list`" in run("group", "reset", "g", "--to", "latest", "--topic", "nope", expect=1).stderr
     run("group", "reset", "g", "--to", "latest", "--topic", f"{topic}:5", expect=1)

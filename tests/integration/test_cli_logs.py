@@ -1,4 +1,4 @@
-"""`headrace log` on what a real broker has written: every file is understood, and every damage is found."""
+"""`headrace log` on the files of a real broker: every file is parsed, and every damage is detected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["run"]  # the fixture
 
 @pytest.fixture
 def written(broker: BrokerProcess) -> list[Path]:
-    """The segments of a topic in all compressions, over several segments with indexes, after a clean stop."""
+    """Return a data folder with all compressions and several segments with indexes, after a clean stop."""
     create_topic(broker.address, "dumped", 1, {"segment.bytes": "1048576", "index.interval.bytes": "4096"})
     for compression in ("none", "gzip", "snappy", "lz4", "zstd"):
         values = [f"{compression} {number} ".encode() * 200 for number in range(1000)]
@@ -35,9 +35,9 @@ def test_a_healthy_folder_verifies_and_every_file_can_be_dumped(
     run: Run, broker: BrokerProcess, written: list[Path]
 ) -> None:
     assert len(written) > 1, "the topic has rolled"
-    told = run("log", "verify", "--data", str(broker.data))
-    assert told.stdout == ""
-    assert "no damage" in told.stderr
+    output = run("log", "verify", "--data", str(broker.data))
+    assert output.stdout == ""
+    assert "no damage" in output.stderr
     batches = rows(run("log", "dump", "--data", str(broker.data), "--topic", "dumped"))
     assert sum(row["records"] for row in batches) == 5000
     assert {row["compression"] for row in batches} == {"none", "gzip", "snappy", "lz4", "zstd"}
@@ -54,9 +54,7 @@ def test_a_healthy_folder_verifies_and_every_file_can_be_dumped(
             assert rows(run("log", "dump", str(path)))
 
 
-def test_whichever_byte_of_the_batches_is_changed_it_is_found(
-    run: Run, broker: BrokerProcess, written: list[Path]
-) -> None:
+def test_every_changed_byte_of_the_batches_is_detected(run: Run, broker: BrokerProcess, written: list[Path]) -> None:
     random = Random(7)
     path = written[0]
     batches = rows(run("log", "dump", str(path)))
@@ -74,11 +72,11 @@ def test_whichever_byte_of_the_batches_is_changed_it_is_found(
     run("log", "verify", "--data", str(broker.data))
 
 
-def test_a_folder_in_use_is_read_with_a_warning(run: Run, broker: BrokerProcess) -> None:
+def test_a_data_folder_in_use_is_read_with_a_warning(run: Run, broker: BrokerProcess) -> None:
     run("produce", "orders", stdin="1\n2\n3\n")
-    told = run("log", "verify", "--data", str(broker.data))
-    assert "a broker is using" in told.stderr
-    assert "no damage" in told.stderr
+    output = run("log", "verify", "--data", str(broker.data))
+    assert "a broker is using" in output.stderr
+    assert "no damage" in output.stderr
 
 
 def test_after_a_kill_nothing_that_was_acknowledged_is_damaged(run: Run, broker: BrokerProcess) -> None:

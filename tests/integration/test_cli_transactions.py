@@ -1,4 +1,4 @@
-"""`headrace transaction` against a real broker and a real producer: seen, looked at, and aborted."""
+"""`headrace transaction` against a real broker and a real producer: list, describe and abort."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_an_open_transaction_is_listed_described_and_aborted(broker: BrokerProce
     assert run("consume", "orders", "--read-committed", "--exit-at-end").stdout == ""
 
 
-def test_an_id_that_nobody_uses_is_not_aborted_but_told(broker: BrokerProcess, run: Run) -> None:
+def test_an_unknown_transactional_id_is_reported(broker: BrokerProcess, run: Run) -> None:
     create_topic(broker.address, "orders", 1)
     assert "headrace transaction list" in run("transaction", "abort", "nobody", "--yes", expect=1).stderr

@@ -1,5 +1,5 @@
-"""Three brokers and three ZooKeeper servers on this host, by documented commands: the leader is killed (I25, I26), and
-a hundred partitions move to a fourth broker."""
+"""Three brokers and three ZooKeeper servers on one host, started by documented commands: the leader is killed (I25,
+I26), and a hundred partitions move to a fourth broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOPIC = "numbers"
 
 @dataclass
 class Ensemble(Node):
-    """`headrace zookeeper --nodes 3`, whose servers listen on three ports in a row."""
+    """`headrace zookeeper --nodes 3`, whose servers listen on three consecutive ports."""
 
     port: int = 0
 
@@ -61,7 +61,7 @@ def ensemble(tmp_path: Path) -> Iterator[Ensemble]:
 
 @pytest.fixture
 def brokers(ensemble: Ensemble, tmp_path: Path) -> Iterator[list[BrokerNode]]:
-    """Three that are up; whatever a test adds to them is ended, too."""
+    """Three running brokers; brokers that a test adds are stopped as well."""
     nodes = [launched(number, ensemble, tmp_path) for number in (1, 2, 3)]
     for node in nodes:
         node.wait_ready()
@@ -80,7 +80,7 @@ def launched(number: int, ensemble: Ensemble, folder: Path) -> BrokerNode:
 
 
 def three_free_ports_in_a_row() -> int:
-    """The first of them; the system itself never gives out neighbours."""
+    """Return the first of several consecutive free ports, which the system does not allocate by itself."""
     for first in range(25000, 26000, 3):
         try:
             for port in range(first, first + 3):
@@ -92,12 +92,12 @@ def three_free_ports_in_a_row() -> int:
 
 
 def is_in_sync(brokers: list[BrokerNode]) -> bool:
-    """Whether every broker says of itself that all replicas are."""
+    """Whether every broker reports that all replicas are in sync."""
     return all(view is not None and view.is_healthy for view in map(view_of, brokers))
 
 
 @pytest.mark.timeout(240)
-def test_the_leader_is_killed_and_nothing_is_lost_or_doubled_and_it_comes_back_by_itself(
+def test_a_killed_leader_loses_and_duplicates_nothing_and_is_restarted(
     brokers: list[BrokerNode], figures: Figures
 ) -> None:
     bootstrap = ",".join(broker.address for broker in brokers)
@@ -115,7 +115,7 @@ def test_the_leader_is_killed_and_nothing_is_lost_or_doubled_and_it_comes_back_b
         last_sent = [max(history.sent[partition]) for partition in range(PARTITIONS)]
 
         def all_go_on() -> bool:
-            """Whether something is acknowledged everywhere that was sent after the kill."""
+            """Whether every partition has acknowledged a record that was sent after the kill."""
             return all(max(history.acknowledged[at], default=-1) > last for at, last in enumerate(last_sent))
 
         wait_until(all_go_on, "every partition takes writes again")

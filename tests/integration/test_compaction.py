@@ -1,7 +1,7 @@
-"""Compaction in a real broker under load: what is left is what the whole log says, also after kill -9 in a pass.
+"""Compaction in a real broker under load: the compacted log is correct, also after kill -9 during a pass.
 
-HEADRACE_KEYS, HEADRACE_RECORDS and HEADRACE_PADDING (bytes per value) set the size; a million keys, four million
-records and 450 bytes, which make 2 GB, are the full proof.
+HEADRACE_KEYS, HEADRACE_RECORDS and HEADRACE_PADDING (bytes per value) set the size. The full run has a million keys,
+four million records and 450 bytes, which is 2 GB.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONFIGS = {
 
 
 @pytest.mark.timeout(300 + RECORDS // 1000)
-def test_the_newest_record_of_every_key_stays_at_its_offset_and_no_other_must(
+def test_compaction_keeps_the_newest_record_of_every_key_at_its_offset(
     start_broker: StartBroker, figures: Figures
 ) -> None:
     random = Random(7)
@@ -54,7 +54,7 @@ def test_the_newest_record_of_every_key_stays_at_its_offset_and_no_other_must(
 
 
 class Sent:
-    """The whole log as it was produced: offset by offset, which key, and whether it is a tombstone."""
+    """The log as it was produced: the key of each offset, and whether it is a tombstone."""
 
     def __init__(self) -> None:
         self.keys: array[int] = array("q")
@@ -78,7 +78,7 @@ class Sent:
         assert producer.flush(120) == 0
 
     def check(self, message: Message) -> int:
-        """The record stands at its offset as it was sent; returns the offset."""
+        """Check that a record is unchanged at its offset; return the offset."""
         offset = message.offset()
         assert offset is not None
         key, value = message.key(), message.value()

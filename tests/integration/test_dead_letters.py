@@ -1,4 +1,4 @@
-"""The way of a message that nobody can work on, through a real broker that dies at the worst moments, and back."""
+"""Dead letters of a real broker that is killed while it writes and redrives them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def subscribe(broker: BrokerProcess) -> None:
 
 
 def lease_all(broker: BrokerProcess, count: int, *, rejected: Iterable[bytes] = ()) -> list[bytes]:
-    """Lease so many messages, reject some of them and ack the others; their values."""
+    """Lease messages, reject some of them and ack the others; return their values."""
     refused_values = set(rejected)
 
     async def work() -> list[bytes]:
@@ -48,7 +48,7 @@ def dead_letters(run: Run) -> Sequence[dict[str, object]]:
     return rows(run("dlq", "list", "orders"))
 
 
-def test_what_is_rejected_dies_once_and_comes_back_once(broker: BrokerProcess, run: Run) -> None:
+def test_a_rejected_message_becomes_one_dead_letter_and_is_redriven_once(broker: BrokerProcess, run: Run) -> None:
     create_topic(broker.address, "orders", 2)
     subscribe(broker)
     values = [b"%d" % number for number in range(COUNT)]

@@ -1,4 +1,4 @@
-"""Delayed messages by a foreign client, with a broker that is killed while they come due: each comes once."""
+"""Delayed messages of another client library are delivered once, although the broker is killed while they are due."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ COUNT = 3000
 KILLS = 3
 
 
-def test_each_comes_once_though_the_broker_is_killed(start_broker: StartBroker, figures: Figures) -> None:
+def test_delayed_messages_are_delivered_once_although_the_broker_is_killed(
+    start_broker: StartBroker, figures: Figures
+) -> None:
     broker = start_broker()
     create_topic(broker.address, "orders", 1)
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 5})
@@ -40,7 +42,7 @@ def test_each_comes_once_though_the_broker_is_killed(start_broker: StartBroker, 
 
 
 def _read(address: str, count: int) -> list[tuple[bytes, int]]:
-    """So many, and what comes in the second after them."""
+    """Consume this number of messages, and all that arrive within one more second."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "enable.auto.commit": False})
     consumer.assign([TopicPartition("orders", 0, 0)])
     found: list[tuple[bytes, int]] = []

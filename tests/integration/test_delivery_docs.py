@@ -1,4 +1,4 @@
-"""The programs of docs/delivery.md: they stand there as they are, and keep their promises when they are killed."""
+"""The programs of docs/delivery.md: the page contains them verbatim, and they keep their guarantees when killed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
-def test_the_page_shows_the_program_as_it_is(program: Path) -> None:
+def test_the_page_contains_the_program_verbatim(program: Path) -> None:
     page = (ROOT / "docs" / "delivery.md").read_text()
     assert f"```python\n{program.read_text()}```\n" in page
 
 
-def test_the_page_shows_no_other_program() -> None:
+def test_the_page_contains_no_other_program() -> None:
     page = (ROOT / "docs" / "delivery.md").read_text()
     assert page.count("```python\n") == len(PROGRAMS)
 
@@ -44,7 +44,7 @@ def doubled(copied: Counter[bytes]) -> list[bytes]:
     return [value for value, count in copied.items() if count > 1]
 
 
-def test_at_most_once_repeats_nothing(address: str, tmp_path: Path) -> None:
+def test_at_most_once_duplicates_nothing(address: str, tmp_path: Path) -> None:
     copied = copied_with_kills(address, "at_most_once", tmp_path, lambda values: b"LAST" in values)
     assert doubled(copied) == []
 
@@ -56,7 +56,7 @@ def test_at_least_once_loses_nothing(address: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["exactly_once", "exactly_once_aiokafka"])
-def test_exactly_once_does_neither(address: str, tmp_path: Path, program: str) -> None:
+def test_exactly_once_neither_loses_nor_duplicates(address: str, tmp_path: Path, program: str) -> None:
     written = all_written(program)
     copied = copied_with_kills(address, program, tmp_path, lambda values: written <= values.keys())
     assert copied == Counter(written)
@@ -74,7 +74,7 @@ def values_of(program: str, number: int) -> list[bytes]:
 def copied_with_kills(
     address: str, program: str, folder: Path, complete: Callable[[Counter[bytes]], bool]
 ) -> Counter[bytes]:
-    """What the program writes, killed once a round when it is in the middle of its work; read until it is complete."""
+    """Return the output of the program, which is killed once per round during its work."""
     source, target = (f"{program}-{side}-{folder.name}-{os.getpid()}" for side in ("source", "target"))
     create_topic(address, source, 1)
     create_topic(address, target, 1)

@@ -1,4 +1,4 @@
-"""Everything beside the log files is derived: lost or damaged, it is made anew and no record suffers (I21, I22)."""
+"""All files next to the log files are derived: lost or damaged, they are rebuilt without loss (I21, I22)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDS = 3000
 
 @pytest.fixture
 def stopped(start_broker: StartBroker) -> BrokerProcess:
-    """A broker with several segments, a group's commit, and a clean end behind it."""
+    """Return a cleanly stopped broker with several segments and a committed offset."""
     broker = start_broker()
     create_topic(broker.address, "orders", 1, {"segment.bytes": "1048576"})
     values = [b"%d " % number + b"x" * 1000 for number in range(RECORDS)]
@@ -44,7 +44,9 @@ def fill_with_zeros(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [Path.unlink, flip, halve, fill_with_zeros])
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "checkpoint"])
-def test_harmed_derived_files_cost_no_record(stopped: BrokerProcess, suffix: str, harm: Callable[[Path], None]) -> None:
+def test_damaged_derived_files_lose_no_record(
+    stopped: BrokerProcess, suffix: str, harm: Callable[[Path], None]
+) -> None:
     harmed = list(stopped.data.glob(f"logs/*/*.{suffix}"))
     assert harmed
     for path in harmed:
@@ -54,20 +56,20 @@ def test_harmed_derived_files_cost_no_record(stopped: BrokerProcess, suffix: str
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, flip, halve, fill_with_zeros])
-def test_harmed_flushed_offsets_cost_no_record(stopped: BrokerProcess, harm: Callable[[Path], None]) -> None:
+def test_damaged_flushed_offsets_lose_no_record(stopped: BrokerProcess, harm: Callable[[Path], None]) -> None:
     harm(stopped.data / "flushed-offsets")
     stopped.start()
     assert_all_there(stopped)
 
 
-def test_a_stray_folder_and_a_stray_file_do_not_hinder_the_start(stopped: BrokerProcess) -> None:
+def test_stray_folders_and_files_do_not_prevent_the_start(stopped: BrokerProcess) -> None:
     (stopped.data / "logs" / "lost+found").mkdir()
     (stopped.data / "logs" / "notes.txt").write_text("not ours")
     stopped.start()
     assert_all_there(stopped)
 
 
-def test_a_damaged_registry_ends_the_start_with_a_sentence(stopped: BrokerProcess) -> None:
+def test_a_damaged_registry_fails_the_start_with_a_message(stopped: BrokerProcess) -> None:
     for path in stopped.data.glob("registry.db*"):
         path.write_bytes(b"this is no database" * 400)
     stopped.launch()

@@ -1,4 +1,4 @@
-"""fsync in a real process, slowed down and broken by strace: what is acknowledged is on disk (I1, I23)."""
+"""fsync of a real process, delayed or failed by strace: acknowledged records are on disk (I1, I23)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace i
 
 @contextmanager
 def injected(broker: BrokerProcess, fault: str, folder: Path) -> Iterator[None]:
-    """Let every fdatasync and fsync of the running broker meet this fault."""
+    """Inject a fault into every fdatasync and fsync of the running broker."""
     calls = "fdatasync,fsync"
     command = ["strace", "-f", "-p", str(broker.process.pid), "-e", f"trace={calls}", "-e", f"inject={calls}:{fault}"]
     says = folder / "strace.txt"
@@ -41,8 +41,8 @@ def injected(broker: BrokerProcess, fault: str, folder: Path) -> Iterator[None]:
 def send(broker: BrokerProcess, value: bytes) -> Any:
     data = [{"name": "orders", "partition_data": [{"index": 0, "records": good_batch([value])}]}]
     with RawConnection(broker.address) as raw:
-        answer = raw.call(0, 9, acks=-1, timeout=30_000, topic_data=data)
-    return answer.responses[0].partition_responses[0]
+        response = raw.call(0, 9, acks=-1, timeout=30_000, topic_data=data)
+    return response.responses[0].partition_responses[0]
 
 
 def test_an_acknowledgement_waits_for_the_fsync(broker: BrokerProcess, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_failed_fsync_is_not_acknowledged_and_not_retried(broker: BrokerProces
         except OSError:
             wait_until(lambda: not broker.running, "a broker that does not answer has ended")
     if broker.running:
-        assert send(broker, b"the disk seems well again").error_code != 0, "a failed log stays failed"
+        assert send(broker, b"the disk seems to work again").error_code != 0, "a failed log stays failed"
         broker.kill()
     else:
         assert broker.wait_ended() != 0

@@ -1,4 +1,4 @@
-"""A full disk: producing is refused with a retriable error, reading goes on, and it resumes by itself (I24)."""
+"""A full disk: producing fails with a retriable error, reading continues, and writing resumes (I24)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEGABYTE = 2**20
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MB."""
+    """Mount a file system of 64 MB."""
     folder = tmp_path / "small-disk"
     folder.mkdir()
     if os.geteuid() != 0:
@@ -34,9 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_full_disk_refuses_writes_serves_reads_and_recovers_alone(
-    start_broker: StartBroker, small_disk: Path
-) -> None:
+def test_a_full_disk_rejects_writes_serves_reads_and_recovers(start_broker: StartBroker, small_disk: Path) -> None:
     broker = start_broker(data=small_disk / "data")
     create_topic(broker.address, "orders", 1)
     acknowledged = fill(broker)
@@ -48,7 +46,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers_alone(
         assert [message.offset() for message in consume(consumer, acknowledged)] == list(range(acknowledged))
 
     subprocess.run(["mount", "-o", "remount,size=256m", small_disk], check=True)
-    wait_until(lambda: send(broker, b"again").error_code == 0, "the broker takes writes again")
+    wait_until(lambda: send(broker, b"again").error_code == 0, "the broker accepts writes again")
 
     broker.restart()
     with consumer_of(broker.address, "readers") as consumer:
@@ -58,9 +56,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers_alone(
         assert messages[-1].value() == b"again"
 
 
-def test_a_disk_that_somebody_else_fills_stops_writes_and_nothing_else(
-    start_broker: StartBroker, small_disk: Path
-) -> None:
+def test_a_disk_filled_by_another_process_stops_only_writes(start_broker: StartBroker, small_disk: Path) -> None:
     broker = start_broker(data=small_disk / "data")
     create_topic(broker.address, "orders", 1)
     acknowledged = 0
@@ -69,18 +65,18 @@ def test_a_disk_that_somebody_else_fills_stops_writes_and_nothing_else(
     ballast = small_disk / "ballast"
     # A little less than there is, because file systems want some room for themselves.
     ballast.write_bytes(bytes(max(shutil.disk_usage(small_disk).free - 64 * 1024, 0)))
-    wait_until(lambda: send(broker, b"x" * MEGABYTE).error_code != 0, "a write is refused")
+    wait_until(lambda: send(broker, b"x" * MEGABYTE).error_code != 0, "a write fails")
     with RawConnection(broker.address) as raw:
         assert raw.call(3, 12, topics=None).topics
     ballast.unlink()
-    wait_until(lambda: send(broker, b"again").error_code == 0, "the broker takes writes again")
+    wait_until(lambda: send(broker, b"again").error_code == 0, "the broker accepts writes again")
     with consumer_of(broker.address, "readers") as consumer:
         consumer.assign([TopicPartition("orders", 0, 0)])
         assert consume(consumer, acknowledged + 1)[-1].offset() == acknowledged
 
 
 def fill(broker: BrokerProcess) -> int:
-    """Write until the broker refuses; how many records it acknowledged. The refusal must be retriable."""
+    """Write until the broker returns an error, which must be retriable; return the number of acknowledged records."""
     for count in range(1000):
         code = send(broker, b"x" * (MEGABYTE - 1000)).error_code
         if code != 0:
@@ -95,11 +91,11 @@ RETRIABLE = {KafkaError.KAFKA_STORAGE_ERROR, KafkaError.REQUEST_TIMED_OUT, Kafka
 def send(broker: BrokerProcess, value: bytes) -> Any:
     data = [{"name": "orders", "partition_data": [{"index": 0, "records": good_batch([value])}]}]
     with RawConnection(broker.address) as raw:
-        answer = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
-    return answer.responses[0].partition_responses[0]
+        response = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
+    return response.responses[0].partition_responses[0]
 
 
-def test_a_client_library_gets_through_a_full_disk_by_retrying(start_broker: StartBroker, small_disk: Path) -> None:
+def test_a_client_library_survives_a_full_disk_by_retrying(start_broker: StartBroker, small_disk: Path) -> None:
     broker = start_broker(data=small_disk / "data")
     create_topic(broker.address, "orders", 1)
     fill(broker)

@@ -1,4 +1,4 @@
-"""Kafka's own segment tool reads our files, where its jars are present."""
+"""Kafka's segment tool reads our files, if its jars are present."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JARS = Path(os.environ.get("HEADRACE_KAFKA_JARS", Path(tempfile.gettempdir()) / 
 @pytest.mark.skipif(shutil.which("java") is None, reason="java is not installed")
 @pytest.mark.skipif(not JARS.is_dir(), reason=f"Kafka's jars are not in {JARS} (HEADRACE_KAFKA_JARS)")
 @pytest.mark.timeout(180)
-def test_kafkas_dump_log_reads_segments_and_indexes_without_a_complaint(broker: BrokerProcess) -> None:
+def test_kafkas_dump_log_reads_segments_and_indexes(broker: BrokerProcess) -> None:
     create_topic(broker.address, "dumped", 1, {"segment.bytes": "1048576", "index.interval.bytes": "4096"})
     for compression in ("none", "gzip", "snappy", "lz4", "zstd"):
         values = [f"{compression} {number} ".encode() * 200 for number in range(1000)]

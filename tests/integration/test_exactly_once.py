@@ -1,10 +1,11 @@
-"""Copied exactly once while copiers and broker are killed, and frozen copiers come back as zombies (I14, I15, I17).
+"""Records are copied exactly once while copiers and broker are killed, and paused copiers resume (I14, I15, I17).
 
-HEADRACE_KILLS sets how many kills, 6 by default; HEADRACE_SEED what and when, 1 by default. The proof:
+HEADRACE_KILLS sets the number of kills, by default 6; HEADRACE_SEED their targets and times, by default 1. The full
+run:
 
     HEADRACE_KILLS=30 pytest tests/integration/test_exactly_once.py
 
-With HEADRACE_TEST_BROKER only the copiers are hurt.
+With HEADRACE_TEST_BROKER only the copiers are killed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PATIENCE_SECONDS = 120.0
 
 
 class Copier:
-    """A copier process; when it ends by itself, fenced or failed, it is started again, as a supervisor would."""
+    """A copier process; when it exits, fenced or failed, it is restarted, like by a supervisor."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._command, self._log = command, log
@@ -53,7 +54,7 @@ class Copier:
         self._start()
 
     def freeze(self) -> None:
-        """Stop it wherever it is and start its successor, which must fence it."""
+        """Pause the process and start its successor, which must fence it."""
         self._process.send_signal(signal.SIGSTOP)
         self._zombies.append(self._process)
         self._start()
@@ -77,7 +78,7 @@ class Copier:
 
 
 class Output:
-    """Reads the target from its beginning, for as long as the test lasts, and remembers every value in its order."""
+    """Reads the target from its start during the whole test, and records every value in order."""
 
     def __init__(self, address: str, topic: str, isolation: str) -> None:
         self.values: list[bytes] = []
@@ -97,7 +98,7 @@ class Output:
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(TARGET_PARTITIONS)])
 
     def read(self) -> int:
-        """Take what has come; returns how many values there are altogether."""
+        """Consume all available values; return the total number."""
         for message in self._consumer.consume(1000, timeout=0.02):
             error = message.error()
             if error is None:
@@ -107,7 +108,7 @@ class Output:
         return len(self.values)
 
     def at_the_end(self) -> bool:
-        """Whether every partition was read to the end that it once had."""
+        """Whether every partition was read up to its given end offset."""
         self.read()
         return not self._unfinished
 
@@ -147,7 +148,7 @@ def write_round(address: str, source: str, number: int) -> None:
 
 
 def hurt(chance: random.Random, followers: list[Copier], broker: BrokerProcess | None) -> list[str]:
-    """Kill one of them, and now and then leave a frozen copier behind; returns what was done."""
+    """Kill one process, or pause a copier; return what was done."""
     done = ["copier killed" if broker is None else chance.choice(["copier killed", "broker killed"])]
     if chance.random() < 0.3:
         chance.choice(followers).freeze()
@@ -168,7 +169,7 @@ def committed_offsets(address: str, group: str, topic: str) -> list[int]:
 
 @pytest.mark.timeout(240 + 60 * KILLS)
 @pytest.mark.parametrize("client", ["confluent", "aiokafka"])
-def test_every_record_is_copied_exactly_once_whatever_is_killed(
+def test_every_record_is_copied_exactly_once_despite_kills(
     start_broker: StartBroker, figures: Figures, tmp_path: Path, client: str
 ) -> None:
     chance = random.Random(SEED)

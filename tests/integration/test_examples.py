@@ -1,4 +1,4 @@
-"""The programs of examples/: short, and they do what they say, against a real broker."""
+"""The programs of examples/ are short and produce the expected output with a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateways in front of brokers: they are killed, so are their brokers, and nothing that was acknowledged is lost."""
+"""Gateways and their brokers are killed, and no acknowledged message is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRIABLE = 503
 
 @pytest.fixture
 def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
-    """`start_gateway(bootstrap, *options)`; it is stopped when the test is over."""
+    """`start_gateway(bootstrap, *options)`; the gateway is stopped at the end of the test."""
     started: list[GatewayProcess] = []
 
     def start(bootstrap: str, *options: str) -> GatewayProcess:
@@ -53,14 +53,14 @@ sys.exit(gateway.run_gateway(settings))
 """
 
 
-def test_a_gateway_whose_event_loop_hangs_ends_by_itself() -> None:
+def test_a_gateway_whose_event_loop_hangs_exits() -> None:
     ended = subprocess.run([sys.executable, "-c", WEDGED_GATEWAY], capture_output=True, timeout=30, check=False)
     assert ended.returncode == 70, ended.stderr
     assert b"the event loop hangs" in ended.stderr
 
 
 class Publishing:
-    """Publishes rising numbers until it is stopped; `acknowledged` are those that were answered with 201."""
+    """Publishes increasing numbers until it is stopped; `acknowledged` are those with a 201 response."""
 
     def __init__(self, caller: Caller, topic: str, name: str) -> None:
         self.acknowledged: list[str] = []
@@ -79,13 +79,13 @@ class Publishing:
         while not self._stopped.is_set():
             number += 1
             try:
-                answer = self._caller.post(f"/topics/{self._topic}/messages", {"n": f"{self._name}-{number}"})
+                response = self._caller.post(f"/topics/{self._topic}/messages", {"n": f"{self._name}-{number}"})
             except requests.ConnectionError:
                 return  # its gateway is gone
-            if answer.status_code == 201:
+            if response.status_code == 201:
                 self.acknowledged.append(f"{self._name}-{number}")
             else:
-                assert answer.status_code == RETRIABLE, answer.text
+                assert response.status_code == RETRIABLE, response.text
 
 
 class Working:
@@ -111,10 +111,10 @@ class Working:
         while not self._stopped.is_set():
             asked_at = time.monotonic()
             try:
-                answer = self._caller.get(
+                response = self._caller.get(
                     f"/subscriptions/{self._subscription}/messages?max_messages=20&wait=1s&lease=5s"
                 )
-                if answer.status_code == 200 and (messages := answer.json()["messages"]):
+                if response.status_code == 200 and (messages := response.json()["messages"]):
                     self._settle(messages, asked_at)
             except requests.ConnectionError:
                 return
@@ -124,31 +124,29 @@ class Working:
         self.deliveries += [(value, asked_at) for value in values]
         receipts = [message["receipt"] for message in messages]
         try:
-            answer = self._caller.post(f"/subscriptions/{self._subscription}/ack", {"receipts": receipts})
+            response = self._caller.post(f"/subscriptions/{self._subscription}/ack", {"receipts": receipts})
         except requests.ConnectionError:
             self.unsure += values
             raise
-        if answer.status_code == 200:
-            refused = {one["receipt"] for one in answer.json()["refused"]}
+        if response.status_code == 200:
+            refused = {one["receipt"] for one in response.json()["refused"]}
             for value, receipt in zip(values, receipts, strict=True):
                 if receipt not in refused:
                     self.acked.setdefault(value, time.monotonic())
-        elif answer.status_code == RETRIABLE:
+        elif response.status_code == RETRIABLE:
             self.unsure += values
 
 
-def test_a_gateway_is_ready_when_a_broker_answers_and_serves_what_brokers_have(
-    broker: BrokerProcess, start_gateway: StartGateway
-) -> None:
+def test_a_gateway_is_ready_when_a_broker_responds(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address)
     caller = Caller(gateway)
     assert gateway.is_ready()
     caller.make_topic("orders")
     caller.subscribe("orders", "billing")
-    answer = caller.post("/topics/orders/messages", {"id": 1})
-    assert answer.status_code == 201
+    response = caller.post("/topics/orders/messages", {"id": 1})
+    assert response.status_code == 201
     (message,) = caller.pull("billing", wait="10s")
-    assert (message["message_id"], message["value"]) == (answer.json()["message_id"], {"id": 1})
+    assert (message["message_id"], message["value"]) == (response.json()["message_id"], {"id": 1})
     text = caller.get("/metrics").text
     assert f'headrace_broker_circuit_state{{broker="{broker.address}",state="closed"}} 1' in text
     assert gateway.terminate() == 0
@@ -161,9 +159,9 @@ def test_a_gateway_waits_for_its_first_broker(tmp_path: Path, start_gateway: Sta
         wait_until(lambda: _status(gateway, "/livez") == 200, "the gateway lives")
         assert _status(gateway, "/readyz") == 503
         assert not gateway.says_ready()
-        answer = Caller(gateway).get("/topics")
-        assert (answer.status_code, answer.json()["code"]) == (503, "no_broker")
-        assert answer.headers["retry-after"]
+        response = Caller(gateway).get("/topics")
+        assert (response.status_code, response.json()["code"]) == (503, "no_broker")
+        assert response.headers["retry-after"]
         late.start()
         wait_until(gateway.says_ready, "the gateway has found its broker")
         wait_until(gateway.is_ready, "the gateway is ready")
@@ -173,7 +171,7 @@ def test_a_gateway_waits_for_its_first_broker(tmp_path: Path, start_gateway: Sta
         late.stop()
 
 
-def test_one_gateway_is_killed_and_clients_of_the_other_go_on(
+def test_a_killed_gateway_does_not_affect_clients_of_another(
     broker: BrokerProcess, start_gateway: StartGateway
 ) -> None:
     doomed, safe = start_gateway(broker.address), start_gateway(broker.address)
@@ -207,34 +205,34 @@ def test_a_broker_is_killed_and_started_again_behind_gateways(
     first = caller.post("/topics/orders/messages", {"n": "before"})
     assert first.status_code == 201
     broker.kill()
-    wait_until(lambda: not gateway.is_ready(), "the gateway sees that nobody answers")
+    wait_until(lambda: not gateway.is_ready(), "the gateway detects that no broker responds")
     began = time.monotonic()
     for _ in range(50):
-        answer = caller.post("/topics/orders/messages", {"n": "meanwhile"})
-        assert (answer.status_code, answer.json()["code"]) == (503, "no_broker")
-        assert int(answer.headers["retry-after"]) >= 1
+        response = caller.post("/topics/orders/messages", {"n": "meanwhile"})
+        assert (response.status_code, response.json()["code"]) == (503, "no_broker")
+        assert int(response.headers["retry-after"]) >= 1
     assert time.monotonic() - began < 10, "fifty refusals are a matter of a moment, not of time-outs"
     broker.start()
     wait_until(gateway.is_ready, "the gateway sees that the broker is back")
-    answer = caller.post("/topics/orders/messages", {"n": "after"})
-    assert answer.status_code == 201
+    response = caller.post("/topics/orders/messages", {"n": "after"})
+    assert response.status_code == 201
     assert sorted(_pulled(caller, "billing", 2)) == ["after", "before"]
 
 
-def test_a_broker_that_hangs_is_told_from_one_that_answers(broker: BrokerProcess, start_gateway: StartGateway) -> None:
+def test_a_broker_that_hangs_is_detected(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address)
     caller = Caller(gateway)
     caller.make_topic("orders")
     broker.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: not gateway.is_ready(), "the gateway sees that nobody answers")
-    answer = caller.post("/topics/orders/messages", {"n": "meanwhile"})
-    assert (answer.status_code, answer.json()["code"]) == (503, "no_broker")
+    wait_until(lambda: not gateway.is_ready(), "the gateway detects that no broker responds")
+    response = caller.post("/topics/orders/messages", {"n": "meanwhile"})
+    assert (response.status_code, response.json()["code"]) == (503, "no_broker")
     broker.process.send_signal(signal.SIGCONT)
     wait_until(gateway.is_ready, "the gateway sees that the broker is back")
     assert caller.post("/topics/orders/messages", {"n": "after"}).status_code == 201
 
 
-def test_brokers_take_over_from_each_other_behind_gateways(tmp_path: Path, start_gateway: StartGateway) -> None:
+def test_gateways_follow_a_broker_failover(tmp_path: Path, start_gateway: StartGateway) -> None:
     folder = tmp_path / "brokers"
     folder.mkdir()
     brokers = BrokersProcess(folder).start()
@@ -265,9 +263,7 @@ def test_brokers_take_over_from_each_other_behind_gateways(tmp_path: Path, start
         brokers.stop()
 
 
-def test_a_gateway_that_is_stopped_finishes_what_it_has_begun(
-    broker: BrokerProcess, start_gateway: StartGateway
-) -> None:
+def test_a_stopping_gateway_completes_its_requests(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address)
     caller = Caller(gateway)
     caller.make_topic("orders")
@@ -285,8 +281,8 @@ def test_a_gateway_that_is_stopped_finishes_what_it_has_begun(
     assert time.monotonic() - began < 30, "a pull that could wait for a minute was not waited for"
     polling.join(PATIENCE_SECONDS)
     publishing.stop()
-    (answer,) = answers
-    assert (answer.status_code, answer.json()) == (200, {"messages": []})
+    (response,) = answers
+    assert (response.status_code, response.json()) == (200, {"messages": []})
 
 
 @pytest.mark.parametrize(
@@ -296,7 +292,7 @@ def test_a_gateway_that_is_stopped_finishes_what_it_has_begun(
         ("--subscribe-only", ("GET", "/subscriptions/billing/messages"), ("POST", "/topics/orders/messages")),
     ],
 )
-def test_a_forwarder_of_one_side_serves_no_other(
+def test_a_forwarder_serves_only_its_role(
     broker: BrokerProcess,
     start_gateway: StartGateway,
     option: str,
@@ -309,42 +305,42 @@ def test_a_forwarder_of_one_side_serves_no_other(
     caller = Caller(start_gateway(broker.address, option))
     bodies = {"POST": {"id": 1}, "GET": None}
     assert caller.ask(*served, json=bodies[served[0]]).status_code in (200, 201)
-    answer = caller.ask(*not_served, json=bodies[not_served[0]])
-    assert answer.status_code in (404, 405)
-    assert answer.json()["code"] in ("not_found", "method_not_allowed")
+    response = caller.ask(*not_served, json=bodies[not_served[0]])
+    assert response.status_code in (404, 405)
+    assert response.json()["code"] in ("not_found", "method_not_allowed")
     assert caller.get("/topics/orders").status_code == 200
 
 
-def test_tokens_open_what_their_scopes_say(broker: BrokerProcess, start_gateway: StartGateway) -> None:
+def test_tokens_allow_what_their_scopes_permit(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address, "--auth")
     _, admin = make_token(broker.address, "--scope", "manage:*")
     _, narrow = make_token(broker.address, "--scope", "publish:orders")
-    everybody, manager, publisher = Caller(gateway), Caller(gateway, admin), Caller(gateway, narrow)
-    assert everybody.get("/livez").status_code == 200
-    assert everybody.get("/openapi.json").status_code == 200
-    refused = everybody.get("/topics")
+    anonymous, manager, publisher = Caller(gateway), Caller(gateway, admin), Caller(gateway, narrow)
+    assert anonymous.get("/livez").status_code == 200
+    assert anonymous.get("/openapi.json").status_code == 200
+    refused = anonymous.get("/topics")
     assert refused.status_code == 401
     assert refused.headers["www-authenticate"].startswith("Bearer")
     manager.make_topic("orders")
     manager.make_topic("other")
     manager.subscribe("orders", "billing")
     assert publisher.post("/topics/orders/messages", {"id": 1}).status_code == 201
-    for answer, scope in (
+    for response, scope in (
         (publisher.post("/topics/other/messages", {"id": 1}), "publish:other"),
         (publisher.get("/topics/orders"), "read:orders"),
         (publisher.get("/topics"), "read:*"),
         (publisher.ask("DELETE", "/topics/orders"), "manage:orders"),
     ):
-        assert answer.status_code == 403
-        assert answer.json()["code"] == "scope_missing"
-        assert scope in answer.json()["message"]
+        assert response.status_code == 403
+        assert response.json()["code"] == "scope_missing"
+        assert scope in response.json()["message"]
     hidden = publisher.get("/subscriptions/billing/messages")
     assert (hidden.status_code, hidden.json()["code"]) == (404, "subscription_not_found"), "its name is not confirmed"
     assert len(manager.pull("billing", wait="10s")) == 1
     assert narrow.rpartition("_")[2] not in gateway.log_text()
 
 
-def test_a_revoked_token_and_an_expired_one_are_of_no_use(broker: BrokerProcess, start_gateway: StartGateway) -> None:
+def test_revoked_and_expired_tokens_are_rejected(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address, "--auth")
     token_id, token = make_token(broker.address, "--scope", "read:*")
     caller = Caller(gateway, token)
@@ -359,19 +355,19 @@ def test_a_revoked_token_and_an_expired_one_are_of_no_use(broker: BrokerProcess,
     wait_until(lambda: short.get("/topics").json().get("code") == "token_expired", "it expires")
 
 
-def test_a_token_is_held_to_its_rate(broker: BrokerProcess, start_gateway: StartGateway) -> None:
+def test_a_token_is_limited_to_its_rate(broker: BrokerProcess, start_gateway: StartGateway) -> None:
     gateway = start_gateway(broker.address, "--auth")
     _, token = make_token(broker.address, "--scope", "read:*", "--rate", "1", "--burst", "20")
     caller = Caller(gateway, token)
     statuses = [caller.get("/topics").status_code for _ in range(40)]
     assert statuses[:20] == [200] * 20
     assert 429 in statuses
-    answer = caller.get("/topics")
-    while answer.status_code != 429:
-        answer = caller.get("/topics")
-    assert answer.json()["code"] == "rate_limited"
-    assert int(answer.headers["retry-after"]) >= 1
-    wait_until(lambda: caller.get("/topics").status_code == 200, "it has waited long enough")
+    response = caller.get("/topics")
+    while response.status_code != 429:
+        response = caller.get("/topics")
+    assert response.json()["code"] == "rate_limited"
+    assert int(response.headers["retry-after"]) >= 1
+    wait_until(lambda: caller.get("/topics").status_code == 200, "the rate limit has passed")
 
 
 def test_a_gateway_serves_https(broker: BrokerProcess, tmp_path: Path, start_gateway: StartGateway) -> None:
@@ -388,7 +384,7 @@ def test_a_gateway_serves_https(broker: BrokerProcess, tmp_path: Path, start_gat
     assert made.status_code == 201
 
 
-def test_a_gateway_that_cannot_listen_says_so(
+def test_a_gateway_that_cannot_listen_fails_with_a_message(
     broker: BrokerProcess, tmp_path: Path, start_gateway: StartGateway
 ) -> None:
     there = start_gateway(broker.address)
@@ -404,7 +400,7 @@ def _settled(working: list[Working]) -> set[str]:
 
 
 def _assert_nothing_acked_comes_back(working: list[Working]) -> None:
-    """Who asks when an ack has been confirmed does not get that message, whoever it was that acked it."""
+    """A pull after a confirmed ack does not return the message, regardless of the client that acked it."""
     for value, asked_at in [delivery for one in working for delivery in one.deliveries]:
         confirmed_at = min((one.acked[value] for one in working if value in one.acked), default=asked_at)
         assert asked_at <= confirmed_at, f"{value} was acked, and came back"

@@ -1,4 +1,4 @@
-"""The checker finds every anomaly that is planted, and none in a clean history."""
+"""The history checker finds every injected anomaly, and none in a clean history."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def test_a_value_out_of_order_is_found(history: History) -> None:
     assert "partition 0: value 0 stands behind 1, but was sent before it" in history.anomalies()
 
 
-def test_a_value_that_nobody_sent_is_found(history: History) -> None:
+def test_a_value_that_was_never_sent_is_found(history: History) -> None:
     history.read[0].append((3, 9))
     assert history.anomalies() == ["partition 0: value 9 at offset 3 was never sent"]
 
 
-def test_an_acknowledged_offset_that_holds_another_value_is_found(history: History) -> None:
+def test_an_acknowledged_offset_with_another_value_is_found(history: History) -> None:
     history.acknowledged[0][3] = 7
     assert history.anomalies() == ["partition 0: value 3 was acknowledged at offset 7 but stands at 2"]
 
 
-def test_an_offset_that_goes_back_is_found(history: History) -> None:
+def test_a_decreasing_offset_is_found(history: History) -> None:
     history.read[0] = [(0, 0), (1, 1), (1, 3)]
     assert "partition 0: offset 1 was read after 1" in history.anomalies()

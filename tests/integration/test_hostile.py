@@ -1,4 +1,4 @@
-"""Hostile neighbours hurt nobody else (I27). `python -m tests.integration.hostile` is the long form."""
+"""Malicious clients do not affect others (I27). `python -m tests.integration.hostile` is the long form."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_well_behaved_client_sees_no_error_in_a_flood_of_bad_inputs(broker: Br
 
 
 def target_values(address: str) -> list[bytes]:
-    """Everything in the target topic, read by a client that checks checksums."""
+    """Read the target topic with a client that verifies checksums."""
     from confluent_kafka import TopicPartition
 
     with consumer_of(address, "counts", **{"check.crcs": True}) as consumer:
@@ -67,7 +67,7 @@ def test_ten_thousand_connections_opened_and_closed_leave_nothing_behind(broker:
     assert broker.rss_bytes() - before < 30 * 2**20
 
 
-def test_announced_bodies_that_never_come_cost_no_memory(broker: BrokerProcess) -> None:
+def test_announced_but_unsent_requests_use_no_memory(broker: BrokerProcess) -> None:
     produce(broker.address, "before", [b"x"])
     before = broker.rss_bytes()
     connections = []
@@ -81,7 +81,7 @@ def test_announced_bodies_that_never_come_cost_no_memory(broker: BrokerProcess) 
         connection.socket.close()
 
 
-def test_a_thousand_half_open_frames_do_not_keep_others_out(broker: BrokerProcess) -> None:
+def test_a_thousand_incomplete_frames_do_not_block_others(broker: BrokerProcess) -> None:
     allow_many_descriptors()
     whole = encode_request(3, 9)
     connections = [RawConnection(broker.address) for _ in range(1000)]
@@ -93,14 +93,14 @@ def test_a_thousand_half_open_frames_do_not_keep_others_out(broker: BrokerProces
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, 2**30, 104_857_601])
-def test_an_absurd_length_closes_that_connection_only(broker: BrokerProcess, length: int) -> None:
+def test_an_invalid_length_closes_that_connection_only(broker: BrokerProcess, length: int) -> None:
     with RawConnection(broker.address) as good, RawConnection(broker.address) as bad:
         bad.socket.sendall(struct.pack(">i", length) + b"\0\x12\0\0\0\0\0\x01")
         assert bad.is_closed_by_peer()
         assert good.call(18, 0).error_code == 0
 
 
-def test_a_request_cut_short_inside_its_frame_closes_that_connection_only(broker: BrokerProcess) -> None:
+def test_a_truncated_request_closes_that_connection_only(broker: BrokerProcess) -> None:
     with RawConnection(broker.address) as good:
         for key, version in ((0, 9), (1, 12), (3, 12), (11, 7), (19, 7)):
             whole = encode_request(key, version)
@@ -112,7 +112,7 @@ def test_a_request_cut_short_inside_its_frame_closes_that_connection_only(broker
     assert "Traceback" not in broker.log_text()
 
 
-def test_a_reader_that_never_reads_does_not_slow_the_others(broker: BrokerProcess) -> None:
+def test_a_client_that_never_reads_does_not_slow_others(broker: BrokerProcess) -> None:
     create_topic(broker.address, "target", 1)
     preload(broker.address, "target")
     before = broker.rss_bytes()

@@ -1,4 +1,4 @@
-"""Hostile neighbours at the HTTP door: each is told what is wrong, memory stays bounded, and nobody else notices."""
+"""Malicious HTTP clients get an error, use bounded memory, and do not affect others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POST = b"POST /topics/target/messages HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class GoodClient:
-    """Publishes one message after the other on one connection, and notes what went wrong and how long each took."""
+    """Publishes messages in sequence on one connection, and records errors and latencies."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.errors: list[str] = []
@@ -51,9 +51,9 @@ class GoodClient:
         headers = {"Content-Type": "application/json"}
         self._connection.request("POST", "/topics/good/messages", b'{"a": 1}', headers)
         answer = self._connection.getresponse()
-        told = answer.read()
+        response = answer.read()
         if answer.status != 201:
-            self.errors.append(f"{answer.status} {told!r}")
+            self.errors.append(f"{answer.status} {response!r}")
         self.seconds.append(time.monotonic() - began)
 
     def _run(self) -> None:
@@ -70,16 +70,16 @@ def connect(broker: BrokerProcess) -> socket.socket:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Everything up to the end; a connection that is reset has ended, too."""
-    told = b""
+    """Read up to the end or a reset of the connection."""
+    response = b""
     with suppress(ConnectionResetError):
         while piece := connection.recv(65536):
-            told += piece
-    return told
+            response += piece
+    return response
 
 
-def told_by(broker: BrokerProcess, request: bytes) -> tuple[int, str]:
-    """Status and code of the one answer to this, behind which the connection must be closed."""
+def response_to(broker: BrokerProcess, request: bytes) -> tuple[int, str]:
+    """Return status and code of the only response, after which the connection must be closed."""
     with connect(broker) as connection:
         connection.sendall(request)
         head, _, body = read_all(connection).partition(b"\r\n\r\n")
@@ -91,7 +91,7 @@ def told_by(broker: BrokerProcess, request: bytes) -> tuple[int, str]:
 
 
 def attacks(chance: random.Random) -> Iterator[tuple[bytes, float]]:
-    """What to send, and for how long to stay after it; without end."""
+    """Return an endless mix of inputs, each with the time to stay connected."""
     whole = POST + b"Content-Length: 20\r\n\r\n" + b"x" * 20
     kinds: Sequence[Callable[[], tuple[bytes, float]]] = [
         lambda: (chance.randbytes(chance.randint(1, 3000)), 0.05),
@@ -151,10 +151,8 @@ def test_a_well_behaved_client_sees_no_error_in_a_flood_of_bad_requests(
 
 
 @pytest.mark.timeout(180 + 2 * SECONDS)
-def test_good_clients_see_no_error_beside_eleven_kinds_of_bad_ones_without_a_token(
-    tmp_path: Path, figures: Figures
-) -> None:
-    """`python -m tests.integration.http_hostile --seconds 60` is the long form, and looks at times as well."""
+def test_good_clients_see_no_error_next_to_eleven_kinds_of_attackers(tmp_path: Path, figures: Figures) -> None:
+    """`python -m tests.integration.http_hostile --seconds 60` is the long form, which checks latencies as well."""
     broker = BrokerProcess(tmp_path, options=["--auth"]).start()
     try:
         outcome = http_hostile.run(broker, SECONDS)
@@ -172,7 +170,7 @@ def connections_of(broker: BrokerProcess) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("headrace_http_connections "))
 
 
-def test_a_thousand_slow_clients_keep_nobody_out_and_are_told_when_it_was_too_slow(broker: BrokerProcess) -> None:
+def test_a_thousand_slow_clients_do_not_block_others_and_get_an_error(broker: BrokerProcess) -> None:
     allow_many_descriptors()
     with GoodClient(broker) as client:
         before = broker.rss_bytes()
@@ -185,12 +183,12 @@ def test_a_thousand_slow_clients_keep_nobody_out_and_are_told_when_it_was_too_sl
         assert broker.rss_bytes() - before < 50 * 2**20
         answers = [read_all(connection) for connection in connections]
     assert client.errors == []
-    assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+    assert all(response.startswith(b"HTTP/1.1 408 ") for response in answers)
     for connection in connections:
         connection.close()
 
 
-def test_bodies_that_are_announced_and_never_sent_cost_no_memory(broker: BrokerProcess) -> None:
+def test_announced_but_unsent_bodies_use_no_memory(broker: BrokerProcess) -> None:
     with GoodClient(broker) as client:
         before = broker.rss_bytes()
         connections = [connect(broker) for _ in range(200)]
@@ -204,7 +202,7 @@ def test_bodies_that_are_announced_and_never_sent_cost_no_memory(broker: BrokerP
         connection.close()
 
 
-def test_readers_that_never_read_keep_nobody_out(broker: BrokerProcess) -> None:
+def test_clients_that_never_read_do_not_block_others(broker: BrokerProcess) -> None:
     with GoodClient(broker) as client:
         broker.http_get("/openapi.json")
         before = broker.rss_bytes()
@@ -215,7 +213,7 @@ def test_readers_that_never_read_keep_nobody_out(broker: BrokerProcess) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connections.append(connection)
         for connection in connections * 10:
-            with suppress(BlockingIOError):  # nobody reads it any more: just what is wanted
+            with suppress(BlockingIOError):  # the peer does not read any more, as intended
                 connection.send(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
         published = len(client.seconds)
         wait_until(lambda: len(client.seconds) > published + 50, "the good client goes on")
@@ -226,7 +224,7 @@ def test_readers_that_never_read_keep_nobody_out(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_bytes", "told"),
+    ("request_bytes", "response"),
     [
         (b"\x16\x03\x01\x02\0\x01", (400, "malformed_request")),
         (b"GET / HTTP/1.1\r\n\r\n", (400, "malformed_request")),
@@ -240,21 +238,21 @@ def test_readers_that_never_read_keep_nobody_out(broker: BrokerProcess) -> None:
         (b"GET / HTTP/2.0\r\nHost: localhost\r\n\r\n", (505, "unknown_version")),
     ],
 )
-def test_what_is_refused_is_told_clearly_while_it_is_still_being_sent(
-    broker_of_module: BrokerProcess, request_bytes: bytes, told: tuple[int, str]
+def test_a_rejected_body_gets_its_error_while_it_is_being_sent(
+    broker_of_module: BrokerProcess, request_bytes: bytes, response: tuple[int, str]
 ) -> None:
-    assert told_by(broker_of_module, request_bytes) == told
+    assert response_to(broker_of_module, request_bytes) == response
     assert broker_of_module.http_get("/livez") == "ok\n"
 
 
-def test_a_half_closed_client_gets_its_answer(broker_of_module: BrokerProcess) -> None:
+def test_a_half_closed_client_gets_its_response(broker_of_module: BrokerProcess) -> None:
     with connect(broker_of_module) as connection:
         connection.sendall(POST + b"Content-Length: 3\r\nContent-Type: application/json\r\n\r\n123")
         connection.shutdown(socket.SHUT_WR)
         assert b"201 Created" in read_all(connection)
 
 
-def test_a_request_that_is_cut_off_in_its_middle_publishes_nothing(broker_of_module: BrokerProcess) -> None:
+def test_an_incomplete_request_publishes_nothing(broker_of_module: BrokerProcess) -> None:
     with connect(broker_of_module) as connection:
         connection.sendall(b"POST /topics/cut/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n12345")
         connection.shutdown(socket.SHUT_WR)

@@ -1,6 +1,6 @@
-"""kill -9 of the broker under load: nothing acknowledged is lost, doubled or reordered (I1-I3, I14, I21).
+"""kill -9 of the broker under load: no acknowledged record is lost, duplicated or reordered (I1-I3, I14, I21).
 
-HEADRACE_KILLS sets how often; 5 by default, 50 for the full proof.
+HEADRACE_KILLS sets the number of kills: by default 5, and 50 for the full run.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_acknowledged_records_and_commits_survive_kills_under_load(start_broker:
 
 
 def seconds_to_first_acknowledgement(broker: BrokerProcess) -> float:
-    """Start the killed broker; the time until one record more is acknowledged with acks=all."""
+    """Start the killed broker; return the time until another record is acknowledged with acks=all."""
     started = time.monotonic()
     broker.launch()
     data = [{"name": "probe", "partition_data": [{"index": 0, "records": good_batch([b"probe"])}]}]
@@ -67,11 +67,11 @@ def seconds_to_first_acknowledgement(broker: BrokerProcess) -> float:
         assert time.monotonic() - started < PATIENCE_SECONDS, "the broker does not come back"
         try:
             with RawConnection(broker.address) as raw:
-                answer = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
+                response = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
         except OSError:
             time.sleep(0.005)
             continue
-        if answer.responses[0].partition_responses[0].error_code == 0:
+        if response.responses[0].partition_responses[0].error_code == 0:
             break
     seconds = time.monotonic() - started
     broker.wait_ready()

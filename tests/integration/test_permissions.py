@@ -1,4 +1,4 @@
-"""The files of a real broker, with secrets in them, and a data folder that an older version has left open."""
+"""Permissions of the files of a real broker, and of a data folder of an earlier version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.integration.process import BrokerProcess
 
 
-def test_no_other_user_may_read_a_broker_s_files(tmp_path: Path) -> None:
+def test_files_of_a_broker_are_private(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "broker").start()
     try:
         set_webhook(broker)
@@ -22,7 +22,7 @@ def test_no_other_user_may_read_a_broker_s_files(tmp_path: Path) -> None:
     assert "chmod" not in broker.log_text()
 
 
-def test_an_open_data_folder_is_used_with_a_warning_that_names_the_remedy(tmp_path: Path) -> None:
+def test_a_data_folder_open_to_others_causes_a_warning(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "broker").start()
     broker.terminate()
     for path in [broker.data, *broker.data.rglob("*")]:

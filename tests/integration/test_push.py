@@ -1,4 +1,4 @@
-"""Push from a real `headrace serve`: webhooks that fail, hang and come back, and streams that are not fed too fast."""
+"""Push from a real `headrace serve`: webhooks that fail, hang and recover, and streams with flow control."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def pushing(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 class Api:
-    """The REST API of a broker."""
+    """A client of the REST API of a broker."""
 
     def __init__(self, session: aiohttp.ClientSession, broker: BrokerProcess) -> None:
         self.session = session
         self.url = f"http://127.0.0.1:{broker.http_port}"
 
     async def ask(self, method: str, path: str, body: Any = None, *, status: int = 200, **headers: str) -> Any:
-        async with self.session.request(method, self.url + path, json=body, headers=headers) as answer:
-            text = await answer.text()
-            assert answer.status == status, f"{method} {path}: {answer.status} {text}"
-            return await answer.json() if text else None
+        async with self.session.request(method, self.url + path, json=body, headers=headers) as response:
+            text = await response.text()
+            assert response.status == status, f"{method} {path}: {response.status} {text}"
+            return await response.json() if text else None
 
     async def prepare(self, **configs: str) -> None:
         await self.ask("POST", "/topics", {"name": "jobs", "partitions": 1}, status=201)
@@ -83,7 +83,7 @@ async def until_circuit(api: Api, state: str) -> None:
 
 
 def is_genuine() -> Callable[..., bool]:
-    """The program of docs/push.md."""
+    """Return the program of docs/push.md."""
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "push.md").read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(program, names)
@@ -92,7 +92,7 @@ def is_genuine() -> Callable[..., bool]:
 
 
 class Receiver:
-    """A webhook on a port that stays the same while it comes and goes."""
+    """A webhook receiver whose port stays the same after restarts."""
 
     def __init__(self) -> None:
         (self.port,) = free_ports(1)
@@ -131,7 +131,7 @@ class Receiver:
             await runner.cleanup()
 
 
-def test_a_receiver_that_fails_hangs_and_is_gone_gets_everything_in_the_order_of_its_keys(
+def test_an_unreliable_receiver_gets_everything_in_key_order(
     pushing: BrokerProcess,
 ) -> None:
     async def scenario(api: Api) -> None:
@@ -211,7 +211,7 @@ def test_a_private_address_is_refused_unless_it_is_allowed(tmp_path: Path) -> No
         broker.stop()
 
 
-def test_what_one_process_may_not_send_another_does(tmp_path: Path) -> None:
+def test_a_push_that_one_process_may_not_send_is_sent_by_another(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "broker")
     gateway = GatewayProcess(tmp_path / "gateway", broker.address, "--push-private")
     try:
@@ -226,8 +226,8 @@ def test_what_one_process_may_not_send_another_does(tmp_path: Path) -> None:
                 for number in range(30):
                     await api.publish({"n": number})
                 await until(lambda: set(receiver.by_key["k"]) == set(range(30)))
-            async with api.session.get(f"{gateway.url}/subscriptions/workers/push") as answer:
-                status = (await answer.json())["status"]
+            async with api.session.get(f"{gateway.url}/subscriptions/workers/push") as response:
+                status = (await response.json())["status"]
             assert (status["circuit"], status["failed"]) == ("closed", 0)
             assert receiver.attempts == {"1"}, "what was not sent was not delivered"
 
@@ -238,7 +238,7 @@ def test_what_one_process_may_not_send_another_does(tmp_path: Path) -> None:
         broker.stop()
 
 
-def test_an_event_stream_gives_exactly_what_may_be_in_flight_and_more_as_it_is_settled(pushing: BrokerProcess) -> None:
+def test_an_event_stream_respects_max_in_flight(pushing: BrokerProcess) -> None:
     async def scenario(api: Api) -> None:
         await api.prepare()
         for number in range(20):
@@ -268,7 +268,7 @@ async def read_events(stream: aiohttp.ClientResponse, got: list[Any]) -> None:
             got.append(json.loads(line[6:]))  # noqa: PERF401 - as they come
 
 
-def test_a_socket_settles_what_it_gets_and_what_it_leaves_goes_to_the_next(pushing: BrokerProcess) -> None:
+def test_unsettled_messages_of_a_websocket_go_to_the_next_one(pushing: BrokerProcess) -> None:
     async def scenario(api: Api) -> None:
         await api.prepare()
         for number in range(10):
@@ -295,7 +295,7 @@ def test_a_socket_settles_what_it_gets_and_what_it_leaves_goes_to_the_next(pushi
     play(pushing, scenario)
 
 
-def test_a_push_that_is_set_before_a_start_begins_with_it(pushing: BrokerProcess) -> None:
+def test_a_configured_push_begins_with_the_start_of_the_broker(pushing: BrokerProcess) -> None:
     async def scenario(api: Api) -> None:
         await api.prepare()
         receiver = Receiver()

@@ -1,4 +1,4 @@
-"""docs/operations.md, run step by step: restoring an older registry, and rebuilding a lost one."""
+"""The steps of docs/operations.md to restore an older registry and to rebuild a lost one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def steps(heading: str) -> list[str]:
-    """The commands of a section, in order."""
+    """Return the commands of a section, in order."""
     section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
     found = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert found is not None
@@ -27,22 +27,22 @@ def steps(heading: str) -> list[str]:
 
 
 class Operator:
-    """Follows the page in a folder of its own, in which the broker keeps `headrace-data`."""
+    """Runs the commands of the page in a temporary folder with the broker's `headrace-data`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.broker = BrokerProcess(folder / "process", data=folder / "headrace-data").start()
 
     def follow(self, heading: str) -> str:
-        told = ""
+        output = ""
         for line in steps(heading):
             if line.startswith("kill "):
                 assert self.broker.terminate() == 0
             elif line.startswith("headrace serve"):
                 self.broker.start()
             else:
-                told += self.run(line)
-        return told
+                output += self.run(line)
+        return output
 
     def run(self, command: str) -> str:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -61,8 +61,8 @@ class Operator:
         self.run(f"echo {value} | headrace produce {topic} --server {self.broker.address}")
 
     def consume(self, topic: str) -> list[str]:
-        told = self.run(f"headrace consume {topic} -o start -e -f '%s\\n' --server {self.broker.address} 2>/dev/null")
-        return sorted(told.split())
+        output = self.run(f"headrace consume {topic} -o start -e -f '%s\\n' --server {self.broker.address} 2>/dev/null")
+        return sorted(output.split())
 
 
 @pytest.fixture
@@ -85,21 +85,21 @@ def back_up(operator: Operator) -> None:
         source.backup(target)
 
 
-def test_restoring_an_older_registry_as_the_page_says_brings_back_every_topic(operator: Operator) -> None:
+def test_restoring_an_older_registry_as_documented_recovers_every_topic(operator: Operator) -> None:
     create(operator, "older")
     back_up(operator)
     create(operator, "newer")
     for topic in ("older", "newer"):
         operator.produce(topic, "first")
-    told = operator.follow("Restoring an older registry")
-    assert "no changes made" in told
+    output = operator.follow("Restoring an older registry")
+    assert "no changes made" in output
     for topic in ("older", "newer"):
         operator.produce(topic, "second")
         assert operator.consume(topic) == ["first", "second"]
     assert not list((operator.broker.data / "stray").glob("*-*"))
 
 
-def test_rebuilding_a_lost_registry_as_the_page_says_brings_back_every_topic(operator: Operator) -> None:
+def test_rebuilding_a_lost_registry_as_documented_recovers_every_topic(operator: Operator) -> None:
     create(operator, "orders")
     operator.produce("orders", "first")
     cluster = (operator.broker.data / "broker").read_text().split("cluster_id")[1].split(",")[0]

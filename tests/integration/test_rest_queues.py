@@ -1,4 +1,4 @@
-"""Queues over HTTP, with a real `headrace serve`: messages are pulled and settled, over hang-ups and kills."""
+"""Queues over HTTP with a real `headrace serve`: pull and settle, with disconnects and kills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 class Http:
-    """A client that says what it wants and is told what came of it."""
+    """A REST client of queues."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
@@ -32,15 +32,15 @@ class Http:
         return self.session.request(method, url, json=body, params=params, timeout=PATIENCE_SECONDS)
 
     def get(self, path: str, **params: Any) -> Json:
-        answer = self.ask("GET", path, **params)
-        assert answer.status_code == 200, answer.text
-        shown: Json = answer.json()
+        response = self.ask("GET", path, **params)
+        assert response.status_code == 200, response.text
+        shown: Json = response.json()
         return shown
 
     def post(self, path: str, body: Any) -> Json:
-        answer = self.ask("POST", path, body)
-        assert answer.status_code in (200, 201), answer.text
-        shown: Json = answer.json()
+        response = self.ask("POST", path, body)
+        assert response.status_code in (200, 201), response.text
+        shown: Json = response.json()
         return shown
 
     def pull(self, **params: Any) -> list[Json]:
@@ -72,7 +72,7 @@ def publish(http: Http, *values: Any) -> None:
 
 
 def pull_all(http: Http, count: int, **params: Any) -> list[Json]:
-    """As many as that, however many pulls it takes."""
+    """Pull until this number of messages has arrived."""
     messages: list[Json] = []
     while len(messages) < count:
         found = http.pull(wait="10s", **params)
@@ -111,13 +111,13 @@ def test_messages_are_pulled_and_settled(http: Http) -> None:
     assert len(pull_all(http, 6)) == 6
 
 
-def test_a_lease_that_is_lost_is_a_conflict(http: Http) -> None:
+def test_a_lost_lease_is_a_409(http: Http) -> None:
     publish(http, 1)
     (late,) = pull_all(http, 1, lease="100ms")
     (again,) = pull_all(http, 1)
     assert again["attempt"] == 2
-    answer = http.ask("POST", "/subscriptions/workers/ack", {"receipt": late["receipt"]})
-    assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
+    response = http.ask("POST", "/subscriptions/workers/ack", {"receipt": late["receipt"]})
+    assert (response.status_code, response.json()["code"]) == (409, "lease_lost")
     assert http.ack(receipt=again["receipt"])["settled"] == 1
 
 
@@ -137,7 +137,7 @@ def test_two_clients_share_the_messages(http: Http) -> None:
 
 
 @pytest.mark.parametrize("is_abrupt", [True, False])
-def test_a_client_that_hangs_up_while_it_waits_holds_nothing(http: Http, is_abrupt: bool) -> None:
+def test_a_disconnected_long_poll_leases_nothing(http: Http, is_abrupt: bool) -> None:
     assert http.pull() == []
     before = socket_count(http.broker)
     gone = socket.create_connection(("127.0.0.1", http.broker.http_port))
@@ -154,7 +154,7 @@ def test_a_client_that_hangs_up_while_it_waits_holds_nothing(http: Http, is_abru
 
 
 def socket_count(broker: BrokerProcess) -> int:
-    """How many the process holds, also of those that are broken. It may open and close others while it is looked at."""
+    """Return the number of sockets of the process, including closed ones; it may change during the count."""
     count = 0
     for path in Path(f"/proc/{broker.process.pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -162,7 +162,7 @@ def socket_count(broker: BrokerProcess) -> int:
     return count
 
 
-def test_a_pull_that_waits_is_answered_when_a_message_comes(http: Http) -> None:
+def test_a_long_poll_returns_when_a_message_arrives(http: Http) -> None:
     found: list[list[Json]] = []
     began = time.monotonic()
     run_together(lambda: found.append(http.pull(wait="60s")), lambda: publish(Http(http.broker), 1))
@@ -170,7 +170,7 @@ def test_a_pull_that_waits_is_answered_when_a_message_comes(http: Http) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_leases_end_with_a_kill_and_what_was_acked_stays_so(start_broker: StartBroker) -> None:
+def test_leases_end_with_a_kill_and_acks_survive(start_broker: StartBroker) -> None:
     broker = start_broker()
     http = prepared(broker)
     publish(http, "done", "open")
@@ -178,8 +178,8 @@ def test_leases_end_with_a_kill_and_what_was_acked_stays_so(start_broker: StartB
     http.ack(message_id=messages["done"]["message_id"])
     broker.restart()
     for which in ("message_id", "receipt"):
-        answer = http.ask("POST", "/subscriptions/workers/ack", {which: messages["open"][which]})
-        assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost"), "leases are in memory"
+        response = http.ask("POST", "/subscriptions/workers/ack", {which: messages["open"][which]})
+        assert (response.status_code, response.json()["code"]) == (409, "lease_lost"), "leases are in memory"
     (again,) = pull_all(http, 1)
     assert (again["value"], again["attempt"]) == ("open", 1)
     assert http.ack(message_id=again["message_id"])["settled"] == 1

@@ -1,4 +1,4 @@
-"""Stopping, starting, and what a damaged disk may and may not do (I21, I22)."""
+"""Stop, restart, and recovery from damaged files (I21, I22)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.records import consume, consumer_of, create_topic, produc
 FETCH, JOIN_GROUP = 1, 11
 
 
-def test_sigterm_ends_with_0_and_the_next_start_has_everything(broker: BrokerProcess) -> None:
+def test_sigterm_exits_with_0_and_loses_nothing(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 2)
     produce(broker.address, "orders", [b"%d" % number for number in range(100)], partition=1)
     with consumer_of(broker.address, "readers") as consumer:
@@ -36,7 +36,7 @@ def test_sigterm_ends_with_0_and_the_next_start_has_everything(broker: BrokerPro
     assert "Traceback" not in broker.log_text()
 
 
-def test_sigterm_ends_with_0_while_clients_wait_and_write(broker: BrokerProcess) -> None:
+def test_sigterm_exits_with_0_during_reads_and_writes(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1)
     with RawConnection(broker.address) as waits, RawConnection(broker.address) as joins, RawConnection(broker.address):
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
@@ -56,11 +56,11 @@ def test_sigterm_ends_with_0_while_clients_wait_and_write(broker: BrokerProcess)
     assert "Traceback" not in broker.log_text()
 
 
-def test_sigterm_ends_a_broker_that_waits_for_its_registry(tmp_path: Path) -> None:
-    kafka_port, http_port, nobody = free_ports(3)
+def test_sigterm_stops_a_broker_that_waits_for_its_registry(tmp_path: Path) -> None:
+    kafka_port, http_port, unused_port = free_ports(3)
     command = [str(Path(sys.executable).with_name("headrace")), "serve", "--data", str(tmp_path / "data")]
     command += ["--kafka", f"127.0.0.1:{kafka_port}", "--http", f"127.0.0.1:{http_port}"]
-    command += ["--registry", f"zookeeper://127.0.0.1:{nobody}/headrace"]
+    command += ["--registry", f"zookeeper://127.0.0.1:{unused_port}/headrace"]
     log = tmp_path / "log"
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
@@ -81,7 +81,7 @@ def test_a_second_broker_on_the_same_data_does_not_start(broker: BrokerProcess, 
     produce(broker.address, "orders", [b"the first one is well"])
 
 
-def test_a_port_that_is_taken_is_told_and_ends_the_start(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_a_port_in_use_fails_the_start_with_a_message(broker: BrokerProcess, tmp_path: Path) -> None:
     second = BrokerProcess(tmp_path / "second")
     second.address = broker.address
     second.launch()
@@ -89,7 +89,7 @@ def test_a_port_that_is_taken_is_told_and_ends_the_start(broker: BrokerProcess, 
     assert str(broker.kafka_port) in second.log_text()
 
 
-def test_an_idempotent_producer_is_still_known_after_a_kill(broker: BrokerProcess) -> None:
+def test_idempotent_producer_state_survives_a_kill(broker: BrokerProcess) -> None:
     from tests.compat.test_produce_rules import IdempotentProducer
 
     create_topic(broker.address, "orders", 1)
@@ -131,7 +131,7 @@ def test_deleted_records_stay_deleted_after_a_kill(broker: BrokerProcess) -> Non
         assert consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=30) == (4, 10)
 
 
-def test_a_torn_tail_is_cut_and_everything_before_it_is_served(broker: BrokerProcess) -> None:
+def test_a_torn_tail_is_truncated_and_everything_before_it_is_served(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1)
     produce(broker.address, "orders", [b"%d" % number for number in range(10)])
     path = segment_with(broker, b"9")
@@ -146,7 +146,7 @@ def test_a_torn_tail_is_cut_and_everything_before_it_is_served(broker: BrokerPro
 
 
 @pytest.mark.parametrize("stop", ["killed", "terminated"])
-def test_a_flipped_bit_below_the_flushed_point_is_reported_and_never_served(
+def test_a_flipped_bit_below_the_flushed_offset_is_reported_and_never_served(
     start_broker: StartBroker, figures: Figures, stop: str
 ) -> None:
     broker = start_broker()
@@ -176,7 +176,7 @@ def test_a_flipped_bit_below_the_flushed_point_is_reported_and_never_served(
     assert path.exists(), "the damaged file is kept"
 
 
-def test_a_flipped_bit_under_a_running_broker_is_not_served_by_its_next_life(broker: BrokerProcess) -> None:
+def test_a_flipped_bit_under_a_running_broker_is_not_served_after_a_restart(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1)
     produce(broker.address, "orders", [b"flip me, I am acknowledged"])
     path = segment_with(broker, b"flip me")
@@ -201,14 +201,14 @@ def flip_bit(path: Path, position: int) -> None:
 
 
 def read_until_error(address: str, topic: str) -> list[bytes | None]:
-    """Read without checking checksums, until the broker says that something is wrong."""
+    """Read without verifying checksums, until the broker returns an error."""
     settings = {"bootstrap.servers": address, "group.id": "careless", "check.crcs": False}
     consumer = Consumer(settings | {"auto.offset.reset": "error", "log_level": 2})
     consumer.assign([TopicPartition(topic, 0, 0)])
     served: list[bytes | None] = []
     errors: list[KafkaError] = []
 
-    def told() -> bool:
+    def has_error() -> bool:
         message: Message | None = consumer.poll(0.2)
         if message is not None and (error := message.error()) is not None:
             errors.append(error)
@@ -216,16 +216,16 @@ def read_until_error(address: str, topic: str) -> list[bytes | None]:
             served.append(message.value())
         return bool(errors) or raw_fetch_error(address, topic) != 0
 
-    wait_until(told, "the broker refuses to serve the damaged partition")
+    wait_until(has_error, "the broker stops serving the damaged partition")
     consumer.close()
     return served
 
 
 def raw_fetch_error(address: str, topic: str) -> int:
-    """The error of a fetch from the first offset; 0 while the broker serves it."""
+    """Return the error code of a fetch from the first offset, 0 while the broker serves it."""
     with RawConnection(address) as raw:
         partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 2**20}
         limits = {"max_wait": 100, "min_bytes": 1, "max_bytes": 2**20, "session_epoch": -1}
         topics = [{"topic": topic, "partitions": [partition]}]
-        answer = raw.call(1, 12, **limits, topics=topics, forgotten_topics_data=[], rack_id="")
-        return int(answer.responses[0].partitions[0].error_code)
+        response = raw.call(1, 12, **limits, topics=topics, forgotten_topics_data=[], rack_id="")
+        return int(response.responses[0].partitions[0].error_code)

@@ -1,6 +1,6 @@
 """Many partitions and many connections on one broker.
 
-HEADRACE_PARTITIONS sets how many partitions (1,000 by default; 10,000 for the full proof).
+HEADRACE_PARTITIONS sets the number of partitions: by default 1,000, and 10,000 for the full run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_many_partitions_start_serve_and_fit_into_memory(start_broker: StartBrok
     assert max(written, read) < PARTITIONS_MEMORY_MAX
 
 
-def test_more_partitions_are_served_than_descriptors_are_allowed(tmp_path: Path) -> None:
+def test_more_partitions_are_served_than_file_descriptors_are_allowed(tmp_path: Path) -> None:
     allowed, partitions = 1024, 2000
     broker = BrokerProcess(tmp_path, descriptors_max=allowed).start()
     try:

@@ -1,4 +1,5 @@
-"""A scan of a real broker gives, as columns, exactly what a consumer gets: over restarts, and from forked processes."""
+"""A scan of a real broker returns as columns exactly what a consumer gets, also after restarts and in forked
+processes."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ Row = tuple[object, ...]
 
 
 def rows_of(taken: Iterable[pa.RecordBatch]) -> list[Row]:
-    """As `consumed` has them."""
+    """Return rows in the form of `consumed`."""
     found: list[Row] = []
     for rows in taken:
         rows.validate(full=True)
@@ -85,7 +86,7 @@ def write_transaction(broker: BrokerProcess, values: Iterable[bytes], *, is_comm
     sync_cluster(broker.address).call(work)
 
 
-def test_columns_hold_what_a_consumer_gets_whatever_was_written_and_aborted(broker: BrokerProcess) -> None:
+def test_a_scan_returns_the_same_records_as_a_consumer(broker: BrokerProcess) -> None:
     create(broker)
     for compression in NAMES.values():
         write(broker, [b"", *(b"%d" % number * 20 for number in range(100))], compression)
@@ -105,7 +106,7 @@ def test_columns_hold_what_a_consumer_gets_whatever_was_written_and_aborted(brok
     assert list(scan(broker.address, *ORDERS, 5, 5)) == []
 
 
-def test_a_scan_goes_on_when_the_broker_is_killed_and_comes_back(broker: BrokerProcess) -> None:
+def test_a_scan_survives_a_restart_of_the_broker(broker: BrokerProcess) -> None:
     create(broker)
     write(broker, [b"%d" % number for number in range(3000)])
     taken = scan(broker.address, *ORDERS, 0, 3000, fetch_bytes=5000, rows_max=100)
@@ -117,13 +118,13 @@ def test_a_scan_goes_on_when_the_broker_is_killed_and_comes_back(broker: BrokerP
     assert [row[3] for row in rows_of(found)] == [b"%d" % number for number in range(3000)]
 
 
-def test_a_range_that_was_trimmed_or_is_not_there_yet_is_told(broker: BrokerProcess) -> None:
+def test_a_range_outside_the_log_is_reported(broker: BrokerProcess) -> None:
     create(broker)
     write(broker, [b"%d" % number for number in range(100)])
     sync_cluster(broker.address).call(lambda cluster: TopicAdmin(cluster).trim({ORDERS: 60}))
-    with pytest.raises(RangeOutOfLog, match="starts at 60") as refused:
+    with pytest.raises(RangeOutOfLog, match="starts at 60") as raised:
         list(scan(broker.address, *ORDERS, 10, 80))
-    assert (refused.value.log_start, refused.value.log_end) == (60, 100)
+    assert (raised.value.log_start, raised.value.log_end) == (60, 100)
     with pytest.raises(RangeOutOfLog, match="before 100"):
         list(scan(broker.address, *ORDERS, 90, 200, deadline_seconds=0.5))
     assert [row[0] for row in rows_of(scan(broker.address, *ORDERS, 60, 100))] == list(range(60, 100))
@@ -131,7 +132,7 @@ def test_a_range_that_was_trimmed_or_is_not_there_yet_is_told(broker: BrokerProc
         list(scan(broker.address, "bills", 0, 0, 10))
 
 
-def test_a_scan_that_is_left_early_leaves_nothing_in_the_way(broker: BrokerProcess) -> None:
+def test_an_abandoned_scan_does_not_affect_the_next_one(broker: BrokerProcess) -> None:
     create(broker)
     write(broker, [b"%d" % number for number in range(1000)])
     for _ in range(5):
@@ -139,7 +140,7 @@ def test_a_scan_that_is_left_early_leaves_nothing_in_the_way(broker: BrokerProce
     assert len(rows_of(scan(broker.address, *ORDERS, 0, 1000))) == 1000
 
 
-def test_many_threads_scan_side_by_side(broker: BrokerProcess) -> None:
+def test_many_threads_scan_concurrently(broker: BrokerProcess) -> None:
     create(broker, partitions=4)
     for partition in range(4):
         write(broker, [b"%d" % partition] * 500, partition=partition)
@@ -169,17 +170,17 @@ print([os.waitpid(child, 0)[1] for child in children])
 """
 
 
-def test_forked_workers_have_links_of_their_own(broker: BrokerProcess) -> None:
-    """As those of Spark: the daemon that forks them may have read already."""
+def test_forked_workers_have_their_own_connections(broker: BrokerProcess) -> None:
+    """Workers are forked like Spark's: the daemon that forks them may have read before."""
     create(broker)
     write(broker, [b"%d" % number for number in range(500)])
-    told = subprocess.run(
+    found = subprocess.run(
         [sys.executable, "-c", FORKED, broker.address], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (told.stdout, told.stderr) == ("[0, 0, 0]\n", "")
+    assert (found.stdout, found.stderr) == ("[0, 0, 0]\n", "")
 
 
-def test_a_driver_learns_what_there_is_to_read(broker: BrokerProcess) -> None:
+def test_a_driver_finds_the_available_offsets(broker: BrokerProcess) -> None:
     create(broker, partitions=2)
     write(broker, [b"a", b"b"], partition=1)
     other = TopicPartition("orders", 1)
@@ -190,7 +191,7 @@ def test_a_driver_learns_what_there_is_to_read(broker: BrokerProcess) -> None:
     assert offsets_at(broker.address, {ORDERS: 0, other: 1 << 60}) == {ORDERS: 0, other: None}
 
 
-def test_what_is_open_is_not_yet_there_to_read(broker: BrokerProcess) -> None:
+def test_records_of_open_transactions_are_not_available(broker: BrokerProcess) -> None:
     create(broker)
     write(broker, [b"a"])
 

@@ -1,4 +1,4 @@
-"""The SDK against a real broker that is killed, and against time: nothing is lost, and what is done stays done."""
+"""The SDK with a real broker that is killed: no message is lost, and acked messages are not redelivered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def until(condition: Any, what: str) -> None:
     await asyncio.to_thread(wait_until, condition, what)
 
 
-async def test_no_message_is_lost_and_none_is_doubled_when_the_broker_is_killed_while_it_publishes(
+async def test_publishing_survives_a_broker_kill_without_loss_or_duplicates(
     broker: BrokerProcess,
 ) -> None:
     receipts: list[int] = []
@@ -64,7 +64,7 @@ async def test_no_message_is_lost_and_none_is_doubled_when_the_broker_is_killed_
     assert found == Counter(written)
 
 
-async def test_what_was_acked_never_comes_back_and_nothing_is_left_out_when_the_broker_is_killed(
+async def test_acked_messages_are_not_redelivered_and_none_is_lost_after_a_kill(
     broker: BrokerProcess,
 ) -> None:
     count = 3000
@@ -93,7 +93,7 @@ async def test_what_was_acked_never_comes_back_and_nothing_is_left_out_when_the_
         assert sum(one.backlog for one in backlogs) == 0
 
 
-def test_a_handler_that_blocks_for_several_leases_keeps_its_message(broker: BrokerProcess) -> None:
+def test_a_handler_that_blocks_for_several_lease_durations_keeps_its_message(broker: BrokerProcess) -> None:
     lease_seconds = 2.0
     with Client(broker.address) as client, Client(broker.address) as other, ThreadPoolExecutor(1) as thread:
         client.create_subscription("slow", "workers", configs={LEASE: str(int(lease_seconds * 1000))})
@@ -134,7 +134,7 @@ print("left", flush=True)
 """
 
 
-def test_a_worker_that_is_told_to_end_finishes_what_it_has_and_gives_back_the_rest(broker: BrokerProcess) -> None:
+def test_a_stopping_worker_completes_its_messages_and_releases_the_rest(broker: BrokerProcess) -> None:
     with Client(broker.address) as client:
         client.create_topic("tasks", partitions=1)
         client.publish_many("tasks", [str(number) for number in range(5)])
@@ -158,7 +158,7 @@ def test_a_worker_that_is_told_to_end_finishes_what_it_has_and_gives_back_the_re
         assert taken == [(str(number), 1) for number in range(1, 5)]
 
 
-def test_messages_of_a_worker_that_is_killed_come_back_when_their_lease_is_over(broker: BrokerProcess) -> None:
+def test_messages_of_a_killed_worker_are_redelivered_after_their_leases(broker: BrokerProcess) -> None:
     with Client(broker.address) as client:
         client.create_subscription("tasks", "workers", configs={LEASE: "1000"})
         client.publish("tasks", "0")
@@ -172,7 +172,7 @@ def test_messages_of_a_worker_that_is_killed_come_back_when_their_lease_is_over(
         assert (message.text, message.attempt) == ("0", 2)
 
 
-async def test_a_transaction_is_whole_when_the_broker_is_killed_in_the_middle_of_it(start_broker: StartBroker) -> None:
+async def test_a_transaction_is_atomic_although_the_broker_is_killed(start_broker: StartBroker) -> None:
     broker = start_broker(settings={"num.partitions": "3"})
     count = 60
     async with AsyncClient(broker.address) as client:
@@ -205,7 +205,7 @@ async def test_a_transaction_is_whole_when_the_broker_is_killed_in_the_middle_of
         assert ledger == Counter((side, number) for side in ("debit", "credit") for number in range(count))
 
 
-def test_of_two_with_one_transactional_id_the_later_has_it(broker: BrokerProcess) -> None:
+def test_the_later_of_two_producers_fences_the_earlier(broker: BrokerProcess) -> None:
     with Client(broker.address) as old, Client(broker.address) as new:
 
         def be_slow() -> None:
@@ -236,7 +236,7 @@ def test_threads_of_a_sync_client_share_the_work(broker: BrokerProcess) -> None:
     assert set(done.values()) == {1}
 
 
-async def test_a_broker_that_comes_later_is_waited_for(tmp_path: Path) -> None:
+async def test_a_client_waits_for_a_broker_that_starts_later(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "late")
     try:
         async with AsyncClient(broker.address) as client:
@@ -250,8 +250,8 @@ async def test_a_broker_that_comes_later_is_waited_for(tmp_path: Path) -> None:
         broker.stop()
 
 
-def test_the_page_runs(tmp_path: Path, broker: BrokerProcess) -> None:
-    """Every block of docs/sdk.md, one after the other, as one program; its functions are called with a client."""
+def test_the_code_of_the_page_runs(tmp_path: Path, broker: BrokerProcess) -> None:
+    """Run every block of docs/sdk.md as one program; its functions are called with a client."""
     page = (ROOT / "docs" / "sdk.md").read_text()
     blocks = [part.split("```")[0] for part in page.split("```python\n")[1:]]
     calls = ["publish", "work", "configure", "read", "book", "ask"]

@@ -1,4 +1,4 @@
-"""`headrace serve` with HTTP as it is meant for other hosts: over TLS, and with tokens."""
+"""`headrace serve` with HTTP over TLS and with tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANY_PORT = ("127.0.0.1", 0)
 
 @contextmanager
 def serving(settings: ServeSettings) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """The process, and what its `ready` line says; it ends in order when it is told to."""
+    """Yield the process and its `ready` line, and stop it cleanly."""
     process = subprocess.Popen(
         command(settings), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -45,8 +45,8 @@ def serving(settings: ServeSettings) -> Iterator[tuple[subprocess.Popen[str], di
 def ask(url: str, context: ssl.SSLContext, body: bytes | None = None) -> tuple[int, str]:
     request = urllib.request.Request(url, body, {} if body is None else {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS, context=context) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS, context=context) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
@@ -72,12 +72,12 @@ def files(authority: trustme.CA, tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
 
 
-def test_https_is_served_and_wants_a_token_for_all_but_health(
+def test_https_requires_a_token_except_for_health(
     tmp_path: Path, files: tuple[str, str], trust: ssl.SSLContext
 ) -> None:
     settings = ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT, http_tls=files, auth=True)
-    with serving(settings) as (_, told):
-        url = f"https://{told['http']}"
+    with serving(settings) as (_, ready):
+        url = f"https://{ready['http']}"
         assert ask(f"{url}/livez", trust) == (200, "ok\n")
         assert ask(f"{url}/readyz", trust)[0] == 200
         assert ask(f"{url}/metrics", trust)[0] == 401, "names of topics are in it; --open-metrics leaves it open"
@@ -87,26 +87,26 @@ def test_https_is_served_and_wants_a_token_for_all_but_health(
         assert ask(f"{url}/topics", trust)[0] == 401
 
 
-def test_without_them_everybody_on_this_host_may_publish(tmp_path: Path, trust: ssl.SSLContext) -> None:
-    with serving(ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT)) as (_, told):
-        assert ask(f"http://{told['http']}/topics/a/messages", trust, b"{}")[0] == 201
+def test_without_authentication_every_local_client_may_publish(tmp_path: Path, trust: ssl.SSLContext) -> None:
+    with serving(ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT)) as (_, ready):
+        assert ask(f"http://{ready['http']}/topics/a/messages", trust, b"{}")[0] == 201
 
 
-def test_whoever_waits_for_messages_is_answered_when_the_broker_stops(tmp_path: Path, trust: ssl.SSLContext) -> None:
+def test_long_polls_get_a_response_when_the_broker_stops(tmp_path: Path, trust: ssl.SSLContext) -> None:
     settings = ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT)
-    with serving(settings) as (process, told), ThreadPoolExecutor() as threads:
-        url = f"http://{told['http']}"
+    with serving(settings) as (process, ready), ThreadPoolExecutor() as threads:
+        url = f"http://{ready['http']}"
         assert ask(f"{url}/topics", trust, b'{"name": "a"}')[0] == 201
         assert ask(f"{url}/topics/a/subscriptions", trust, b'{"name": "s"}')[0] == 201
         waiting = threads.submit(ask, f"{url}/subscriptions/s/messages?wait=60s", trust)
-        wait_until(lambda: "headrace_http_connections 2\n" in ask(f"{url}/metrics", trust)[1], "somebody waits")
+        wait_until(lambda: "headrace_http_connections 2\n" in ask(f"{url}/metrics", trust)[1], "a long poll is waiting")
         process.send_signal(signal.SIGTERM)
         status, _ = waiting.result(PATIENCE_SECONDS / 2)
         assert status in (200, 503)
         process.wait(PATIENCE_SECONDS)
 
 
-def test_a_certificate_that_is_none_is_told_in_one_line(tmp_path: Path, files: tuple[str, str]) -> None:
+def test_an_invalid_certificate_is_reported_in_one_line(tmp_path: Path, files: tuple[str, str]) -> None:
     settings = ServeSettings(data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT, http_tls=(files[1], files[0]))
     process = subprocess.run(
         command(settings), stdin=subprocess.PIPE, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
@@ -115,12 +115,12 @@ def test_a_certificate_that_is_none_is_told_in_one_line(tmp_path: Path, files: t
     assert "are not a PEM certificate and its key" in process.stderr.splitlines()[-1]
 
 
-def test_the_log_may_be_for_programs(tmp_path: Path) -> None:
+def test_the_log_can_be_json(tmp_path: Path) -> None:
     settings = ServeSettings(
         data=str(tmp_path / "data"), kafka=ANY_PORT, http=ANY_PORT, log_format="json", log_level="debug"
     )
-    with serving(settings) as (process, told):
-        request = urllib.request.Request(f"http://{told['http']}/livez?token=hush", headers={"X-Request-Id": "mine"})
+    with serving(settings) as (process, ready):
+        request = urllib.request.Request(f"http://{ready['http']}/livez?token=hush", headers={"X-Request-Id": "mine"})
         urllib.request.urlopen(request, timeout=PATIENCE_SECONDS).close()
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None

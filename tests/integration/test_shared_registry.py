@@ -1,4 +1,4 @@
-"""The SQLite registry that processes on one host share: the contract beside a busy neighbour, kill -9 and SIGSTOP."""
+"""The SQLite registry that processes of one host share: the contract under load, kill -9 and SIGSTOP."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from tests.unit.registry.contract import Opened, RegistryContract
 
 from headrace.registry.counters import ProducerIds
 from headrace.registry.interface import Registry, RegistryEntry
-from headrace.registry.session_files import session_files
-from headrace.registry.sqlite_shared import SharedSqliteRegistry
+from headrace.registry.sqlite_shared import SharedSqliteRegistry, session_files
 from headrace.runtime.clock import SystemClock
 
 LONG_SECONDS = 300.0
-"""A timeout that no test waits for."""
+"""A timeout that does not expire in the tests."""
 
 _OPEN = """
 import asyncio, itertools, sys
@@ -96,7 +95,7 @@ asyncio.run(main())
 
 
 class Neighbour:
-    """A process of its own on the registry; what it says is read line by line."""
+    """A process with the registry; its output is read line by line."""
 
     def __init__(self, script: str, *arguments: str) -> None:
         command = [sys.executable, "-c", script, *arguments]
@@ -156,7 +155,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def neighbour() -> Iterator[Neighbour]:
-    """Goes from one registry to the next, and commits to it as fast as it can."""
+    """Commits to one registry after the other as fast as possible."""
     with Neighbour(BE_BUSY) as process:
         yield process
 
@@ -174,7 +173,7 @@ class TestContract(RegistryContract):
         return beside_a_neighbour()
 
 
-async def test_a_process_that_is_killed_is_gone_at_once_whatever_its_timeout(path: str, figures: Figures) -> None:
+async def test_the_session_of_a_killed_process_ends_at_once(path: str, figures: Figures) -> None:
     heard: list[str] = []
     async with shared(path, LONG_SECONDS) as registry:
         registry.watch("/live", heard.append)
@@ -190,7 +189,7 @@ async def test_a_process_that_is_killed_is_gone_at_once_whatever_its_timeout(pat
         assert session_files(path) == set()
 
 
-async def test_a_process_that_is_paused_loses_its_session_and_what_it_still_wants_to_do_is_refused(path: str) -> None:
+async def test_a_paused_process_loses_its_session_and_its_commits_fail(path: str) -> None:
     heard: list[str] = []
     async with shared(path) as registry:
         registry.watch("/live", heard.append)
@@ -201,15 +200,16 @@ async def test_a_process_that_is_paused_loses_its_session_and_what_it_still_want
             await until(lambda: heard == ["/live/1", "/live/1"])
             assert await registry.get("/live/1") is None
             paused.process.send_signal(signal.SIGCONT)
-            told = await paused.heard_until("live")
+            output = await paused.heard_until("live")
             # Which of the two it learns first is chance: that it was away, or that the session is over.
-            assert [line for line in told if line != "doubted"] == ["lost", "refused", "held", "live"]
+            assert [line for line in output if line != "doubted"] == ["lost", "refused", "held", "live"]
             assert await registry.get("/live/1") == RegistryEntry("/live/1", b"1", 0)
             assert await registry.get("/kept") == RegistryEntry("/kept", b"", 0)
 
 
-async def test_one_that_was_paused_together_with_its_neighbour_does_not_end_its_session(path: str) -> None:
-    """Both stand still for longer than the timeout; the one that wakes up first must not judge the other by that."""
+async def test_a_process_paused_with_its_peer_does_not_end_the_session_of_the_peer(path: str) -> None:
+    """Both processes are paused for longer than the timeout; the first one to resume must not expire the other's
+    session."""
     heard: list[str] = []
     async with shared(path, LONG_SECONDS) as registry:
         registry.watch("/live", heard.append)
@@ -218,15 +218,15 @@ async def test_one_that_was_paused_together_with_its_neighbour_does_not_end_its_
             await until(lambda: heard == ["/live/1"])
             paused.process.send_signal(signal.SIGSTOP)
             # As if this process had been stopped, too: its thread comes back late.
-            registry._follower._looked -= 2.0
+            registry._follower._checked_at -= 2.0
             since = registry._follower._clock.monotonic()
-            await until(lambda: any(pulse.since >= since for pulse in registry._follower._pulses.values()))
+            await until(lambda: any(pulse.since >= since for pulse in registry._follower._heartbeats.values()))
             paused.process.send_signal(signal.SIGCONT)
             await registry.get("/live/1")
             assert heard == ["/live/1"]
 
 
-async def test_numbers_that_several_processes_take_and_are_killed_over_are_given_once(path: str) -> None:
+async def test_numbers_are_unique_although_processes_are_killed(path: str) -> None:
     given: list[int] = []
     for _ in range(3):
         takers = [Neighbour(TAKE_NUMBERS, path, str(LONG_SECONDS)) for _ in range(3)]

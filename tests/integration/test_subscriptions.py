@@ -1,4 +1,4 @@
-"""A queue of a real broker process: kill -9 in the middle of the work loses nothing and brings back nothing acked."""
+"""A queue of a real broker process: kill -9 loses no message and redelivers no acked one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def prepare(cluster: Cluster) -> None:
 
 
 async def work(cluster: Cluster, acked: set[bytes], back: set[bytes], rest: asyncio.Event) -> None:
-    """One worker: leases, acks all but some that it has for the first time, and keeps what it was told."""
+    """One worker: it leases messages, acks all except some first deliveries, and records the results."""
     rules = LeasingRules(lease_seconds=3.0)
     async with Subscription(cluster, "jobs", "workers", rules) as subscription:
         while not rest.is_set():
@@ -44,7 +44,7 @@ async def work(cluster: Cluster, acked: set[bytes], back: set[bytes], rest: asyn
             acked |= {message.value or b"" for message in kept if message.receipt not in refused}
 
 
-def test_what_was_acked_stays_acked_and_the_rest_is_delivered_over_kills(start_broker: StartBroker) -> None:
+def test_acks_survive_kills_and_all_messages_are_delivered(start_broker: StartBroker) -> None:
     broker = start_broker()
     asyncio.run(play(broker))
 
@@ -74,7 +74,7 @@ async def play(broker: BrokerProcess) -> None:
         assert {one.backlog for one in await SubscriptionAdmin(cluster).describe("workers")} == {0}
 
 
-def test_a_receipt_from_before_a_kill_is_refused_and_its_message_comes_back(start_broker: StartBroker) -> None:
+def test_a_receipt_from_before_a_kill_is_rejected_and_its_message_redelivered(start_broker: StartBroker) -> None:
     broker = start_broker()
 
     async def take() -> LeasedMessage:
@@ -104,7 +104,7 @@ def test_a_receipt_from_before_a_kill_is_refused_and_its_message_comes_back(star
     asyncio.run(go_on(left))
 
 
-def test_the_shell_makes_pulls_and_acks(start_broker: StartBroker) -> None:
+def test_the_command_line_creates_pulls_and_acks(start_broker: StartBroker) -> None:
     broker = start_broker()
     headrace = str(Path(sys.executable).with_name("headrace"))
 

@@ -1,4 +1,4 @@
-"""Topic configs are not only described, they hold."""
+"""Topic and broker configs have the documented effect."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
+from kio.schema.errors import ErrorCode
 from tests.integration.batches import batch, good_batch, record
 from tests.integration.conftest import StartBroker
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, wait_until
@@ -20,12 +21,12 @@ CREATE_TIME, LOG_APPEND_TIME = 1, 2
 
 @pytest.fixture
 def quick_broker(start_broker: StartBroker) -> BrokerProcess:
-    """A broker that looks after its logs every half second."""
+    """A broker that runs log maintenance every half second."""
     return start_broker({"log.retention.check.interval.ms": "500"})
 
 
 def segments(broker: BrokerProcess, marker: bytes) -> list[Path]:
-    """The segments of the partition whose first bytes hold the marker, wherever it lies."""
+    """Return the segments of the partition whose first bytes contain the marker."""
     [folder] = {path.parent for path in broker.segment_files() if marker in path.read_bytes()}
     return sorted(folder.glob("*.log"))
 
@@ -36,13 +37,13 @@ def watermarks(broker: BrokerProcess, topic: str) -> tuple[int, int]:
         return low, high
 
 
-def test_segments_roll_at_their_size(broker: BrokerProcess) -> None:
+def test_segments_roll_at_the_configured_size(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1, {"segment.bytes": str(MEGABYTE)})
     produce(broker.address, "orders", [b"rolls" + b"x" * 300_000] * 10)
     assert len(segments(broker, b"rolls")) >= 4
 
 
-def test_retention_by_size_drops_the_oldest_segments(quick_broker: BrokerProcess) -> None:
+def test_retention_by_size_deletes_the_oldest_segments(quick_broker: BrokerProcess) -> None:
     config = {"segment.bytes": str(MEGABYTE), "retention.bytes": str(2 * MEGABYTE)}
     create_topic(quick_broker.address, "orders", 1, config)
     produce(quick_broker.address, "orders", [b"x" * 300_000] * 30)
@@ -55,7 +56,7 @@ def test_retention_by_size_drops_the_oldest_segments(quick_broker: BrokerProcess
         assert consume(consumer, 1)[0].offset() == low
 
 
-def test_retention_by_time_drops_what_is_old_and_keeps_what_is_new(quick_broker: BrokerProcess) -> None:
+def test_retention_by_time_deletes_only_old_segments(quick_broker: BrokerProcess) -> None:
     config = {"segment.bytes": str(MEGABYTE), "retention.ms": "3600000"}
     create_topic(quick_broker.address, "orders", 1, config)
     producer = Producer({"bootstrap.servers": quick_broker.address})
@@ -70,7 +71,7 @@ def test_retention_by_time_drops_what_is_old_and_keeps_what_is_new(quick_broker:
     assert watermarks(quick_broker, "orders")[0] <= 8
 
 
-def test_a_topics_own_message_size_holds_and_can_be_raised(broker: BrokerProcess) -> None:
+def test_the_message_size_limit_of_a_topic_applies_and_can_be_raised(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1, {"max.message.bytes": "10000"})
 
     def error_of(size: int) -> int:
@@ -102,7 +103,7 @@ def test_log_append_time_stamps_records_with_the_brokers_clock(broker: BrokerPro
         assert consume(consumer, 1)[0].timestamp() == (LOG_APPEND_TIME, stamp)
 
 
-def test_create_time_is_the_producers(broker: BrokerProcess) -> None:
+def test_create_time_is_that_of_the_producer(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1, {"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": broker.address})
     producer.produce("orders", b"x", timestamp=12345)
@@ -112,23 +113,25 @@ def test_create_time_is_the_producers(broker: BrokerProcess) -> None:
         assert consume(consumer, 1)[0].timestamp() == (CREATE_TIME, 12345)
 
 
-def test_a_timestamp_too_far_ahead_is_refused(broker: BrokerProcess) -> None:
+def test_a_timestamp_too_far_in_the_future_is_rejected(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1, {"message.timestamp.after.max.ms": "60000"})
     ahead = int(time.time() * 1000) + 3_600_000
-    assert send(broker, batch(record(b"from the future"), 1, timestamp_ms=ahead)).error_code == 32
+    assert (
+        send(broker, batch(record(b"from the future"), 1, timestamp_ms=ahead)).error_code == ErrorCode.invalid_timestamp
+    )
     assert send(broker, good_batch([b"from now"])).error_code == 0
 
 
-def test_more_in_sync_replicas_than_there_are_replicas_cannot_be_asked_for(broker: BrokerProcess) -> None:
+def test_more_in_sync_replicas_than_replicas_cannot_be_required(broker: BrokerProcess) -> None:
     create_topic(broker.address, "orders", 1, {"min.insync.replicas": "2"})  # Kafka counts the smaller of the two
     assert send(broker, good_batch([b"x"])).error_code == 0
 
 
-def test_broker_settings_by_kafkas_names_hold(start_broker: StartBroker) -> None:
+def test_broker_configs_by_kafkas_names_apply(start_broker: StartBroker) -> None:
     broker = start_broker({"num.partitions": "7", "auto.create.topics.enable": "false"})
     with RawConnection(broker.address) as raw:
-        [answer] = raw.call(3, 12, topics=[{"name": "auto"}], allow_auto_topic_creation=True).topics
-        assert answer.error_code == 3
+        [response] = raw.call(3, 12, topics=[{"name": "auto"}], allow_auto_topic_creation=True).topics
+        assert response.error_code == ErrorCode.unknown_topic_or_partition
         request = {
             "name": "made",
             "num_partitions": -1,
@@ -140,7 +143,7 @@ def test_broker_settings_by_kafkas_names_hold(start_broker: StartBroker) -> None
         assert created.num_partitions == 7
 
 
-def test_an_unknown_broker_setting_ends_the_start_and_names_a_likely_one(tmp_path: Path) -> None:
+def test_an_unknown_broker_config_fails_the_start_and_suggests_a_name(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, {"num.partition": "7"})
     broker.launch()
     assert broker.wait_ended() != 0
@@ -151,12 +154,12 @@ def alter(broker: BrokerProcess, config: str, value: str) -> None:
     entry = {"name": config, "config_operation": 0, "value": value}
     resource = {"resource_type": 2, "resource_name": "orders", "configs": [entry]}
     with RawConnection(broker.address) as raw:
-        [answer] = raw.call(44, 1, resources=[resource], validate_only=False).responses
-        assert answer.error_code == 0
+        [response] = raw.call(44, 1, resources=[resource], validate_only=False).responses
+        assert response.error_code == 0
 
 
 def send(broker: BrokerProcess, records: bytes) -> Any:
     data = [{"name": "orders", "partition_data": [{"index": 0, "records": records}]}]
     with RawConnection(broker.address) as raw:
-        answer = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
-    return answer.responses[0].partition_responses[0]
+        response = raw.call(0, 9, acks=-1, timeout=10_000, topic_data=data)
+    return response.responses[0].partition_responses[0]

@@ -1,4 +1,4 @@
-"""The registry on a real ZooKeeper: the contract, lost sessions, servers that die; and `headrace zookeeper`."""
+"""The registry on a real ZooKeeper: the contract, lost sessions, failing servers; and `headrace zookeeper`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _roots = itertools.count()
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    """One server for all of the module. Whoever pauses it lets it go on."""
+    """One server for the module. A test that pauses it must resume it."""
     process = ZooKeeperProcess(tmp_path_factory.mktemp("zookeeper"))
     yield process.start()
     process.stop()
@@ -57,7 +57,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 
 @pytest.fixture
 def start_zookeeper(tmp_path: Path) -> Iterator[Callable[[int], ZooKeeperProcess]]:
-    """Servers of the test's own."""
+    """An ensemble for one test."""
     started: list[ZooKeeperProcess] = []
 
     def start(nodes: int) -> ZooKeeperProcess:
@@ -90,7 +90,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def committed(registry: Registry, operations: Sequence[RegistryOperation]) -> None:
-    """Commit, again and again while there is no connection."""
+    """Commit, and retry while there is no connection."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
@@ -119,7 +119,7 @@ OPERATIONS = st.one_of(
 
 @settings(max_examples=60)
 @given(commits=st.lists(st.lists(OPERATIONS, min_size=1, max_size=4), max_size=10))
-def test_zookeeper_and_the_simulation_answer_alike(
+def test_zookeeper_and_the_simulation_behave_the_same(
     zookeeper: ZooKeeperProcess, commits: Sequence[Sequence[RegistryOperation]]
 ) -> None:
     async def outcome(registry: Registry, operations: Sequence[RegistryOperation]) -> type | None:
@@ -148,7 +148,7 @@ def test_zookeeper_and_the_simulation_answer_alike(
     asyncio.run(compare())
 
 
-async def test_a_session_that_is_cut_off_is_doubted_then_over_for_others_and_lost_only_after_it_is_back(
+async def test_a_disconnected_session_is_uncertain_then_expired_and_lost_on_reconnect(
     zookeeper: ZooKeeperProcess, root: str
 ) -> None:
     states: list[SessionState] = []
@@ -180,10 +180,8 @@ async def test_a_session_that_is_cut_off_is_doubted_then_over_for_others_and_los
         assert await other.get("/kept") == RegistryEntry("/kept", b"by the living", 1)
 
 
-async def test_what_was_decided_in_a_lost_session_is_refused_although_the_connection_is_there_again(
-    zookeeper: ZooKeeperProcess, root: str
-) -> None:
-    """As if the news of the loss had not reached the loop yet, when kazoo has begun a new session by itself."""
+async def test_commits_of_a_lost_session_fail_after_a_reconnect(zookeeper: ZooKeeperProcess, root: str) -> None:
+    """Kazoo has begun a new session before the loop was notified of the loss of the previous one."""
     states: list[SessionState] = []
     async with Cable(zookeeper.ports[0]) as cable, connect(cable.address, root) as registry:
         await registry.open_session(states.append)
@@ -194,7 +192,7 @@ async def test_what_was_decided_in_a_lost_session_is_refused_although_the_connec
         await until(lambda: DOUBTED in states)
         async with connect(zookeeper.hosts, root) as other:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while await other._link.owner(held.path) is not None:
+                while await other._connection.owner(held.path) is not None:
                     await asyncio.sleep(0.01)
         cable.mend()
         await until(lambda: LOST in states)
@@ -207,9 +205,7 @@ async def test_what_was_decided_in_a_lost_session_is_refused_although_the_connec
         assert await registry.get("/live/1") is None
 
 
-async def test_a_session_is_certainly_valid_as_long_as_the_servers_confirm_heartbeats(
-    zookeeper: ZooKeeperProcess, root: str
-) -> None:
+async def test_a_session_is_valid_as_long_as_servers_confirm_heartbeats(zookeeper: ZooKeeperProcess, root: str) -> None:
     states: list[SessionState] = []
     async with Cable(zookeeper.ports[0]) as cable, connect(cable.address, root) as registry:
         await registry.open_session(states.append)
@@ -225,10 +221,8 @@ async def test_a_session_is_certainly_valid_as_long_as_the_servers_confirm_heart
         assert LOST not in states
 
 
-async def test_a_session_that_kazoo_begins_by_itself_does_not_make_the_lost_one_valid(
-    zookeeper: ZooKeeperProcess, root: str
-) -> None:
-    """After a pause kazoo's thread may run before the loop hears that the session is over."""
+async def test_a_new_session_of_kazoo_does_not_revive_the_lost_one(zookeeper: ZooKeeperProcess, root: str) -> None:
+    """After a pause, kazoo's thread may run before the loop is notified of the end of the session."""
     states: list[SessionState] = []
     async with Cable(zookeeper.ports[0]) as cable, connect(cable.address, root) as registry:
         await registry.open_session(states.append)
@@ -244,7 +238,7 @@ async def test_a_session_that_kazoo_begins_by_itself_does_not_make_the_lost_one_
         registry._held = None
 
 
-async def test_after_a_short_cut_the_session_is_held_and_watches_are_told_to_look_again(
+async def test_a_short_disconnect_keeps_the_session_and_notifies_watches(
     zookeeper: ZooKeeperProcess, root: str
 ) -> None:
     states: list[SessionState] = []
@@ -269,9 +263,7 @@ async def test_after_a_short_cut_the_session_is_held_and_watches_are_told_to_loo
         await registry.commit([Set("/live/1", b"still here", 0)])
 
 
-async def test_a_server_that_stands_still_leaves_reads_and_commits_bounded_in_time(
-    zookeeper: ZooKeeperProcess, root: str
-) -> None:
+async def test_reads_and_commits_on_a_paused_server_time_out(zookeeper: ZooKeeperProcess, root: str) -> None:
     states: list[SessionState] = []
     async with connect(zookeeper.hosts, root) as registry:
         await registry.open_session(states.append)
@@ -292,7 +284,7 @@ async def test_a_server_that_stands_still_leaves_reads_and_commits_bounded_in_ti
         assert entry in (RegistryEntry("/a", b"", 0), RegistryEntry("/a", b"x", 1))
 
 
-async def test_an_ensemble_goes_on_without_its_leader_and_nothing_is_lost(
+async def test_an_ensemble_survives_the_loss_of_its_leader(
     start_zookeeper: Callable[[int], ZooKeeperProcess], figures: Figures, root: str
 ) -> None:
     zookeeper = await asyncio.to_thread(start_zookeeper, 3)
@@ -324,11 +316,11 @@ async def test_an_ensemble_goes_on_without_its_leader_and_nothing_is_lost(
     assert zookeeper.terminate() == 0
 
 
-async def test_a_read_after_a_conflict_asks_the_server_to_catch_up_first(
+async def test_a_read_after_a_conflict_syncs_first(
     zookeeper: ZooKeeperProcess, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(zookeeper.hosts, root) as registry:
-        client = registry._link._client
+        client = registry._connection._client
         sync, synced = client.sync_async, []
 
         def count(path: str) -> Any:
@@ -346,7 +338,7 @@ async def test_a_read_after_a_conflict_asks_the_server_to_catch_up_first(
         assert len(synced) == 2
 
 
-async def test_a_commit_that_is_too_large_is_refused_and_the_next_one_is_not(
+async def test_a_commit_that_is_too_large_fails_and_the_next_one_succeeds(
     zookeeper: ZooKeeperProcess, root: str
 ) -> None:
     async with connect(zookeeper.hosts, root) as registry:
@@ -357,7 +349,7 @@ async def test_a_commit_that_is_too_large_is_refused_and_the_next_one_is_not(
         assert len(await registry.children("/many")) == 500
 
 
-async def test_a_deletion_leaves_no_empty_folders_behind(zookeeper: ZooKeeperProcess, root: str) -> None:
+async def test_a_deletion_leaves_no_empty_parent_nodes(zookeeper: ZooKeeperProcess, root: str) -> None:
     async with connect(zookeeper.hosts, root) as registry:
         await registry.commit([Create("/partitions/t1/0", b""), Create("/partitions/t1/1", b"")])
         await registry.commit([Delete("/partitions/t1/0", 0)])
@@ -368,14 +360,14 @@ async def test_a_deletion_leaves_no_empty_folders_behind(zookeeper: ZooKeeperPro
         assert await registry.get("/partitions/t1/0") == RegistryEntry("/partitions/t1/0", b"again", 0)
 
 
-async def test_the_session_timeout_is_what_the_servers_allow(zookeeper: ZooKeeperProcess, root: str) -> None:
+async def test_the_session_timeout_is_negotiated(zookeeper: ZooKeeperProcess, root: str) -> None:
     async with connect(zookeeper.hosts, root, 0.2) as registry:
         assert registry.session_timeout_seconds == pytest.approx(1.0)
     async with connect(zookeeper.hosts, root, 7.0) as registry:
         assert registry.session_timeout_seconds == pytest.approx(7.0)
 
 
-async def test_without_a_server_opening_fails_in_bounded_time() -> None:
+async def test_opening_without_a_server_times_out() -> None:
     with pytest.raises(RegistryUnavailable, match=r"127\.0\.0\.1:1 cannot be reached"):
         await ZooKeeperRegistry.open("127.0.0.1:1", "/test", SystemClock(), 0.5)
 
@@ -407,9 +399,7 @@ async def test_thousands_of_keys_are_read_and_watched(zookeeper: ZooKeeperProces
         )
 
 
-def test_what_was_committed_is_there_after_a_restart(
-    start_zookeeper: Callable[[int], ZooKeeperProcess], root: str
-) -> None:
+def test_commits_survive_a_restart(start_zookeeper: Callable[[int], ZooKeeperProcess], root: str) -> None:
     zookeeper = start_zookeeper(3)
 
     async def write() -> None:
@@ -430,7 +420,7 @@ def test_what_was_committed_is_there_after_a_restart(
     asyncio.run(read())
 
 
-def test_when_the_only_server_ends_the_command_fails_and_says_which(
+def test_the_command_fails_and_names_the_server_that_stopped(
     start_zookeeper: Callable[[int], ZooKeeperProcess],
 ) -> None:
     zookeeper = start_zookeeper(1)
@@ -439,7 +429,7 @@ def test_when_the_only_server_ends_the_command_fails_and_says_which(
     assert "error: ZooKeeper node 1 exited, status=-9; see" in zookeeper.errors()
 
 
-def test_servers_that_were_left_behind_keep_their_folder(start_zookeeper: Callable[[int], ZooKeeperProcess]) -> None:
+def test_leftover_servers_keep_their_data_folder(start_zookeeper: Callable[[int], ZooKeeperProcess]) -> None:
     zookeeper = start_zookeeper(1)
     orphan = zookeeper.pid(1)
     zookeeper.process.kill()

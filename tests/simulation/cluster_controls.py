@@ -18,8 +18,7 @@ from headrace.broker.replication.replica_fetcher import FollowedPartition, Repli
 from headrace.machines.controller import leadership
 from headrace.machines.controller.leadership import with_isr
 from headrace.machines.replication.in_sync import IsrState
-from headrace.model.broker_record import BrokerRecord
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.registry.interface import SessionState
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -27,7 +26,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
     """As Kafka did before leader epochs (KIP-101)."""
-    copy = ReplicaFetcher._copy
+    copy = ReplicaFetcher._fetch
     seen = set[FollowedPartition]()
 
     async def cut_and_copy(self: ReplicaFetcher, ready: list[FollowedPartition]) -> None:
@@ -40,7 +39,7 @@ def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
             seen.add(followed)
         await copy(self, ready)
 
-    patch.setattr(ReplicaFetcher, "_copy", cut_and_copy)
+    patch.setattr(ReplicaFetcher, "_fetch", cut_and_copy)
 
 
 def acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,7 @@ from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.queues.ready_messages import ReadyWindow
 from headrace.model.topic_configs import TopicConfig
-from headrace.registry.partitions import PartitionRecords
-from headrace.registry.topics import TopicRecords
+from headrace.registry.topics import PartitionRecords, TopicRecords
 from headrace.storage.log import acked_retention as settling
 from headrace.storage.log import retention
 from headrace.storage.log.log import Log

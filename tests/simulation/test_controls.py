@@ -14,8 +14,7 @@ from tests.simulation.scenario import NotRecovered, Scenario
 
 from headrace.broker.coordination.state_log import StoredRecord
 from headrace.broker.groups.offsets_log import OffsetsLog
-from headrace.broker.partition import AppendResult, Partition
-from headrace.broker.partition_state import PartitionState
+from headrace.broker.partition import AppendResult, Partition, PartitionState
 from headrace.storage.log.flush import PendingFlush
 from headrace.storage.log.log import Log
 from headrace.storage.log.recovery import Recovery

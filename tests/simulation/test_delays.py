@@ -28,7 +28,7 @@ def _small_and_busy() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setattr("headrace.broker.delays.delayed_log.SWEEP_BYTES_MIN", 3000)
     patch.setattr("headrace.broker.controller.colocated_topics._SEGMENT_BYTES", 2500)
-    patch.setattr("headrace.broker.delays.delays._SWEEP_SECONDS", 1.0)
+    patch.setattr("headrace.broker.delays.delay_coordinator._SWEEP_SECONDS", 1.0)
     patch.setattr("headrace.broker.delays.delay_shard._TRIM_SECONDS", 2.0)
     yield
     patch.undo()

@@ -9,8 +9,7 @@ import pytest
 from tests.simulation.test_transactions import Story
 
 from headrace.broker.coordination.state_log import StateLog, StoredRecord
-from headrace.broker.partition import Partition
-from headrace.broker.partition_state import PartitionState
+from headrace.broker.partition import Partition, PartitionState
 from headrace.broker.transactions.transaction_markers import TransactionMarkers
 from headrace.broker.transactions.transaction_shard import TransactionShard
 from headrace.broker.transactions.transaction_verification import TransactionVerification
@@ -57,7 +56,7 @@ def do_not_finish_after_a_crash_what_was_decided(patch: pytest.MonkeyPatch) -> N
     async def tell_none(*_: object) -> None:
         return
 
-    patch.setattr(TransactionMarkers, "tell_all", tell_none)
+    patch.setattr(TransactionMarkers, "write_all", tell_none)
 
 
 def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> None:

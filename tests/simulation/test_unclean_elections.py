@@ -13,8 +13,8 @@ from headrace.client.connections.address import parse_addresses
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.produce.producer import Producer
 from headrace.machines.controller.leadership import elect_unclean
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
-from headrace.registry.partitions import PartitionRecords
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
+from headrace.registry.topics import PartitionRecords
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.cluster import SESSION_SECONDS, SimCluster
 from headrace.testkit.history import History, SendOperation
@@ -58,7 +58,7 @@ class TwoBrokers:
         assert broker.broker is not None
         catalogue = broker.broker.catalogue
         await PartitionRecords(SimRegistry(self.sim.registry)).change(
-            catalogue.topic(TOPIC).id, 0, lambda record: elect_unclean(record, catalogue.standing, broker.node_id)
+            catalogue.topic(TOPIC).id, 0, lambda record: elect_unclean(record, catalogue.live_brokers, broker.node_id)
         )
 
     async def publish(self, producer: Producer, value: bytes) -> SendOperation:

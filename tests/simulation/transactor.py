@@ -19,9 +19,16 @@ from tests.simulation.clients import PARTITIONS, Client
 from headrace.client.connections.transport import Transport, api_of_request
 from headrace.client.errors import raise_for_code
 from headrace.model.errors import HeadraceError
-from headrace.wire.batches.batch import TRANSACTIONAL, BatchHeader, BatchRecord, build_batch, parse_header, read_records
-from headrace.wire.batches.control import parse_marker
-from headrace.wire.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchTopic
+from headrace.wire.batches.batch import (
+    TRANSACTIONAL,
+    BatchHeader,
+    BatchRecord,
+    build_batch,
+    parse_header,
+    parse_marker,
+    read_records,
+)
+from headrace.wire.messages.fetch import FetchAbortedTransaction, FetchPartition, FetchRequest, FetchTopic
 from headrace.wire.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -232,7 +239,7 @@ class Transactor(Client):
 
 async def read(
     transport: Transport, partition: int, isolation_level: int
-) -> AsyncIterator[tuple[memoryview, BatchHeader, list[AbortedTransaction]]]:
+) -> AsyncIterator[tuple[memoryview, BatchHeader, list[FetchAbortedTransaction]]]:
     """Every batch from the beginning, with the aborted transactions that came with it."""
     offset = 0
     while True:

@@ -12,18 +12,16 @@ import logging
 import os
 from collections.abc import Collection
 from functools import partial
+from typing import Any
 
-from headrace.broker.admin.cluster_admin import ClusterAdminRequests
+from headrace.broker.admin.cluster_admin import ClusterAdminRequests, update_features
 from headrace.broker.admin.config_admin import ConfigAdminRequests
-from headrace.broker.admin.features import update_features
 from headrace.broker.admin.metadata import MetadataRequests
 from headrace.broker.admin.topic_admin import TopicAdminRequests
 from headrace.broker.admin.topic_expiration import TopicExpiration
-from headrace.broker.broker_identity import BrokerIdentity
 from headrace.broker.cluster.cluster_member import ClusterMember
-from headrace.broker.cluster.known_leaders import KnownLeaders
-from headrace.broker.cluster.membership import assign_broker_epoch, confirm_broker_epoch
-from headrace.broker.cluster.older_registry import raise_older_registry
+from headrace.broker.cluster.membership import BrokerIdentity, assign_broker_epoch, confirm_broker_epoch
+from headrace.broker.cluster.registry_rollback import KnownLeaders, raise_older_registry
 from headrace.broker.controller.partition_requests import (
     DrainRequests,
     ElectionRequests,
@@ -31,8 +29,8 @@ from headrace.broker.controller.partition_requests import (
     ReassignmentRequests,
 )
 from headrace.broker.coordination.find_coordinator import FindCoordinatorHandler
+from headrace.broker.delays.delay_coordinator import DelayCoordinator
 from headrace.broker.delays.delay_requests import DelayRequests
-from headrace.broker.delays.delays import DelayCoordinator
 from headrace.broker.fetch.fetch import FetchHandler
 from headrace.broker.fetch.list_offsets import ListOffsetsHandler
 from headrace.broker.groups.consumer_group_requests import ConsumerGroupRequests
@@ -41,24 +39,23 @@ from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_requests import GroupRequests
 from headrace.broker.groups.offset_requests import OffsetRequests
 from headrace.broker.groups.offsets_log import OffsetsLog
-from headrace.broker.handlers import HandlerFunction, RequestHandlers
+from headrace.broker.handlers import RequestHandler, RequestHandlers
 from headrace.broker.produce.dedup_windows import DedupWindows
 from headrace.broker.produce.produce import ProduceHandler
 from headrace.broker.queues.acked_retention import AckedRetention
 from headrace.broker.queues.dead_letters import DeadLetterProducer
 from headrace.broker.queues.subscription_admin import PushRequests, SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_requests import SubscriptionRequests
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
 from headrace.broker.security.security_requests import security_handlers
 from headrace.broker.security.tokens import TokenRequests
 from headrace.broker.share_groups.share_requests import ShareRequests
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.broker.transactions.joint_commit_requests import JointCommitRequests
 from headrace.broker.transactions.transaction_admin import TransactionAdminRequests
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_markers import TransactionMarkers
-from headrace.broker.transactions.transaction_requests import TransactionRequests
+from headrace.broker.transactions.transaction_requests import JointCommitRequests, TransactionRequests
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.broker.transactions.transactional_offsets import TransactionalOffsets
 from headrace.broker.transactions.transactions_log import TransactionsLog
@@ -67,10 +64,10 @@ from headrace.machines.fetch.fetch_sessions import FetchSessions
 from headrace.machines.groups.group_migration import MigrationPolicy
 from headrace.machines.groups.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
+from headrace.registry.configs import load_broker_configs, store_broker_configs
 from headrace.registry.counters import ProducerIdFloor, ProducerIds, gap_of_start
-from headrace.registry.identity import load_broker_configs, store_broker_configs
 from headrace.registry.interface import Registry
-from headrace.registry.partitions import PartitionRecords
+from headrace.registry.topics import PartitionRecords
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.runtime.entropy import Entropy
@@ -183,16 +180,16 @@ class Broker:
             clock,
         )
 
-    async def _subscription_names(self, places: Collection[tuple[str, int]]) -> frozenset[str]:
-        return await self.shares.offsets_lookup.names(places)
+    async def _subscription_names(self, partitions: Collection[tuple[str, int]]) -> frozenset[str]:
+        return await self.shares.offsets_lookup.names(partitions)
 
     def start(self, supervisor: Supervisor) -> None:
-        supervisor.spawn(self.coordinator.load(), "load groups")
-        supervisor.spawn(self.transactions.load(), "transactions")
-        supervisor.spawn(self.subscriptions.load(), "subscriptions")
+        supervisor.spawn(self.coordinator.run(), "groups")
+        supervisor.spawn(self.transactions.run(), "transactions")
+        supervisor.spawn(self.subscriptions.run(), "subscriptions")
         supervisor.spawn(self.acked_retention.run(), "settled messages")
-        supervisor.spawn(self.delayed.load(), "delayed messages")
-        supervisor.spawn(self.dedup.load(), "dedup windows")
+        supervisor.spawn(self.delayed.run(), "delayed messages")
+        supervisor.spawn(self.dedup.run(), "dedup windows")
         supervisor.spawn(self.topic_expiration.run(), "expiry of topics")
         supervisor.spawn(self._run_housekeeping(), "housekeeping")
 
@@ -236,91 +233,91 @@ class Broker:
         changes = PartitionChanges(self.catalogue, PartitionRecords(self.registry))
         reassignments = ReassignmentRequests(self.catalogue, changes)
         return RequestHandlers(
-            {
-                apis.PRODUCE: self._produce.handle,
-                apis.FETCH: self.fetch.handle,
-                apis.LIST_OFFSETS: list_offsets.handle,
-                apis.METADATA: metadata.handle,
-                apis.FIND_COORDINATOR: coordinators.handle,
-                apis.API_VERSIONS: self._admin.api_versions,
-                apis.CREATE_TOPICS: topics.create_topics,
-                apis.DELETE_TOPICS: topics.delete_topics,
-                apis.DELETE_RECORDS: topics.delete_records,
-                apis.OFFSET_FOR_LEADER_EPOCH: list_offsets.offset_for_leader_epoch,
-                apis.DESCRIBE_CONFIGS: configs.describe,
-                apis.LIST_CONFIG_RESOURCES: configs.list_resources,
-                apis.ALTER_CONFIGS: configs.alter,
-                apis.DESCRIBE_LOG_DIRS: self._admin.describe_log_dirs,
-                apis.CREATE_PARTITIONS: topics.create_partitions,
-                apis.INCREMENTAL_ALTER_CONFIGS: configs.alter_incrementally,
-                apis.ELECT_LEADERS: ElectionRequests(self.catalogue, changes).elect,
-                apis.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter,
-                apis.LIST_PARTITION_REASSIGNMENTS: reassignments.list,
-                apis.DRAIN_BROKER: DrainRequests(self.catalogue, self.registry).drain,
-                apis.DESCRIBE_CLUSTER: metadata.describe_cluster,
-                apis.DESCRIBE_QUORUM: metadata.describe_quorum,
-                apis.UPDATE_FEATURES: update_features,
-                apis.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
-                **self._serve_groups(entropy),
-                **self._serve_transactions(),
-                **self._serve_queues(),
-                **self.shares.table(),
-                **TokenRequests(self.catalogue, self.registry, self._clock).table(),
-                **security_handlers(),
-            }
+            [
+                RequestHandler(apis.PRODUCE, self._produce.handle),
+                RequestHandler(apis.FETCH, self.fetch.handle),
+                RequestHandler(apis.LIST_OFFSETS, list_offsets.handle),
+                RequestHandler(apis.METADATA, metadata.handle),
+                RequestHandler(apis.FIND_COORDINATOR, coordinators.handle),
+                RequestHandler(apis.API_VERSIONS, self._admin.api_versions),
+                RequestHandler(apis.CREATE_TOPICS, topics.create_topics),
+                RequestHandler(apis.DELETE_TOPICS, topics.delete_topics),
+                RequestHandler(apis.DELETE_RECORDS, topics.delete_records),
+                RequestHandler(apis.OFFSET_FOR_LEADER_EPOCH, list_offsets.offset_for_leader_epoch),
+                RequestHandler(apis.DESCRIBE_CONFIGS, configs.describe),
+                RequestHandler(apis.LIST_CONFIG_RESOURCES, configs.list_resources),
+                RequestHandler(apis.ALTER_CONFIGS, configs.alter),
+                RequestHandler(apis.DESCRIBE_LOG_DIRS, self._admin.describe_log_dirs),
+                RequestHandler(apis.CREATE_PARTITIONS, topics.create_partitions),
+                RequestHandler(apis.INCREMENTAL_ALTER_CONFIGS, configs.alter_incrementally),
+                RequestHandler(apis.ELECT_LEADERS, ElectionRequests(self.catalogue, changes).elect),
+                RequestHandler(apis.ALTER_PARTITION_REASSIGNMENTS, reassignments.alter),
+                RequestHandler(apis.LIST_PARTITION_REASSIGNMENTS, reassignments.list),
+                RequestHandler(apis.DRAIN_BROKER, DrainRequests(self.catalogue, self.registry).drain),
+                RequestHandler(apis.DESCRIBE_CLUSTER, metadata.describe_cluster),
+                RequestHandler(apis.DESCRIBE_QUORUM, metadata.describe_quorum),
+                RequestHandler(apis.UPDATE_FEATURES, update_features),
+                RequestHandler(apis.DESCRIBE_TOPIC_PARTITIONS, metadata.describe_topic_partitions),
+                *self._serve_groups(entropy),
+                *self._serve_transactions(),
+                *self._serve_queues(),
+                *self.shares.handlers(),
+                *TokenRequests(self.catalogue, self.registry, self._clock).handlers(),
+                *security_handlers(),
+            ]
         )
 
-    def _serve_groups(self, entropy: Entropy) -> dict[int, HandlerFunction]:
+    def _serve_groups(self, entropy: Entropy) -> list[RequestHandler[Any, Any]]:
         groups = GroupRequests(self.coordinator, self.shares.forget, entropy)
         offsets = OffsetRequests(self.coordinator, self.catalogue, self._clock, self._session_valid)
         consumers = ConsumerGroupRequests(self.coordinator, self.catalogue, entropy)
-        return {
-            apis.OFFSET_COMMIT: offsets.commit,
-            apis.OFFSET_FETCH: offsets.fetch,
-            apis.OFFSET_DELETE: offsets.delete,
-            apis.JOIN_GROUP: groups.join,
-            apis.HEARTBEAT: groups.heartbeat,
-            apis.LEAVE_GROUP: groups.leave,
-            apis.SYNC_GROUP: groups.sync,
-            apis.DESCRIBE_GROUPS: groups.describe,
-            apis.LIST_GROUPS: groups.list,
-            apis.DELETE_GROUPS: groups.delete,
-            apis.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
-            apis.CONSUMER_GROUP_DESCRIBE: consumers.describe,
-        }
+        return [
+            RequestHandler(apis.OFFSET_COMMIT, offsets.commit),
+            RequestHandler(apis.OFFSET_FETCH, offsets.fetch),
+            RequestHandler(apis.OFFSET_DELETE, offsets.delete),
+            RequestHandler(apis.JOIN_GROUP, groups.join),
+            RequestHandler(apis.HEARTBEAT, groups.heartbeat),
+            RequestHandler(apis.LEAVE_GROUP, groups.leave),
+            RequestHandler(apis.SYNC_GROUP, groups.sync),
+            RequestHandler(apis.DESCRIBE_GROUPS, groups.describe),
+            RequestHandler(apis.LIST_GROUPS, groups.list),
+            RequestHandler(apis.DELETE_GROUPS, groups.delete),
+            RequestHandler(apis.CONSUMER_GROUP_HEARTBEAT, consumers.heartbeat),
+            RequestHandler(apis.CONSUMER_GROUP_DESCRIBE, consumers.describe),
+        ]
 
-    def _serve_transactions(self) -> dict[int, HandlerFunction]:
+    def _serve_transactions(self) -> list[RequestHandler[Any, Any]]:
         transactions = TransactionRequests(self.transactions, self.catalogue, self.offsets_log)
         tools = TransactionAdminRequests(self.transactions, self.catalogue, self._markers)
         offsets = TransactionalOffsets(self.coordinator, self._verification, self.catalogue, self._clock)
-        return {
-            apis.INIT_PRODUCER_ID: transactions.init_producer_id,
-            apis.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
-            apis.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
-            apis.END_TXN: transactions.end,
-            apis.TXN_OFFSET_COMMIT: offsets.commit,
-            apis.WRITE_TXN_MARKERS: tools.write_markers,
-            apis.DESCRIBE_PRODUCERS: tools.describe_producers,
-            apis.DESCRIBE_TRANSACTIONS: tools.describe,
-            apis.LIST_TRANSACTIONS: tools.list,
-            **JointCommitRequests(self.transactions, self._session_valid).table(),
-        }
+        return [
+            RequestHandler(apis.INIT_PRODUCER_ID, transactions.init_producer_id),
+            RequestHandler(apis.ADD_PARTITIONS_TO_TXN, transactions.add_partitions),
+            RequestHandler(apis.ADD_OFFSETS_TO_TXN, transactions.add_offsets),
+            RequestHandler(apis.END_TXN, transactions.end),
+            RequestHandler(apis.TXN_OFFSET_COMMIT, offsets.commit),
+            RequestHandler(apis.WRITE_TXN_MARKERS, tools.write_markers),
+            RequestHandler(apis.DESCRIBE_PRODUCERS, tools.describe_producers),
+            RequestHandler(apis.DESCRIBE_TRANSACTIONS, tools.describe),
+            RequestHandler(apis.LIST_TRANSACTIONS, tools.list),
+            *JointCommitRequests(self.transactions, self._session_valid).handlers(),
+        ]
 
-    def _serve_queues(self) -> dict[int, HandlerFunction]:
+    def _serve_queues(self) -> list[RequestHandler[Any, Any]]:
         leases = SubscriptionRequests(self.subscriptions, self._clock)
         admin = self._subscription_admin
         delays = DelayRequests(self.delayed, self.catalogue)
-        return {
-            apis.LEASE: leases.lease,
-            apis.SETTLE: leases.settle,
-            apis.LEASE_OFFSETS: leases.lease_offsets,
-            apis.DESCRIBE_SUBSCRIPTIONS: admin.describe,
-            apis.ALTER_SUBSCRIPTIONS: admin.alter,
-            apis.MESSAGE_STATUS: admin.status,
-            apis.LIST_DELAYED: delays.list,
-            apis.ALTER_DELAYED: delays.alter,
-            apis.DESCRIBE_PUSHES: PushRequests(self.subscription_configs).describe,
-        }
+        return [
+            RequestHandler(apis.LEASE, leases.lease),
+            RequestHandler(apis.SETTLE, leases.settle),
+            RequestHandler(apis.LEASE_OFFSETS, leases.lease_offsets),
+            RequestHandler(apis.DESCRIBE_SUBSCRIPTIONS, admin.describe),
+            RequestHandler(apis.ALTER_SUBSCRIPTIONS, admin.alter),
+            RequestHandler(apis.MESSAGE_STATUS, admin.status),
+            RequestHandler(apis.LIST_DELAYED, delays.list),
+            RequestHandler(apis.ALTER_DELAYED, delays.alter),
+            RequestHandler(apis.DESCRIBE_PUSHES, PushRequests(self.subscription_configs).describe),
+        ]
 
     def _session_valid(self) -> bool:
         return self.cluster.membership.session_valid
@@ -334,7 +331,7 @@ class Broker:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             config = self.catalogue.config
             self.catalogue.expire()
-            self.dedup.expire()
+            self.dedup.tick()
             self.fetch.sweep()
             self.transactions.tick()
             self.subscriptions.tick()

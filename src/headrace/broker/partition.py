@@ -19,14 +19,14 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.fetch.watchers import PartitionWatcher, PartitionWatchers
-from headrace.broker.partition_state import PartitionState
+from headrace.broker.fetch.partition_watchers import PartitionWatcher, PartitionWatchers
 from headrace.broker.produce.commit_waits import CommitWaits
-from headrace.broker.topic_counts import TopicCounts
+from headrace.machines.produce.producer_states import ProducerStates
 from headrace.machines.replication.in_sync import IsrState
+from headrace.machines.transactions.partition_transactions import AbortedTransaction
 from headrace.model.errors import (
     HeadraceError,
     NotEnoughReplicas,
@@ -35,14 +35,25 @@ from headrace.model.errors import (
     StorageFailure,
     UnknownTopicOrPartition,
 )
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.storage.errors import LogQuarantined
 from headrace.storage.log.log import Log
 from headrace.storage.log.reading import ColdRead, LogSlice
+from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.store.flusher import Flusher
-from headrace.wire.batches.batch import BatchHeader, parse_header, set_log_append_time
-from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.batches.batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    Marker,
+    build_marker,
+    parse_header,
+    set_log_append_time,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.topic import TopicCounts
+
 
 FLUSH_MS_NEVER = 2**63 - 1
 _NO_BYTE_LIMIT = 1 << 40  # more than min_bytes of any fetch
@@ -60,12 +71,12 @@ class Partition:
     __slots__ = (
         "_appended_bytes",
         "_appended_bytes_before",
+        "_commit_waits",
         "_flush_timer",
         "_flusher",
-        "_here",
+        "_leader_high_watermark",
         "_led_epoch",
-        "_told",
-        "_waiting",
+        "_local_waits",
         "_watchers",
         "changing",
         "config",
@@ -109,13 +120,13 @@ class Partition:
         """Held while the log is truncated or reset, so that a leadership cannot begin meanwhile."""
         self.on_marker: Callable[[int, bool], None] | None = None
         """Called on every transaction marker with the producer id and whether it commits."""
-        self._told = 0  # high watermark as reported by the leader
+        self._leader_high_watermark = 0  # high watermark as reported by the leader
         self._flusher = flusher
         self._flush_timer: asyncio.TimerHandle | None = None
         self._appended_bytes = 0  # total since the start of the process
         self._appended_bytes_before = (0, 0)  # at the last two advances of the high watermark
-        self._waiting = CommitWaits()  # waits for the high watermark
-        self._here = CommitWaits()  # waits for the local disk: acks=1
+        self._commit_waits = CommitWaits()  # waits for the high watermark
+        self._local_waits = CommitWaits()  # waits for the local disk: acks=1
         self._watchers = PartitionWatchers()
         log.on_flushed = self._on_flushed
         log.on_failed = self._on_failed
@@ -146,7 +157,7 @@ class Partition:
         if leader_epoch == self.leader_epoch and not self.is_leader:
             return
         self._resign()
-        self._told = 0
+        self._leader_high_watermark = 0
         self.leader_epoch = leader_epoch
         # Remove an epoch in which this replica led but appended nothing: it is not part of the log's history.
         self.log.epochs.truncate_end(self.log.end_offset)
@@ -156,7 +167,7 @@ class Partition:
         assert self.in_sync is not None
         assert record.leader_epoch == self.leader_epoch
         self.counts.in_sync_changed(self.in_sync.record.isr, record.isr)
-        self.in_sync.settle(record)
+        self.in_sync.update_record(record)
         # Wake the fetches of followers. A follower that was removed and added again without noticing would otherwise
         # not report its position.
         self.notify_followers()
@@ -178,7 +189,7 @@ class Partition:
             raise self._gone_error()
 
     @property
-    def is_settled(self) -> bool:
+    def knows_high_watermark(self) -> bool:
         """Whether this leader knows the high watermark: as a follower it may have had an older one."""
         return self.high_watermark >= self.epoch_start
 
@@ -202,12 +213,12 @@ class Partition:
 
     def follow_high_watermark(self, high_watermark: int) -> None:
         """Apply the leader's high watermark, limited to the durable log end of this replica."""
-        self._told = high_watermark
+        self._leader_high_watermark = high_watermark
         self._follow()
 
     def on_truncated(self) -> None:
         """Adapt to a truncated or reset log. Only after an unclean election can it end below the high watermark."""
-        self._told = 0
+        self._leader_high_watermark = 0
         self.high_watermark = max(min(self.high_watermark, self.log.end_offset), self.log.start_offset)
         self.state.producers.transactions.committed(self.high_watermark)
 
@@ -273,14 +284,14 @@ class Partition:
         if end_offset <= self.high_watermark:
             return None
         self._ensure_waitable()
-        return self._waiting.add(end_offset, deadline)
+        return self._commit_waits.add(end_offset, deadline)
 
     def durable(self, end_offset: int, deadline: float) -> asyncio.Future[None] | None:
         """Like `committed`, but for the local disk only: for acks=1."""
         if end_offset <= self._durable_offset():
             return None
         self._ensure_waitable()
-        return self._here.add(end_offset, deadline)
+        return self._local_waits.add(end_offset, deadline)
 
     # Reading
 
@@ -316,8 +327,8 @@ class Partition:
 
     def expire(self, now: float) -> None:
         """Time out waiting produce requests; their batches stay in the log and may still be committed."""
-        self._waiting.expire(now)
-        self._here.expire(now)
+        self._commit_waits.expire(now)
+        self._local_waits.expire(now)
 
     # High watermark
 
@@ -341,7 +352,7 @@ class Partition:
         if self.log.flush_due():
             self._flusher.mark(self.log)
         if self.config.flush_messages > 1:
-            self._here.reach(self.log.end_offset)
+            self._local_waits.reach(self.log.end_offset)
             self.move()
             self._flush_later()
         self._watchers.appended(header.size_bytes)
@@ -376,7 +387,7 @@ class Partition:
             self._advance(offset)
 
     def _follow(self) -> None:
-        offset = min(self._told, self._durable_offset())
+        offset = min(self._leader_high_watermark, self._durable_offset())
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.state.producers.transactions.committed(offset)
@@ -392,10 +403,10 @@ class Partition:
         assert self.in_sync is not None
         # Fetches before produce responses: consumers should get the message first.
         self._watchers.committed(new_bytes if len(self.in_sync.record.replicas) == 1 else _NO_BYTE_LIMIT)
-        self._waiting.reach(offset)
+        self._commit_waits.reach(offset)
 
     def _on_flushed(self, log: Log) -> None:
-        self._here.reach(log.flushed_offset)
+        self._local_waits.reach(log.flushed_offset)
         if self.is_leader:
             self.move()
         else:
@@ -405,6 +416,64 @@ class Partition:
         self._end_waits(log.failed or StorageFailure(f"the log of {self.topic}-{self.index} is out of service"))
 
     def _end_waits(self, error: HeadraceError) -> None:
-        self._waiting.end(error)
-        self._here.end(error)
+        self._commit_waits.end(error)
+        self._local_waits.end(error)
         self._watchers.gone()
+
+
+class PartitionState:
+    """Producers and transactions, as derived from a partition's log. Rebuilt by replay, stored in checkpoints."""
+
+    __slots__ = ("producers",)
+
+    def __init__(self) -> None:
+        self.producers = ProducerStates()
+
+    def restore(self, snapshot: bytes) -> None:
+        self.producers = ProducerStates.restore(snapshot) if snapshot else ProducerStates()
+
+    def replay(self, batch: ReplayedBatch) -> None:
+        header, marker = batch
+        if header.producer_id < 0:
+            return
+        if marker is not None:
+            self.producers.apply_marker(
+                header, header.base_offset, marker.coordinator_epoch, is_commit=marker.is_commit
+            )
+        elif not header.is_control:
+            self.producers.apply(header, header.base_offset)
+
+    def snapshot(self) -> bytes:
+        return self.producers.snapshot()
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions that have records between these offsets."""
+        return self.producers.transactions.aborted(start_offset, end_offset)
+
+    def forget_aborted(self, markers: Sequence[int]) -> None:
+        self.producers.transactions.forget(markers)
+
+    def producer_ids(self) -> frozenset[int]:
+        return self.producers.ids()
+
+    def expire(self, start_offset: int, now: float, expiration_ms: int) -> None:
+        """Forget producers that were idle for longer than this, and aborted transactions below the log start."""
+        self.producers.expire(now, expiration_ms)
+        self.producers.transactions.trim(start_offset)
+
+
+def split_batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Yield the complete batches in these bytes."""
+    view = memoryview(data)
+    position = 0
+    while position + HEADER_SIZE <= len(view):
+        header = parse_header(view, position)
+        yield view[position : position + header.size_bytes], header
+        position += header.size_bytes
+
+
+def is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
+    return header.is_transactional and any(
+        one.producer_id == header.producer_id and one.first_offset <= header.base_offset < one.last_offset
+        for one in aborted
+    )

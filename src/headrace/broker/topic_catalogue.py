@@ -18,7 +18,6 @@ from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
 from headrace.machines.controller.placement import place_replicas
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     HeadraceError,
     InvalidPartitions,
@@ -29,13 +28,12 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import COLOCATED_PREFIXES, check_topic_name
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Nodes, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, BrokerRecord, Nodes, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import LIVE_KEY
 from headrace.registry.interface import BadVersion, NoKey, Registry, Set
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.partitions import partition_key
-from headrace.registry.topics import TopicRecord, TopicRecords, decode_topic, topic_key
+from headrace.registry.topics import TopicRecord, TopicRecords, decode_topic, partition_key, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 
@@ -47,7 +45,7 @@ PARTITIONS_MAX = 100_000  # per topic, so that a typing error does not fill the 
 class Catalogue(ClusterMetadata):
     def __init__(self, registry: Registry, config: BrokerConfig, clock: Clock, entropy: Entropy) -> None:
         super().__init__(config)
-        self.mirror = RegistryMirror(registry, MIRRORED_KEYS, self.take)
+        self.mirror = RegistryMirror(registry, MIRRORED_KEYS, self.apply)
         self.on_leadership_gained: list[Callable[[Partition], None]] = []
         """Called when this broker becomes the leader of a partition."""
         self.on_leadership_lost: list[Callable[[Partition], None]] = []
@@ -120,13 +118,13 @@ class Catalogue(ClusterMetadata):
                 dead_letters_of=None if dead_letters_of is None else dead_letters_of.id,
             )
             topic = Topic(record, config)
-            topic.places = dict(enumerate(places))
+            topic.partition_records = dict(enumerate(places))
             if dry_run:
                 return topic
             if any(self.find(prefix + name) for prefix in COLOCATED_PREFIXES):
                 await self.colocated_topics.remove(name)  # left over from a deleted topic of this name
             await self._create_record(record, places, dead_letters_of)
-            await self._see(topic.id, range(partitions), name)
+            await self._read_changes(topic.id, range(partitions), name)
             try:
                 await self.settled(record.id)
             except HeadraceError:
@@ -174,7 +172,7 @@ class Catalogue(ClusterMetadata):
             if dry_run:
                 return
             await self._records.add_partitions(name, topic.id, total, places)
-            await self._see(topic.id, range(count, total), name)
+            await self._read_changes(topic.id, range(count, total), name)
             grown = [topic, *await self.colocated_topics.grow(topic)]
             for one in grown:
                 await self.settled(one.id)
@@ -216,12 +214,12 @@ class Catalogue(ClusterMetadata):
                 if other.replace(".", "_") == alike and not topic.is_colocated:
                     raise InvalidTopic(f"Topic '{name}' collides with existing topic: {other}")
 
-    async def _see(self, topic_id: UUID, indexes: range, name: str) -> None:
+    async def _read_changes(self, topic_id: UUID, indexes: range, name: str) -> None:
         """Update the mirror with a change of this broker, without waiting for the watch."""
         await self.mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 
     async def _create_record(
-        self, record: TopicRecord, places: Sequence[PartitionRecord], dead_letters_of: Topic | None
+        self, record: TopicRecord, records: Sequence[PartitionRecord], dead_letters_of: Topic | None
     ) -> None:
         """Write the record of a topic. The commit for a dead-letter topic also writes the key of its source topic, so
         that a concurrent deletion of the source conflicts, is retried, and finds the dead-letter topic."""
@@ -234,7 +232,7 @@ class Catalogue(ClusterMetadata):
                     raise UnknownTopicId(f"topic {dead_letters_of.name} was deleted or recreated")
                 source = Set(key, entry.value, entry.version)
             try:
-                await self._records.create(record, places, together_with=source)
+                await self._records.create(record, records, together_with=source)
             except (BadVersion, NoKey):
                 if source is None:
                     raise
@@ -261,7 +259,7 @@ class Catalogue(ClusterMetadata):
         load, leaders = Counter[int](), Counter[int]()
         for topic in self._by_name.values():
             # Skip co-located topics, which follow their owners: a topic counts the same with or without subscriptions.
-            for record in () if topic.is_colocated else topic.places.values():
+            for record in () if topic.is_colocated else topic.partition_records.values():
                 load.update(record.replicas)
                 leaders[record.replicas[0]] += 1
         return place_replicas(partitions, replication, self.usable_brokers(), load, leaders)

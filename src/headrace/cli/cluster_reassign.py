@@ -27,10 +27,9 @@ from headrace.client.admin.cluster_admin import (
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.machines.controller.placement import balance_replicas
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import InvalidReplicationFactor
 from headrace.model.names import owner_of
-from headrace.model.partition_record import NO_EPOCH
+from headrace.model.registry_records import NO_EPOCH, BrokerRecord
 
 # Plan reassignments: read a plan in Kafka's format, or spread partitions over brokers. Pure.
 

@@ -20,7 +20,7 @@ from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelec
 from headrace.client.queues.redrive import MAX_REDRIVES, DeadLetter, RedriveOptions, RedriveResult
 from headrace.machines.queues.filters import Filter, compile_filter
 from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 
 Command = TypeVar("Command", bound=Callable[..., Any])

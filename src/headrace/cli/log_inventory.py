@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from headrace.broker.cluster.broker_metadata_file import BrokerMetadataFile, read_broker_metadata
+from headrace.broker.cluster.membership import BrokerMetadataFile, read_broker_metadata
 from headrace.cli.data_folder import segments_in
 from headrace.cli.failure import CommandFailed
 from headrace.cli.stored_batches import UnreadableBatch, stored_batches
 from headrace.machines.controller.registry_rebuild import LogEnd, LogKey
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import TopicRecord
 from headrace.registry.counters import read_producer_id_floor
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.store.data_folder import LOG_FOLDER

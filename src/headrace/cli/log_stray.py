@@ -25,7 +25,7 @@ from headrace.cli.registry import (
 from headrace.cli.session import confirm, dry_run_option, run, yes_option
 from headrace.machines.controller.registry_rebuild import RebuildPlan
 from headrace.model.names import check_topic_name
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import TopicRecord
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.store.stray import STRAY, StrayLog, purge_strays, stray_logs

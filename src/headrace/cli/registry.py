@@ -14,13 +14,18 @@ from headrace.cli.output import output_option, print_rows, print_status
 from headrace.cli.session import run
 from headrace.machines.controller.leadership import raise_leader_epoch
 from headrace.machines.controller.registry_rebuild import PRODUCER_ID_MARGIN, LogKey, RebuildPlan, plan_rebuild
-from headrace.model.partition_record import PartitionRecord
-from headrace.registry.brokers import advance_operation, decode_number, epoch_key
+from headrace.model.registry_records import PartitionRecord
+from headrace.registry.brokers import CLUSTER_ID_KEY, advance_operation, decode_number, epoch_key
 from headrace.registry.counters import PRODUCER_IDS_KEY
-from headrace.registry.identity import CLUSTER_ID_KEY
 from headrace.registry.interface import Create, Delete, Registry
-from headrace.registry.partitions import PARTITIONS_KEY, PartitionRecords, decode_partition, parse_partition_key
-from headrace.registry.topics import TopicRecords, tombstone_key
+from headrace.registry.topics import (
+    PARTITIONS_KEY,
+    PartitionRecords,
+    TopicRecords,
+    decode_partition,
+    parse_partition_key,
+    tombstone_key,
+)
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import SystemDisk
 from headrace.server.registries import open_registry

@@ -16,7 +16,7 @@ from headrace.client.produce.producer import Header, ProducerSettings
 from headrace.client.queues.schedule import Schedule, ScheduledMessage, When, topic_of
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import HeadraceError, InvalidRequest
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -17,11 +17,12 @@ from headrace.wire.batches.batch import (
     MAGIC,
     BatchHeader,
     BatchRecord,
+    Marker,
     check_crc,
     parse_header,
+    parse_marker,
     read_records,
 )
-from headrace.wire.batches.control import Marker, parse_marker
 
 UNPACKED_BYTES_MAX = 1 << 30
 _READ_BYTES = 1 << 20

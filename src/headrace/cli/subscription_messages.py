@@ -21,7 +21,7 @@ from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, 
 from headrace.client.queues.settling import ACK, NACK, REJECT, FailedSettlement, settle
 from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.errors import InvalidRequest
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.wire.messages.queues import SettleItem, SubscriptionStatus
 
 _MESSAGE_COLUMNS = ("receipt", "attempt", "key", "value")

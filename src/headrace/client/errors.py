@@ -109,18 +109,6 @@ class NotController(RetriableError):
     code = 41
 
 
-class TopicDeletionDisabled(HeadraceError):
-    """The broker's delete.topic.enable is false."""
-
-    code = 73
-
-
-class OffsetNotAvailable(RetriableError):
-    """The leader has not yet caught up with its own high watermark."""
-
-    code = 78
-
-
 class UnknownErrorCode(HeadraceError):
     """The broker answered with a code that this client has no name for."""
 

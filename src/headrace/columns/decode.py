@@ -19,7 +19,7 @@ from headrace.columns.pure import PureRows
 from headrace.columns.schema import schema_of
 from headrace.model.errors import CorruptMessage, MessageTooLarge
 from headrace.wire.batches.batch import HEADER_SIZE, MAGIC, BatchHeader, check_crc, parse_header
-from headrace.wire.messages.fetch import AbortedTransaction
+from headrace.wire.messages.fetch import FetchAbortedTransaction
 
 ROWS_MAX: Final = 1 << 16
 BYTES_MAX: Final = 8 << 20
@@ -69,7 +69,7 @@ class ColumnReader:
     def data_bytes(self) -> int:
         return self._rows.data_bytes
 
-    def add(self, batches: memoryview, aborted: Sequence[AbortedTransaction] | None = None) -> None:
+    def add(self, batches: memoryview, aborted: Sequence[FetchAbortedTransaction] | None = None) -> None:
         """The records of one answer; its last batch may be cut off. `next_offset` is then the one to fetch next."""
         size, next_offset = (self._native and self._native.whole(batches)) or _whole_batches(batches)
         if size == 0 and len(batches) > 0:
@@ -131,7 +131,7 @@ class _FetchedBatches:
 
     __slots__ = ("_aborted_transactions", "_aborting_producers", "at", "batches")
 
-    def __init__(self, batches: memoryview, to_abort: deque[AbortedTransaction]) -> None:
+    def __init__(self, batches: memoryview, to_abort: deque[FetchAbortedTransaction]) -> None:
         self.batches = batches
         self.at = 0
         self._aborted_transactions = to_abort

@@ -11,7 +11,7 @@ from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.columns.link import sync_cluster
 from headrace.model.ids import ZERO_ID, id_to_text
-from headrace.model.patterns import compiled
+from headrace.model.names import compiled
 from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 

@@ -1,7 +1,8 @@
 """The HTTP listener: accept connections within limits, and close idle and stalled ones.
 
 Everything runs on one event loop, so the counters are plain numbers. `requests` counts responses by the first digit of
-their status, `refused` those without a call of the application, `failures` those to requests that failed by a bug.
+their status, `refused` those sent without calling the application, and `failures` those to requests that failed because
+of a bug.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from headrace.runtime.request_ids import request_id
 if TYPE_CHECKING:
     import ssl
 
-    from headrace.http.exchange import HttpConnection
-    from headrace.http.head import ResponseHeads
+    from headrace.http.connection import HttpConnection
     from headrace.http.message import Application, Request
+    from headrace.http.response_heads import ResponseHeads
     from headrace.runtime.inline_start import InlineCoroutine
 
 log = logging.getLogger(__name__)
@@ -96,10 +97,10 @@ class HttpListener:
         self._emptied: asyncio.Future[None] | None = None  # set while the listener drains
 
     async def listen(self, host: str, port: int, tls: TlsFiles | None = None) -> tuple[str, int]:
-        reconcile: Callable[[], asyncio.Protocol] = self._new_connection
+        new_protocol: Callable[[], asyncio.Protocol] = self._new_connection
         if tls is not None:
-            reconcile = partial(self._meet_with_tls, tls.context())
-        self._server = await self.loop.create_server(reconcile, host, port, backlog=_BACKLOG)
+            new_protocol = partial(self._new_tls_connection, tls.context())
+        self._server = await self.loop.create_server(new_protocol, host, port, backlog=_BACKLOG)
         self._sweep_later()
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
@@ -131,22 +132,22 @@ class HttpListener:
             connection.sweep(now)
 
     def _sweep_later(self) -> None:
-        self._sweeping = self.loop.call_later(self.limits.sweep_seconds, self._sweep_and_go_on)
+        self._sweeping = self.loop.call_later(self.limits.sweep_seconds, self._sweep_periodically)
 
-    def _sweep_and_go_on(self) -> None:
+    def _sweep_periodically(self) -> None:
         self._sweep_later()
         self.sweep()
 
     def _new_connection(self) -> HttpConnection:
         # Imported with the first connection, since the HTTP parser would slow down startup.
-        from headrace.http.exchange import HttpConnection
-        from headrace.http.head import ResponseHeads
+        from headrace.http.connection import HttpConnection
+        from headrace.http.response_heads import ResponseHeads
 
         if not self.accepted:
             self.heads = ResponseHeads(self.clock.now_ms())
         return HttpConnection(self)
 
-    def _meet_with_tls(self, context: ssl.SSLContext) -> asyncio.Protocol:
+    def _new_tls_connection(self, context: ssl.SSLContext) -> asyncio.Protocol:
         from headrace.http.tls import TlsHandshake
 
         return TlsHandshake(self._new_connection(), context, self.limits.head_seconds)
@@ -191,13 +192,13 @@ class HttpListener:
         self._last_id += 1
         return f"{self._ids}{self._last_id:x}"
 
-    def record_response(self, request: Request, status: int, began: float) -> float:
+    def record_response(self, request: Request, status: int, started_at: float) -> float:
         """Count a response that is about to be sent; return the current time."""
         now = self.clock.monotonic()
         self.requests[status // 100] += 1
-        self.durations.observe(now - began)
+        self.durations.observe(now - started_at)
         if self._logs_requests:
-            self._log(request, status, now - began)
+            self._log(request, status, now - started_at)
         return now
 
     def _log(self, request: Request, status: int, seconds: float) -> None:

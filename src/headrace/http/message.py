@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-# Parse a request target into its path, not decoded, and its decoded query. The last value of a repeated name
-# applies.
+# Request targets: the path is not decoded, the query is. The last value of a repeated name applies.
 
 
 def authority_of(target: str) -> str | None:
@@ -114,8 +113,8 @@ HttpHandler = Callable[[Request], Awaitable[HttpResponse]]
 
 
 class Application(Protocol):
-    """The application of a listener. `admit` and `partition_response` may raise `Problem`; any other exception is a bug
-    and results in a 500 response."""
+    """The application of a listener. `admit` and `handle` may raise `Problem`, which is the response; any other
+    exception is a bug and results in a 500 response."""
 
     def body_limit(self, method: str, path: str) -> int:
         """Return the maximum size of the body in bytes. Called after the head and before the body is read."""
@@ -126,7 +125,7 @@ class Application(Protocol):
         is complete later, because the permission may have been revoked meanwhile."""
         ...
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, HttpResponse]:
+    def handle(self, request: Request) -> Coroutine[Any, Any, HttpResponse]:
         """Handle a request after `admit` has returned and the body is complete. Runs outside a task up to its first
         await. If the client disconnects, GET and HEAD are cancelled; other requests run to completion."""
         ...

@@ -1,6 +1,4 @@
-"""The table of routes: what is not in it is not served, and every entry says who may use it.
-
-Only routes in the table are served, and each declares its access rule.
+"""The table of routes. Only routes in the table are served, and each declares its access rule.
 
 Parts of a pattern in braces match one path segment and become `Request.params`. Segments are decoded after the path
 has been split, so that `%2F` is part of a name.
@@ -16,8 +14,7 @@ from urllib.parse import unquote
 import msgspec
 
 from headrace.http.message import HttpHandler, Request, Response
-from headrace.http.problem import Problem
-from headrace.http.refusals import ALL_METHODS
+from headrace.http.problems import ALL_METHODS, Problem
 
 _EMPTY = "/"
 """A placeholder for an empty segment, which no parameter matches."""
@@ -67,11 +64,11 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """The API description of a route. `body` and the values of `partition_responses` are types that msgspec supports,
+    """The API description of a route. `body` and the values of `responses` are types that msgspec supports,
     `bytes` for raw content, or None for no body. `problems` are the statuses of its error responses."""
 
     summary: str
-    answers: Mapping[int, Any]
+    responses: Mapping[int, Any]
     body: Any = None
     parameters: Sequence[Parameter] = ()
     problems: Sequence[int] = ()
@@ -83,7 +80,7 @@ class Route(msgspec.Struct, frozen=True):
     handle: HttpHandler
     access: Access
     operation: Operation
-    side: ForwarderRole = ForwarderRole.BOTH
+    role: ForwarderRole = ForwarderRole.BOTH
     body_bytes_max: int | None = None
 
 
@@ -144,7 +141,7 @@ def _not_found(path: str) -> Problem:
     return Problem(404, "not_found", f"the path {path[:200]} does not exist", "GET /openapi.json lists all paths")
 
 
-# OPTIONS: list the methods of a path, derived from the application's 405 response.
+# OPTIONS: the methods of a path, derived from the 405 response of the application
 
 
 def options_response(request: Request, response: Response) -> Response:

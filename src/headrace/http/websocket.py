@@ -29,7 +29,7 @@ from headrace.http.message import Header, Request, WebSocket
 from headrace.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from headrace.http.exchange import HttpConnection
+    from headrace.http.connection import HttpConnection
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class WebSocketConnection:
     async def close(self, code: int = _NORMAL, reason: str = "") -> None:
         self._send_close(code, reason)
 
-    # For the exchange
+    # For the connection
 
     def receive_data(self, data: bytes) -> None:
         self._last_received_at = self._clock.monotonic()

@@ -29,6 +29,7 @@ from headrace.model.configs import (
     alter,
     at_least,
     attribute_name,
+    between,
     boolean,
     double,
     each_of,
@@ -43,25 +44,35 @@ from headrace.model.configs import (
 )
 from headrace.model.errors import InvalidConfig, InvalidRequest
 from headrace.model.kafka_only_configs import WITHOUT_EFFECT, replacement_of
-from headrace.model.share_group_configs import ShareGroupDefaults
 from headrace.model.topic_configs import TOPIC_SETTINGS, Layers, TopicConfig, describe_setting
 
 INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
 DOUBLE_MAX = 1.7976931348623157e308
+HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(ShareGroupDefaults):
+class BrokerConfig:
     """The effective configuration of a broker as typed values. Names are Kafka's, with underscores for dots."""
 
     auto_create_topics_enable: bool = boolean(
         True,
         "Create a topic automatically when a client requests metadata for a topic that does not exist.",
     )
+    auto_leader_rebalance_enable: bool = boolean(
+        True,
+        "Elect the preferred leader (the first replica) of a partition again when it is back in sync.",
+    )
     connections_max_idle_ms: int = long(
         600_000,
-        "Close a connection after it has been idle for this many milliseconds.",
+        "Close a connection after it has been idle for this many milliseconds; -1 for never.",
         check=at_least(-1),
+    )
+    default_replication_factor: int = integer(
+        3,
+        "The replication factor of a topic that is created without one, limited by the number of brokers.",
+        check=at_least(1),
     )
     delete_topic_enable: bool = boolean(
         True,
@@ -71,6 +82,11 @@ class BrokerConfig(ShareGroupDefaults):
         57_671_680,
         "The maximum number of bytes in a fetch response.",
         check=at_least(1024),
+    )
+    follower_replication_throttled_rate: int = long(
+        LONG_MAX,
+        "The maximum number of bytes per second that this broker fetches for replicas that are out of sync.",
+        check=at_least(1),
     )
     group_consumer_assignors: tuple[str, ...] = string_list(
         ("uniform", "range"),
@@ -141,6 +157,43 @@ class BrokerConfig(ShareGroupDefaults):
         "The minimum session timeout of the members of classic groups.",
         check=at_least(1),
     )
+    group_share_delivery_count_limit: int = integer(
+        5,
+        "The maximum number of delivery attempts. A message that fails the last one becomes a dead letter.",
+        check=between(1, 1000),
+    )
+    group_share_heartbeat_interval_ms: int = integer(
+        5000,
+        "The heartbeat interval of the members of share groups.",
+        check=at_least(100),
+    )
+    group_share_partition_max_record_locks: int = integer(
+        0,
+        "The maximum number of messages of a partition that are leased at the same time. 0: no limit. Kafka's default "
+        "is 2000.",
+        check=at_least(0),
+    )
+    group_share_record_lock_duration_ms: int = integer(
+        30_000,
+        "The visibility timeout: a lease that is not extended expires after this many milliseconds.",
+        check=between(100, 12 * HOUR_MS),
+    )
+    group_share_session_timeout_ms: int = integer(
+        45_000,
+        "Remove a member of a share group that has sent no heartbeat for this many milliseconds, and release its "
+        "leases.",
+        check=at_least(100),
+    )
+    leader_imbalance_check_interval_seconds: int = long(
+        30,
+        "How often the controller checks whether to elect preferred leaders.",
+        check=at_least(1),
+    )
+    leader_replication_throttled_rate: int = long(
+        LONG_MAX,
+        "The maximum number of bytes per second that this broker sends to replicas that are out of sync, in total.",
+        check=at_least(1),
+    )
     log_cleaner_backoff_ms: int = long(
         15_000,
         "How long the log cleaner sleeps when no log needs compaction.",
@@ -206,6 +259,11 @@ class BrokerConfig(ShareGroupDefaults):
         "partition count determines which coordinator a group belongs to.",
         check=at_least(1),
     )
+    offsets_topic_replication_factor: int = integer(
+        3,
+        "The replication factor of __consumer_offsets, limited by the number of brokers when it is created.",
+        check=at_least(1),
+    )
     offsets_topic_segment_bytes: int = integer(
         104_857_600,
         "The segment size of __consumer_offsets.",
@@ -220,6 +278,27 @@ class BrokerConfig(ShareGroupDefaults):
         134_217_728,
         "The maximum total size of the requests in flight. When it is reached, the broker stops reading from its "
         "sockets until requests have completed.",
+        check=at_least(1),
+    )
+    replica_fetch_max_bytes: int = integer(
+        1_048_576,
+        "The maximum number of bytes per partition in a follower fetch.",
+        check=at_least(0),
+    )
+    replica_fetch_response_max_bytes: int = integer(
+        10_485_760,
+        "The maximum number of bytes in a follower fetch.",
+        check=at_least(0),
+    )
+    replica_fetch_wait_max_ms: int = integer(
+        500,
+        "The maximum time that a follower fetch waits at the leader for new records.",
+        check=at_least(1),
+    )
+    replica_lag_time_max_ms: int = long(
+        10_000,
+        "Remove a follower from the in-sync replicas when it has not caught up with the leader for this many "
+        "milliseconds.",
         check=at_least(1),
     )
     socket_request_max_bytes: int = integer(
@@ -241,6 +320,11 @@ class BrokerConfig(ShareGroupDefaults):
         8,
         "The number of partitions of __transaction_state. It has no effect after that topic has been created: the "
         "partition count determines which coordinator a transactional id belongs to.",
+        check=at_least(1),
+    )
+    transaction_state_log_replication_factor: int = integer(
+        3,
+        "The replication factor of __transaction_state, limited by the number of brokers when it is created.",
         check=at_least(1),
     )
     transaction_state_log_segment_bytes: int = integer(

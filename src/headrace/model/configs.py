@@ -1,8 +1,8 @@
 """Declare, parse, check, change and describe configuration values.
 
-A config class is a frozen dataclass whose fields are declared with `boolean`, `text`, `integer`, `long`, `double`
-and `words`. One declaration defines the typed attribute (`segment_bytes`), Kafka's name (`segment.bytes`),
-the default, the check and the documentation. `settings_of` lists the declared settings.
+A config class is a frozen dataclass whose fields are declared with `boolean`, `text`, `secret`, `integer`, `long`,
+`double` and `string_list`. One declaration defines the typed attribute (`segment_bytes`), Kafka's name
+(`segment.bytes`), the default, the check and the documentation. `settings_of` lists the declared settings.
 
 Values are received and stored as text, because the wire protocol carries text and DescribeConfigs must return it
 unchanged. They are parsed once, when a config object is built.

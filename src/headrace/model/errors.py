@@ -9,142 +9,303 @@ Bugs in Headrace are assertions, not errors of this hierarchy.
 
 from __future__ import annotations
 
-from headrace.model.cluster_errors import (
-    ElectionNotNeeded,
-    EligibleLeadersNotAvailable,
-    LeaderNotAvailable,
-    NoReassignmentInProgress,
-    OffsetNotAvailable,
-    PreferredLeaderNotAvailable,
-    StaleBrokerEpoch,
-)
-from headrace.model.coordinator_errors import (
-    ConcurrentTransactions,
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
-    FencedInstanceId,
-    FencedMemberEpoch,
-    GroupIdNotFound,
-    GroupMaxSizeReached,
-    GroupNotEmpty,
-    GroupSubscribedToTopic,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    InvalidGroupId,
-    InvalidProducerIdMapping,
-    InvalidRegularExpression,
-    InvalidSessionTimeout,
-    InvalidTransactionState,
-    InvalidTransactionTimeout,
-    MemberIdRequired,
-    NotCoordinator,
-    OffsetMetadataTooLarge,
-    OperationNotAttempted,
-    ProducerFenced,
-    RebalanceInProgress,
-    StaleMemberEpoch,
-    TransactionAbortable,
-    TransactionalIdAuthorizationFailed,
-    TransactionalIdNotFound,
-    TransactionCoordinatorFenced,
-    UnknownMemberId,
-    UnreleasedInstanceId,
-    UnstableOffsetCommit,
-    UnsupportedAssignor,
-)
-from headrace.model.refusal import HeadraceError, InvalidRecords, RetriableError
-from headrace.model.share_errors import (
-    InvalidRecordState,
-    InvalidShareSessionEpoch,
-    ShareSessionLimitReached,
-    ShareSessionNotFound,
-)
+from collections.abc import Sequence
+from typing import ClassVar
 
-__all__ = [
-    "ConcurrentTransactions",
-    "CoordinatorLoading",
-    "CoordinatorNotAvailable",
-    "CorruptMessage",
-    "DiskNearlyFull",
-    "DuplicateSequence",
-    "ElectionNotNeeded",
-    "EligibleLeadersNotAvailable",
-    "FencedInstanceId",
-    "FencedLeaderEpoch",
-    "FencedMemberEpoch",
-    "FetchSessionIdNotFound",
-    "FetchSessionTopicIdMismatch",
-    "GroupIdNotFound",
-    "GroupMaxSizeReached",
-    "GroupNotEmpty",
-    "GroupSubscribedToTopic",
-    "HeadraceError",
-    "IllegalGeneration",
-    "InconsistentGroupProtocol",
-    "InconsistentTopicId",
-    "InvalidConfig",
-    "InvalidFetchSessionEpoch",
-    "InvalidGroupId",
-    "InvalidPartitions",
-    "InvalidProducerEpoch",
-    "InvalidProducerIdMapping",
-    "InvalidRecord",
-    "InvalidRecordState",
-    "InvalidRecords",
-    "InvalidRegularExpression",
-    "InvalidReplicaAssignment",
-    "InvalidReplicationFactor",
-    "InvalidRequest",
-    "InvalidRequiredAcks",
-    "InvalidSessionTimeout",
-    "InvalidShareSessionEpoch",
-    "InvalidTimestamp",
-    "InvalidTopic",
-    "InvalidTransactionState",
-    "InvalidTransactionTimeout",
-    "InvalidUpdateVersion",
-    "LeaderNotAvailable",
-    "MalformedFrame",
-    "MemberIdRequired",
-    "MessageTooLarge",
-    "NoReassignmentInProgress",
-    "NotCoordinator",
-    "NotEnoughReplicas",
-    "NotLeader",
-    "OffsetMetadataTooLarge",
-    "OffsetNotAvailable",
-    "OffsetOutOfRange",
-    "OperationNotAttempted",
-    "OutOfOrderSequence",
-    "PolicyViolation",
-    "PreferredLeaderNotAvailable",
-    "ProducerFenced",
-    "RebalanceInProgress",
-    "RequestTimedOut",
-    "RetriableError",
-    "ShareSessionLimitReached",
-    "ShareSessionNotFound",
-    "StaleBrokerEpoch",
-    "StaleMemberEpoch",
-    "StorageFailure",
-    "ThrottlingQuotaExceeded",
-    "TopicAlreadyExists",
-    "TopicDeletionDisabled",
-    "TransactionAbortable",
-    "TransactionCoordinatorFenced",
-    "TransactionalIdAuthorizationFailed",
-    "TransactionalIdNotFound",
-    "UnknownLeaderEpoch",
-    "UnknownMemberId",
-    "UnknownProducerId",
-    "UnknownTopicId",
-    "UnknownTopicOrPartition",
-    "UnreleasedInstanceId",
-    "UnstableOffsetCommit",
-    "UnsupportedAssignor",
-    "UnsupportedCompressionType",
-    "UnsupportedVersion",
-]
+
+class HeadraceError(Exception):
+    """Unknown server error."""
+
+    code: ClassVar[int] = -1
+    retriable: ClassVar[bool] = False
+
+    @property
+    def message(self) -> str:
+        return str(self) or (type(self).__doc__ or "").strip()
+
+
+class RetriableError(HeadraceError):
+    """The request failed, but the same request may succeed later."""
+
+    retriable: ClassVar[bool] = True
+
+
+class InvalidRecords(HeadraceError):
+    """The broker rejected a batch because of some of its records, which the error lists by their index."""
+
+    def __init__(self, message: str = "", records: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.records = records
+
+
+# Cluster operations: elections, reassignments, stale brokers
+
+
+class LeaderNotAvailable(RetriableError):
+    """The partition has no leader; an election is in progress, or no eligible replica is available. Retry."""
+
+    code = 5
+
+
+class StaleBrokerEpoch(HeadraceError):
+    """The broker was restarted after it sent this request."""
+
+    code = 77
+
+
+class OffsetNotAvailable(RetriableError):
+    """The new leader has not determined the high watermark yet. Retry."""
+
+    code = 78
+
+
+class PreferredLeaderNotAvailable(RetriableError):
+    """The preferred replica of the partition is not available, is shutting down, or is not in sync."""
+
+    code = 80
+
+
+class EligibleLeadersNotAvailable(RetriableError):
+    """No eligible replica of the partition is available."""
+
+    code = 83
+
+
+class ElectionNotNeeded(HeadraceError):
+    """The partition has a leader, or can elect one without loss of data."""
+
+    code = 84
+
+
+class NoReassignmentInProgress(HeadraceError):
+    """The partition has no reassignment in progress."""
+
+    code = 85
+
+
+# Group and transaction coordinators
+
+
+class OffsetMetadataTooLarge(HeadraceError):
+    """The metadata string of the committed offset is longer than offset.metadata.max.bytes."""
+
+    code = 12
+
+
+class CoordinatorLoading(RetriableError):
+    """The coordinator is still loading its state. Retry."""
+
+    code = 14
+
+
+class CoordinatorNotAvailable(RetriableError):
+    """The coordinator is not available. Retry."""
+
+    code = 15
+
+
+class NotCoordinator(RetriableError):
+    """This broker is not the coordinator; find the coordinator again."""
+
+    code = 16
+
+
+class IllegalGeneration(HeadraceError):
+    """The generation is not the current one of the group; rejoin the group."""
+
+    code = 22
+
+
+class InconsistentGroupProtocol(HeadraceError):
+    """The member's protocols are not compatible with those of the group."""
+
+    code = 23
+
+
+class InvalidGroupId(HeadraceError):
+    """The group id is invalid."""
+
+    code = 24
+
+
+class UnknownMemberId(HeadraceError):
+    """The group has no member with this id; rejoin the group."""
+
+    code = 25
+
+
+class InvalidSessionTimeout(HeadraceError):
+    """The session timeout is outside the limits that the broker is configured with."""
+
+    code = 26
+
+
+class RebalanceInProgress(HeadraceError):
+    """The group is rebalancing; rejoin the group."""
+
+    code = 27
+
+
+class InvalidTransactionState(HeadraceError):
+    """The operation is not valid in the current state of the transaction."""
+
+    code = 48
+
+
+class InvalidProducerIdMapping(HeadraceError):
+    """The producer id is not the current one of this transactional id."""
+
+    code = 49
+
+
+class InvalidTransactionTimeout(HeadraceError):
+    """The transaction timeout is not between 1 ms and transaction.max.timeout.ms."""
+
+    code = 50
+
+
+class ConcurrentTransactions(RetriableError):
+    """The previous transaction of this producer has not completed yet. Retry."""
+
+    code = 51
+
+
+class TransactionCoordinatorFenced(HeadraceError):
+    """A coordinator with a newer epoch has taken over this transaction."""
+
+    code = 52
+
+
+class TransactionalIdAuthorizationFailed(HeadraceError):
+    """The producer has no transactional id, or is not allowed to use it."""
+
+    code = 53
+
+
+class OperationNotAttempted(HeadraceError):
+    """The operation was not attempted because another part of the same request failed."""
+
+    code = 55
+
+
+class GroupNotEmpty(HeadraceError):
+    """The group has active members."""
+
+    code = 68
+
+
+class GroupIdNotFound(HeadraceError):
+    """The group does not exist."""
+
+    code = 69
+
+
+class MemberIdRequired(HeadraceError):
+    """Join again with the member id in this response."""
+
+    code = 79
+
+
+class GroupMaxSizeReached(HeadraceError):
+    """The group has reached its maximum number of members."""
+
+    code = 81
+
+
+class FencedInstanceId(HeadraceError):
+    """Another member with the same group.instance.id has replaced this one."""
+
+    code = 82
+
+
+class GroupSubscribedToTopic(HeadraceError):
+    """A member of the group is subscribed to this topic."""
+
+    code = 86
+
+
+class UnstableOffsetCommit(RetriableError):
+    """A transaction with offsets for this partition is still open. Retry."""
+
+    code = 88
+
+
+class ProducerFenced(HeadraceError):
+    """A newer producer with the same transactional id has fenced this one."""
+
+    code = 90
+
+
+class TransactionalIdNotFound(HeadraceError):
+    """The transactional id does not exist."""
+
+    code = 105
+
+
+class FencedMemberEpoch(HeadraceError):
+    """The coordinator has fenced this member epoch; rejoin the group."""
+
+    code = 110
+
+
+class UnreleasedInstanceId(HeadraceError):
+    """Another member is using this group.instance.id."""
+
+    code = 111
+
+
+class UnsupportedAssignor(HeadraceError):
+    """The coordinator does not support this assignor."""
+
+    code = 112
+
+
+class StaleMemberEpoch(HeadraceError):
+    """The member epoch is stale; retry with the epoch of the last heartbeat response."""
+
+    code = 113
+
+
+class TransactionAbortable(HeadraceError):
+    """The transaction cannot be committed; abort it."""
+
+    code = 120
+
+
+class InvalidRegularExpression(HeadraceError):
+    """The regular expression is invalid."""
+
+    code = 128
+
+
+# Leases and share sessions
+
+
+class InvalidRecordState(HeadraceError):
+    """The lease has expired or belongs to another member, or the message was already settled."""
+
+    code = 121
+
+
+class ShareSessionNotFound(RetriableError):
+    """The share session does not exist; open a new one with epoch 0."""
+
+    code = 122
+
+
+class InvalidShareSessionEpoch(RetriableError):
+    """The share session epoch is not the expected one; open a new session with epoch 0."""
+
+    code = 123
+
+
+class ShareSessionLimitReached(RetriableError):
+    """The broker has reached its maximum number of share sessions. Retry later."""
+
+    code = 133
+
+
+# Records, topics, requests
 
 
 class OffsetOutOfRange(HeadraceError):
@@ -367,3 +528,24 @@ class MalformedFrame(HeadraceError):
     """The bytes are not a valid request of this protocol; the broker closes the connection."""
 
     code = 42
+
+
+# Authentication and authorization, which the Kafka listener does not support
+
+
+class IllegalSaslState(HeadraceError):
+    """This listener does not authenticate clients; connect without SASL."""
+
+    code = 34
+
+
+class SecurityDisabled(HeadraceError):
+    """Authentication and authorization are disabled on this listener; every client has full access."""
+
+    code = 54
+
+
+class ResourceNotFound(HeadraceError):
+    """The resource does not exist."""
+
+    code = 91

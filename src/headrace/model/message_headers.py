@@ -194,7 +194,7 @@ def dead_letter_origin(headers: Headers) -> DeadLetterOrigin | None:
 
 def with_dead_letter_headers(headers: Headers, death: DeadLetterOrigin) -> list[tuple[str, bytes | None]]:
     """Return the headers of the dead letter of a message with the given headers."""
-    told = {
+    dead_letter_headers = {
         DEAD_REASON: death.reason,
         DEAD_ATTEMPTS: str(death.attempts),
         DEAD_SUBSCRIPTION: death.subscription,
@@ -204,8 +204,8 @@ def with_dead_letter_headers(headers: Headers, death: DeadLetterOrigin) -> list[
         DEAD_AT: str(death.at_ms),
     }
     if death.topic_id is not None:
-        told[DEAD_TOPIC_ID] = str(death.topic_id)
-    return with_headers(without(headers, [DEAD_TOPIC_ID]), told)
+        dead_letter_headers[DEAD_TOPIC_ID] = str(death.topic_id)
+    return with_headers(without(headers, [DEAD_TOPIC_ID]), dead_letter_headers)
 
 
 def with_headers(headers: Headers, values: Mapping[str, str]) -> list[tuple[str, bytes | None]]:

@@ -1,14 +1,19 @@
-"""Validate the names of topics and groups, and derive the names of co-located topics.
+"""Names of topics and groups: validation, derived names, and regular expressions that match them.
 
-The rules are Kafka's, so that both systems accept the same names. Names are not used in the file system: folders are
-named by topic id.
+- The rules are Kafka's, so that both systems accept the same names. Names are not used in the file system: folders are
+  named by topic id.
+- Regular expressions of clients are compiled by RE2, as in Kafka. Python's `re` backtracks: a pattern of thirty
+  characters can take years. RE2 runs in time linear in the length of the text, and rejects lookaround and
+  backreferences, which it does not support.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from typing import Any
 
-from headrace.model.errors import InvalidGroupId, InvalidTopic
+from headrace.model.errors import InvalidGroupId, InvalidRegularExpression, InvalidTopic
 
 TOPIC_NAME_LENGTH_MAX = 249
 CONSUMER_OFFSETS = "__consumer_offsets"
@@ -74,3 +79,27 @@ def delayed_topic(topic: str) -> str:
 def dead_letter_topic(topic: str) -> str:
     """Return the topic to which messages go that exhausted their delivery attempts."""
     return topic + DEAD_LETTER_SUFFIX
+
+
+PATTERN_LENGTH_MAX = 1024
+_MEMORY_BYTES_MAX = 1 << 20
+
+
+@lru_cache(maxsize=1024)
+def compiled(pattern: str) -> Any:
+    """Return an object with `fullmatch(text)`, or raise `InvalidRegularExpression`."""
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise InvalidRegularExpression(
+            f"the pattern has {len(pattern)} characters; the maximum is {PATTERN_LENGTH_MAX}"
+        )
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MEMORY_BYTES_MAX
+    try:
+        return re2.compile(pattern, options=options)
+    except re2.error as error:
+        (reason,) = error.args
+        why = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+        raise InvalidRegularExpression(f"`{pattern}` is not a valid RE2 regular expression: {why}") from error

@@ -13,8 +13,7 @@ from headrace.client.cluster import Cluster
 from headrace.columns.scan import sync_cluster, topics_matching
 from headrace.model.errors import HeadraceError, InvalidTopic
 from headrace.model.ids import id_to_text
-from headrace.model.names import check_topic_name
-from headrace.model.patterns import compiled
+from headrace.model.names import check_topic_name, compiled
 
 
 def is_name(text: str) -> bool:

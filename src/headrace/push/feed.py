@@ -19,7 +19,7 @@ from headrace.client.queues.gathered_acks import AckBatcher
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, read_leased
 from headrace.client.queues.settling import ACK, EXTEND, GAP, NACK, RELEASE, FailedSettlement, settle
 from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.runtime.supervise import Supervisor
 from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, LeaseTopic, SettleItem
 

@@ -1,21 +1,36 @@
-"""The brokers that are up, which of them decides, and which are to hold nothing: `/live`, `/controller`, `/drained`."""
+"""The cluster in the registry: its id, its live brokers, its controller, and the brokers that are drained.
+
+/cluster/id                 the id of the cluster
+/live/<node id>             a live broker, ephemeral
+/brokers/<node id>/epoch    the number of starts of a broker
+/controller                 the controller, ephemeral
+/controller-epoch           the number of elections of a controller
+/drained/<node id>          a broker that is to hold no replicas
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from headrace.model.ids import id_to_text
+from headrace.model.registry_records import BrokerRecord, ControllerRecord
+from headrace.registry.interface import (
+    Create,
+    Delete,
+    KeyExists,
+    NoKey,
+    Registry,
+    RegistryDamaged,
+    RegistryEntry,
+    Set,
+    decode_json,
+)
+from headrace.runtime.entropy import Entropy
 
-import msgspec
-
-from headrace.model.broker_record import BrokerRecord, ControllerRecord
-from headrace.registry.interface import Create, Delete, KeyExists, NoKey, Registry, RegistryDamaged, RegistryEntry, Set
-
+CLUSTER_ID_KEY = "/cluster/id"
 BROKERS_KEY = "/brokers"
 LIVE_KEY = "/live"
 DRAINED_KEY = "/drained"
 CONTROLLER_KEY = "/controller"
 CONTROLLER_EPOCH_KEY = "/controller-epoch"
-
-T = TypeVar("T")
 
 
 def live_key(node_id: int) -> str:
@@ -27,20 +42,19 @@ def drained_key(node_id: int) -> str:
 
 
 def epoch_key(node_id: int) -> str:
-    """Counts the starts of a broker."""
     return f"{BROKERS_KEY}/{node_id}/epoch"
 
 
 def decode_broker(entry: RegistryEntry) -> BrokerRecord:
-    return _decode_json(entry, BrokerRecord)
+    return decode_json(entry, BrokerRecord)
 
 
 def decode_controller(entry: RegistryEntry) -> ControllerRecord:
-    return _decode_json(entry, ControllerRecord)
+    return decode_json(entry, ControllerRecord)
 
 
 def decode_number(entry: RegistryEntry | None) -> int:
-    """A counter; one that is not there yet stands at 0."""
+    """Return the value of a counter; 0 if the key does not exist yet."""
     if entry is None:
         return 0
     if not entry.value.isdigit():
@@ -49,13 +63,25 @@ def decode_number(entry: RegistryEntry | None) -> int:
 
 
 def advance_operation(key: str, entry: RegistryEntry | None, number: int) -> Create | Set:
-    """What moves a counter from where it was read to `number`."""
+    """Return the operation that sets a counter, which was read as `entry`, to `number`."""
     value = str(number).encode()
     return Create(key, value) if entry is None else Set(key, value, entry.version)
 
 
+async def cluster_id(registry: Registry, entropy: Entropy) -> str:
+    """Return the id of the cluster; the first broker creates it."""
+    while True:
+        entry = await registry.get(CLUSTER_ID_KEY)
+        if entry is not None:
+            return entry.value.decode()
+        try:
+            await registry.commit([Create(CLUSTER_ID_KEY, id_to_text(entropy.uuid()).encode())])
+        except KeyExists:
+            continue
+
+
 async def drain(registry: Registry, node_id: int, *, is_drained: bool) -> None:
-    """An operator wants this broker to hold nothing, or to be used again."""
+    """Mark a broker as drained, or remove the mark. It does nothing if the broker already is in that state."""
     key = drained_key(node_id)
     try:
         if is_drained:
@@ -65,11 +91,4 @@ async def drain(registry: Registry, node_id: int, *, is_drained: bool) -> None:
         if entry is not None:
             await registry.commit([Delete(key, entry.version)])
     except (KeyExists, NoKey):
-        return  # it is so already
-
-
-def _decode_json(entry: RegistryEntry, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(entry.value, type=kind)
-    except msgspec.MsgspecError as error:
-        raise RegistryDamaged(f"The registry's key {entry.key} cannot be read: {error}") from error
+        return

@@ -1,6 +1,16 @@
-"""Numbers that only grow: epochs, and blocks of producer ids. A number is never handed out twice.
+"""Counters in the registry, and the producer ids that are allocated from one of them.
 
-A number that was handed out is never handed out again.
+    /producer-ids            in the registry: every allocated producer id is lower
+    <data>/producer-ids      in the data folder: every producer id that this folder has seen is lower (the floor)
+
+- A number is never allocated twice. Otherwise two producers would be taken for one, and records dropped as duplicates.
+- Producer ids are allocated in blocks, so that a thousand producers cost one commit. The rest of a block is lost when
+  the broker stops.
+- The floor detects a registry that was rolled back to an older copy: only then is the registry's counter lower. The
+  floor covers a block before any of its ids is used, and never decreases.
+- The floor does not help if another broker starts first on the older copy. Therefore the first block of each start of a
+  broker leaves a gap before it, whose size depends on the start (`gap_of_start`): blocks that were allocated before and
+  after the rollback do not overlap.
 """
 
 from __future__ import annotations
@@ -9,46 +19,32 @@ import asyncio
 import zlib
 
 from headrace.model.errors import StorageFailure
-from headrace.registry.interface import BadVersion, Create, KeyExists, NoKey, Registry, RegistryDamaged, Set
+from headrace.registry.brokers import advance_operation, decode_number
+from headrace.registry.interface import BadVersion, KeyExists, NoKey, Registry
 from headrace.runtime.disk import Disk
+
+PRODUCER_IDS_KEY = "/producer-ids"
+BLOCK_SIZE = 1000
+_FLOOR_FILE_NAME = "producer-ids"
 
 
 async def advance_counter(registry: Registry, key: str, step: int = 1, at_least: int = 0) -> int:
-    """Add `step` to the counter and return what it was before; a counter begins at 0. One that is lower than
-    `at_least` counts from there.
+    """Add `step` to the counter and return its value before, or `at_least` if that is higher. A counter begins at 0.
 
-    The growth is durable before the number is used. A crash in between leaves a gap, never a repetition.
+    The new value is durable before this returns. A crash in between leaves a gap, never a repetition.
     """
     while True:
         entry = await registry.get(key)
-        before = max(at_least, 0 if entry is None else _decode(key, entry.value))
-        value = str(before + step).encode()
+        before = max(at_least, decode_number(entry))
         try:
-            await registry.commit([Set(key, value, entry.version) if entry else Create(key, value)])
+            await registry.commit([advance_operation(key, entry, before + step)])
         except (BadVersion, KeyExists, NoKey):
             continue
         return before
 
 
-def _decode(key: str, value: bytes) -> int:
-    if not value.isdigit():
-        raise RegistryDamaged(f"The registry's key {key} is not a number: {value!r}")
-    return int(value)
-
-
-# The producer ids that a data folder has seen, kept outside of the registry.
-#
-#     <data>/producer-ids      a number; every producer id that this folder has seen is lower
-#
-# The registry's counter of producer ids is lower than this floor only if the registry was replaced by an older copy.
-# The file is durable before an id is handed out, and never lowered. The functions block; `ProducerIdFloor` does not.
-
-
-_NAME = "producer-ids"
-
-
 class ProducerIdFloor:
-    """`value` is what `read_producer_id_floor` has found."""
+    """The floor of this data folder. `value` is initially that of `read_producer_id_floor`."""
 
     def __init__(self, disk: Disk, folder: str, value: int) -> None:
         self.value = value
@@ -56,14 +52,15 @@ class ProducerIdFloor:
         self._folder = folder
 
     async def raise_to(self, value: int) -> None:
-        """Durable on return; a lower value changes nothing."""
+        """Raise the floor durably. A lower value changes nothing."""
         if value > self.value:
             await self._disk.run(raise_producer_id_floor, self._disk, self._folder, value)
             self.value = max(self.value, value)
 
 
 def read_producer_id_floor(disk: Disk, folder: str) -> int:
-    path = f"{folder}/{_NAME}"
+    """Blocks."""
+    path = f"{folder}/{_FLOOR_FILE_NAME}"
     content = disk.read(path) if disk.exists(path) else b"0"
     if not content.isdigit():
         raise StorageFailure(
@@ -74,37 +71,24 @@ def read_producer_id_floor(disk: Disk, folder: str) -> int:
 
 
 def raise_producer_id_floor(disk: Disk, folder: str, value: int) -> None:
+    """Blocks."""
     if value > read_producer_id_floor(disk, folder):
-        disk.write_atomically(f"{folder}/{_NAME}", str(value).encode())
-
-
-# Producer ids: unique for ever, or two producers would be taken for one and records dropped as duplicates.
-#
-# They are taken from the registry in blocks, so that a thousand producers cost one commit. What is left of a
-# block when the broker stops is never used. The data folder's floor covers a block before any id of it is handed out,
-# so that a registry that is replaced by an older copy does not hand it out again.
-#
-# That does not help if another broker starts first on the older copy. So the first block of each start of a broker
-# leaves a gap before it, of a size that depends on the start (`gap_of_start`): after the registry was set back, blocks
-# that were taken before and after lie at different places.
-
-
-PRODUCER_IDS_KEY = "/producer-ids"
-BLOCK_SIZE = 1000
+        disk.write_atomically(f"{folder}/{_FLOOR_FILE_NAME}", str(value).encode())
 
 
 class ProducerIds:
     def __init__(self, registry: Registry, floor: ProducerIdFloor | None = None, *, first_gap: int = 0) -> None:
-        """Without a floor for tools that have no data folder. `first_gap`: ids that are left out before the first."""
+        """`floor` is None for tools without a data folder. `first_gap` is the number of ids to skip before the first
+        block."""
         self._registry = registry
         self._gap = first_gap
         self._floor = floor
         self._block = range(0)
-        self._taking_block = asyncio.Lock()
+        self._allocating = asyncio.Lock()
 
     async def next(self) -> int:
-        """A producer id that nobody had before."""
-        async with self._taking_block:
+        """Allocate a producer id."""
+        async with self._allocating:
             if not self._block:
                 at_least = 0 if self._floor is None else self._floor.value
                 before = await advance_counter(
@@ -119,6 +103,6 @@ class ProducerIds:
 
 
 def gap_of_start(cluster_id: str, node_id: int, broker_epoch: int) -> int:
-    """A number below 2**36, as good as random and another one for each start of a broker. Half a million starts take
+    """Return a pseudorandom number below 2**36, a different one for each start of a broker. Half a million starts use
     2**54 of the 2**63 ids."""
     return zlib.crc32(f"{cluster_id} {node_id} {broker_epoch}".encode()) << 4

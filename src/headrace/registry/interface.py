@@ -1,64 +1,68 @@
-"""What the cluster's truth offers, whoever keeps it: SQLite, ZooKeeper or the simulation.
+"""The registry: versioned keys with transactions, ephemeral keys and watches. SQLite, ZooKeeper and the simulation
+implement it.
 
     /topics/orders  -> bytes, version 3        keys are paths; parents need not exist
-    commit([Check(...), Set(...), Create(...)])    all of it or nothing of it
+    commit([Check(...), Set(...), Create(...)])    all operations or none
 
-Rules that every implementation keeps, and that tests/unit/registry/test_contract.py tests:
-- A key is created with version 0; every `Set` names the version that it replaces and adds one. There is no
-  blind write. A key that was deleted and created again starts at 0, so what may be confused with its
-  predecessor carries an identity of its own (a topic its id).
-- When `commit` returns, the change survives a power cut. When it is cancelled, it may have happened or not.
-- An ephemeral key lives as long as its session. A session ends when it is closed, or some time after its process
-  ended or could not be heard any more. A registry object holds at most one session at a time.
-- `session_valid_until` is computed from the time at which the last heartbeat that the registry has confirmed was sent.
-  No other process can be told that the session is over before that time, so a process that was paused can tell by its
-  clock alone that its session may be over, before any callback has run.
-- Whoever holds a session commits by it: when it is over, `commit` raises `SessionLost` and changes nothing,
-  until a new one is opened. So what a broker decided in a life that has ended has no effect.
-- `OutcomeUnknown` says that a commit may have happened or not: read again and compare.
-- A watch is called on the event loop, once per changed key, in the order of the commits; it tells that the
-  key changed, not what it was: read again. When changes may have been missed (the connection was lost), it is
-  called with the prefix itself: read all of it again.
+Every implementation keeps these rules, which tests/unit/registry/test_contract.py tests:
+
+- A key is created with version 0. Every `Set` names the version that it replaces, and increments it; there is no blind
+  write. A key that is deleted and created again starts at 0, so a value that must not be confused with an earlier one
+  contains an identity (a topic its id).
+- When `commit` returns, the change is durable. A cancelled `commit` may or may not take effect.
+- An ephemeral key lives as long as its session. A session ends when it is closed, or some time after its process has
+  died or has become unreachable. A registry object has at most one session at a time.
+- `session_valid_until` is computed from the time at which the last confirmed heartbeat was sent. The registry reports
+  the end of the session to no other process before that time. Therefore a process that was paused can tell by its clock
+  alone that its session may be over, before any callback has run.
+- A registry object with a session commits in that session. When the session is over, `commit` raises `SessionLost` and
+  changes nothing until a new session is opened: decisions of the earlier session have no effect.
+- `OutcomeUnknown` means that a commit may or may not have taken effect: read again and compare.
+- A watch is called on the event loop, once per changed key, in the order of the commits. It reports that the key
+  changed, not its value: read again. When changes may have been missed (the connection was lost), it is called with the
+  prefix itself: read everything beneath it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from headrace.model.errors import HeadraceError, RequestTimedOut, RetriableError
 
+T = TypeVar("T")
+
 VALID_SHARE = 2 / 3
 """The session is certainly valid for this share of its timeout after a confirmed heartbeat. The rest is a margin for
-clocks that drift, and for a ZooKeeper server that fails before it has passed the heartbeat on (half a tick at most)."""
+clock drift, and for a ZooKeeper server that fails before it has forwarded the heartbeat (half a tick at most)."""
 
 
 class Registry(Protocol):
     @property
     def session_valid_until(self) -> float:
-        """Until when, by `Clock.monotonic`, the session is certainly valid; -inf without a session."""
+        """The time of `Clock.monotonic` until which the session is certainly valid; -inf without a session."""
         ...
 
     async def get(self, key: str) -> RegistryEntry | None: ...
 
     async def entries(self, prefix: str) -> Sequence[RegistryEntry]:
-        """All entries beneath a key (not the key itself), sorted by key."""
+        """Return all entries beneath a key (not the key itself), sorted by key."""
         ...
 
     async def children(self, key: str) -> Sequence[str]:
-        """The names directly beneath a key, sorted."""
+        """Return the names directly beneath a key, sorted."""
         ...
 
     async def commit(self, operations: Sequence[RegistryOperation]) -> None:
-        """All operations in order, or none and a `RegistryConflict` that says which one did not fit."""
+        """Apply all operations in order, or none and raise a `RegistryConflict` that names the one that failed."""
         ...
 
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
-        """`on_state` is called on the event loop with every change that is not its holder's doing: first with `HELD`,
-        before this returns. Closing the session is not told."""
+        """Open a session. `on_state` is called on the event loop with every change of its state: first with `HELD`,
+        before this returns. It is not called when the session is closed."""
         ...
 
     async def close_session(self, session: Session) -> None:
@@ -83,7 +87,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class SessionState(Enum):
-    """In doubt, the session may be over already, and others may have been told so; the holder learns it last."""
+    """A session in doubt may be over, and other processes may already know; the holder learns it last."""
 
     HELD = "held"
     DOUBTED = "doubted"
@@ -95,14 +99,14 @@ class Watch(Protocol):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The key exists at this version."""
+    """Require that the key exists at this version."""
 
     key: str
     version: int
 
 
 class Create(msgspec.Struct, frozen=True):
-    """The key does not exist; now it does, with version 0. With a session it is ephemeral."""
+    """Create a key, which must not exist, with version 0. With a session it is ephemeral."""
 
     key: str
     value: bytes
@@ -110,7 +114,7 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class Set(msgspec.Struct, frozen=True):
-    """The key exists at this version; now it has the value and the next version."""
+    """Replace the value of a key, which must exist at this version, and increment the version."""
 
     key: str
     value: bytes
@@ -118,7 +122,7 @@ class Set(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """The key exists at this version and nothing is beneath it; now it is gone."""
+    """Delete a key, which must exist at this version and have no keys beneath it."""
 
     key: str
     version: int
@@ -128,9 +132,9 @@ RegistryOperation = Check | Create | Set | Delete
 
 
 class RegistryConflict(RetriableError):
-    """The registry has changed meanwhile; read again and decide anew."""
+    """The registry was changed concurrently; read again and retry."""
 
-    code = RequestTimedOut.code  # the wire has none for it, and clients are to try again
+    code = RequestTimedOut.code  # the wire protocol has no code for it, and clients should retry
 
 
 class BadVersion(RegistryConflict):
@@ -142,11 +146,11 @@ class NoKey(RegistryConflict):
 
 
 class KeyExists(RegistryConflict):
-    """The key exists already."""
+    """The key already exists."""
 
 
 class KeyNotEmpty(RegistryConflict):
-    """There are keys beneath the key."""
+    """The key has keys beneath it."""
 
 
 class SessionLost(RegistryConflict):
@@ -154,32 +158,77 @@ class SessionLost(RegistryConflict):
 
 
 class RegistryDamaged(HeadraceError):
-    """The registry's file is not what was written."""
+    """The registry is damaged."""
 
 
 class RegistryTooNew(HeadraceError):
-    """The registry was written by a newer Headrace."""
+    """The registry was written by a newer release of Headrace; start that release."""
 
 
 class RegistryUnavailable(RetriableError):
-    """The registry cannot be read or written now."""
+    """The registry is not available. Retry."""
 
-    code = RequestTimedOut.code  # likewise
+    code = RequestTimedOut.code
 
 
 class CommitTooLarge(HeadraceError):
-    """The commit is larger than the registry takes in one piece."""
+    """The commit is larger than the registry accepts."""
 
 
 class OutcomeUnknown(RegistryUnavailable):
-    """The connection was lost under a commit: it may have happened or not."""
+    """The connection was lost during a commit, which may or may not have taken effect."""
 
 
 def check_key(key: str) -> None:
-    """Keys are made by our own code, so a bad one is a bug."""
+    """Assert that the key is valid: the code constructs all keys, so an invalid one is a bug."""
     assert key.startswith("/"), key
     assert all(key[1:].split("/")), key
 
 
 def is_beneath(key: str, prefix: str) -> bool:
     return key.startswith(prefix + "/")
+
+
+def decode_json(entry: RegistryEntry, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(entry.value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise RegistryDamaged(f"The registry's key {entry.key} cannot be read: {error}") from error
+
+
+class RegisteredWatches:
+    """The watches of one registry object. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        # A dict, not a set: watches are called in the order in which they were added, in every run.
+        self._watches: dict[RegisteredWatch, None] = {}
+
+    def add(self, prefix: str, changed: Callable[[str], None]) -> RegisteredWatch:
+        watch = RegisteredWatch(prefix, changed, self)
+        self._watches[watch] = None
+        return watch
+
+    def forget(self, watch: RegisteredWatch) -> None:
+        self._watches.pop(watch, None)
+
+    def tell(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            for watch in list(self._watches):
+                # An earlier watch may have cancelled this one.
+                if watch in self._watches and (key == watch.prefix or is_beneath(key, watch.prefix)):
+                    watch.changed(key)
+
+    def tell_all(self) -> None:
+        """Call every watch with its prefix, because any key may have changed."""
+        for watch in list(self._watches):
+            if watch in self._watches:
+                watch.changed(watch.prefix)
+
+
+class RegisteredWatch(msgspec.Struct, eq=False):
+    prefix: str
+    changed: Callable[[str], None]
+    watches: RegisteredWatches
+
+    def cancel(self) -> None:
+        self.watches.forget(self)

@@ -1,7 +1,7 @@
-"""What the registry holds beneath some keys, as this process has last seen it.
+"""A local copy of the registry's entries beneath some prefixes, updated by watches.
 
-A mirror lags behind, but it never goes back, and it tells of every key that it finds changed, in the order in which it
-learnt of the changes. Decisions that rest on it are safe because they are written by compare-and-set.
+The mirror lags behind the registry but never goes back in time. It reports every changed key, in the order in which it
+reads the changes. Decisions that are based on it are safe because they are written by compare-and-set.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from headrace.registry.interface import Registry, RegistryEntry, is_beneath
 
 log = logging.getLogger(__name__)
 
-MANY = 8  # more keys than this of one parent are read in one go
+MANY = 8  # if more keys of one parent have changed, read all of its keys at once
 RETRY_SECONDS = 0.2
 
 
 class RegistryMirror:
-    """`changed(key, entry)` is called on the loop, with None for a key that is gone."""
+    """`changed(key, entry)` is called on the event loop, with None for a deleted key."""
 
     def __init__(
         self, registry: Registry, prefixes: Sequence[str], changed: Callable[[str, RegistryEntry | None], None]
@@ -42,11 +42,11 @@ class RegistryMirror:
         return [entry for key, entry in self._entries.items() if is_beneath(key, prefix)]
 
     async def open(self) -> None:
-        """Read everything once; after that `run` keeps it up to date."""
+        """Read all entries. `run` keeps them up to date."""
         await self.read(self._prefixes)
 
     async def run(self) -> None:
-        """Follow the registry for ever. While it cannot be read, what was seen last stays."""
+        """Apply changes until cancelled. While the registry is not available, the entries stay as they are."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -54,7 +54,7 @@ class RegistryMirror:
             try:
                 await self.read(keys)
             except HeadraceError as error:
-                log.warning("the registry cannot be read: %s", error)
+                log.warning("reading the registry failed error=%s", error)
                 self._dirty = {**dict.fromkeys(keys), **self._dirty}
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
@@ -64,12 +64,12 @@ class RegistryMirror:
             watch.cancel()
 
     async def read(self, keys: Iterable[str]) -> None:
-        """Look at these keys now, of a prefix at all beneath it, and tell what has changed."""
+        """Read these keys (of a prefix, all keys beneath it) and report changes."""
         async with self._reading:
             keys = dict.fromkeys(keys)
             parents = Counter(_parent(key) for key in keys)
             read = set[str]()
-            # In the order of the changes: whoever hears that it leads must have heard of what was there before.
+            # In the order of the changes: a broker that learns of its leadership must already know earlier changes.
             for key in keys:
                 parent = _parent(key)
                 if key in self._prefixes:
@@ -79,16 +79,16 @@ class RegistryMirror:
                         read.add(parent)
                         self._apply_all(parent, await self._registry.entries(parent))
                     continue
-                self._take(key, await self._registry.get(key))
+                self._apply(key, await self._registry.get(key))
 
     def _apply_all(self, prefix: str, entries: Sequence[RegistryEntry]) -> None:
         found = {entry.key for entry in entries}
         for entry in entries:
-            self._take(entry.key, entry)
+            self._apply(entry.key, entry)
         for key in [key for key in self._entries if is_beneath(key, prefix) and key not in found]:
-            self._take(key, None)
+            self._apply(key, None)
 
-    def _take(self, key: str, entry: RegistryEntry | None) -> None:
+    def _apply(self, key: str, entry: RegistryEntry | None) -> None:
         if self._entries.get(key) == entry:
             return
         if entry is None:

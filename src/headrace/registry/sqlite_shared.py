@@ -1,62 +1,312 @@
-"""The registry of several brokers on one host: one SQLite file, and for each session a file beside it (session_files).
+"""The registry of several broker processes on one host: one SQLite file, and one lock file per session.
 
-- A session is a row in the table `sessions`. Every commit by a session checks within its transaction that the row is
-  there, so what was decided in a life that has ended has no effect, however late it comes. Numbers are never reused.
-- Liveness is a matter of the session's file: whoever finds that its process is gone, or silent for longer than its
-  timeout, removes the row and the session's keys in one transaction, in which it looks once more.
-- The holder raises its beat on the loop: one whose loop is wedged is not alive. When it comes to it late, by two thirds
-  of the timeout, the session is in doubt until a look in a transaction of its own, which stands behind that of
-  anybody who was about to end the session, has found the row.
-- Every commit writes the keys that it changes into the table `changes`; sqlite_follower reads there what others and we
-  did. So a watch may still hear of a change that was committed a moment before it was set.
+    registry.db-session-17    locked by the process that holds session 17; contains its heartbeat counter
+
+- A session is a row in the table `sessions`. Every commit in a session checks within its transaction that the row
+  exists, so decisions of a session that is over have no effect, however late they arrive. Session ids are never reused.
+- The lock file shows whether a session is alive. A process that exits loses its lock at once. A paused or wedged
+  process keeps it, but its heartbeat counter stops. When a process finds a session whose process is gone, or silent for
+  longer than its timeout, it checks once more in a transaction and removes the row and the keys of the session.
+- The holder increments its counter on the event loop, so a process with a wedged loop is not alive. The counter is in
+  mapped memory, so a busy disk does not make a process look dead. After a heartbeat that is late by two thirds of the
+  timeout the session is in doubt, until a transaction of its own has found the row: such a transaction waits for
+  any other process that is ending the session.
+- Every commit writes the keys that it changes to the table `changes`. A thread of each process (`SqliteFollower`) reads
+  there the changes of all processes. So a watch may report a change that was committed just before it was set.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
+import mmap
 import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import NamedTuple
+from contextlib import ExitStack, suppress
+from struct import Struct
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from headrace.model.errors import HeadraceError
 from headrace.registry.interface import VALID_SHARE, RegistryUnavailable, Session, SessionState
-from headrace.registry.session_files import (
-    SessionLockFile,
-    read_beat,
-    remove_session_file,
-    session_files,
-    session_path,
-)
-from headrace.registry.sqlite_file import (
+from headrace.registry.sqlite import (
     BUSY_SECONDS,
+    RunBlocking,
     SqliteErrors,
+    SqliteKeys,
     SqliteTransaction,
     connect_registry_file,
+    delete_keys_of,
     open_registry_file,
 )
-from headrace.registry.sqlite_follower import (
-    SCHEMA,
-    SqliteFollower,
-    end_session,
-    latest_change,
-    note_changes,
-    session_exists,
-)
-from headrace.registry.sqlite_keys import RunBlocking, SqliteKeys
 from headrace.runtime.clock import Clock
 from headrace.runtime.permissions import FILE_MODE
+
+_BEAT = Struct("<Q")
+
+
+class SessionLockFile:
+    """The lock file of a session of this process. Raises `OSError` if the file cannot be created."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Written, not only extended: a full disk raises an error here instead of a signal at the first heartbeat.
+            os.pwrite(self._descriptor, _BEAT.pack(0), 0)
+            self._memory = mmap.mmap(self._descriptor, _BEAT.size)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._beats = 0
+
+    def beat(self) -> None:
+        self._beats += 1
+        _BEAT.pack_into(self._memory, 0, self._beats)
+
+    def close(self) -> None:
+        """Release the lock: other processes will end the session."""
+        self._memory.close()
+        os.close(self._descriptor)
+
+
+def read_beat(path: str) -> int | None:
+    """Return the heartbeat counter of a session, or None if no process holds its lock."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        # A shared lock, so that several processes that check do not mistake each other for the holder.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        beat: int
+        (beat,) = _BEAT.unpack(os.pread(descriptor, _BEAT.size, 0))
+        return beat
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def session_path(registry: str, session: int) -> str:
+    return f"{_prefix(registry)}{session}"
+
+
+def remove_session_file(registry: str, session: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(session_path(registry, session))
+
+
+def session_files(registry: str) -> set[int]:
+    """Return the sessions that have a lock file."""
+    folder, prefix = os.path.split(_prefix(registry))
+    ends = (name.removeprefix(prefix) for name in os.listdir(folder or ".") if name.startswith(prefix))
+    return {int(end) for end in ends if end.isdigit()}
+
+
+def _prefix(registry: str) -> str:
+    return f"{registry}-session-"
+
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.02
+SESSION_CHECK_SECONDS = 0.1
+PAUSE_DETECTED_SECONDS = 1.0
+CHANGES_KEPT = 10_000
+
+SCHEMA = (
+    # AUTOINCREMENT, because the id of a past session must not be reused.
+    "CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, timeout REAL NOT NULL)",
+    # Without AUTOINCREMENT the numbers have no gaps, since the latest row is never removed: a follower that missed
+    # changes notices it.
+    "CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, key TEXT NOT NULL)",
+)
+
+
+class RegistryChangeListener(Protocol):
+    """Called on the event loop, except `session`, which the thread reads."""
+
+    @property
+    def session(self) -> Session | None: ...
+
+    def on_keys_changed(self, changed: Sequence[str]) -> None: ...
+
+    def on_changes_missed(self) -> None: ...
+
+    def on_session_found(self, session: Session) -> None: ...
+
+    def on_session_over(self, session: Session) -> None: ...
+
+
+class _Heartbeat(NamedTuple):
+    beat: int
+    since: float
+
+
+class SqliteFollower:
+    """A thread that reads the changes of all processes, and ends sessions of dead ones.
+
+    - SQLite's `data_version` shows that another connection has committed, and reading it is cheap. The thread then
+      reads the new rows of the table `changes`. If the oldest of them were already deleted, any key may have changed.
+    - It ends a session at once if its process is gone, and after its timeout if its heartbeat counter stands still. If
+      this process was paused itself, all timeouts restart, because the other processes may have been paused with it.
+    - It may wait for the disk without being considered dead.
+    """
+
+    def __init__(
+        self, path: str, connection: sqlite3.Connection, latest: int, clock: Clock, listener: RegistryChangeListener
+    ) -> None:
+        """`latest` is the number of the last change that the listener already knows."""
+        self._path = path
+        self._connection = connection
+        self._clock = clock
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._session_to_check: Session | None = None
+        self._version = -1
+        self._seen = latest
+        self._timeouts: dict[int, float] = {}
+        self._heartbeats: dict[int, _Heartbeat] = {}
+        self._checked_at = clock.monotonic()
+        self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def wake(self) -> None:
+        """Read changes now."""
+        self._wake.set()
+
+    def check_session(self, session: Session) -> None:
+        """Check in a transaction whether the session still exists, and call the listener with the result."""
+        self._session_to_check = session
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Blocks until the thread has ended."""
+        self._is_stopped = True
+        self._wake.set()
+        self._thread.join()
+        self._connection.close()
+
+    # The methods below run in the thread
+
+    def _run(self) -> None:
+        is_failing = False
+        while not self._is_stopped:
+            try:
+                with SqliteErrors():
+                    self._follow()
+                is_failing = False
+            except (HeadraceError, OSError) as error:
+                if not is_failing:
+                    log.warning("reading changes of the registry failed error=%s", error)
+                is_failing = True
+            self._wake.wait(POLL_SECONDS)
+            self._wake.clear()
+
+    def _follow(self) -> None:
+        self._read_changes()
+        if self._session_to_check is not None:
+            session, self._session_to_check = self._session_to_check, None
+            # In a write transaction: a process that is ending the session has committed when this one begins.
+            with SqliteTransaction(self._connection):
+                found = session_exists(self._connection, session)
+            self._call(self._listener.on_session_found if found else self._listener.on_session_over, session)
+        now = self._clock.monotonic()
+        if now - self._checked_at >= SESSION_CHECK_SECONDS:
+            if now - self._checked_at > PAUSE_DETECTED_SECONDS:
+                self._heartbeats.clear()
+            self._checked_at = now
+            self._check_sessions(now)
+
+    def _read_changes(self) -> None:
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version == self._version:
+            return
+        own = self._listener.session  # read before the rows, which may lack a session that is opened later
+        query = "SELECT number, key FROM changes WHERE number > ? ORDER BY number"
+        rows = self._connection.execute(query, (self._seen,)).fetchall()
+        if rows and rows[0][0] == self._seen + 1:
+            self._call(self._listener.on_keys_changed, [key for _, key in rows])
+        elif rows:
+            self._call(self._listener.on_changes_missed)
+        self._seen = rows[-1][0] if rows else self._seen
+        self._timeouts = dict(self._connection.execute("SELECT id, timeout FROM sessions").fetchall())
+        if own is not None and own.id not in self._timeouts:
+            self._call(self._listener.on_session_over, own)
+        self._version = version  # last: after an error, the changes are read again
+
+    def _check_sessions(self, now: float) -> None:
+        own = self._listener.session
+        for session, timeout in self._timeouts.items():
+            if own is not None and session == own.id:
+                continue
+            beat = read_beat(session_path(self._path, session))
+            heartbeat = self._heartbeats.get(session)
+            if beat is None:
+                self._end(session, beat, "process gone")
+            elif heartbeat is None or heartbeat.beat != beat:
+                self._heartbeats[session] = _Heartbeat(beat, now)
+            elif now - heartbeat.since > timeout:
+                self._end(session, beat, f"no heartbeat for more than {timeout:.1f} s")
+
+    def _end(self, session: int, beat: int | None, why: str) -> None:
+        with SqliteTransaction(self._connection):
+            if (
+                not session_exists(self._connection, Session(session))
+                or read_beat(session_path(self._path, session)) != beat
+            ):
+                return
+            end_session(self._connection, session)
+        log.info("registry session ended session=%d reason=%s", session, why)
+        self._heartbeats.pop(session, None)
+        remove_session_file(self._path, session)
+        self._version = -1  # data_version does not count commits of this connection
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(function, *args)
+
+
+# The functions below run within a transaction.
+
+
+def session_exists(connection: sqlite3.Connection, session: Session) -> bool:
+    return connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone() is not None
+
+
+def end_session(connection: sqlite3.Connection, session: int) -> None:
+    connection.execute("DELETE FROM sessions WHERE id = ?", (session,))
+    record_changes(connection, delete_keys_of(connection, session))
+
+
+def record_changes(connection: sqlite3.Connection, keys: Sequence[str]) -> None:
+    connection.executemany("INSERT INTO changes (key) VALUES (?)", ((key,) for key in keys))
+    connection.execute("DELETE FROM changes WHERE number <= ?", (latest_change(connection) - CHANGES_KEPT,))
+
+
+def latest_change(connection: sqlite3.Connection) -> int:
+    (number,) = connection.execute("SELECT max(number) FROM changes").fetchone()
+    return number or 0
+
 
 BEATS_PER_TIMEOUT = 12
 _RETRY_SECONDS = 0.01
 
 
 class _SharedSession(msgspec.Struct, eq=False):
-    """`last_beat_at`: when the beat was raised last, or a little earlier."""
+    """`last_beat_at` is the time of the last heartbeat, or slightly earlier."""
 
     session: Session
     file: SessionLockFile
@@ -65,7 +315,7 @@ class _SharedSession(msgspec.Struct, eq=False):
     next_beat: asyncio.TimerHandle | None = None
     state: SessionState = SessionState.HELD
 
-    def turn(self, state: SessionState) -> None:
+    def change(self, state: SessionState) -> None:
         if self.state is not state:
             self.state = state
             if self.on_state is not None:
@@ -73,7 +323,7 @@ class _SharedSession(msgspec.Struct, eq=False):
 
 
 class _OpenedFile(NamedTuple):
-    """`following` is the connection of the thread that follows the others."""
+    """`following` is the connection of the `SqliteFollower`."""
 
     connection: sqlite3.Connection
     following: sqlite3.Connection
@@ -112,7 +362,7 @@ class SharedSqliteRegistry(SqliteKeys):
 
     async def open_session(self, on_state: Callable[[SessionState], None] | None = None) -> Session:
         assert self._session is None, "a session is open already"
-        assert self._follower.is_alive(), "the thread that follows the registry has died; stderr says of what"
+        assert self._follower.is_alive(), "the registry thread has died; see stderr"
         began = self._clock.monotonic()
         session, file = await self._blocking(self._begin)
         self._held = _SharedSession(session, file, began, on_state)
@@ -136,7 +386,7 @@ class SharedSqliteRegistry(SqliteKeys):
         await self._run(self._follower.stop)
         await self._blocking(self._close)
 
-    # What the follower tells, on the loop
+    # Calls of the follower, on the event loop
 
     def on_keys_changed(self, changed: Sequence[str]) -> None:
         self._watches.tell(changed)
@@ -145,16 +395,16 @@ class SharedSqliteRegistry(SqliteKeys):
         self._watches.tell_all()
 
     def on_session_found(self, session: Session) -> None:
-        """It was there, after the beat that the question was asked with."""
+        """The session still existed after the heartbeat that requested the check."""
         held = self._held
         if held is not None and held.session is session and not self._is_late(held):
-            held.turn(SessionState.HELD)
+            held.change(SessionState.HELD)
 
     def on_session_over(self, session: Session) -> None:
         if self._held is not None and self._held.session is session:
             held = self._drop()
             held.file.close()
-            held.turn(SessionState.LOST)
+            held.change(SessionState.LOST)
 
     def _beat(self, held: _SharedSession) -> None:
         if not self._follower.is_alive():
@@ -162,7 +412,7 @@ class SharedSqliteRegistry(SqliteKeys):
             return
         now = self._clock.monotonic()
         if self._is_late(held):
-            held.turn(SessionState.DOUBTED)
+            held.change(SessionState.DOUBTED)
         held.file.beat()
         held.last_beat_at = now
         if held.state is SessionState.DOUBTED:
@@ -183,19 +433,19 @@ class SharedSqliteRegistry(SqliteKeys):
         self._held, self._session, self._is_over = None, None, True
         return held
 
-    # From here on in a disk thread
+    # The methods below run in a disk thread
 
     def _session_exists(self, session: Session | None) -> bool:
         return super()._session_exists(session) and (session is None or session_exists(self._connection, session))
 
     def _record_changes(self, changed: Sequence[str]) -> None:
-        note_changes(self._connection, changed)
+        record_changes(self._connection, changed)
 
-    def _notify_changes(self, changed: Sequence[str]) -> None:  # noqa: ARG002  # the follower finds them in their order
+    def _notify_changes(self, changed: Sequence[str]) -> None:  # noqa: ARG002  # the follower reads them in order
         self._follower.wake()
 
     def _begin(self) -> tuple[Session, SessionLockFile]:
-        """The file is locked before others can see the row: they never find a session without its process."""
+        """Lock the file before the row is visible, so that other processes never find a session without a process."""
         with ExitStack() as undo:
             with self._exclusive(), SqliteTransaction(self._connection):
                 added = self._connection.execute("INSERT INTO sessions (timeout) VALUES (?)", (self._timeout,))
@@ -203,7 +453,7 @@ class SharedSqliteRegistry(SqliteKeys):
                 try:
                     file = SessionLockFile(session_path(self._path, added.lastrowid))
                 except OSError as error:
-                    raise RegistryUnavailable(f"A session cannot be opened: {error}") from error
+                    raise RegistryUnavailable(f"The registry session cannot be opened: {error}") from error
                 undo.callback(file.close)  # the next session may have the same number
             undo.pop_all()
         return Session(added.lastrowid), file
@@ -231,7 +481,8 @@ def _open(path: str, clock: Clock) -> _OpenedFile:
 
 
 def _remove_left_behind(path: str, connection: sqlite3.Connection) -> None:
-    """Files of processes that were killed before their session began; in a transaction, when none can begin."""
+    """Delete lock files of processes that were killed before their session began. It runs in a transaction, while no
+    session can begin."""
     rows = connection.execute("SELECT id FROM sessions").fetchall()
     for session in session_files(path) - {number for (number,) in rows}:
         if read_beat(session_path(path, session)) is None:
@@ -239,7 +490,7 @@ def _remove_left_behind(path: str, connection: sqlite3.Connection) -> None:
 
 
 class _OpenLock:
-    """Processes open the file one after the other: SQLite does not wait where two of them make it at the same time."""
+    """Processes open the file one at a time, because SQLite does not wait when two of them create it concurrently."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self._path = f"{path}-opening"
@@ -259,7 +510,7 @@ class _OpenLock:
             except BlockingIOError:
                 if self._clock.monotonic() > deadline:
                     os.close(self._descriptor)
-                    raise RegistryUnavailable(f"Another process does not get done with opening {self._path}") from None
+                    raise RegistryUnavailable(f"The registry cannot be opened: {self._path} is locked") from None
                 pause.wait(_RETRY_SECONDS)
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""The access tokens that exist: one key per token, `/configs/tokens/<id>`. The secret is not kept, only its hash."""
+"""Access tokens in the registry: one key per token, `/configs/tokens/<id>`, with a hash of the secret."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.registry.identity import CONFIGS_KEY
-from headrace.registry.interface import BadVersion, Create, Delete, NoKey, Registry, RegistryDamaged, RegistryEntry
+from headrace.registry.configs import CONFIGS_KEY
+from headrace.registry.interface import BadVersion, Create, Delete, NoKey, Registry, RegistryEntry, decode_json
 
 TOKENS_KEY = f"{CONFIGS_KEY}/tokens"
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`requests_per_second` None: as many as it likes. `burst`: how many it may do at once after a pause."""
+    """`requests_per_second` limits the request rate; None: no limit. `burst` is the number of requests that may follow
+    a pause at once."""
 
     id: str
     hash: bytes
@@ -26,12 +27,12 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create_tokens(registry: Registry, records: Sequence[TokenRecord]) -> None:
-    """All or none; raises `KeyExists` when an id is taken."""
+    """Create all tokens, or none and raise `KeyExists` if one of the ids exists."""
     await registry.commit([Create(token_key(record.id), msgspec.json.encode(record)) for record in records])
 
 
 async def revoke_token(registry: Registry, token_id: str) -> bool:
-    """Whether there was one."""
+    """Return whether the token existed."""
     while True:
         entry = await registry.get(token_key(token_id))
         if entry is None:
@@ -48,7 +49,4 @@ def token_key(token_id: str) -> str:
 
 
 def decode_token(entry: RegistryEntry) -> TokenRecord:
-    try:
-        return msgspec.json.decode(entry.value, type=TokenRecord)
-    except msgspec.MsgspecError as error:
-        raise RegistryDamaged(f"The registry's key {entry.key} cannot be read: {error}") from error
+    return decode_json(entry, TokenRecord)

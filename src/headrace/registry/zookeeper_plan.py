@@ -1,14 +1,15 @@
-"""How a registry on ZooKeeper is named, how keys become nodes, and a commit one transaction.
+"""The address of a registry on ZooKeeper, and the translation of keys to nodes and of commits to transactions.
 
-    /topics/orders        -> <root>/keys/topics/=orders        a leaf holds the value; its name begins with `=`
-    /topics/orders/x      -> <root>/keys/topics/orders/=x      folders hold nothing, and are no keys
+    zookeeper://HOST:PORT[,HOST:PORT...]/PATH                  the address
+    /topics/orders        -> <root>/keys/topics/=orders        a leaf has the value; its name begins with `=`
+    /topics/orders/x      -> <root>/keys/topics/orders/=x      a folder has no value and is not a key
 
-In ZooKeeper a node needs its parents, an ephemeral one has no children, and a version counts from the node's
-creation. So a key and what is beneath it live apart, and each leaf is created and deleted with its key: ZooKeeper's
-version of it is the key's version, and nothing has to be translated.
+In ZooKeeper a node requires its parents, an ephemeral node has no children, and a version counts from the creation of
+the node. Therefore a key is a leaf beside the folder of the keys beneath it, and is created and deleted with the key:
+ZooKeeper's version of the leaf is the version of the key.
 
-The price is that `Delete` has to prove that nothing is beneath a key. A folder that can be created is not there; one
-that can be deleted is empty. Both are undone in the same transaction, so that later operations find what they would.
+`Delete` must verify that no keys are beneath a key. A folder that can be created does not exist; one that can be
+deleted is empty. Both are reverted in the same transaction for the operations that follow.
 """
 
 from __future__ import annotations
@@ -21,19 +22,18 @@ import msgspec
 from headrace.model.errors import InvalidConfig
 from headrace.registry.interface import Check, Create, Delete, RegistryOperation, Set
 
-# How a registry on ZooKeeper is named: `zookeeper://HOST:PORT[,HOST:PORT...]/PATH`.
-
-
 SCHEME = "zookeeper://"
 DEFAULT_PORT = 2181
 
 
 def parse_registry_url(text: str) -> tuple[str, str]:
-    """The hosts, with their ports, and the path beneath which the cluster keeps everything."""
+    """Return the hosts with their ports, and the root path of the cluster."""
     hosts, slash, path = text.removeprefix(SCHEME).partition("/")
     names = path.split("/")
     if not text.startswith(SCHEME) or not hosts or not slash or any(name in ("", ".", "..") for name in names):
-        raise InvalidConfig(f"a registry is named as zookeeper://HOST:PORT[,HOST:PORT...]/PATH, not '{text}'")
+        raise InvalidConfig(
+            f"'{text}' is not the address of a registry; write zookeeper://HOST:PORT[,HOST:PORT...]/PATH"
+        )
     return ",".join(_parse_host(host, text) for host in hosts.split(",")), f"/{path}"
 
 
@@ -42,12 +42,13 @@ def _parse_host(text: str, url: str) -> str:
     if not colon or text.endswith("]"):
         host, port = text, str(DEFAULT_PORT)
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
-        raise InvalidConfig(f"'{text}' in '{url}' is no HOST:PORT")
+        raise InvalidConfig(f"'{text}' in '{url}' is not HOST:PORT")
     return f"{host}:{port}"
 
 
 BYTES_MAX = 1_000_000
-"""A request's size: ZooKeeper closes the connection at 1,048,575 bytes (jute.maxbuffer) and says nothing."""
+"""The maximum size of a request: ZooKeeper closes the connection without an error at 1,048,575 bytes
+(jute.maxbuffer)."""
 
 _STEP_OVERHEAD_BYTES = 64
 
@@ -60,7 +61,8 @@ class StepKind(Enum):
 
 
 class ZooKeeperStep(msgspec.Struct, frozen=True):
-    """One operation of ZooKeeper. `operation` is the one of ours that it is part of; None: the session's own check."""
+    """One operation of ZooKeeper. `operation` is the registry operation that it belongs to; None for the session
+    check."""
 
     kind: StepKind
     path: str
@@ -72,7 +74,7 @@ class ZooKeeperStep(msgspec.Struct, frozen=True):
 
 
 class ZooKeeperPaths:
-    """Where a cluster keeps what, beneath its root."""
+    """The paths of a cluster's nodes."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -91,12 +93,12 @@ class ZooKeeperPaths:
         return f"{parent}/={name}"
 
     def key(self, path: str) -> str | None:
-        """The key that a node is the leaf of; None when it is a folder."""
+        """Return the key of a leaf; None for a folder."""
         parent, _, name = path.removeprefix(self.keys).rpartition("/")
         return f"{parent}/{name[1:]}" if name.startswith("=") else None
 
     def parents(self, key: str) -> Iterator[str]:
-        """The folders that a leaf needs, the outer ones first."""
+        """Yield the folders that a leaf requires, outer ones first."""
         parts = key[1:].split("/")[:-1]
         for depth in range(1, len(parts) + 1):
             yield f"{self.keys}/{'/'.join(parts[:depth])}"
@@ -108,8 +110,8 @@ def plan_transaction(
     session: str | None,
     folders: Mapping[str, Sequence[str]],
 ) -> list[ZooKeeperStep]:
-    """The steps of one transaction. `folders` tells, for keys that are to be deleted, which folders are there: the
-    key's own and those beneath it, the outer ones first."""
+    """Return the steps of one transaction. `folders` contains the existing folders of keys to delete: that of the key
+    and those beneath it, outer ones first."""
     steps = [] if session is None else [ZooKeeperStep(StepKind.CHECK, session, None, version=0)]
     for operation in operations:
         steps.extend(_steps_of(paths, operation, folders))
@@ -117,7 +119,7 @@ def plan_transaction(
 
 
 def size_of(steps: Sequence[ZooKeeperStep]) -> int:
-    """What the transaction takes on the wire, and a little more."""
+    """Return an upper bound of the size of the transaction on the wire."""
     return sum(_STEP_OVERHEAD_BYTES + len(step.path.encode()) + len(step.value) for step in steps)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.client.groups.offsets import ConsumerGroupMetadata
 from headrace.model.errors import InvalidRecord
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.sdk.times import time_of
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_member import GroupRules
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import InvalidRequest
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.sdk.incoming import Record
 from headrace.sdk.stopping import ClientStopped, StopSignal
 

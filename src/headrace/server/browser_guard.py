@@ -21,7 +21,7 @@ import socket
 from collections.abc import Iterable
 
 from headrace.http.message import Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 
 _HARMLESS_PATHS = frozenset(("/docs", "/openapi.json"))
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]:@/\\?#,]+)(?::[0-9]*)?", re.IGNORECASE)

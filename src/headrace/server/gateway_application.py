@@ -7,7 +7,7 @@ not help the client and would keep its connection open.
 from __future__ import annotations
 
 from headrace.http.message import HttpResponse, Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Verb
 from headrace.protocols.rest.application import RestApplication
 from headrace.server.broker_health import CHECK_SECONDS, BrokerHealth
@@ -36,10 +36,10 @@ class GatewayApplication:
     async def admit_metrics(self, request: Request) -> None:
         await self._rest.admit_metrics(request)
 
-    async def answer(self, request: Request) -> HttpResponse:
+    async def handle(self, request: Request) -> HttpResponse:
         self.in_flight += 1
         try:
-            return await self._rest.answer(request)
+            return await self._rest.handle(request)
         finally:
             self.in_flight -= 1
 

@@ -12,7 +12,7 @@ from headrace.broker.broker import Broker
 from headrace.http.limits import BODY_BYTES_MAX, HttpLimits
 from headrace.http.listener import HttpListener, TlsFiles
 from headrace.http.message import Application, HttpResponse, Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.health.pages import HEALTH_PATHS, PATHS, HealthPages, HealthSource
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
@@ -83,10 +83,10 @@ class LazyApplication:
             return self._application().admit_metrics(request)
         return self._application().admit(request)
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, HttpResponse]:
+    def handle(self, request: Request) -> Coroutine[Any, Any, HttpResponse]:
         if request.path in PATHS:
-            return self._health.answer(request)
-        return self._application().answer(request)
+            return self._health.handle(request)
+        return self._application().handle(request)
 
     async def close(self) -> None:
         if self._built is not None:

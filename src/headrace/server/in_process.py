@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from headrace.broker.handlers import RequestHandler, RequestHandlers
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandler, RequestHandlers
 from headrace.client.connections.transport import Dialer, Transport, VersionRange
 from headrace.client.errors import ConnectionLost
 from headrace.model.errors import HeadraceError, RequestTimedOut
@@ -76,7 +75,9 @@ class _InProcessCall:
 
     __slots__ = ("answer", "handler", "request", "running", "version")
 
-    def __init__(self, handler: RequestHandler, version: int, request: Any, answer: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, handler: RequestHandler[Any, Any], version: int, request: Any, answer: asyncio.Future[Any]
+    ) -> None:
         self.handler = handler
         self.version = version
         self.request = request
@@ -161,7 +162,7 @@ class InProcessTransport:
         if call.running is not None:
             self._dialer.keep(call.running)
 
-    def _drive(self, handler: RequestHandler, work: Coroutine[Any, Any, None]) -> RunningHandler | None:
+    def _drive(self, handler: RequestHandler[Any, Any], work: Coroutine[Any, Any, None]) -> RunningHandler | None:
         if handler.runs_inline:
             return start_inline_coroutine(work, self._loop)
         outcome = start_inline(work, self._loop)

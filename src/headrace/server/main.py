@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from math import inf
 
 import uvloop
 
@@ -221,7 +222,7 @@ def _limits(config: BrokerConfig, descriptors: int) -> ListenerLimits:
         budget_bytes=config.queued_max_request_bytes,
         connections_max=min(config.max_connections, _kafka_share(descriptors)),
         connections_per_host_max=config.max_connections_per_ip,
-        idle_seconds=config.connections_max_idle_ms / 1000,
+        idle_seconds=inf if config.connections_max_idle_ms < 0 else config.connections_max_idle_ms / 1000,
     )
 
 

@@ -10,8 +10,8 @@ from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.connections.address import Address
 from headrace.client.connections.tcp import TcpDialer
 from headrace.http.routes import ForwarderRole
-from headrace.protocols.rest.access import AllowAllAuthorizer, Authorizer, TokenAuthorizer
 from headrace.protocols.rest.application import ALL_ROLES, RestApplication
+from headrace.protocols.rest.authorization import AllowAllAuthorizer, Authorizer, TokenAuthorizer
 from headrace.protocols.rest.webhooks import StatusOf
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk

@@ -18,8 +18,7 @@ from headrace.client.metadata import TopicPartition
 from headrace.columns.schema import COLUMNS
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import InvalidConfig
-from headrace.model.names import check_group_id, check_topic_name
-from headrace.model.patterns import compiled
+from headrace.model.names import check_group_id, check_topic_name, compiled
 
 # The names of the options, and what to say about one that is not among them.
 #

@@ -22,14 +22,19 @@ from typing import Any
 from uuid import UUID
 
 from headrace.broker.broker import Broker
-from headrace.broker.handlers import HandlerFunction
+from headrace.broker.handlers import HandlerFunction, RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, LIVE_KEY
 from headrace.registry.interface import Check, Create, RegistryEntry, RegistryOperation, SessionState, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key, partition_key
-from headrace.registry.topics import TOPICS_KEY, decode_topic
+from headrace.registry.topics import (
+    PARTITIONS_KEY,
+    TOPICS_KEY,
+    decode_partition,
+    decode_topic,
+    parse_partition_key,
+    partition_key,
+)
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.history import ReplicaContents
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
@@ -247,7 +252,7 @@ class SimCluster:
                 handler.handle = partial(self._handle, broker.registry, handler.handle)
 
     async def _handle(
-        self, registry: SimRegistry, handle: HandlerFunction, request: Any, context: RequestContext
+        self, registry: SimRegistry, handle: HandlerFunction[Any, Any], request: Any, context: RequestContext
     ) -> Any:
         response = await handle(request, context)
         if registry.has_missed_the_end and 0 in _error_codes(response):

@@ -5,7 +5,7 @@ Whether a key is served is the broker's business; a key that is not in this tabl
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -195,7 +195,6 @@ class Api(msgspec.Struct, frozen=True):
     min_version: int
     max_version: int
     flexible_since: int
-    # Old librdkafka silently stops compressing unless Produce 0 is on offer; we refuse it when it is used.
     advertised_min: int
 
     def knows(self, version: int) -> bool:
@@ -211,86 +210,23 @@ class Api(msgspec.Struct, frozen=True):
         return 1 if version >= self.flexible_since else 0
 
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-LIST_OFFSETS: Final = 2
-METADATA: Final = 3
-OFFSET_COMMIT: Final = 8
-OFFSET_FETCH: Final = 9
-FIND_COORDINATOR: Final = 10
-JOIN_GROUP: Final = 11
-HEARTBEAT: Final = 12
-LEAVE_GROUP: Final = 13
-SYNC_GROUP: Final = 14
-DESCRIBE_GROUPS: Final = 15
-LIST_GROUPS: Final = 16
-SASL_HANDSHAKE: Final = 17
-API_VERSIONS: Final = 18
-CREATE_TOPICS: Final = 19
-DELETE_TOPICS: Final = 20
-DELETE_RECORDS: Final = 21
-INIT_PRODUCER_ID: Final = 22
-OFFSET_FOR_LEADER_EPOCH: Final = 23
-ADD_PARTITIONS_TO_TXN: Final = 24
-ADD_OFFSETS_TO_TXN: Final = 25
-END_TXN: Final = 26
-WRITE_TXN_MARKERS: Final = 27
-TXN_OFFSET_COMMIT: Final = 28
-DESCRIBE_ACLS: Final = 29
-CREATE_ACLS: Final = 30
-DELETE_ACLS: Final = 31
-DESCRIBE_CONFIGS: Final = 32
-ALTER_CONFIGS: Final = 33
-DESCRIBE_LOG_DIRS: Final = 35
-CREATE_PARTITIONS: Final = 37
-DELETE_GROUPS: Final = 42
-ELECT_LEADERS: Final = 43
-INCREMENTAL_ALTER_CONFIGS: Final = 44
-ALTER_PARTITION_REASSIGNMENTS: Final = 45
-LIST_PARTITION_REASSIGNMENTS: Final = 46
-OFFSET_DELETE: Final = 47
-DESCRIBE_CLIENT_QUOTAS: Final = 48
-ALTER_CLIENT_QUOTAS: Final = 49
-DESCRIBE_USER_SCRAM_CREDENTIALS: Final = 50
-ALTER_USER_SCRAM_CREDENTIALS: Final = 51
-DESCRIBE_QUORUM: Final = 55
-UPDATE_FEATURES: Final = 57
-DESCRIBE_CLUSTER: Final = 60
-DESCRIBE_PRODUCERS: Final = 61
-DESCRIBE_TRANSACTIONS: Final = 65
-LIST_TRANSACTIONS: Final = 66
-CONSUMER_GROUP_HEARTBEAT: Final = 68
-CONSUMER_GROUP_DESCRIBE: Final = 69
-LIST_CONFIG_RESOURCES: Final = 74
-DESCRIBE_TOPIC_PARTITIONS: Final = 75
-SHARE_GROUP_HEARTBEAT: Final = 76
-SHARE_GROUP_DESCRIBE: Final = 77
-SHARE_FETCH: Final = 78
-SHARE_ACKNOWLEDGE: Final = 79
-DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
-ALTER_SHARE_GROUP_OFFSETS: Final = 91
-DELETE_SHARE_GROUP_OFFSETS: Final = 92
-OWN_KEYS: Final = 10_000  # our own keys begin here, as our own error codes do
-DRAIN_BROKER: Final = 10_000
-LEASE: Final = 10_001
-SETTLE: Final = 10_002
-DESCRIBE_SUBSCRIPTIONS: Final = 10_003
-ALTER_SUBSCRIPTIONS: Final = 10_004
-MESSAGE_STATUS: Final = 10_005
-LIST_DELAYED: Final = 10_006
-ALTER_DELAYED: Final = 10_007
-LEASE_OFFSETS: Final = 10_008
-CHECK_TOKEN: Final = 10_009
-ALTER_TOKENS: Final = 10_010
-LIST_TOKENS: Final = 10_011
-DESCRIBE_PUSHES: Final = 10_012
-DESCRIBE_BUNDLE: Final = 10_013
-END_BUNDLE: Final = 10_014
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
 
-def _api(key: int, request: type[Any], response: type[Any]) -> Api:
+class ApiKey(int, Generic[Request, Response]):
+    """The key of an API. Its type parameters let mypy check that a handler has the messages of its API."""
+
+
+APIS: Final[dict[int, Api]] = {}
+
+
+def _api(
+    key: int, request: type[Request], response: type[Response], *, advertised_min: int | None = None
+) -> ApiKey[Request, Response]:
+    """Add an API to the table, and return its key."""
     declared = layout(request)
-    return Api(
+    APIS[key] = Api(
         key=key,
         name=request.__name__.removesuffix("Request"),
         request=request,
@@ -298,88 +234,86 @@ def _api(key: int, request: type[Any], response: type[Any]) -> Api:
         min_version=declared.min_version,
         max_version=declared.max_version,
         flexible_since=declared.flexible_since,
-        advertised_min=0 if key == PRODUCE else declared.min_version,
+        advertised_min=declared.min_version if advertised_min is None else advertised_min,
     )
+    return ApiKey(key)
 
 
-APIS: Final[dict[int, Api]] = {
-    api.key: api
-    for api in (
-        _api(PRODUCE, ProduceRequest, ProduceResponse),
-        _api(FETCH, FetchRequest, FetchResponse),
-        _api(LIST_OFFSETS, ListOffsetsRequest, ListOffsetsResponse),
-        _api(METADATA, MetadataRequest, MetadataResponse),
-        _api(OFFSET_COMMIT, OffsetCommitRequest, OffsetCommitResponse),
-        _api(OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResponse),
-        _api(FIND_COORDINATOR, FindCoordinatorRequest, FindCoordinatorResponse),
-        _api(JOIN_GROUP, JoinGroupRequest, JoinGroupResponse),
-        _api(HEARTBEAT, HeartbeatRequest, HeartbeatResponse),
-        _api(LEAVE_GROUP, LeaveGroupRequest, LeaveGroupResponse),
-        _api(SYNC_GROUP, SyncGroupRequest, SyncGroupResponse),
-        _api(DESCRIBE_GROUPS, DescribeGroupsRequest, DescribeGroupsResponse),
-        _api(LIST_GROUPS, ListGroupsRequest, ListGroupsResponse),
-        _api(SASL_HANDSHAKE, SaslHandshakeRequest, SaslHandshakeResponse),
-        _api(API_VERSIONS, ApiVersionsRequest, ApiVersionsResponse),
-        _api(CREATE_TOPICS, CreateTopicsRequest, CreateTopicsResponse),
-        _api(DELETE_TOPICS, DeleteTopicsRequest, DeleteTopicsResponse),
-        _api(DELETE_RECORDS, DeleteRecordsRequest, DeleteRecordsResponse),
-        _api(INIT_PRODUCER_ID, InitProducerIdRequest, InitProducerIdResponse),
-        _api(OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-        _api(ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse),
-        _api(ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
-        _api(END_TXN, EndTxnRequest, EndTxnResponse),
-        _api(WRITE_TXN_MARKERS, WriteTxnMarkersRequest, WriteTxnMarkersResponse),
-        _api(TXN_OFFSET_COMMIT, TxnOffsetCommitRequest, TxnOffsetCommitResponse),
-        _api(DESCRIBE_ACLS, DescribeAclsRequest, DescribeAclsResponse),
-        _api(CREATE_ACLS, CreateAclsRequest, CreateAclsResponse),
-        _api(DELETE_ACLS, DeleteAclsRequest, DeleteAclsResponse),
-        _api(DESCRIBE_CONFIGS, DescribeConfigsRequest, DescribeConfigsResponse),
-        _api(ALTER_CONFIGS, AlterConfigsRequest, AlterConfigsResponse),
-        _api(DESCRIBE_LOG_DIRS, DescribeLogDirsRequest, DescribeLogDirsResponse),
-        _api(CREATE_PARTITIONS, CreatePartitionsRequest, CreatePartitionsResponse),
-        _api(DELETE_GROUPS, DeleteGroupsRequest, DeleteGroupsResponse),
-        _api(ELECT_LEADERS, ElectLeadersRequest, ElectLeadersResponse),
-        _api(INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse),
-        _api(ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse),
-        _api(LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse),
-        _api(OFFSET_DELETE, OffsetDeleteRequest, OffsetDeleteResponse),
-        _api(DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasRequest, DescribeClientQuotasResponse),
-        _api(ALTER_CLIENT_QUOTAS, AlterClientQuotasRequest, AlterClientQuotasResponse),
-        _api(
-            DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
-        ),
-        _api(ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse),
-        _api(DESCRIBE_QUORUM, DescribeQuorumRequest, DescribeQuorumResponse),
-        _api(UPDATE_FEATURES, UpdateFeaturesRequest, UpdateFeaturesResponse),
-        _api(DESCRIBE_CLUSTER, DescribeClusterRequest, DescribeClusterResponse),
-        _api(DESCRIBE_PRODUCERS, DescribeProducersRequest, DescribeProducersResponse),
-        _api(DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest, DescribeTransactionsResponse),
-        _api(LIST_TRANSACTIONS, ListTransactionsRequest, ListTransactionsResponse),
-        _api(CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
-        _api(CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
-        _api(LIST_CONFIG_RESOURCES, ListConfigResourcesRequest, ListConfigResourcesResponse),
-        _api(DESCRIBE_TOPIC_PARTITIONS, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
-        _api(SHARE_GROUP_HEARTBEAT, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse),
-        _api(SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest, ShareGroupDescribeResponse),
-        _api(SHARE_FETCH, ShareFetchRequest, ShareFetchResponse),
-        _api(SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest, ShareAcknowledgeResponse),
-        _api(DESCRIBE_SHARE_GROUP_OFFSETS, DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse),
-        _api(ALTER_SHARE_GROUP_OFFSETS, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse),
-        _api(DELETE_SHARE_GROUP_OFFSETS, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse),
-        _api(DRAIN_BROKER, DrainBrokerRequest, DrainBrokerResponse),
-        _api(LEASE, LeaseRequest, LeaseResponse),
-        _api(SETTLE, SettleRequest, SettleResponse),
-        _api(DESCRIBE_SUBSCRIPTIONS, DescribeSubscriptionsRequest, DescribeSubscriptionsResponse),
-        _api(ALTER_SUBSCRIPTIONS, AlterSubscriptionsRequest, AlterSubscriptionsResponse),
-        _api(MESSAGE_STATUS, MessageStatusRequest, MessageStatusResponse),
-        _api(LIST_DELAYED, ListDelayedRequest, ListDelayedResponse),
-        _api(ALTER_DELAYED, AlterDelayedRequest, AlterDelayedResponse),
-        _api(LEASE_OFFSETS, LeaseOffsetsRequest, LeaseOffsetsResponse),
-        _api(CHECK_TOKEN, CheckTokenRequest, CheckTokenResponse),
-        _api(ALTER_TOKENS, AlterTokensRequest, AlterTokensResponse),
-        _api(LIST_TOKENS, ListTokensRequest, ListTokensResponse),
-        _api(DESCRIBE_PUSHES, DescribePushesRequest, DescribePushesResponse),
-        _api(DESCRIBE_BUNDLE, DescribeBundleRequest, DescribeBundleResponse),
-        _api(END_BUNDLE, EndBundleRequest, EndBundleResponse),
-    )
-}
+# Older librdkafka stops compressing without notice unless Produce 0 is advertised. A request of that version fails.
+PRODUCE: Final = _api(0, ProduceRequest, ProduceResponse, advertised_min=0)
+FETCH: Final = _api(1, FetchRequest, FetchResponse)
+LIST_OFFSETS: Final = _api(2, ListOffsetsRequest, ListOffsetsResponse)
+METADATA: Final = _api(3, MetadataRequest, MetadataResponse)
+OFFSET_COMMIT: Final = _api(8, OffsetCommitRequest, OffsetCommitResponse)
+OFFSET_FETCH: Final = _api(9, OffsetFetchRequest, OffsetFetchResponse)
+FIND_COORDINATOR: Final = _api(10, FindCoordinatorRequest, FindCoordinatorResponse)
+JOIN_GROUP: Final = _api(11, JoinGroupRequest, JoinGroupResponse)
+HEARTBEAT: Final = _api(12, HeartbeatRequest, HeartbeatResponse)
+LEAVE_GROUP: Final = _api(13, LeaveGroupRequest, LeaveGroupResponse)
+SYNC_GROUP: Final = _api(14, SyncGroupRequest, SyncGroupResponse)
+DESCRIBE_GROUPS: Final = _api(15, DescribeGroupsRequest, DescribeGroupsResponse)
+LIST_GROUPS: Final = _api(16, ListGroupsRequest, ListGroupsResponse)
+SASL_HANDSHAKE: Final = _api(17, SaslHandshakeRequest, SaslHandshakeResponse)
+API_VERSIONS: Final = _api(18, ApiVersionsRequest, ApiVersionsResponse)
+CREATE_TOPICS: Final = _api(19, CreateTopicsRequest, CreateTopicsResponse)
+DELETE_TOPICS: Final = _api(20, DeleteTopicsRequest, DeleteTopicsResponse)
+DELETE_RECORDS: Final = _api(21, DeleteRecordsRequest, DeleteRecordsResponse)
+INIT_PRODUCER_ID: Final = _api(22, InitProducerIdRequest, InitProducerIdResponse)
+OFFSET_FOR_LEADER_EPOCH: Final = _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse)
+ADD_PARTITIONS_TO_TXN: Final = _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse)
+ADD_OFFSETS_TO_TXN: Final = _api(25, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse)
+END_TXN: Final = _api(26, EndTxnRequest, EndTxnResponse)
+WRITE_TXN_MARKERS: Final = _api(27, WriteTxnMarkersRequest, WriteTxnMarkersResponse)
+TXN_OFFSET_COMMIT: Final = _api(28, TxnOffsetCommitRequest, TxnOffsetCommitResponse)
+DESCRIBE_ACLS: Final = _api(29, DescribeAclsRequest, DescribeAclsResponse)
+CREATE_ACLS: Final = _api(30, CreateAclsRequest, CreateAclsResponse)
+DELETE_ACLS: Final = _api(31, DeleteAclsRequest, DeleteAclsResponse)
+DESCRIBE_CONFIGS: Final = _api(32, DescribeConfigsRequest, DescribeConfigsResponse)
+ALTER_CONFIGS: Final = _api(33, AlterConfigsRequest, AlterConfigsResponse)
+DESCRIBE_LOG_DIRS: Final = _api(35, DescribeLogDirsRequest, DescribeLogDirsResponse)
+CREATE_PARTITIONS: Final = _api(37, CreatePartitionsRequest, CreatePartitionsResponse)
+DELETE_GROUPS: Final = _api(42, DeleteGroupsRequest, DeleteGroupsResponse)
+ELECT_LEADERS: Final = _api(43, ElectLeadersRequest, ElectLeadersResponse)
+INCREMENTAL_ALTER_CONFIGS: Final = _api(44, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse)
+ALTER_PARTITION_REASSIGNMENTS: Final = _api(45, AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse)
+LIST_PARTITION_REASSIGNMENTS: Final = _api(46, ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse)
+OFFSET_DELETE: Final = _api(47, OffsetDeleteRequest, OffsetDeleteResponse)
+DESCRIBE_CLIENT_QUOTAS: Final = _api(48, DescribeClientQuotasRequest, DescribeClientQuotasResponse)
+ALTER_CLIENT_QUOTAS: Final = _api(49, AlterClientQuotasRequest, AlterClientQuotasResponse)
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final = _api(
+    50, DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse
+)
+ALTER_USER_SCRAM_CREDENTIALS: Final = _api(51, AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse)
+DESCRIBE_QUORUM: Final = _api(55, DescribeQuorumRequest, DescribeQuorumResponse)
+UPDATE_FEATURES: Final = _api(57, UpdateFeaturesRequest, UpdateFeaturesResponse)
+DESCRIBE_CLUSTER: Final = _api(60, DescribeClusterRequest, DescribeClusterResponse)
+DESCRIBE_PRODUCERS: Final = _api(61, DescribeProducersRequest, DescribeProducersResponse)
+DESCRIBE_TRANSACTIONS: Final = _api(65, DescribeTransactionsRequest, DescribeTransactionsResponse)
+LIST_TRANSACTIONS: Final = _api(66, ListTransactionsRequest, ListTransactionsResponse)
+CONSUMER_GROUP_HEARTBEAT: Final = _api(68, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse)
+CONSUMER_GROUP_DESCRIBE: Final = _api(69, ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse)
+LIST_CONFIG_RESOURCES: Final = _api(74, ListConfigResourcesRequest, ListConfigResourcesResponse)
+DESCRIBE_TOPIC_PARTITIONS: Final = _api(75, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse)
+SHARE_GROUP_HEARTBEAT: Final = _api(76, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse)
+SHARE_GROUP_DESCRIBE: Final = _api(77, ShareGroupDescribeRequest, ShareGroupDescribeResponse)
+SHARE_FETCH: Final = _api(78, ShareFetchRequest, ShareFetchResponse)
+SHARE_ACKNOWLEDGE: Final = _api(79, ShareAcknowledgeRequest, ShareAcknowledgeResponse)
+DESCRIBE_SHARE_GROUP_OFFSETS: Final = _api(90, DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsResponse)
+ALTER_SHARE_GROUP_OFFSETS: Final = _api(91, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse)
+DELETE_SHARE_GROUP_OFFSETS: Final = _api(92, DeleteShareGroupOffsetsRequest, DeleteShareGroupOffsetsResponse)
+OWN_KEYS: Final = 10_000  # our own keys begin here, as our own error codes do
+DRAIN_BROKER: Final = _api(10_000, DrainBrokerRequest, DrainBrokerResponse)
+LEASE: Final = _api(10_001, LeaseRequest, LeaseResponse)
+SETTLE: Final = _api(10_002, SettleRequest, SettleResponse)
+DESCRIBE_SUBSCRIPTIONS: Final = _api(10_003, DescribeSubscriptionsRequest, DescribeSubscriptionsResponse)
+ALTER_SUBSCRIPTIONS: Final = _api(10_004, AlterSubscriptionsRequest, AlterSubscriptionsResponse)
+MESSAGE_STATUS: Final = _api(10_005, MessageStatusRequest, MessageStatusResponse)
+LIST_DELAYED: Final = _api(10_006, ListDelayedRequest, ListDelayedResponse)
+ALTER_DELAYED: Final = _api(10_007, AlterDelayedRequest, AlterDelayedResponse)
+LEASE_OFFSETS: Final = _api(10_008, LeaseOffsetsRequest, LeaseOffsetsResponse)
+CHECK_TOKEN: Final = _api(10_009, CheckTokenRequest, CheckTokenResponse)
+ALTER_TOKENS: Final = _api(10_010, AlterTokensRequest, AlterTokensResponse)
+LIST_TOKENS: Final = _api(10_011, ListTokensRequest, ListTokensResponse)
+DESCRIBE_PUSHES: Final = _api(10_012, DescribePushesRequest, DescribePushesResponse)
+DESCRIBE_BUNDLE: Final = _api(10_013, DescribeBundleRequest, DescribeBundleResponse)
+END_BUNDLE: Final = _api(10_014, EndBundleRequest, EndBundleResponse)

@@ -13,8 +13,8 @@ from tests.simulation.features.feature import Draft, Feature, TopicWriter, creat
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.queues.schedule import Schedule
 from headrace.model.errors import HeadraceError, InvalidRecordState
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import DELIVER_AT, REPEAT
-from headrace.model.message_ids import MessageId
 from headrace.model.names import delayed_topic
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.history import History

@@ -30,10 +30,10 @@ from headrace.wire.messages.share_groups import (
     AcknowledgementBatch,
     AcknowledgePartition,
     AcknowledgeTopic,
-    FetchPartition,
-    FetchTopic,
     ShareAcknowledgeRequest,
+    ShareFetchPartition,
     ShareFetchRequest,
+    ShareFetchTopic,
 )
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class ShareMember(Client):
 
     async def _fetch(self, index: int) -> None:
         topic = await self.cluster.topic(SHARED)
-        requested = FetchTopic(topic.topic_id, [FetchPartition(index, [])])
+        requested = ShareFetchTopic(topic.topic_id, [ShareFetchPartition(index, [])])
         request = ShareFetchRequest(
             group_id=SHARE_GROUP,
             member_id=self.name,

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from headrace.cli.log_inventory import LogInventory
 from headrace.cli.registry import _restore_counters, plan_for, raise_producer_ids, write_plan
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import TopicRecord
 from headrace.registry.interface import RegistryEntry
 from headrace.runtime.disk import Disk, SystemDisk
 from headrace.storage.segments.segment import LOG

@@ -2,7 +2,7 @@
 
 Topics that were created since, leader epochs, in-sync sets, the starts of brokers and producer ids are older then. The
 operator runs `headrace registry rebuild` before the start, or starts without it and adopts the stray logs later. What
-docs/operations.md, decision 024 and `broker/cluster/older_registry.py` promise:
+docs/operations.md, decision 024 and `broker/cluster/registry_rollback.py` promise:
 
 - No log is deleted. A log that the registry does not know moves to `stray/`, and is back with all its records when its
   topic is adopted.
@@ -18,7 +18,7 @@ docs/operations.md, decision 024 and `broker/cluster/older_registry.py` promise:
   `__consumer_offsets`, cannot be adopted: if the copy lacks one that others depend on, the operator runs `rebuild`.
 - Without `rebuild`, a broker that starts first may see nothing in its folder that shows the rollback. It then uses
   leader epochs again in which another broker, still down, has written (seed 151 showed it). That broker sets its log
-  aside at its start (`broker/cluster/foreign_logs.py`), so that no two logs diverge within an epoch.
+  aside at its start (`broker/cluster/registry_rollback.py`), so that no two logs diverge within an epoch.
 - A stray log may stay where the registry knows the partition, but does not place it on this broker (an operator drained
   the broker while it was down, seed 1162), or where it was set aside because of another history: decision 024 leaves
   both to an operator. One whose topic the registry does not know is adopted, also if the response to the creation was
@@ -53,13 +53,18 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.errors import raise_for_code
 from headrace.client.produce.producer import Delivery, Producer
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import PartitionRecord
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.brokers import BROKERS_KEY, CONTROLLER_EPOCH_KEY
 from headrace.registry.counters import PRODUCER_IDS_KEY
 from headrace.registry.interface import RegistryEntry, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, partition_key
-from headrace.registry.topics import TOMBSTONES_KEY, TOPICS_KEY, decode_topic
+from headrace.registry.topics import (
+    PARTITIONS_KEY,
+    TOMBSTONES_KEY,
+    TOPICS_KEY,
+    decode_partition,
+    decode_topic,
+    partition_key,
+)
 from headrace.storage.store.data_folder import folder_name
 from headrace.storage.store.stray import stray_logs
 from headrace.testkit.anomalies import Anomaly, find_unseen

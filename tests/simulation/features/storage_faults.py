@@ -33,7 +33,7 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.fetch.consumer import Consumer
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.storage.log.log import Log
 from headrace.storage.store.scrub import scrub_step
 from headrace.testkit.anomalies import Anomaly

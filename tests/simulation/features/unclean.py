@@ -31,9 +31,9 @@ from headrace.client.admin.subscription_admin import START, Position, Subscripti
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
 from headrace.registry.interface import RegistryEntry, RegistryOperation, SessionState, Set, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, partition_key
+from headrace.registry.topics import PARTITIONS_KEY, decode_partition, partition_key
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.cluster import SimCluster
@@ -112,10 +112,10 @@ class UncleanElections:
         """Whether the broker has been elected leader before the unclean election, and does not know the latter yet."""
         running = broker.running
         topic = None if running is None else running.catalogue.find(self._topic)
-        if running is None or topic is None or partition not in topic.places:
+        if running is None or topic is None or partition not in topic.partition_records:
             return False
         tried = self._tried.get(partition_key(topic.id, partition))
-        if tried is None or topic.places[partition].leader_epoch >= tried.leader_epoch:
+        if tried is None or topic.partition_records[partition].leader_epoch >= tried.leader_epoch:
             return False
         start = broker.node_id, running.identity.epoch
         return any((one.node_id, one.broker_epoch) == start for one in tried.past)

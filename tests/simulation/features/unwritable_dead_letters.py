@@ -35,7 +35,7 @@ from headrace.client.admin.subscription_admin import START, Position, Subscripti
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.model.errors import HeadraceError
 from headrace.model.names import dead_letter_topic
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.testkit.anomalies import Anomaly
 from headrace.testkit.brokers import SimBroker
 from headrace.testkit.history import History

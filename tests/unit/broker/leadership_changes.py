@@ -31,7 +31,7 @@ def become_leader(simulated_broker: SimulatedBroker, partition: Partition) -> No
     """This broker leads it from now on, in a new epoch."""
     catalogue = simulated_broker.broker.catalogue
     topic = catalogue.topic(partition.topic)
-    record = replace(topic.places[partition.index], leader_epoch=partition.leader_epoch + 1)
+    record = replace(topic.partition_records[partition.index], leader_epoch=partition.leader_epoch + 1)
     partition.lead(simulated_broker.broker.identity.node_id, record, simulated_broker.host.clock.monotonic())
     topic.led[partition.index] = partition
     for told in catalogue.on_leadership_gained:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from uuid import UUID
 
 from headrace.broker.controller.partition_requests import PartitionChanges
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.broker_record import BrokerRecord
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.registry.brokers import drain, epoch_key
 from headrace.registry.interface import Create
-from headrace.registry.partitions import PartitionRecords, decode_partition, partition_key
-from headrace.registry.topics import TopicRecord, TopicRecords
+from headrace.registry.topics import PartitionRecords, TopicRecord, TopicRecords, decode_partition, partition_key
 from headrace.runtime.clock import SystemClock
 from headrace.testkit.entropy import SeededEntropy
 from headrace.testkit.registry import SimRegistry

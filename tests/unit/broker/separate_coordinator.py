@@ -12,9 +12,9 @@ from tests.unit.broker.transactions.transaction_support import Transactor
 
 from headrace.broker.cluster.peers import Peers
 from headrace.client.errors import Unreachable
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import NotLeader
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.model.registry_records import BrokerRecord
 from headrace.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -81,7 +81,7 @@ class SeparateCoordinator:
         led_here = theirs.partition
 
         def partition(topic: str, index: int) -> Any:
-            theirs.place(topic, index)
+            theirs.partition_record(topic, index)
             if topic != TRANSACTION_STATE:
                 raise NotLeader(f"{topic}-{index} is led elsewhere")
             return led_here(topic, index)
@@ -107,7 +107,7 @@ class SeparateCoordinator:
         assert timeout_seconds > 0
         assert connection_key
         if node_id in self.silent:
-            raise Unreachable(f"broker {node_id} is not up")
+            raise Unreachable(f"broker {node_id} is not live")
         self.calls.append(request)
         versions: Iterable[int | None] = (API_OF[type(request)].max_version, version_max)
         simulated_broker = self.leader if node_id == LEADER else self.coordinator

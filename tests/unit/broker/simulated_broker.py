@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.broker.broker import Broker, open_broker
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
 from headrace.runtime.supervise import Supervisor
 from headrace.storage.log.reading import LogSlice
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble

@@ -1,5 +1,6 @@
-"""Several brokers in one world, with doors by which they copy from each other: a test that is `in_simulated_cluster`
-runs there."""
+"""A simulated cluster of several brokers, whose Kafka listeners serve replication. `in_simulated_cluster` runs a test
+in it.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +14,10 @@ from tests.unit.broker.three_brokers import SimulatedClusterBroker
 
 from headrace.broker.partition import Partition
 from headrace.machines.controller.leadership import with_leader
-from headrace.model.partition_record import NO_LEADER, Nodes, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, Nodes, PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY
 from headrace.registry.interface import Check, RegistryOperation, SessionState
-from headrace.registry.partitions import PartitionRecords, decode_partition, partition_key
-from headrace.registry.topics import decode_topic, topic_key
+from headrace.registry.topics import PartitionRecords, decode_partition, decode_topic, partition_key, topic_key
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 
@@ -27,7 +27,7 @@ SESSION_SECONDS = 3.0
 
 
 class SimulatedCluster:
-    """Without `sessions_time_out`, the registry knows at once that a broker has gone."""
+    """Without `sessions_time_out`, the session of a dead broker ends at once."""
 
     def __init__(self, nodes: int, settings: Mapping[str, str], *, sessions_time_out: bool = False) -> None:
         self.world = World(seed=1)

@@ -17,7 +17,7 @@ from headrace.model.errors import (
     StorageFailure,
     UnknownTopicOrPartition,
 )
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.wire.batches.batch import parse_header
 
 
@@ -391,9 +391,9 @@ async def test_a_new_lead_counts_only_what_was_fetched_in_it(simulated_broker: S
     fetches(partition, 2, 1)
     partition.lead(1, replace(LED, leader_epoch=6), 0.0)
     fetches(partition, 3, 1)
-    assert (partition.high_watermark, partition.is_settled) == (0, False)
+    assert (partition.high_watermark, partition.knows_high_watermark) == (0, False)
     fetches(partition, 2, 1)
-    assert (partition.high_watermark, partition.is_settled) == (1, True)
+    assert (partition.high_watermark, partition.knows_high_watermark) == (1, True)
 
 
 async def test_what_a_follower_is_told_counts_as_far_as_it_is_on_its_disk(simulated_broker: SimulatedBroker) -> None:

@@ -23,7 +23,7 @@ from headrace.model.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.interface import RegistryConflict, RegistryUnavailable
 from headrace.registry.topics import TopicRecord, TopicRecords
 from headrace.runtime.disk import DiskFull

@@ -1,4 +1,4 @@
-"""Three brokers of one cluster, each in a house of its own, with doors by which they copy from each other."""
+"""Three simulated brokers of one cluster, each on its own host, whose Kafka listeners serve replication."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.broker.groups.classic_members import GROUP
 from tests.unit.broker.simulated_broker import DATA, FakeConnection, SimulatedBroker
 
 from headrace.broker.broker import Broker, open_broker
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.testkit.registry import SimRegistryEnsemble
 from headrace.testkit.world import World
@@ -34,7 +34,7 @@ class SimulatedClusterBroker(SimulatedBroker):
         return self._is_open
 
     async def ask(self, request: object, version: int, fake_connection: FakeConnection | None = None) -> Any:
-        # A broker that has died never answers, nor does it hear that whoever asked has given up.
+        # A dead broker never responds, and does not learn that the caller has given up.
         return await asyncio.shield(self.begin(request, version, fake_connection))
 
     async def _open(self) -> Broker:
@@ -51,9 +51,9 @@ class SimulatedClusterBroker(SimulatedBroker):
             host.entropy,
             self.supervisor,
         )
-        door = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
-        await broker.join(*await door.listen(host.name, PORT))
-        door.start_accepting()
+        server = KafkaServer("PLAINTEXT", broker.handlers, host.network, host.clock, ListenerLimits())
+        await broker.join(*await server.listen(host.name, PORT))
+        server.start_accepting()
         await broker.wait_for_leaders()
         return broker
 
@@ -65,7 +65,7 @@ class ThreeBrokers:
         self.simulated_brokers = {node_id: SimulatedClusterBroker(world, node_id, truth) for node_id in NODES}
 
     def __iter__(self) -> Iterator[SimulatedClusterBroker]:
-        """Those that are up."""
+        """Iterate over the live brokers."""
         return (simulated_broker for simulated_broker in self.simulated_brokers.values() if simulated_broker.is_open)
 
     async def open(self) -> None:
@@ -87,7 +87,7 @@ class ThreeBrokers:
             await next(iter(self)).pass_time(0.1)
 
     def _places(self, topic: str) -> list[PartitionRecord]:
-        return list(next(iter(self)).broker.catalogue.topic(topic).places.values())
+        return list(next(iter(self)).broker.catalogue.topic(topic).partition_records.values())
 
 
 def with_three_brokers(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.sqlite import SqliteRegistry
 from headrace.registry.topics import TopicRecord, TopicRecords
 from headrace.runtime.disk import SystemDisk

@@ -16,7 +16,7 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.testkit.world import World
 
 FIRST = MessageId("orders.dlq", 0, 0)

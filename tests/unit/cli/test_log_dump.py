@@ -10,8 +10,7 @@ import pytest
 from tests.unit.cli.stored_log import StoredLog, batch_of
 
 from headrace.cli.main import main
-from headrace.wire.batches.batch import HEADER_SIZE, TRANSACTIONAL
-from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.batches.batch import HEADER_SIZE, TRANSACTIONAL, Marker, build_marker
 
 
 def dump(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[dict[str, Any]]:

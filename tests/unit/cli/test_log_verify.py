@@ -14,8 +14,7 @@ from headrace.cli.main import main
 from headrace.runtime.disk import SystemDisk
 from headrace.storage.log.recovery import write_start_offset
 from headrace.storage.segments.gaps import CleanedGaps
-from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, set_crc
-from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, Marker, build_batch, build_marker, set_crc
 
 
 def verify(log: StoredLog, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[dict[str, Any]], str]:

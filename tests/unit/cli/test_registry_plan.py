@@ -8,7 +8,7 @@ from uuid import UUID
 from headrace.cli.log_inventory import LogInventory
 from headrace.cli.registry import plan_for, raise_producer_ids
 from headrace.machines.controller.registry_rebuild import PRODUCER_ID_MARGIN, LogEnd
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import TopicRecord
 from headrace.registry.brokers import decode_number
 from headrace.registry.counters import PRODUCER_IDS_KEY
 from headrace.registry.interface import Create

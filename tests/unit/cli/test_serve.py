@@ -23,7 +23,7 @@ NOT_AT_THE_START = (
     "gzip",
     "headrace.client",
     "headrace.doors.rest",
-    "headrace.http.exchange",
+    "headrace.http.connection",
     "headrace.http.routes",
     "headrace.native.library",
     "headrace.push",

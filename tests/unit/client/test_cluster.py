@@ -33,9 +33,7 @@ from headrace.wire.messages.group_offsets import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
 )
 from headrace.wire.messages.groups import Coordinator, FindCoordinatorResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -318,8 +316,8 @@ def _commit_answer(code: int) -> OffsetCommitResponse:
 
 def _commits(offsets: dict[int, int]) -> OffsetFetchResponse:
     old = [OffsetFetchResponsePartition(partition_index=p, committed_offset=o) for p, o in offsets.items()]
-    new = [OffsetFetchResponsePartitions(partition_index=p, committed_offset=o) for p, o in offsets.items()]
-    group = OffsetFetchResponseGroup(group_id="g", topics=[OffsetFetchResponseTopics(name="t", partitions=new)])
+    new = [OffsetFetchResponsePartition(partition_index=p, committed_offset=o) for p, o in offsets.items()]
+    group = OffsetFetchResponseGroup(group_id="g", topics=[OffsetFetchResponseTopic(name="t", partitions=new)])
     return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="t", partitions=old)], groups=[group])
 
 

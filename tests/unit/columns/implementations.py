@@ -13,7 +13,7 @@ from headrace.columns import decode, encode
 from headrace.columns.decode import ColumnReader
 from headrace.columns.native import CLibrary, library
 from headrace.columns.schema import COLUMNS
-from headrace.wire.messages.fetch import AbortedTransaction
+from headrace.wire.messages.fetch import FetchAbortedTransaction
 
 NATIVE = pytest.param("native", marks=pytest.mark.skipif(library() is None, reason="the library was not built"))
 BOTH_IMPLEMENTATIONS = pytest.mark.parametrize("way", [NATIVE, "pure"])
@@ -44,7 +44,7 @@ def read(
     end: int = 1 << 40,
     *,
     columns: Sequence[str] = COLUMNS,
-    aborted: Sequence[AbortedTransaction] = (),
+    aborted: Sequence[FetchAbortedTransaction] = (),
     read_committed: bool = True,
     rows_max: int = 1 << 16,
     bytes_max: int = 1 << 20,

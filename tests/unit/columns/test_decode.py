@@ -30,7 +30,7 @@ from headrace.wire.batches.batch import (
 )
 from headrace.wire.batches.compression import NAMES
 from headrace.wire.codec.primitives import varint
-from headrace.wire.messages.fetch import AbortedTransaction
+from headrace.wire.messages.fetch import FetchAbortedTransaction
 
 LARGE = 1 << 70
 
@@ -132,7 +132,9 @@ def test_a_record_becomes_a_row_of_all_columns(way: str) -> None:
     start=st.integers(0, 40),
     length=st.integers(0, 40),
     columns=st.lists(st.sampled_from(COLUMNS), min_size=1, unique=True),
-    aborted=st.lists(st.builds(AbortedTransaction, producer_id=st.integers(1, 2), first_offset=st.integers(0, 40))),
+    aborted=st.lists(
+        st.builds(FetchAbortedTransaction, producer_id=st.integers(1, 2), first_offset=st.integers(0, 40))
+    ),
     read_committed=st.booleans(),
     rows_max=st.integers(1, 20),
     bytes_max=st.integers(1, 500),
@@ -143,7 +145,7 @@ def test_both_ways_make_the_same_columns(
     start: int,
     length: int,
     columns: list[str],
-    aborted: list[AbortedTransaction],
+    aborted: list[FetchAbortedTransaction],
     read_committed: bool,
     rows_max: int,
     bytes_max: int,
@@ -242,7 +244,7 @@ def test_an_aborted_transaction_is_left_out_up_to_its_marker(way: str) -> None:
         + batch(4, b"again", producer_id=7, attributes=TRANSACTIONAL)
         + marker(5, 7)
     )
-    aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
+    aborted = [FetchAbortedTransaction(producer_id=7, first_offset=0)]
     assert values(way, data, aborted=aborted) == [b"plain", b"other", b"again"]
     assert values(way, data, aborted=aborted, read_committed=False) == [b"open", b"plain", b"other", b"again"]
 

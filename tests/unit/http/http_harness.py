@@ -1,5 +1,5 @@
-"""A listener with an application that does what a path says, and clients at it: without sockets, in time that stands
-still until a test moves it."""
+"""An HTTP listener with a scripted application and clients, without sockets. Time advances only when a test advances
+it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.http.exchange import HttpConnection
+from headrace.http.connection import HttpConnection
 from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener
 from headrace.http.message import (
@@ -21,7 +21,7 @@ from headrace.http.message import (
     WebSocketResponse,
     json_response,
 )
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.testkit.entropy import SeededEntropy
 
 HOST = "127.0.0.1"
@@ -40,7 +40,7 @@ class ManualClock:
 
 
 class ScriptedApplication:
-    """An application: `/wait/NAME` waits until `open(NAME)`, the others answer at once."""
+    """An application: `/wait/NAME` waits until `open(NAME)`; other paths respond at once."""
 
     def __init__(self) -> None:
         self.body_bytes_max = 1000
@@ -63,8 +63,8 @@ class ScriptedApplication:
         return self.body_bytes_max
 
     async def admit(self, request: Request) -> None:
-        """`X-Token: none` is refused, `X-Token: revocable` unless `is_valid`; `X-Token: later` waits until
-        `open("token")`, then is refused unless it was opened with `is_valid`."""
+        """Reject `X-Token: none`, and `X-Token: revocable` unless `is_valid`. `X-Token: later` waits for
+        `open("token")`, then is rejected unless `is_valid`."""
         token = request.headers.get("x-token")
         self.admitted.append(request.path)
         if token == "later":
@@ -74,7 +74,7 @@ class ScriptedApplication:
         if token == "bug":
             raise ZeroDivisionError
 
-    async def answer(self, request: Request) -> HttpResponse:
+    async def handle(self, request: Request) -> HttpResponse:
         self.requests.append(request)
         self.started.append(request.path)
         name = request.path.rpartition("/")[2]
@@ -116,7 +116,7 @@ class ScriptedApplication:
 
 
 class FakeTransport(asyncio.Transport):
-    """What a test sees of a connection: what was written, and how it ended. What is written is taken at once, unless
+    """Records what was written to a connection and how it ended. The client reads written data at once, unless
     `is_taken` is False."""
 
     def __init__(self, protocol: HttpConnection, peer: str = HOST) -> None:
@@ -150,7 +150,7 @@ class FakeTransport(asyncio.Transport):
             self.write(data)
 
     def take(self, size: int | None = None) -> None:
-        """The client reads so much of what waits for it."""
+        """Let the client read this number of unread bytes, or all."""
         self.unsent -= self.unsent if size is None else size
         if self.unsent < 16384:
             self.protocol.resume_writing()
@@ -206,7 +206,7 @@ class ParsedResponse(NamedTuple):
 
 
 class HttpTestClient:
-    """A client: `sends` bytes as they are; `partition_responses` are those that are complete."""
+    """A client: `sends` sends bytes unchanged; `answers` are the complete responses."""
 
     def __init__(self, harness: HttpHarness, peer: str = HOST) -> None:
         self.exchange = harness.listener._new_connection()
@@ -215,7 +215,7 @@ class HttpTestClient:
 
     def sends(self, data: bytes | str) -> HttpTestClient:
         payload = data.encode("latin-1") if isinstance(data, str) else data
-        assert self.line.reads, "nobody would read it"
+        assert self.line.reads, "the connection does not read now"
         self.exchange.data_received(payload)
         return self
 
@@ -231,8 +231,8 @@ class HttpTestClient:
         return parse(self.line.written, methods)
 
     def answer(self, *methods: str) -> ParsedResponse:
-        (answer,) = self.answers(*methods)
-        return answer
+        (response,) = self.answers(*methods)
+        return response
 
     @property
     def is_hung_up_on(self) -> bool:
@@ -240,7 +240,7 @@ class HttpTestClient:
 
 
 class HttpHarness:
-    """A listener that listens nowhere."""
+    """A listener without a socket."""
 
     def __init__(self, **limits: Any) -> None:
         self.clock = ManualClock()
@@ -251,13 +251,13 @@ class HttpHarness:
         return HttpTestClient(self, peer)
 
     def wait(self, seconds: float) -> None:
-        """Let time go by and look after the connections once."""
+        """Advance the time and sweep the connections once."""
         self.clock.seconds += seconds
         self.listener.sweep()
 
 
 def parse(data: bytes, methods: tuple[str, ...] = ()) -> list[ParsedResponse]:
-    """The answers in these bytes, which must hold nothing else; `methods` are those asked, GET if not said."""
+    """Parse responses, which must use all bytes; `methods` are those of the requests, by default GET."""
     found: list[ParsedResponse] = []
     while data:
         head, separator, data = data.partition(b"\r\n\r\n")
@@ -284,6 +284,6 @@ def parse(data: bytes, methods: tuple[str, ...] = ()) -> list[ParsedResponse]:
 
 
 async def settled() -> None:
-    """Let everything run that can."""
+    """Run all ready callbacks."""
     for _ in range(10):
         await asyncio.sleep(0)

@@ -1,5 +1,5 @@
-"""Whatever bytes come, however they are split, nothing is raised out of a connection, and nothing is held for it when
-it is gone. What h11 and we both understand, we understand in the same way."""
+"""No input, however it is split, raises from a connection or leaks memory. Requests that h11 parses are parsed
+alike."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ cuts = st.lists(st.integers(0, 6000), max_size=8)
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
-    """A loop whose complaints are failures, too."""
+    """Run on a loop whose exception handler fails the test."""
     complaints: list[dict[str, Any]] = []
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -91,7 +91,7 @@ def pieces_of(data: bytes, places: Sequence[int]) -> list[bytes]:
 
 
 async def send(http_client: HttpTestClient, data: bytes, places: Sequence[int]) -> None:
-    """As a transport does: only while it is read, and nothing behind the end."""
+    """Send like a transport: only while the connection reads, and nothing after its end."""
     for piece in pieces_of(data, places):
         for _ in range(20):
             if http_client.line.reads or http_client.line.closed:
@@ -105,8 +105,8 @@ async def send(http_client: HttpTestClient, data: bytes, places: Sequence[int]) 
 @given(streams, cuts)
 @example(b"CONNECT http://x/ HTTP/1.1\r\nHost: x\r\n\r\n", [])
 @example(b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 9\r\n\r\nabc", [])
-def test_the_reader_ends_on_every_input(data: bytes, places: list[int]) -> None:
-    """The limit is on steps: a loop that makes no progress fails here and now."""
+def test_the_reader_terminates_on_every_input(data: bytes, places: list[int]) -> None:
+    """The number of steps is limited, so that a loop without progress fails at once."""
 
     async def story() -> None:
         harness = HttpHarness()
@@ -126,7 +126,7 @@ def test_the_reader_ends_on_every_input(data: bytes, places: list[int]) -> None:
 
 @given(streams, cuts, st.booleans(), st.booleans())
 @example(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\nGET /socket HTTP/1.1\r\nHost: x\r\n\r\n", [30], True, True)
-def test_nothing_is_raised_and_nothing_is_left(data: bytes, places: list[int], is_taken: bool, ends: bool) -> None:
+def test_no_input_raises_or_leaks(data: bytes, places: list[int], is_taken: bool, ends: bool) -> None:
     async def story() -> None:
         harness = HttpHarness(message_bytes_max=100, pending_responses_max=2)
         http_client = harness.http_client()
@@ -162,7 +162,7 @@ GRANTED += b"Sec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 
 
 @given(frames.map(b"".join), cuts, st.booleans())
-def test_no_frames_harm_a_conversation(data: bytes, places: list[int], ends: bool) -> None:
+def test_no_websocket_frames_raise_or_leak(data: bytes, places: list[int], ends: bool) -> None:
     async def story() -> None:
         harness = HttpHarness(message_bytes_max=100)
         http_client = harness.http_client()
@@ -184,9 +184,7 @@ def test_no_frames_harm_a_conversation(data: bytes, places: list[int], ends: boo
     st.lists(st.tuples(st.sampled_from(["GET", "POST", "PUT"]), st.binary(max_size=900), st.booleans()), max_size=6),
     cuts,
 )
-def test_requests_that_h11_writes_are_read_as_they_were_meant(
-    meant: list[tuple[str, bytes, bool]], places: list[int]
-) -> None:
+def test_requests_written_by_h11_are_parsed_correctly(meant: list[tuple[str, bytes, bool]], places: list[int]) -> None:
     async def story() -> None:
         client = h11.Connection(h11.CLIENT)
         harness = HttpHarness()
@@ -201,9 +199,9 @@ def test_requests_that_h11_writes_are_read_as_they_were_meant(
             await settled()
             client.receive_data(http_client.line.written[seen:])
             seen = len(http_client.line.written)
-            answer = client.next_event()
-            assert isinstance(answer, h11.Response)
-            assert answer.status_code == 200
+            response = client.next_event()
+            assert isinstance(response, h11.Response)
+            assert response.status_code == 200
             while not isinstance(client.next_event(), h11.EndOfMessage):
                 pass
             client.start_next_cycle()
@@ -213,14 +211,14 @@ def test_requests_that_h11_writes_are_read_as_they_were_meant(
 
 
 @given(streams, cuts)
-def test_how_bytes_are_split_makes_no_difference(data: bytes, places: list[int]) -> None:
+def test_the_result_does_not_depend_on_how_bytes_are_split(data: bytes, places: list[int]) -> None:
     async def read(cut: Sequence[int]) -> list[tuple[str, str, bytes]]:
         harness = HttpHarness(pending_responses_max=1000)
         http_client = harness.http_client()
         await send(http_client, data, cut)
         await settled()
         http_client.line.lose()
-        harness.script.open("a")  # a write goes on without its client
+        harness.script.open("a")  # a write continues without its client
         await settled()
         return [(one.method, one.path, one.body) for one in harness.script.requests]
 

@@ -1,4 +1,4 @@
-"""The listener over real sockets, on both kinds of loops, with TLS and without."""
+"""The HTTP listener over real sockets, on both event loops, with and without TLS."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-def test_requests_are_answered_over_a_socket(run: Run) -> None:
+def test_requests_are_served_over_a_socket(run: Run) -> None:
     async def story() -> None:
         script = ScriptedApplication()
         async with listening(script) as (listener, port):
@@ -61,7 +61,7 @@ def test_requests_are_answered_over_a_socket(run: Run) -> None:
             writer.write(GET % b"a" + GET % b"large" + GET % b"b")
             writer.write_eof()
             answers = parse(await reader.read())
-            assert [len(answer.body) for answer in answers] == [22, 100_000, 22]
+            assert [len(response.body) for response in answers] == [22, 100_000, 22]
             writer.close()
             assert script.requests[0].peer == HOST
             assert listener.accepted == 1
@@ -69,7 +69,7 @@ def test_requests_are_answered_over_a_socket(run: Run) -> None:
     run(story())
 
 
-def test_a_client_that_was_refused_while_it_was_sending_reads_why(run: Run) -> None:
+def test_a_client_rejected_while_sending_receives_the_error(run: Run) -> None:
     async def story() -> None:
         async with listening(ScriptedApplication()) as (_, port):
             reader, writer = await asyncio.open_connection(HOST, port)
@@ -80,7 +80,7 @@ def test_a_client_that_was_refused_while_it_was_sending_reads_why(run: Run) -> N
     run(story())
 
 
-def test_a_client_that_takes_nothing_is_cut_while_others_are_served(run: Run) -> None:
+def test_a_client_that_does_not_read_is_disconnected_without_affecting_others(run: Run) -> None:
     async def story() -> None:
         async with listening(ScriptedApplication(), unread_seconds=0.1) as (listener, port):
             greedy = socket.create_connection((HOST, port))
@@ -99,8 +99,8 @@ def test_a_client_that_takes_nothing_is_cut_while_others_are_served(run: Run) ->
     run(story())
 
 
-def test_a_read_for_a_client_that_has_closed_ends(run: Run) -> None:
-    """It looks like half a connection, until something is sent to it."""
+def test_a_long_poll_of_a_closed_client_is_cancelled(run: Run) -> None:
+    """A closed client looks half-closed until data are sent to it."""
 
     async def story() -> None:
         script = ScriptedApplication()
@@ -117,24 +117,24 @@ def test_a_read_for_a_client_that_has_closed_ends(run: Run) -> None:
     run(story())
 
 
-def test_half_a_connection_gets_its_answer_behind_what_it_was_told_meanwhile(run: Run) -> None:
+def test_a_half_closed_client_gets_its_response_after_the_probes(run: Run) -> None:
     async def story() -> None:
         script = ScriptedApplication()
         async with listening(script) as (_, port):
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(GET % b"wait/a")
             writer.write_eof()
-            told = await reader.readuntil(b"\r\n\r\n")
+            received = await reader.readuntil(b"\r\n\r\n")
             script.open("a")
-            told += await reader.read()
-            assert [answer.status for answer in parse(told)][-1] == 200
-            assert {answer.status for answer in parse(told)} == {100, 200}
+            received += await reader.read()
+            assert [response.status for response in parse(received)][-1] == 200
+            assert {response.status for response in parse(received)} == {100, 200}
             writer.close()
 
     run(story())
 
 
-def test_a_connection_that_is_reset_harms_nobody(run: Run) -> None:
+def test_a_reset_connection_does_not_affect_others(run: Run) -> None:
     async def story() -> None:
         script = ScriptedApplication()
         async with listening(script) as (listener, port):
@@ -151,7 +151,7 @@ def test_a_connection_that_is_reset_harms_nobody(run: Run) -> None:
     run(story())
 
 
-def test_draining_closes_the_door_and_the_connections(run: Run) -> None:
+def test_draining_closes_the_listener_and_its_connections(run: Run) -> None:
     async def story() -> None:
         script = ScriptedApplication()
         async with listening(script) as (listener, port):
@@ -182,20 +182,20 @@ def files_of(authority: trustme.CA, folder: Path) -> TlsFiles:
     return TlsFiles(str(folder / "cert.pem"), str(folder / "key.pem"))
 
 
-def test_requests_are_answered_over_tls(run: Run, authority: trustme.CA, tmp_path: Path) -> None:
+def test_requests_are_served_over_tls(run: Run, authority: trustme.CA, tmp_path: Path) -> None:
     async def story() -> None:
         async with listening(ScriptedApplication(), files_of(authority, tmp_path)) as (_, port):
             context = ssl.create_default_context()
             authority.configure_trust(context)
             reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
             writer.write(GET % b"a" + GET % b"large" + b"garbage\r\n\r\n")
-            assert [answer.status for answer in parse(await reader.read())] == [200, 200, 400]
+            assert [response.status for response in parse(await reader.read())] == [200, 200, 400]
             writer.close()
 
     run(story())
 
 
-def test_a_client_without_tls_is_not_answered_where_there_is_tls(
+def test_a_plain_text_client_gets_no_response_from_a_tls_listener(
     run: Run, authority: trustme.CA, tmp_path: Path
 ) -> None:
     async def story() -> None:
@@ -221,9 +221,7 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-def test_a_tls_handshake_counts_against_the_limit_of_a_host_from_accept_on(
-    run: Run, authority: trustme.CA, tmp_path: Path
-) -> None:
+def test_a_tls_handshake_counts_against_the_host_limit(run: Run, authority: trustme.CA, tmp_path: Path) -> None:
     async def story() -> None:
         limits = {"connections_max": 3, "connections_per_host_max": 2, "connections_reserved": 2}
         async with listening(ScriptedApplication(), files_of(authority, tmp_path), **limits) as (listener, port):
@@ -231,8 +229,8 @@ def test_a_tls_handshake_counts_against_the_limit_of_a_host_from_accept_on(
             await until(lambda: len(listener.connections) == 2)
             reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting(authority))
             writer.write(GET % b"a")
-            (answer,) = parse(await reader.read())
-            assert (answer.status, answer.code) == (503, "too_many_connections")
+            (response,) = parse(await reader.read())
+            assert (response.status, response.code) == (503, "too_many_connections")
             writer.close()
             for client in silent:
                 client.close()
@@ -245,7 +243,7 @@ def test_a_tls_handshake_counts_against_the_limit_of_a_host_from_accept_on(
     run(story())
 
 
-def test_health_is_served_over_tls_while_handshakes_hold_all_connections(
+def test_health_is_served_over_tls_while_handshakes_use_all_connections(
     run: Run, authority: trustme.CA, tmp_path: Path
 ) -> None:
     async def story() -> None:
@@ -256,8 +254,8 @@ def test_health_is_served_over_tls_while_handshakes_hold_all_connections(
             await until(lambda: len(listener.connections) == 4)
             reader, writer = await asyncio.open_connection(HOST, port, ssl=trusting(authority))
             writer.write(GET % b"healthy")
-            (answer,) = parse(await reader.read())
-            assert answer.status == 200
+            (response,) = parse(await reader.read())
+            assert response.status == 200
             writer.close()
             for client in silent:
                 client.close()
@@ -265,9 +263,7 @@ def test_health_is_served_over_tls_while_handshakes_hold_all_connections(
     run(story())
 
 
-def test_a_tls_handshake_that_drips_ends_with_the_time_for_a_head(
-    run: Run, authority: trustme.CA, tmp_path: Path
-) -> None:
+def test_a_slow_tls_handshake_ends_at_the_head_timeout(run: Run, authority: trustme.CA, tmp_path: Path) -> None:
     async def story() -> None:
         async with listening(ScriptedApplication(), files_of(authority, tmp_path), head_seconds=0.2) as (
             listener,
@@ -286,7 +282,7 @@ def test_a_tls_handshake_that_drips_ends_with_the_time_for_a_head(
     run(story())
 
 
-def test_a_request_that_comes_with_the_end_of_the_tls_handshake_is_answered(
+def test_a_request_received_with_the_end_of_the_tls_handshake_is_served(
     run: Run, authority: trustme.CA, tmp_path: Path
 ) -> None:
     """The last bytes of the handshake and the request arrive together."""
@@ -304,23 +300,23 @@ def test_a_request_that_comes_with_the_end_of_the_tls_handshake_is_answered(
                     incoming.write(client.recv(65536))
             tls.write(GET % b"a" + b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             client.sendall(outgoing.read())
-            told = b""
+            received = b""
             while True:
                 try:
                     while data := tls.read():
-                        told += data
-                    return told
+                        received += data
+                    return received
                 except ssl.SSLWantReadError:
                     if not (data := client.recv(65536)):
-                        return told
+                        return received
                     incoming.write(data)
                 except ssl.SSLEOFError:
-                    return told
+                    return received
 
     async def story() -> None:
         async with listening(ScriptedApplication(), files_of(authority, tmp_path)) as (listener, port):
             answers = parse(await asyncio.to_thread(converse, port))
-            assert [answer.path for answer in answers] == ["/a", "/b"]
+            assert [response.path for response in answers] == ["/a", "/b"]
             await until(lambda: not listener.connections)
 
     run(story())
@@ -339,7 +335,7 @@ def test_draining_ends_tls_handshakes(run: Run, authority: trustme.CA, tmp_path:
     run(story())
 
 
-async def test_files_that_are_no_certificate_and_key_are_named(authority: trustme.CA, tmp_path: Path) -> None:
+async def test_an_invalid_certificate_or_key_file_is_named_in_the_error(authority: trustme.CA, tmp_path: Path) -> None:
     files = files_of(authority, tmp_path)
     script = ScriptedApplication()
     with pytest.raises(InvalidConfig, match=r"key.pem and .*cert.pem are not a PEM certificate and its key"):
@@ -355,12 +351,12 @@ async def test_files_that_are_no_certificate_and_key_are_named(authority: trustm
             pass
 
 
-async def test_nothing_of_a_connection_is_loaded_before_there_is_one() -> None:
+async def test_connection_modules_are_imported_with_the_first_connection() -> None:
     import subprocess
     import sys
 
     script = (
         "import sys, headrace.http.listener; print([m for m in sys.modules if 'httptools' in m or 'exchange' in m])"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout == "[]\n"
+    received = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert received.stdout == "[]\n"

@@ -1,11 +1,11 @@
-"""The table of routes: what is found, what is told of what is not, and names that look like something else."""
+"""The table of routes: lookup, 404 and 405, and encoded path segments."""
 
 from __future__ import annotations
 
 import pytest
 
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, Operation, Route, RouteTable, Verb
 
 
@@ -53,13 +53,13 @@ def test_a_route_is_found_with_its_parameters(method: str, path: str, pattern: s
     "path",
     ["/nothing", "/topics/a/b", "/topics/a/messages", "*", "", "//", "/topics/", "/topics//GET", "/topics//messages/1"],
 )
-def test_what_is_not_there_is_not_found(path: str) -> None:
+def test_an_unknown_path_is_a_404(path: str) -> None:
     with pytest.raises(Problem) as caught:
         ROUTES.find("GET", path)
     assert (caught.value.status, caught.value.code) == (404, "not_found")
 
 
-def test_another_method_is_told_which_there_are() -> None:
+def test_an_unsupported_method_is_a_405_with_the_supported_ones() -> None:
     with pytest.raises(Problem) as caught:
         ROUTES.find("DELETE", "/topics")
     assert (caught.value.status, caught.value.code) == (405, "method_not_allowed")

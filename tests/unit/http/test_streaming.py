@@ -1,4 +1,4 @@
-"""Streams: chunk by chunk, no faster than the client takes them, and closed when it is gone."""
+"""Streamed responses: sent chunk by chunk with back-pressure, and closed when the client disconnects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from tests.unit.http.http_harness import HttpHarness, settled
 
 
-async def test_a_stream_is_sent_in_chunks_and_the_connection_lives_on() -> None:
+async def test_a_stream_is_sent_in_chunks_and_the_connection_continues() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/stream").asks("/b")
     for chunk in (b"one", b"", b"x" * 300, None):
@@ -19,7 +19,7 @@ async def test_a_stream_is_sent_in_chunks_and_the_connection_lives_on() -> None:
     assert harness.script.closed_streams == 1
 
 
-async def test_each_chunk_leaves_at_once() -> None:
+async def test_each_chunk_is_sent_at_once() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/stream")
     harness.script.chunks.put_nowait(b"one")
@@ -27,7 +27,7 @@ async def test_each_chunk_leaves_at_once() -> None:
     assert http_client.line.written.endswith(b"3\r\none\r\n")
 
 
-async def test_for_http_1_0_the_end_of_the_connection_is_the_end() -> None:
+async def test_an_http_1_0_stream_ends_with_the_connection() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().sends("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     for chunk in (b"one", b"two", None):
@@ -38,7 +38,7 @@ async def test_for_http_1_0_the_end_of_the_connection_is_the_end() -> None:
     assert http_client.line.closed
 
 
-async def test_head_of_a_stream_is_only_its_head() -> None:
+async def test_a_response_to_head_of_a_stream_has_no_body() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/stream", "HEAD").asks("/b")
     await settled()
@@ -46,7 +46,7 @@ async def test_head_of_a_stream_is_only_its_head() -> None:
     assert (first.status, first.body, second.path) == (200, b"", "/b")
 
 
-async def test_no_chunk_is_asked_for_while_the_client_takes_none() -> None:
+async def test_no_chunk_is_requested_while_the_client_does_not_read() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/stream")
     await settled()
@@ -62,7 +62,7 @@ async def test_no_chunk_is_asked_for_while_the_client_takes_none() -> None:
 
 
 @pytest.mark.parametrize("leave", ["lose", "abort"])
-async def test_a_stream_is_closed_when_the_client_is_gone(leave: str) -> None:
+async def test_a_stream_is_closed_when_the_client_disconnects(leave: str) -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/stream")
     await settled()
@@ -71,7 +71,7 @@ async def test_a_stream_is_closed_when_the_client_is_gone(leave: str) -> None:
     assert harness.script.closed_streams == 1
 
 
-async def test_a_stream_to_half_a_connection_is_cut_and_nothing_follows_it() -> None:
+async def test_a_stream_to_a_half_closed_client_is_aborted() -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/stream").asks("/b")
     harness.script.chunks.put_nowait(b"one")
@@ -80,10 +80,10 @@ async def test_a_stream_to_half_a_connection_is_cut_and_nothing_follows_it() -> 
     await settled()
     assert http_client.line.closed
     assert harness.script.closed_streams == 1
-    assert http_client.line.written.endswith(b"3\r\none\r\n"), "nobody must take it for the whole"
+    assert http_client.line.written.endswith(b"3\r\none\r\n"), "the end marker must be missing"
 
 
-async def test_a_stream_that_fails_is_cut_off_and_not_ended(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_stream_is_aborted_without_an_end_marker(caplog: pytest.LogCaptureFixture) -> None:
     harness = HttpHarness()
     http_client = harness.http_client().asks("/stream")
     harness.script.chunks.put_nowait("no bytes")  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ async def test_draining_ends_streams_at_once() -> None:
     assert harness.script.closed_streams == 1
 
 
-async def test_a_stream_that_is_not_sent_any_more_is_closed() -> None:
+async def test_a_stream_that_was_never_sent_is_closed() -> None:
     harness = HttpHarness()
     closed: list[str] = []
 

@@ -1,4 +1,4 @@
-"""WebSockets, with wsproto's client at the other end: messages, limits, signs of life, and both ways to close."""
+"""WebSockets, with wsproto's client: messages, limits, pings, and closing by either side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSION = "Sec-WebSocket-Version: 13\r\n"
 
 
 class Caller(HttpTestClient):
-    """A client whose request for a WebSocket was granted."""
+    """A client with an accepted WebSocket."""
 
     def __init__(self, harness: HttpHarness, path: str = "/socket") -> None:
         super().__init__(harness)
@@ -47,12 +47,12 @@ async def call(harness: HttpHarness) -> Caller:
     return caller
 
 
-async def test_the_key_is_answered_as_the_standard_says() -> None:
+async def test_the_accept_key_follows_the_rfc() -> None:
     caller = Caller(HttpHarness())
     assert b"sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in caller.granted()
 
 
-async def test_messages_go_both_ways_whole() -> None:
+async def test_messages_are_complete_in_both_directions() -> None:
     caller = await call(HttpHarness())
     caller.says(TextMessage(data="on", message_finished=False))
     caller.says(TextMessage(data="e"))
@@ -61,7 +61,7 @@ async def test_messages_go_both_ways_whole() -> None:
     assert [event.data for event in caller.heard() if isinstance(event, TextMessage)] == ["got 'one'", "got b'two'"]
 
 
-async def test_what_came_right_behind_the_request_is_not_lost() -> None:
+async def test_frames_right_after_the_request_are_not_lost() -> None:
     harness = HttpHarness()
     http_client = harness.http_client()
     frame = Connection(ConnectionType.CLIENT).send(TextMessage(data="early"))
@@ -71,7 +71,7 @@ async def test_what_came_right_behind_the_request_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("path", ["/socket", "/wait/socket"])
-async def test_what_came_behind_the_request_is_not_lost_when_it_is_longer_than_a_slice(path: str) -> None:
+async def test_frames_after_the_request_that_exceed_a_slice_are_not_lost(path: str) -> None:
     harness = HttpHarness()
     http_client = harness.http_client()
     frame = Connection(ConnectionType.CLIENT).send(TextMessage(data="early" * 1000))
@@ -81,7 +81,7 @@ async def test_what_came_behind_the_request_is_not_lost_when_it_is_longer_than_a
     assert http_client.line.written.endswith(b"got '" + b"early" * 1000 + b"'")
 
 
-async def test_nothing_is_read_while_it_is_not_known_whether_it_is_granted() -> None:
+async def test_nothing_is_read_until_the_upgrade_is_accepted() -> None:
     harness = HttpHarness()
     caller = Caller(harness, "/wait/socket")
     await settled()
@@ -95,25 +95,25 @@ async def test_nothing_is_read_while_it_is_not_known_whether_it_is_granted() -> 
 @pytest.mark.parametrize(
     "headers", ["", UPGRADE + KEY, UPGRADE + VERSION, UPGRADE + KEY + "Sec-WebSocket-Version: 8\r\n"]
 )
-async def test_a_request_that_asks_for_none_or_wrongly_is_told_how(headers: str) -> None:
-    answer = HttpHarness().http_client().asks("/socket", headers=headers).answer()
-    assert (answer.status, answer.code) == (426, "upgrade_required")
-    assert (answer.headers["upgrade"], answer.headers["sec-websocket-version"]) == ("websocket", "13")
+async def test_a_missing_or_invalid_upgrade_is_a_426(headers: str) -> None:
+    response = HttpHarness().http_client().asks("/socket", headers=headers).answer()
+    assert (response.status, response.code) == (426, "upgrade_required")
+    assert (response.headers["upgrade"], response.headers["sec-websocket-version"]) == ("websocket", "13")
 
 
-async def test_a_request_for_a_websocket_where_there_is_none_is_answered_and_the_connection_closed() -> None:
+async def test_an_upgrade_of_another_route_is_a_normal_response_that_closes() -> None:
     http_client = HttpHarness().http_client().asks("/a", headers=UPGRADE + KEY + VERSION)
     assert http_client.answer().status == 200
     assert http_client.line.closed
 
 
-async def test_a_ping_is_answered() -> None:
+async def test_a_ping_gets_a_pong() -> None:
     caller = await call(HttpHarness())
     caller.says(Ping(payload=b"x"))
     assert caller.heard() == [Pong(payload=b"x")]
 
 
-async def test_when_the_client_closes_talk_hears_of_it_and_the_connection_ends() -> None:
+async def test_a_close_by_the_client_ends_the_handler_and_the_connection() -> None:
     caller = await call(HttpHarness())
     caller.says(CloseConnection(code=1000))
     assert caller.heard() == [CloseConnection(code=1000, reason="")]
@@ -122,7 +122,7 @@ async def test_when_the_client_closes_talk_hears_of_it_and_the_connection_ends()
     assert not caller.line.aborted
 
 
-async def test_when_talk_returns_the_client_is_told_and_heard() -> None:
+async def test_the_websocket_is_closed_when_the_handler_returns() -> None:
     harness = HttpHarness()
 
     async def websocket_handler(socket: WebSocket) -> None:
@@ -130,8 +130,8 @@ async def test_when_talk_returns_the_client_is_told_and_heard() -> None:
 
     harness.script.websocket_handler = websocket_handler
     caller = await call(harness)
-    said, closing = caller.heard()
-    assert isinstance(said, TextMessage)
+    received, closing = caller.heard()
+    assert isinstance(received, TextMessage)
     assert isinstance(closing, CloseConnection)
     assert closing.code == 1000
     assert not caller.is_hung_up_on
@@ -140,7 +140,7 @@ async def test_when_talk_returns_the_client_is_told_and_heard() -> None:
     assert not caller.line.aborted
 
 
-async def test_a_client_that_does_not_answer_a_close_is_cut() -> None:
+async def test_a_client_that_does_not_reply_to_a_close_is_disconnected() -> None:
     harness = HttpHarness(linger_seconds=2.0)
 
     async def websocket_handler(socket: WebSocket) -> None:
@@ -155,7 +155,7 @@ async def test_a_client_that_does_not_answer_a_close_is_cut() -> None:
     assert caller.line.aborted
 
 
-async def test_talk_that_fails_is_our_fault(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_handler_closes_with_1011(caplog: pytest.LogCaptureFixture) -> None:
     harness = HttpHarness()
 
     async def websocket_handler(socket: WebSocket) -> None:
@@ -169,7 +169,7 @@ async def test_talk_that_fails_is_our_fault(caplog: pytest.LogCaptureFixture) ->
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_talk_runs_in_a_task() -> None:
+async def test_the_handler_runs_in_a_task() -> None:
     harness = HttpHarness()
     tasks: list[Any] = []
 
@@ -181,7 +181,7 @@ async def test_talk_runs_in_a_task() -> None:
     assert tasks[0] is not None
 
 
-async def test_talk_is_cancelled_when_the_client_is_gone() -> None:
+async def test_the_handler_is_cancelled_when_the_client_disconnects() -> None:
     harness = HttpHarness()
     ends: list[str] = []
 
@@ -199,7 +199,7 @@ async def test_talk_is_cancelled_when_the_client_is_gone() -> None:
     assert ends == ["cancelled"]
 
 
-async def test_talk_that_does_not_return_after_a_close_is_cancelled() -> None:
+async def test_a_handler_that_does_not_return_after_a_close_is_cancelled() -> None:
     harness = HttpHarness(linger_seconds=2.0)
 
     async def websocket_handler(socket: WebSocket) -> None:
@@ -216,7 +216,7 @@ async def test_talk_that_does_not_return_after_a_close_is_cancelled() -> None:
     assert not harness.listener.connections
 
 
-async def test_sending_to_a_closed_end_is_a_connection_error() -> None:
+async def test_sending_after_a_close_is_a_connection_error() -> None:
     harness = HttpHarness()
     errors: list[str] = []
 
@@ -236,7 +236,7 @@ async def test_sending_to_a_closed_end_is_a_connection_error() -> None:
     assert caller.line.closed
 
 
-async def test_empty_fragments_without_end_end_it() -> None:
+async def test_too_many_empty_fragments_close_the_websocket() -> None:
     caller = await call(HttpHarness())
     for _ in range(200):
         if not caller.is_hung_up_on:
@@ -245,7 +245,7 @@ async def test_empty_fragments_without_end_end_it() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 10])
-async def test_a_message_that_is_too_large_ends_it(pieces: int) -> None:
+async def test_a_message_above_the_limit_closes_the_websocket(pieces: int) -> None:
     caller = await call(HttpHarness(message_bytes_max=1000))
     for _ in range(pieces):
         caller.says(TextMessage(data="x" * (1001 // pieces + 1), message_finished=pieces == 1))
@@ -254,7 +254,7 @@ async def test_a_message_that_is_too_large_ends_it(pieces: int) -> None:
     assert closing.code == 1009
 
 
-async def test_many_messages_are_not_one_large_one() -> None:
+async def test_the_size_limit_applies_to_each_message() -> None:
     caller = await call(HttpHarness(message_bytes_max=1000))
     for _ in range(10):
         caller.says(TextMessage(data="x" * 900))
@@ -262,7 +262,7 @@ async def test_many_messages_are_not_one_large_one() -> None:
     assert [type(event) for event in caller.heard()] == [TextMessage] * 10
 
 
-async def test_garbage_ends_it() -> None:
+async def test_invalid_frames_close_the_websocket() -> None:
     caller = await call(HttpHarness())
     caller.sends(b"\xff" * 100)
     (closing,) = caller.heard()
@@ -272,7 +272,7 @@ async def test_garbage_ends_it() -> None:
     await settled()
 
 
-async def test_reading_stops_while_nobody_fetches_the_messages() -> None:
+async def test_reading_stops_while_messages_are_not_received() -> None:
     harness = HttpHarness()
     fetch = asyncio.Event()
     fetched: list[Any] = []
@@ -284,18 +284,18 @@ async def test_reading_stops_while_nobody_fetches_the_messages() -> None:
 
     harness.script.websocket_handler = websocket_handler
     caller = await call(harness)
-    said = 0
+    sent = 0
     while caller.line.reads:
         caller.says(TextMessage(data="x"))
-        said += 1
-    assert said < 100
+        sent += 1
+    assert sent < 100
     fetch.set()
     await settled()
     assert caller.line.reads
-    assert len(fetched) == said
+    assert len(fetched) == sent
 
 
-async def test_sending_waits_for_a_client_that_does_not_read() -> None:
+async def test_sending_waits_while_the_client_does_not_read() -> None:
     harness = HttpHarness()
     sent: list[int] = []
 
@@ -315,7 +315,7 @@ async def test_sending_waits_for_a_client_that_does_not_read() -> None:
     assert len(sent) == 10
 
 
-async def test_a_client_that_gives_no_sign_of_life_is_asked_and_then_cut() -> None:
+async def test_a_silent_client_gets_a_ping_and_is_then_disconnected() -> None:
     harness = HttpHarness(ping_seconds=20.0)
     caller = await call(harness)
     harness.wait(21)
@@ -329,13 +329,13 @@ async def test_a_client_that_gives_no_sign_of_life_is_asked_and_then_cut() -> No
     assert caller.line.aborted
 
 
-async def test_half_a_websocket_is_none() -> None:
+async def test_a_half_closed_websocket_ends() -> None:
     caller = await call(HttpHarness())
     caller.sends_eof()
     assert caller.line.closed
 
 
-async def test_draining_tells_the_client_to_go_elsewhere() -> None:
+async def test_draining_closes_with_going_away() -> None:
     harness = HttpHarness()
     caller = await call(harness)
     draining = asyncio.get_running_loop().create_task(harness.listener.drain(30))

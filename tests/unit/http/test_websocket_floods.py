@@ -1,5 +1,5 @@
-"""Floods of WebSocket frames: one connection is parsed a few frames per turn of the loop, and closed when it sends far
-more control frames or empty frames than it can need."""
+"""Floods of WebSocket frames: a turn of the loop parses only a few frames of a connection, and a connection that sends
+too many control frames or empty frames is closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EMPTY_FRAGMENT = b"\x00\x80" + MASK
 
 
 class CountedFrames(Connection):
-    """The server's parser; `parsed` counts the frames of all connections, `fed_bytes` what they were given."""
+    """The server's parser; `parsed` counts the frames of all connections, `fed_bytes` their input."""
 
     parsed = 0
     fed_bytes = 0
@@ -56,7 +56,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def parsed_per_turn(caller: Caller, data: bytes) -> list[int]:
-    """How many frames were parsed between two turns of other work, until the parser has caught up."""
+    """Return the numbers of frames parsed between two turns of another task, until the parser has caught up."""
     totals = [CountedFrames.parsed]
     caller.sends(data)
     totals.append(CountedFrames.parsed)
@@ -70,7 +70,7 @@ def closes(events: list[Event]) -> list[int]:
     return [event.code for event in events if isinstance(event, CloseConnection)]
 
 
-async def test_other_work_gets_its_turn_while_many_frames_are_parsed() -> None:
+async def test_parsing_many_frames_yields_to_other_tasks() -> None:
     caller = await call(HttpHarness())
     data = FIRST_FRAGMENT + FRAGMENT * 2998 + LAST_FRAGMENT
     turns = await parsed_per_turn(caller, data)
@@ -90,7 +90,7 @@ async def test_reading_is_paused_until_the_parser_has_caught_up() -> None:
     assert CountedFrames.parsed == 300
 
 
-async def test_data_that_comes_although_reading_is_paused_waits_for_its_turn() -> None:
+async def test_data_received_while_paused_is_parsed_later() -> None:
     caller = await call(HttpHarness())
     caller.sends(FIRST_FRAGMENT + FRAGMENT * 299)
     caller.exchange.data_received(FRAGMENT * 299 + LAST_FRAGMENT)
@@ -101,7 +101,7 @@ async def test_data_that_comes_although_reading_is_paused_waits_for_its_turn() -
     assert CountedFrames.parsed == 600
 
 
-async def test_one_turn_answers_only_the_latest_ping() -> None:
+async def test_only_the_latest_ping_of_a_turn_gets_a_pong() -> None:
     caller = await call(HttpHarness())
     client, pings = Connection(ConnectionType.CLIENT), 250
     written = len(caller.line.written)
@@ -116,7 +116,7 @@ async def test_one_turn_answers_only_the_latest_ping() -> None:
     [PING, PONG, EMPTY_MESSAGE, PING + FIRST_FRAGMENT + LAST_FRAGMENT, FIRST_FRAGMENT + EMPTY_FRAGMENT + LAST_FRAGMENT],
     ids=["pings", "pongs", "empty messages", "pings between messages", "empty fragments between data"],
 )
-async def test_a_flood_of_idle_frames_closes_the_connection_and_the_rest_is_not_parsed(flood: bytes) -> None:
+async def test_a_flood_of_control_frames_closes_the_connection_unparsed(flood: bytes) -> None:
     harness = HttpHarness()
     caller = await call(harness)
     turns = await parsed_per_turn(caller, flood * 10_000)
@@ -133,14 +133,14 @@ async def test_a_flood_of_idle_frames_closes_the_connection_and_the_rest_is_not_
     assert not harness.listener.connections
 
 
-async def test_a_flood_of_empty_fragments_is_ended_at_their_limit() -> None:
+async def test_a_flood_of_empty_fragments_ends_at_the_limit() -> None:
     caller = await call(HttpHarness())
     turns = await parsed_per_turn(caller, FIRST_FRAGMENT + EMPTY_FRAGMENT * 40_000)
     assert sum(turns) == 102
     assert closes(caller.heard()) == [1008]
 
 
-async def test_a_flood_after_the_server_has_closed_is_not_parsed_to_its_end() -> None:
+async def test_a_flood_after_a_close_is_not_parsed() -> None:
     harness = HttpHarness()
 
     async def websocket_handler(socket: WebSocket) -> None:
@@ -153,7 +153,7 @@ async def test_a_flood_after_the_server_has_closed_is_not_parsed_to_its_end() ->
     assert closes(caller.heard()) == [1000]
 
 
-async def test_idle_frames_below_the_rate_are_allowed_for_ever() -> None:
+async def test_control_frames_below_the_rate_are_always_accepted() -> None:
     harness = HttpHarness()
     caller = await call(harness)
     for _ in range(10):
@@ -166,7 +166,7 @@ async def test_idle_frames_below_the_rate_are_allowed_for_ever() -> None:
     assert [event.data for event in caller.heard() if isinstance(event, TextMessage)] == ["got 'still here'"]
 
 
-async def test_frames_that_nobody_fetches_are_not_parsed_and_keep_their_order() -> None:
+async def test_unreceived_frames_are_not_parsed_and_keep_their_order() -> None:
     harness = HttpHarness()
     fetch = asyncio.Event()
     fetched: list[Any] = []
@@ -191,7 +191,7 @@ async def test_frames_that_nobody_fetches_are_not_parsed_and_keep_their_order() 
     assert closes(caller.heard()) == [1000]
 
 
-async def test_frames_are_not_parsed_while_the_client_does_not_read_its_answers() -> None:
+async def test_frames_are_not_parsed_while_the_client_does_not_read() -> None:
     caller = await call(HttpHarness())
     caller.exchange.pause_writing()
     caller.exchange.data_received(PING * 10)
@@ -201,7 +201,7 @@ async def test_frames_are_not_parsed_while_the_client_does_not_read_its_answers(
     assert caller.heard() == [Pong(payload=b"")]
 
 
-async def test_nothing_is_parsed_for_a_client_that_is_gone() -> None:
+async def test_nothing_is_parsed_after_a_disconnect() -> None:
     harness = HttpHarness()
     caller = await call(harness)
     caller.sends(FIRST_FRAGMENT + FRAGMENT * 299)
@@ -211,7 +211,7 @@ async def test_nothing_is_parsed_for_a_client_that_is_gone() -> None:
     assert not harness.listener.connections
 
 
-async def test_what_follows_garbage_is_not_kept() -> None:
+async def test_input_after_an_invalid_frame_is_discarded() -> None:
     caller = await call(HttpHarness())
     caller.sends(b"\xff" * 100)
     fed_bytes = CountedFrames.fed_bytes
@@ -220,7 +220,7 @@ async def test_what_follows_garbage_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("path", ["/socket", "/wait/socket"])
-async def test_frames_right_behind_the_request_are_parsed_in_turns_and_none_is_lost(path: str) -> None:
+async def test_frames_right_after_the_request_are_parsed_in_turns(path: str) -> None:
     harness = HttpHarness()
     http_client = harness.http_client()
     head = f"GET {path} HTTP/1.1\r\nHost: x\r\n{UPGRADE}{KEY}{VERSION}\r\n".encode()

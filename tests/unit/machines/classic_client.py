@@ -21,7 +21,7 @@ from headrace.wire.state_records.consumer_protocol import (
     decode_assignment,
     encode_subscription,
 )
-from headrace.wire.state_records.consumer_protocol import TopicPartitions as NamedPartitions
+from headrace.wire.state_records.consumer_protocol import NamedTopicPartitions as NamedPartitions
 
 LOST = UnknownMemberId, IllegalGeneration
 VERSION = 1
@@ -86,9 +86,9 @@ class ClassicClient:
             join = members.join(self.request(**changes), GroupConfig(), driver.view)
         driver.store(join.events)
         assert vars(driver.state) == vars(join.state)
-        members.joined(join.answer.member_id, driver.now_ms)
-        self.id, self.epoch = join.answer.member_id, join.answer.generation_id
-        return join.answer
+        members.joined(join.result.member_id, driver.now_ms)
+        self.id, self.epoch = join.result.member_id, join.result.generation_id
+        return join.result
 
     def sync(self) -> SyncGroupResult:
         members = ClassicMembers(self.driver.group)

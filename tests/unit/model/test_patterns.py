@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.model.errors import InvalidRegularExpression
-from headrace.model.patterns import PATTERN_LENGTH_MAX, compiled
+from headrace.model.names import PATTERN_LENGTH_MAX, compiled
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Fenced:
     """Memory whose last byte is followed by a page that nobody may touch."""
 
     def __init__(self) -> None:
-        self._size = 16 * _PAGE
+        self._size = 64 * _PAGE
         self._memory = mmap.mmap(-1, self._size + _PAGE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         mprotect = ctypes.CDLL(None).mprotect

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.push.push_support import push_of
 
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.push.webhook import AcknowledgeType, outcome_of, retry_seconds, webhook_headers
 
 

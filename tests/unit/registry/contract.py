@@ -1,4 +1,4 @@
-"""What every registry has to do, as one class of tests: whoever inherits it gives the fixture `opened`."""
+"""The contract tests of all registries, as one class: a subclass provides the fixture `opened`."""
 
 from __future__ import annotations
 

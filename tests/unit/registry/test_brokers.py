@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from headrace.model.broker_record import BrokerRecord, ControllerRecord
+from headrace.model.registry_records import BrokerRecord, ControllerRecord
 from headrace.registry.brokers import (
     DRAINED_KEY,
     advance_operation,

@@ -11,7 +11,7 @@ from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 
 
 class MirrorHarness:
-    """A mirror of `/a` and `/b`, and somebody else who changes them. `descriptions` are the keys with their new
+    """A mirror of `/a` and `/b`, and another client that changes them. `descriptions` are the keys with their new
     values."""
 
     def __init__(self) -> None:

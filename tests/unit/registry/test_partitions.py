@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.model.errors import InvalidPartitions
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.interface import (
     BadVersion,
     Check,
@@ -26,18 +26,20 @@ from headrace.registry.interface import (
     RegistryUnavailable,
     Set,
 )
-from headrace.registry.partitions import (
+from headrace.registry.topics import (
     OPERATIONS_MAX,
     PARTITIONS_KEY,
     PartitionRecords,
+    TopicRecord,
+    TopicRecords,
     create_operations,
     decode_partition,
     encode_partition,
     parse_partition_key,
     partition_key,
     split_into_commits,
+    topic_key,
 )
-from headrace.registry.topics import TopicRecord, TopicRecords, topic_key
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.testkit.world import World
 

@@ -17,13 +17,10 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.ids import id_from_text
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
+from headrace.registry.brokers import cluster_id
+from headrace.registry.configs import load_broker_configs, store_broker_configs
 from headrace.registry.counters import BLOCK_SIZE, ProducerIds, advance_counter, gap_of_start
-from headrace.registry.identity import (
-    cluster_id,
-    load_broker_configs,
-    store_broker_configs,
-)
 from headrace.registry.interface import Create, RegistryDamaged, RegistryEntry, RegistryOperation, Set
 from headrace.registry.topics import TopicRecord, TopicRecords
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
@@ -98,7 +95,7 @@ async def test_a_change_meant_for_a_predecessor_of_the_same_name_is_refused() ->
 
 
 async def test_a_topic_that_does_not_exist_cannot_be_changed() -> None:
-    with pytest.raises(UnknownTopicOrPartition, match="'orders'"):
+    with pytest.raises(UnknownTopicOrPartition, match="topic orders does not exist"):
         await TopicRecords(SimRegistry()).delete("orders", uuid.UUID(int=7), 0)
 
 
@@ -226,7 +223,7 @@ async def test_a_dead_letter_topic_that_is_created_while_its_topic_is_deleted_do
 
 
 class _Interrupted:
-    """A registry where somebody else does something before one of the calls."""
+    """A registry that runs a concurrent change before one of the calls."""
 
     def __init__(self, registry: SimRegistry, calls_before: int, wake_up: Callable[[], Awaitable[None]]) -> None:
         self._registry = registry

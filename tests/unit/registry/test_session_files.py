@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.registry.session_files import (
+from headrace.registry.sqlite_shared import (
     SessionLockFile,
     read_beat,
     remove_session_file,

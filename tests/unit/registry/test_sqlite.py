@@ -25,8 +25,7 @@ from headrace.registry.interface import (
     RegistryUnavailable,
     Set,
 )
-from headrace.registry.sqlite import SqliteRegistry
-from headrace.registry.sqlite_file import FORMAT_VERSION
+from headrace.registry.sqlite import FORMAT_VERSION, SqliteRegistry
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
@@ -281,7 +280,7 @@ async def test_the_database_of_another_program_is_not_touched(path: str) -> None
     other.commit()
     other.close()
     before = Path(path).read_bytes()
-    with pytest.raises(RegistryDamaged, match="another program"):
+    with pytest.raises(RegistryDamaged, match="another application"):
         await SqliteRegistry.open(path, in_thread)
     assert Path(path).read_bytes() == before
 
@@ -291,7 +290,7 @@ async def test_a_newer_format_is_refused_and_not_touched(path: str) -> None:
     newer = sqlite3.connect(path)
     newer.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     newer.close()
-    with pytest.raises(RegistryTooNew, match="newer Headrace"):
+    with pytest.raises(RegistryTooNew, match="newer release"):
         await SqliteRegistry.open(path, in_thread)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.unit.registry.contract import until
 
-from headrace.registry import sqlite_follower
+from headrace.registry import sqlite_shared as sqlite_follower
 from headrace.registry.interface import (
     VALID_SHARE,
     BadVersion,
@@ -27,10 +27,15 @@ from headrace.registry.interface import (
     SessionState,
     Set,
 )
-from headrace.registry.session_files import SessionLockFile, read_beat, session_files, session_path
-from headrace.registry.sqlite_file import SqliteTransaction, connect_registry_file
-from headrace.registry.sqlite_follower import PAUSE_DETECTED_SECONDS
-from headrace.registry.sqlite_shared import SharedSqliteRegistry
+from headrace.registry.sqlite import SqliteTransaction, connect_registry_file
+from headrace.registry.sqlite_shared import (
+    PAUSE_DETECTED_SECONDS,
+    SessionLockFile,
+    SharedSqliteRegistry,
+    read_beat,
+    session_files,
+    session_path,
+)
 
 HELD, DOUBTED, LOST = SessionState.HELD, SessionState.DOUBTED, SessionState.LOST
 TIMEOUT_SECONDS = 0.6
@@ -229,10 +234,10 @@ async def test_a_follower_that_was_away_gives_the_others_their_time_anew(
     await silent.commit([Create("/live/1", b"", session)])
     silence(silent)
     follower = other._follower
-    await let_pass(clock, TIMEOUT_SECONDS / 3, lambda: session.id in follower._pulses)
+    await let_pass(clock, TIMEOUT_SECONDS / 3, lambda: session.id in follower._heartbeats)
     clock.seconds += PAUSE_DETECTED_SECONDS + TIMEOUT_SECONDS
     since = clock.seconds
-    await until(lambda: session.id in follower._pulses and follower._pulses[session.id].since == since)
+    await until(lambda: session.id in follower._heartbeats and follower._heartbeats[session.id].since == since)
     assert await other.get("/live/1") is not None
 
 
@@ -262,7 +267,7 @@ async def test_an_answer_that_is_old_when_it_is_heard_does_not_end_the_doubt(
     assert states == [HELD, DOUBTED]
 
 
-async def test_in_doubt_the_answer_waits_for_whoever_is_about_to_end_the_session(
+async def test_a_session_in_doubt_is_checked_after_a_process_that_is_ending_it_has_committed(
     open_registry: Open, clock: ManualClock, path: str
 ) -> None:
     registry = await open_registry()
@@ -285,7 +290,7 @@ async def test_in_doubt_the_answer_waits_for_whoever_is_about_to_end_the_session
     await registry.commit([Create("/a", b"", again)])
 
 
-async def test_whoever_looks_again_and_finds_a_new_beat_ends_nothing(open_registry: Open) -> None:
+async def test_a_session_with_a_new_heartbeat_is_not_ended(open_registry: Open) -> None:
     registry, other = await open_registry(), await open_registry()
     session = await registry.open_session()
     beat = read_beat(session_path(registry._path, session.id))

@@ -62,7 +62,7 @@ def test_folders_that_are_there_are_deleted_from_within_and_made_again_from_with
     ]
 
 
-def test_whoever_holds_a_session_checks_it_first() -> None:
+def test_a_commit_checks_its_session_first() -> None:
     session = Session(-1)
     steps = plan_transaction(PATHS, [Create("/live/1", b"", session)], PATHS.session(session.id), {})
     assert steps[0] == ZooKeeperStep(StepKind.CHECK, "/headrace/sessions/ffffffffffffffff", None, version=0)

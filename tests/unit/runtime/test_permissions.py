@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.state import WorkFolder
-from headrace.registry.session_files import SessionLockFile
-from headrace.registry.sqlite_file import open_registry_file
+from headrace.registry.sqlite import open_registry_file
+from headrace.registry.sqlite_shared import SessionLockFile
 from headrace.runtime.disk import SystemDisk
 from headrace.runtime.permissions import exposure_warning
 from headrace.runtime.resource_lock import lock_folder

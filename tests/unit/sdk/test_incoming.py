@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.sdk.incoming import Received, Reply, Undecodable
 
 

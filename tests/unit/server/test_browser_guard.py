@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.http.message import Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.server.browser_guard import BrowserGuard
 
 FIREFOX = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Firefox/140.0", "accept-language": "en"}

@@ -11,9 +11,9 @@ from headrace.client.connections.tcp import TcpDialer
 from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
-from headrace.protocols.rest.access import AllowAllAuthorizer
+from headrace.http.problems import Problem
 from headrace.protocols.rest.application import RestApplication
+from headrace.protocols.rest.authorization import AllowAllAuthorizer
 from headrace.runtime.supervise import Supervisor
 from headrace.server.broker_health import BrokerHealth
 from headrace.server.gateway_application import GatewayApplication

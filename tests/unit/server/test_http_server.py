@@ -6,7 +6,7 @@ import pytest
 from tests.unit.http.http_harness import HttpHarness, HttpTestClient, ScriptedApplication
 
 from headrace.http.message import Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.health.pages import HealthPages
 from headrace.server.browser_guard import BrowserGuard
 from headrace.server.http_server import LazyApplication

@@ -11,8 +11,7 @@ from tests.unit.client.scripted_cluster import in_world
 from tests.unit.client.simulated_server import ADDRESS, client, start_broker
 
 from headrace.broker.broker import Broker
-from headrace.broker.handlers import RequestHandlers
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandler, RequestHandlers
 from headrace.client.admin.group_admin import GroupAdmin
 from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
@@ -27,7 +26,7 @@ from headrace.client.produce.producer import Producer, ProducerSettings
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.errors import HeadraceError, RequestTimedOut
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.runtime.inline_start import switch_to_task
 from headrace.server.in_process import InProcessDialer, InProcessTransport
 from headrace.testkit.world import World
@@ -199,7 +198,7 @@ def test_records_are_read_whether_they_are_few_or_many(value_bytes: int) -> None
 
 
 def handlers_of(handle: Callable[[Any, RequestContext], Awaitable[Any]], key: int = METADATA) -> RequestHandlers:
-    return RequestHandlers({key: handle})  # type: ignore[dict-item]
+    return RequestHandlers([RequestHandler(key, handle)])  # type: ignore[arg-type]
 
 
 def test_requests_start_in_the_order_of_the_calls_and_outside_of_their_task() -> None:

@@ -45,7 +45,7 @@ def in_cluster(main: Callable[[SimCluster, Producer], Awaitable[None]], world: W
 def leader_of(cluster: SimCluster) -> int:
     broker = cluster.up[0].broker
     assert broker is not None
-    return broker.catalogue.place(TOPIC, 0).leader
+    return broker.catalogue.partition_record(TOPIC, 0).leader
 
 
 async def well_again(cluster: SimCluster) -> None:

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from headrace.broker.broker_identity import BrokerIdentity
+from headrace.broker.cluster.membership import BrokerIdentity
 from headrace.broker.groups.group_configs import GroupConfigs
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.configs import AlterOperation, ConfigChange, ConfigEntry
-from headrace.model.errors import HeadraceError, InvalidConfig, InvalidRequest, UnsupportedVersion
+from headrace.model.errors import InvalidConfig, InvalidRequest, UnsupportedVersion
 from headrace.model.names import check_group_id, check_topic_name
 from headrace.model.subscription_configs import (
     GROUP_RESOURCE,
@@ -36,7 +36,6 @@ from headrace.wire.messages.configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
@@ -72,14 +71,12 @@ class ConfigAdminRequests:
         response = DescribeConfigsResponse()
         for requested in request.resources:
             result = DescribeConfigsResult(resource_type=requested.resource_type, resource_name=requested.resource_name)
-            try:
+            with ReportErrors(result):
                 entries = self._entries(requested.resource_type, requested.resource_name)
                 wanted = set(requested.configuration_keys or ())
                 result.configs = [
                     _describe_entry(entry, request) for entry in entries if not wanted or entry.name in wanted
                 ]
-            except HeadraceError as error:
-                result.error_code, result.error_message = error.code, error.message
             response.results.append(result)
         return response
 
@@ -89,7 +86,7 @@ class ConfigAdminRequests:
         """List the resources that have configs; loggers and client metrics are not supported."""
         wanted = (request.resource_types or _LISTED) if context.version >= _CONFIG_TYPES_SINCE else (CLIENT_METRICS,)
         if not set(wanted) <= {*_LISTED, _SUBSCRIPTION}:
-            return ListConfigResourcesResponse(error_code=UnsupportedVersion.code)
+            raise UnsupportedVersion
         names: dict[int, Iterable[str]] = {
             _TOPIC: (topic.name for topic in self._catalogue),
             _BROKER: (str(node_id) for node_id in sorted(self._catalogue.nodes)),
@@ -112,7 +109,8 @@ class ConfigAdminRequests:
             result = AlterConfigsResourceResponse(
                 resource_type=requested.resource_type, resource_name=requested.resource_name
             )
-            await self._try(result, self._replace(requested, given, dry_run=request.validate_only))
+            with ReportErrors(result):
+                await self._replace(requested, given, dry_run=request.validate_only)
             response.responses.append(result)
         return response
 
@@ -122,11 +120,12 @@ class ConfigAdminRequests:
         response = IncrementalAlterConfigsResponse()
         times_named = Counter((requested.resource_type, requested.resource_name) for requested in request.resources)
         for requested in request.resources:
-            result = IncrementalAlterConfigsResourceResponse(
+            result = AlterConfigsResourceResponse(
                 resource_type=requested.resource_type, resource_name=requested.resource_name
             )
             is_named_once = times_named[requested.resource_type, requested.resource_name] == 1
-            await self._try(result, self._change(requested, is_named_once=is_named_once, dry_run=request.validate_only))
+            with ReportErrors(result):
+                await self._change(requested, is_named_once=is_named_once, dry_run=request.validate_only)
             response.responses.append(result)
         return response
 
@@ -153,39 +152,27 @@ class ConfigAdminRequests:
                 f"this is broker {self._identity.node_id}, not {name}; send the request to that broker"
             )
 
-    async def _try(self, result: Any, change: Awaitable[None]) -> None:
-        try:
-            await change
-        except HeadraceError as error:
-            result.error_code, result.error_message = error.code, error.message
-
     async def _replace(self, requested: Any, given: dict[str, str | None], *, dry_run: bool) -> None:
         if len(given) != len(requested.configs):
             raise InvalidRequest("Error due to duplicate config keys")
+        name = requested.resource_name
         if requested.resource_type == _TOPIC:
-            defaults = self._catalogue.config.topic_defaults
-            TopicConfig.build(given, defaults)
+            TopicConfig.build(given, self._catalogue.config.topic_defaults)
             overrides = {name: value for name, value in given.items() if value is not None}
-            await self._catalogue.change_configs(
-                check_topic_name(requested.resource_name), lambda _: overrides, dry_run=dry_run
-            )
-            return
-        if requested.resource_type == _GROUP:
-            await self._groups.replace(check_group_id(requested.resource_name), given, dry_run=dry_run)
-            return
-        if requested.resource_type == _SUBSCRIPTION:
-            await self._subscriptions.replace(
-                *_parse_subscription_resource(requested.resource_name), given, dry_run=dry_run
-            )
-            return
-        self._check_broker(requested.resource_type, requested.resource_name)
-        new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
+            await self._catalogue.change_configs(check_topic_name(name), lambda _: overrides, dry_run=dry_run)
+        elif requested.resource_type == _GROUP:
+            await self._groups.replace(check_group_id(name), given, dry_run=dry_run)
+        elif requested.resource_type == _SUBSCRIPTION:
+            await self._subscriptions.replace(*_parse_subscription_resource(name), given, dry_run=dry_run)
+        else:
+            self._check_broker(requested.resource_type, name)
+            new = [ConfigChange(name, AlterOperation.SET, value) for name, value in given.items()]
 
-        def replaced(before: BrokerConfig) -> BrokerConfig:
-            gone = [ConfigChange(name, AlterOperation.DELETE) for name in before.dynamic if name not in given]
-            return before.altered([*gone, *new])
+            def replaced(before: BrokerConfig) -> BrokerConfig:
+                gone = [ConfigChange(name, AlterOperation.DELETE) for name in before.dynamic if name not in given]
+                return before.altered([*gone, *new])
 
-        await self._change_broker(replaced, dry_run=dry_run)
+            await self._change_broker(replaced, dry_run=dry_run)
 
     async def _change(self, requested: Any, *, is_named_once: bool, dry_run: bool) -> None:
         if not is_named_once:
@@ -193,24 +180,19 @@ class ConfigAdminRequests:
         changes = [
             ConfigChange(config.name, _parse_alter_operation(config), config.value) for config in requested.configs
         ]
+        name = requested.resource_name
         if requested.resource_type == _TOPIC:
             defaults = self._catalogue.config.topic_defaults
             await self._catalogue.change_configs(
-                check_topic_name(requested.resource_name),
-                lambda overrides: alter_topic(overrides, changes, defaults),
-                dry_run=dry_run,
+                check_topic_name(name), lambda overrides: alter_topic(overrides, changes, defaults), dry_run=dry_run
             )
-            return
-        if requested.resource_type == _GROUP:
-            await self._groups.alter(check_group_id(requested.resource_name), changes, dry_run=dry_run)
-            return
-        if requested.resource_type == _SUBSCRIPTION:
-            await self._subscriptions.alter(
-                *_parse_subscription_resource(requested.resource_name), changes, dry_run=dry_run
-            )
-            return
-        self._check_broker(requested.resource_type, requested.resource_name)
-        await self._change_broker(lambda before: before.altered(changes), dry_run=dry_run)
+        elif requested.resource_type == _GROUP:
+            await self._groups.alter(check_group_id(name), changes, dry_run=dry_run)
+        elif requested.resource_type == _SUBSCRIPTION:
+            await self._subscriptions.alter(*_parse_subscription_resource(name), changes, dry_run=dry_run)
+        else:
+            self._check_broker(requested.resource_type, name)
+            await self._change_broker(lambda before: before.altered(changes), dry_run=dry_run)
 
     async def _change_broker(self, change: Callable[[BrokerConfig], BrokerConfig], *, dry_run: bool) -> None:
         async with self._changing:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from copy import copy
 
-from headrace.broker.broker_identity import BrokerIdentity
+from headrace.broker.cluster.membership import BrokerIdentity
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
 from headrace.broker.security.security_requests import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     HeadraceError,
     InvalidRequest,
@@ -27,7 +26,7 @@ from headrace.model.errors import (
 )
 from headrace.model.ids import ZERO_ID
 from headrace.model.names import CONSUMER_OFFSETS, DELAYED_PREFIX, check_topic_name, is_internal, owner_of
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, BrokerRecord, PartitionRecord
 from headrace.wire.messages.metadata import (
     Cursor,
     DescribeClusterBroker,
@@ -48,7 +47,6 @@ from headrace.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
-    NextCursor,
     QuorumListener,
     QuorumNode,
     QuorumReplica,
@@ -106,14 +104,14 @@ class MetadataRequests:
                 continue
             first = cursor.partition_index if name == cursor.topic_name else 0
             if room == 0:
-                response.next_cursor = NextCursor(topic_name=name, partition_index=first)
+                response.next_cursor = Cursor(topic_name=name, partition_index=first)
                 break
             described = self._page(name, first, room)
             response.topics.append(described)
             room -= len(described.partitions)
             topic = self._catalogue.find(name)
             if topic is not None and first + len(described.partitions) < topic.partition_count:
-                response.next_cursor = NextCursor(topic_name=name, partition_index=first + len(described.partitions))
+                response.next_cursor = Cursor(topic_name=name, partition_index=first + len(described.partitions))
                 break
         return response
 
@@ -244,7 +242,7 @@ class MetadataRequests:
         return topic.cached_metadata
 
     def _partition(self, topic: Topic, index: int) -> MetadataResponsePartition:
-        record = topic.places.get(index)
+        record = topic.partition_records.get(index)
         if record is None:
             return MetadataResponsePartition(LeaderNotAvailable.code, index, NO_LEADER, -1, [], [], [])
         leader = self._leader(record, topic.led.get(index))
@@ -279,7 +277,7 @@ class MetadataRequests:
             partitions=[
                 self._described(index, record, topic.led.get(index))
                 for index in indexes
-                if (record := topic.places.get(index)) is not None
+                if (record := topic.partition_records.get(index)) is not None
             ],
             topic_authorized_operations=TOPIC_OPERATIONS,
         )

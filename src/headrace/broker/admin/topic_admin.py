@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import (
-    HeadraceError,
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -23,8 +22,8 @@ from headrace.model.errors import (
 )
 from headrace.model.ids import ZERO_ID
 from headrace.model.names import is_internal
+from headrace.model.registry_records import TopicRecord
 from headrace.model.topic_configs import describe_topic
-from headrace.model.topic_record import TopicRecord
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.topics import (
     CreatableTopic,
@@ -60,17 +59,12 @@ class TopicAdminRequests:
         times_named = Counter(topic.name for topic in request.topics)
         response = CreateTopicsResponse()
         for requested in {topic.name: topic for topic in request.topics}.values():
-            try:
+            result = CreatableTopicResult(name=requested.name, configs=[])
+            with ReportErrors(result):
                 if times_named[requested.name] > 1:
                     raise InvalidRequest("Duplicate topic name.")
-                topic = await self._create(requested, dry_run=request.validate_only)
-                response.topics.append(self._created(topic))
-            except HeadraceError as error:
-                response.topics.append(
-                    CreatableTopicResult(
-                        name=requested.name, error_code=error.code, error_message=error.message, configs=[]
-                    )
-                )
+                result = self._created(await self._create(requested, dry_run=request.validate_only))
+            response.topics.append(result)
         return response
 
     async def delete_topics(self, request: DeleteTopicsRequest, _context: RequestContext) -> DeleteTopicsResponse:
@@ -80,21 +74,13 @@ class TopicAdminRequests:
         deleted: list[TopicRecord] = []  # by this request, including dead-letter topics of deleted topics
         for one in {(one.name, one.topic_id): one for one in requested}.values():
             result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
-            try:
+            with ReportErrors(result):
                 if times_named[one.name, one.topic_id] > 1:
                     raise InvalidRequest("Duplicate topic name or id.")
-                if any(one.name == record.name or one.topic_id == record.id for record in deleted):
-                    response.responses.append(result)
-                    continue
-                topic = self._find(one)
-                result.name, result.topic_id = topic.name, topic.id
-                if not self._catalogue.config.delete_topic_enable:
-                    raise TopicDeletionDisabled
-                if topic.is_internal:
-                    raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
-                deleted += await self._catalogue.delete(topic.name)
-            except HeadraceError as error:
-                result.error_code, result.error_message = error.code, error.message
+                if not any(one.name == record.name or one.topic_id == record.id for record in deleted):
+                    topic = self._find(one)
+                    result.name, result.topic_id = topic.name, topic.id
+                    deleted += await self._delete(topic)
             response.responses.append(result)
         return response
 
@@ -105,7 +91,7 @@ class TopicAdminRequests:
         response = CreatePartitionsResponse()
         for requested in {topic.name: topic for topic in request.topics}.values():
             result = CreatePartitionsTopicResult(name=requested.name)
-            try:
+            with ReportErrors(result):
                 if times_named[requested.name] > 1:
                     raise InvalidRequest("Duplicate topic name.")
                 self._check_new_partitions(requested)
@@ -113,8 +99,6 @@ class TopicAdminRequests:
                 await self._catalogue.add_partitions(
                     requested.name, requested.count, assignment=assigned, dry_run=request.validate_only
                 )
-            except HeadraceError as error:
-                result.error_code, result.error_message = error.code, error.message
             response.results.append(result)
         return response
 
@@ -124,13 +108,11 @@ class TopicAdminRequests:
             results = DeleteRecordsTopicResult(name=topic.name)
             for requested in topic.partitions:
                 result = DeleteRecordsPartitionResult(partition_index=requested.partition_index, low_watermark=-1)
-                try:
+                with ReportErrors(result):
                     deadline = self._clock.monotonic() + request.timeout_ms / 1000
                     result.low_watermark = await self._delete_records(
                         topic.name, requested.partition_index, requested.offset, deadline
                     )
-                except HeadraceError as error:
-                    result.error_code = error.code
                 results.partitions.append(result)
             response.topics.append(results)
         return response
@@ -156,6 +138,13 @@ class TopicAdminRequests:
             assignment=[tuple(assigned[index]) for index in sorted(assigned)],
             dry_run=dry_run,
         )
+
+    async def _delete(self, topic: Topic) -> list[TopicRecord]:
+        if not self._catalogue.config.delete_topic_enable:
+            raise TopicDeletionDisabled
+        if topic.is_internal:
+            raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
+        return await self._catalogue.delete(topic.name)
 
     def _check_assignments(self, assigned: dict[int, list[int]]) -> int:
         if sorted(assigned) != list(range(len(assigned))):

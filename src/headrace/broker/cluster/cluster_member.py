@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.broker.cluster.foreign_logs import set_aside_foreign_logs
-from headrace.broker.cluster.known_leaders import KnownLeaders
 from headrace.broker.cluster.membership import BrokerRegistration, BrokerStart
 from headrace.broker.cluster.peers import Peers
+from headrace.broker.cluster.registry_rollback import KnownLeaders, set_aside_foreign_logs
 from headrace.broker.controller.controller import Controller
 from headrace.broker.replication.isr_updater import IsrUpdater
 from headrace.broker.replication.replica_fetcher import FollowerFetchers
@@ -26,10 +25,9 @@ from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.controller.leadership import remove_from_isr
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord
 from headrace.registry.interface import Registry, RegistryUnavailable
-from headrace.registry.partitions import PartitionRecords
-from headrace.registry.topics import TopicRecords
+from headrace.registry.topics import PartitionRecords, TopicRecords
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
@@ -179,7 +177,7 @@ class ClusterMember:
     def _held(self) -> Iterator[tuple[Topic, int, PartitionRecord]]:
         """Yield the partitions with a replica on this broker."""
         for topic in self._catalogue:
-            for index, record in topic.places.items():
+            for index, record in topic.partition_records.items():
                 if self._node_id in record.replicas:
                     yield topic, index, record
 
@@ -210,7 +208,7 @@ class ClusterMember:
             others.intersection(record.isr)
             for topic in self._catalogue
             for index in topic.led
-            if (record := topic.places.get(index)) is not None
+            if (record := topic.partition_records.get(index)) is not None
         )
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
@@ -228,7 +226,7 @@ class ClusterMember:
         """Wait, at most some seconds, until all leaders of a topic accept writes, including those on other brokers."""
         deadline = self._clock.monotonic() + _LEADERSHIP_SECONDS
         elsewhere: dict[int, list[int]] = {}
-        for index, record in topic.places.items():
+        for index, record in topic.partition_records.items():
             if index not in topic.led and record.leader not in (self._node_id, NO_LEADER):
                 elsewhere.setdefault(record.leader, []).append(index)
         for node_id, indexes in elsewhere.items():
@@ -245,7 +243,7 @@ class ClusterMember:
             response: ListOffsetsResponse = await self.peers.call(node_id, request, timeout_seconds=_LEADERSHIP_SECONDS)
         except HeadraceError:
             return False
-        return not any(answer.error_code for found in response.topics for answer in found.partitions)
+        return not any(partition.error_code for found in response.topics for partition in found.partitions)
 
     def _address_of(self, node_id: int) -> tuple[str, int] | None:
         node = self._catalogue.nodes.get(node_id)

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from headrace.broker.topic import Topic
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.broker_record import BrokerRecord, ControllerRecord
 from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, ControllerRecord, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.brokers import (
     BROKERS_KEY,
@@ -27,12 +26,22 @@ from headrace.registry.brokers import (
     decode_broker,
     decode_controller,
 )
-from headrace.registry.group_configs import GROUP_CONFIGS_KEY
-from headrace.registry.identity import BROKER_CONFIGS_KEY, CONFIGS_KEY, decode_configs
+from headrace.registry.configs import (
+    BROKER_CONFIGS_KEY,
+    CONFIGS_KEY,
+    GROUP_CONFIGS_KEY,
+    SUBSCRIPTION_CONFIGS_KEY,
+    decode_configs,
+)
 from headrace.registry.interface import RegistryEntry, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key
-from headrace.registry.subscription_configs import SUBSCRIPTION_CONFIGS_KEY
-from headrace.registry.topics import TOPICS_KEY, TopicRecord, decode_topic
+from headrace.registry.topics import (
+    PARTITIONS_KEY,
+    TOPICS_KEY,
+    TopicRecord,
+    decode_partition,
+    decode_topic,
+    parse_partition_key,
+)
 
 log = logging.getLogger(__name__)
 
@@ -88,19 +97,19 @@ class ClusterMetadata:
             raise UnknownTopicOrPartition(f"topic {name} does not exist")
         return topic
 
-    def place(self, topic: str, index: int) -> PartitionRecord:
+    def partition_record(self, topic: str, index: int) -> PartitionRecord:
         """Return the record of a partition as this broker knows it."""
-        record = self.topic(topic).places.get(index)
+        record = self.topic(topic).partition_records.get(index)
         if record is None:
             raise UnknownTopicOrPartition(f"partition {topic}-{index} does not exist")
         return record
 
     def leader_node(self, topic: str, index: int) -> BrokerRecord | None:
         """Return the leader of a partition if it has one that is alive."""
-        return self.nodes.get(self.place(topic, index).leader)
+        return self.nodes.get(self.partition_record(topic, index).leader)
 
     @property
-    def standing(self) -> dict[int, BrokerRecord]:
+    def live_brokers(self) -> dict[int, BrokerRecord]:
         """Return the live brokers; brokers that an operator drains are marked as draining."""
         return {
             node_id: replace(node, is_draining=True) if node_id in self.drained else node
@@ -115,8 +124,8 @@ class ClusterMetadata:
     def reconfigure(self, config: BrokerConfig) -> None:
         """Apply a changed broker configuration, which contains the defaults of topics."""
         self.config = config
-        for told in self.on_config_change:
-            told(config)
+        for notify in self.on_config_change:
+            notify(config)
         for topic in self._by_name.values():
             topic.config = TopicConfig.build(topic.record.configs, config.topic_defaults)
             self._notify_topic_change(topic)
@@ -124,7 +133,7 @@ class ClusterMetadata:
 
     # Updates by the mirror
 
-    def take(self, key: str, entry: RegistryEntry | None) -> None:
+    def apply(self, key: str, entry: RegistryEntry | None) -> None:
         if is_beneath(key, PARTITIONS_KEY):
             self._apply_partition(key, entry)
         elif is_beneath(key, TOPICS_KEY):
@@ -148,8 +157,8 @@ class ClusterMetadata:
         elif key == BROKER_CONFIGS_KEY:
             self._apply_configs(decode_configs(entry))
         elif is_beneath(key, GROUP_CONFIGS_KEY):
-            for told in self.on_group_config:
-                told(key, entry)
+            for notify in self.on_group_config:
+                notify(key, entry)
         elif is_beneath(key, SUBSCRIPTION_CONFIGS_KEY):
             for notify in self.on_subscription_config:
                 notify(key, entry)
@@ -191,21 +200,21 @@ class ClusterMetadata:
 
     def _attach_partitions(self, topic: Topic) -> None:
         """Add the held back partitions of the topic, except those above its partition count."""
-        for index, (place, version) in self._partitions_without_topic.pop(topic.id, {}).items():
+        for index, (record, version) in self._partitions_without_topic.pop(topic.id, {}).items():
             if index < topic.partition_count:
-                self._apply_partition_record(topic, index, place, version)
+                self._apply_partition_record(topic, index, record, version)
             else:
-                self._partitions_without_topic.setdefault(topic.id, {})[index] = place, version
+                self._partitions_without_topic.setdefault(topic.id, {})[index] = record, version
 
     def _forget(self, topic: Topic) -> None:
         del self._by_name[topic.name], self._by_id[topic.id]
         self.version += 1
-        left = {index: (topic.places[index], topic.versions[index]) for index in topic.places}
+        left = {index: (topic.partition_records[index], topic.versions[index]) for index in topic.partition_records}
         if left:
             self._partitions_without_topic.setdefault(topic.id, {}).update(left)
             self.deleted.add(topic.id)
-        for gone in self.on_topic_deleted:
-            gone(topic)
+        for notify in self.on_topic_deleted:
+            notify(topic)
 
     def _apply_partition(self, key: str, entry: RegistryEntry | None) -> None:
         topic_id, index = parse_partition_key(key)
@@ -218,7 +227,7 @@ class ClusterMetadata:
             else:
                 self._partitions_without_topic.setdefault(topic_id, {})[index] = record, entry.version
         elif topic is not None and is_claimed:
-            topic.places.pop(index, None)
+            topic.partition_records.pop(index, None)
             topic.versions.pop(index, None)
         elif topic_id in self._partitions_without_topic:
             self._partitions_without_topic[topic_id].pop(index, None)
@@ -229,21 +238,21 @@ class ClusterMetadata:
     def _apply_partition_record(self, topic: Topic, index: int, record: PartitionRecord, version: int) -> None:
         if version < topic.versions.get(index, version):
             return  # read from a lagging server: a newer record is already known and applied
-        topic.places[index] = record
+        topic.partition_records[index] = record
         topic.versions[index] = version
         topic.cached_metadata = None
-        for told in self.on_partition_change:
-            told(topic, index)
+        for notify in self.on_partition_change:
+            notify(topic, index)
 
     def _notify_topic_change(self, topic: Topic) -> None:
-        for told in self.on_topic_change:
-            told(topic)
+        for notify in self.on_topic_change:
+            notify(topic)
 
     def _nodes_changed(self) -> None:
         for topic in self:
             topic.cached_metadata = None
-        for told in self.on_brokers_change:
-            told()
+        for notify in self.on_brokers_change:
+            notify()
 
 
 def _node_id_of(key: str) -> int:

@@ -1,5 +1,7 @@
 """The membership of this broker in the cluster: its broker epoch, its registry session, and its registration.
 
+    <data>/broker      the broker epoch, the cluster id and the node id of the last start in this data folder
+
 The broker epoch counts the starts of a node id. It stays the same while the process lives, even if its session is lost
 and replaced. It is written to the data folder before the registry. Therefore a folder whose epoch is behind that of the
 registry is not the one that this node id used last, and lacks records that were acknowledged since. Such a folder stays
@@ -15,12 +17,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.broker.cluster.broker_metadata_file import BrokerMetadataFile, read_broker_metadata, write_broker_metadata
-from headrace.model.broker_record import BrokerRecord
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, StorageFailure
+from headrace.model.registry_records import BrokerRecord
 from headrace.registry.brokers import (
     CONTROLLER_KEY,
     advance_operation,
+    cluster_id,
     decode_broker,
     decode_controller,
     decode_number,
@@ -28,7 +30,6 @@ from headrace.registry.brokers import (
     live_key,
 )
 from headrace.registry.counters import PRODUCER_IDS_KEY, raise_producer_id_floor, read_producer_id_floor
-from headrace.registry.identity import cluster_id
 from headrace.registry.interface import (
     Create,
     Delete,
@@ -45,8 +46,45 @@ from headrace.runtime.entropy import Entropy
 
 log = logging.getLogger(__name__)
 
+_FILE_NAME = "broker"
 _RETRY_SECONDS = 0.2
 _JOIN_SECONDS = 60.0
+
+
+class BrokerIdentity(msgspec.Struct):
+    """The identity of this broker in metadata. `host` and `port` are the advertised address, which is known once the
+    listener is bound."""
+
+    node_id: int
+    cluster_id: str
+    epoch: int
+    rack: str | None = None
+    host: str = ""
+    port: int = 0
+
+
+class BrokerMetadataFile(msgspec.Struct, frozen=True):
+    epoch: int
+    cluster_id: str
+    node_id: int
+
+
+def read_broker_metadata(disk: Disk, folder: str) -> BrokerMetadataFile | None:
+    """Return None if no broker was started in this folder yet. Blocks."""
+    path = f"{folder}/{_FILE_NAME}"
+    if not disk.exists(path):
+        return None
+    try:
+        return msgspec.json.decode(disk.read(path), type=BrokerMetadataFile)
+    except msgspec.MsgspecError as error:
+        raise StorageFailure(
+            f"{path} is damaged: {error}; if the other replicas are intact, remove it to replicate the logs again"
+        ) from error
+
+
+def write_broker_metadata(disk: Disk, folder: str, start: BrokerMetadataFile) -> None:
+    """Durable on return. Blocks."""
+    disk.write_atomically(f"{folder}/{_FILE_NAME}", msgspec.json.encode(start))
 
 
 class NodeIdTaken(HeadraceError):
@@ -90,7 +128,7 @@ async def assign_broker_epoch(
     while True:
         entry = await registry.get(key)
         before = decode_number(entry)
-        if in_folder > before:  # the registry may be older than the folder: see older_registry
+        if in_folder > before:  # the registry may be older than the folder: see registry_rollback
             floor = max(floor, 1 + decode_number(await registry.get(PRODUCER_IDS_KEY)))
             await disk.run(raise_producer_id_floor, disk, folder, floor)
         has_latest_data = in_folder >= before
@@ -107,21 +145,21 @@ async def assign_broker_epoch(
 async def _wait_for_session_end(registry: Registry, clock: Clock, node_id: int, in_folder: int) -> None:
     """Wait for the end of the session of a broker that died and lost its folder; raise if that broker is alive. A new
     epoch would make the folder of a live broker appear outdated, and its replicas would be removed while it serves."""
-    deadline, has_told = clock.monotonic() + _JOIN_SECONDS, False
+    deadline, has_warned = clock.monotonic() + _JOIN_SECONDS, False
     while (entry := await registry.get(live_key(node_id))) is not None:
         other = decode_broker(entry)
         if other.epoch <= in_folder:
             return  # an earlier start with this folder, whose session has not ended yet
         if clock.monotonic() > deadline:
             raise _node_id_taken(other)
-        if not has_told:
+        if not has_warned:
             log.warning(
                 "a broker with this node id is registered; waiting for its session to end node=%d address=%s:%d",
                 node_id,
                 other.host,
                 other.port,
             )
-            has_told = True
+            has_warned = True
         await asyncio.sleep(_RETRY_SECONDS)
 
 
@@ -254,10 +292,10 @@ class BrokerRegistration:
     async def _controller_resignation(self) -> list[Delete]:
         """Return the deletion of the controller key if the replaced session owned it. Otherwise no controller could be
         elected until that session expires, and after a crash of all brokers no partition would have a leader."""
-        seat = await self._registry.get(CONTROLLER_KEY)
-        if seat is None or decode_controller(seat).node_id != self._node_id:
+        entry = await self._registry.get(CONTROLLER_KEY)
+        if entry is None or decode_controller(entry).node_id != self._node_id:
             return []
-        return [Delete(CONTROLLER_KEY, seat.version)]
+        return [Delete(CONTROLLER_KEY, entry.version)]
 
     def _on_state(self, state: SessionState) -> None:
         now = self._clock.monotonic()
@@ -273,5 +311,5 @@ class BrokerRegistration:
             self._lost.set()
         else:
             self._lost.clear()
-        for told in self.on_state:
-            told(state)
+        for notify in self.on_state:
+            notify(state)

@@ -1,7 +1,7 @@
-"""The other brokers of the cluster, asked by the wire protocol that their clients use.
+"""Requests to other brokers of the cluster, by the Kafka protocol.
 
-One call is one attempt. A broker answers what comes by one connection in its order, so what may wait there for long
-goes by a lane of its own.
+A call is a single attempt. A broker responds to the requests of one connection in order, so requests that may wait for
+long use a connection of their own (`connection_key`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DIAL_SECONDS = 5.0
 
 
 class Peers:
-    """`make_dialer` is called before the first call: a broker that is alone never needs one."""
+    """`make_dialer` is called before the first request: a single broker never needs one."""
 
     def __init__(self, make_dialer: Callable[[], Dialer], address_of: Callable[[int], tuple[str, int] | None]) -> None:
         self._make_dialer = make_dialer
@@ -36,9 +36,9 @@ class Peers:
         connection_key: str = "",
         version_max: int | None = None,
     ) -> Any:
-        """One request to another broker; its answer, whatever codes it holds. Connecting has as much time as the
-        answer."""
-        # The client's modules are not worth their time at a start.
+        """Send one request to another broker and return the response, whose error codes are not checked. The timeout
+        applies to connecting and to the response separately."""
+        # Imported here to keep startup fast.
         from headrace.client.connections.address import Address
         from headrace.client.connections.transport import TransportPool, api_of_request, choose_version
         from headrace.client.errors import Unreachable
@@ -46,7 +46,7 @@ class Peers:
         await switch_to_task()
         address = self._address_of(node_id)
         if address is None:
-            raise Unreachable(f"broker {node_id} is not up")
+            raise Unreachable(f"broker {node_id} is not live")
         if self._transports is None:
             self._transports = TransportPool(self._make_dialer(), _DIAL_SECONDS)
         try:
@@ -59,6 +59,6 @@ class Peers:
         return await transport.call(api.key, version, request, timeout_seconds)
 
     def close(self) -> None:
-        """Close every connection; calls under way end with ConnectionLost."""
+        """Close all connections; calls in progress raise ConnectionLost."""
         if self._transports is not None:
             self._transports.close()

@@ -26,12 +26,11 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import ACKS_PREFIX, COLOCATED_PREFIXES, is_internal, owner_of
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.model.topic_configs import DAY_MS
 from headrace.registry.interface import BadVersion, Check, NoKey
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.partitions import partition_key
-from headrace.registry.topics import TopicRecord, TopicRecords, topic_key
+from headrace.registry.topics import TopicRecord, TopicRecords, partition_key, topic_key
 from headrace.runtime.clock import Clock
 from headrace.runtime.entropy import Entropy
 
@@ -84,7 +83,7 @@ class ColocatedTopics:
             colocated_topic = self._directory.find(name)
             try:
                 if colocated_topic is None:
-                    await self._make(owner, prefix)
+                    await self._create(owner, prefix)
                 elif not _is_colocated_with(colocated_topic, owner):
                     await self.remove(topic)
                     await self._mirror.read([topic_key(topic)])
@@ -93,8 +92,8 @@ class ColocatedTopics:
                 else:
                     return colocated_topic
             except _LOST_RACE:
-                places = [partition_key(owner.id, index) for index in range(owner.partition_count)]
-                await self._mirror.read([*places, topic_key(topic), topic_key(name)])
+                keys = [partition_key(owner.id, index) for index in range(owner.partition_count)]
+                await self._mirror.read([*keys, topic_key(topic), topic_key(name)])
 
     async def grow(self, owner: Topic) -> list[Topic]:
         """Extend the co-located topics of a topic with new partitions, and return them."""
@@ -117,11 +116,11 @@ class ColocatedTopics:
         for colocated_topic in [self._directory.find(prefix + topic) for prefix in COLOCATED_PREFIXES]:
             # Read the registry rather than the mirror, because the deletion is final.
             if colocated_topic is not None and not await self._records.exists(topic, colocated_topic.record.owner):
-                await self._forget(colocated_topic)
+                await self._delete(colocated_topic)
                 removed.append(colocated_topic.id)
         return removed
 
-    async def _forget(self, colocated_topic: Topic) -> None:
+    async def _delete(self, colocated_topic: Topic) -> None:
         with suppress(UnknownTopicId, UnknownTopicOrPartition):  # another broker has already deleted it
             await self._records.delete(colocated_topic.name, colocated_topic.id, self._clock.now_ms())
         await self._mirror.read([topic_key(colocated_topic.name)])
@@ -137,7 +136,7 @@ class ColocatedTopics:
                 with suppress(UnknownTopicOrPartition):  # it was deleted meanwhile
                     await self.ensure(owner.name, _prefix_of(colocated_topic))
 
-    async def _make(self, owner: Topic, prefix: str) -> None:
+    async def _create(self, owner: Topic, prefix: str) -> None:
         entry = self._mirror.get(topic_key(owner.name))
         if entry is None:
             raise UnknownTopicOrPartition(f"topic {owner.name} does not exist")
@@ -149,23 +148,25 @@ class ColocatedTopics:
             created_ms=self._clock.now_ms(),
             owner=owner.id,
         )
-        places = self._places(owner, 0)
-        await self._records.create(record, places, together_with=Check(entry.key, entry.version))
-        await self._see(record.name, record.id, range(record.partitions))
+        records = self._new_records(owner, 0)
+        await self._records.create(record, records, together_with=Check(entry.key, entry.version))
+        await self._read_changes(record.name, record.id, range(record.partitions))
 
     async def _grow(self, colocated_topic: Topic, owner: Topic) -> None:
         count, total = colocated_topic.partition_count, owner.partition_count
-        await self._records.add_partitions(colocated_topic.name, colocated_topic.id, total, self._places(owner, count))
-        await self._see(colocated_topic.name, colocated_topic.id, range(count, total))
+        await self._records.add_partitions(
+            colocated_topic.name, colocated_topic.id, total, self._new_records(owner, count)
+        )
+        await self._read_changes(colocated_topic.name, colocated_topic.id, range(count, total))
 
-    def _places(self, owner: Topic, first: int) -> list[PartitionRecord]:
+    def _new_records(self, owner: Topic, first: int) -> list[PartitionRecord]:
         indexes = range(first, owner.partition_count)
-        missing = next((index for index in indexes if index not in owner.places), None)
+        missing = next((index for index in indexes if index not in owner.partition_records), None)
         if missing is not None:
             raise UnknownTopicOrPartition(f"partition {owner.name}-{missing} does not exist")
-        return [colocated_record(owner.places[index], self._directory.nodes) for index in indexes]
+        return [colocated_record(owner.partition_records[index], self._directory.nodes) for index in indexes]
 
-    async def _see(self, name: str, topic_id: UUID, indexes: range) -> None:
+    async def _read_changes(self, name: str, topic_id: UUID, indexes: range) -> None:
         """Update the mirror with a change of this broker, without waiting for the watch."""
         await self._mirror.read([*(partition_key(topic_id, index) for index in indexes), topic_key(name)])
 

@@ -20,10 +20,9 @@ from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.controller import placement, reassignment
 from headrace.machines.controller.colocated_topics import PartitionWithMinInsync, update_colocated
-from headrace.model.broker_record import ControllerRecord
 from headrace.model.errors import HeadraceError
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import ControllerRecord, PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, advance_operation, decode_number
 from headrace.registry.interface import (
     Check,
@@ -36,8 +35,7 @@ from headrace.registry.interface import (
     Set,
 )
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.partitions import encode_partition, partition_key
-from headrace.registry.topics import TopicRecords
+from headrace.registry.topics import TopicRecords, encode_partition, partition_key
 from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -154,7 +152,7 @@ class Controller:
     async def _due(self) -> AsyncIterator[_PartitionChange]:
         """Yield the changes that the current set of live brokers requires."""
         seen = 0
-        live = self._catalogue.standing
+        live = self._catalogue.live_brokers
         prefers = self._preferred_election_due()
         if prefers:
             self._preferred_at = self._clock.monotonic()
@@ -162,11 +160,11 @@ class Controller:
             if self._catalogue.colocated_topics.owner(topic) is not None:
                 continue  # decided together with its owner
             together = [topic, *self._catalogue.colocated_topics.of(topic)]
-            for index in list(topic.places):
+            for index in list(topic.partition_records):
                 seen += 1
                 if seen % _PARTITIONS_PER_YIELD == 0:
                     await asyncio.sleep(0)
-                held = [one for one in together if index in one.places]
+                held = [one for one in together if index in one.partition_records]
                 if held[:1] != [topic]:
                     continue  # it was deleted during the await
                 owner, *colocated_topics = [_with_min_insync(one, index) for one in held]
@@ -192,7 +190,7 @@ class Controller:
             (topic.name, index): record
             for topic in self._catalogue
             if not topic.is_colocated
-            for index, record in topic.places.items()
+            for index, record in topic.partition_records.items()
         }
         under_way = sum(reassignment.is_reassigning(record) for record in places.values())
         brokers = {
@@ -226,7 +224,7 @@ class Controller:
             (TRANSACTION_STATE, config.transaction_state_log_replication_factor),
         ):
             topic = self._catalogue.find(name)
-            for index, record in () if topic is None else topic.places.items():
+            for index, record in () if topic is None else topic.partition_records.items():
                 missing = min(wanted, len(brokers)) - len(record.replicas)
                 if missing > 0 and not reassignment.is_reassigning(record):
                     others = sorted(node_id for node_id in brokers if node_id not in record.replicas)
@@ -306,7 +304,7 @@ class Controller:
 
 
 def _with_min_insync(topic: Topic, index: int) -> PartitionWithMinInsync:
-    record = topic.places[index]
+    record = topic.partition_records[index]
     return PartitionWithMinInsync(record, min(topic.config.min_insync_replicas, len(record.replicas)))
 
 

@@ -1,4 +1,11 @@
-"""Requests of administrators that move replicas and leadership: reassignments, elections, drains."""
+"""Requests of administrators that move replicas and leadership: AlterPartitionReassignments, ElectLeaders, DrainBroker.
+
+- Any broker carries out a change, by compare-and-set of the partition record. Its knowledge of other brokers may be
+  outdated: that can make a change useless but never unsafe, because the decision is based on the record that it
+  replaces.
+- A reassignment only begins here. The new replicas fetch the log; when they are in sync, the controller removes the old
+  ones. Likewise, DrainBroker only marks the broker, and the controller moves the replicas.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
 from headrace.machines.controller.leadership import elect_preferred, elect_unclean
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
@@ -23,10 +30,10 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.names import owner_of
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import drain, epoch_key
 from headrace.registry.interface import Registry
-from headrace.registry.partitions import PartitionRecords, partition_key
+from headrace.registry.topics import PartitionRecords, partition_key
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -35,6 +42,7 @@ from headrace.wire.messages.replicas import (
     DrainBrokerResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    ElectLeadersTopic,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
@@ -44,20 +52,15 @@ from headrace.wire.messages.replicas import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
     ReplicaElectionResult,
-    TopicPartitions,
 )
 
-# Changes of single partitions that an administrator asks for. Any broker carries them out, by compare-and-set.
-#
-# What this broker believes of the others may be out of date: that can make a change useless, but never unsafe, because
-# the decision is made anew on the record that it replaces.
+log = logging.getLogger(__name__)
 
+_PREFERRED = 0
+_UNCLEAN = 1
 
 DecideChange = Callable[[Topic, PartitionRecord], PartitionRecord | None]
-"""The new record, None if it is well as it is, or a refusal is raised."""
-
-ChangeResult = tuple[int, str | None]
-"""Error code and message, as answers carry them."""
+"""Return the new record, or None if no change is needed, or raise."""
 
 
 class PartitionChanges:
@@ -65,17 +68,14 @@ class PartitionChanges:
         self._catalogue = catalogue
         self._records = records
 
-    async def attempt(self, topic: str, index: int, decide: DecideChange, deadline: float) -> ChangeResult:
-        """Change one partition before the loop's time is `deadline`."""
+    async def attempt(self, topic: str, index: int, decide: DecideChange, deadline: float) -> None:
+        """Change one partition. Raise `RequestTimedOut` at the event loop's time `deadline`."""
         await switch_to_task()
         try:
             async with asyncio.timeout_at(deadline):
                 await self._change(topic, index, decide)
         except TimeoutError:
-            return RequestTimedOut.code, RequestTimedOut().message
-        except HeadraceError as error:
-            return error.code, error.message
-        return 0, None
+            raise RequestTimedOut from None
 
     async def _change(self, name: str, index: int, decide: DecideChange) -> None:
         topic = self._catalogue.topic(name)
@@ -89,20 +89,15 @@ class PartitionChanges:
         changed = None
         if 0 <= index < topic.partition_count:
             changed = await self._records.change(topic.id, index, decided)
-        if not seen:  # also when the topic was deleted meanwhile
+        if not seen:  # or the topic was deleted meanwhile
             raise UnknownTopicOrPartition(f"partition {name}-{index} does not exist")
         if changed is not None:
-            # Who asks here again, to see how far it is, must not find it as it was before.
+            # A later request to this broker must find the changed record.
             await self._catalogue.mirror.read([partition_key(topic.id, index)])
 
 
 def deadline_after(timeout_ms: int) -> float:
     return asyncio.get_running_loop().time() + max(timeout_ms, 0) / 1000
-
-
-# AlterPartitionReassignments and ListPartitionReassignments: begin, end and see moves of partitions.
-#
-# A move is only begun here. The new replicas copy what there is; when they are in sync, the controller retires the old.
 
 
 class ReassignmentRequests:
@@ -119,12 +114,10 @@ class ReassignmentRequests:
         for topic in request.topics:
             results = ReassignableTopicResponse(name=topic.name)
             for requested in topic.partitions:
-                code, message = await self._alter(topic.name, requested, may_resize, deadline)
-                results.partitions.append(
-                    ReassignablePartitionResponse(
-                        partition_index=requested.partition_index, error_code=code, error_message=message
-                    )
-                )
+                result = ReassignablePartitionResponse(partition_index=requested.partition_index)
+                with ReportErrors(result):
+                    await self._alter(topic.name, requested, may_resize, deadline)
+                results.partitions.append(result)
             response.responses.append(results)
         return response
 
@@ -140,16 +133,14 @@ class ReassignmentRequests:
                 continue
             moving = [
                 _ongoing_reassignment(index, record)
-                for index, record in sorted(topic.places.items())
+                for index, record in sorted(topic.partition_records.items())
                 if (record.adding or record.removing) and (wanted is None or index in wanted[topic.name])
             ]
             if moving:
                 response.topics.append(OngoingTopicReassignment(name=topic.name, partitions=moving))
         return response
 
-    async def _alter(
-        self, name: str, requested: ReassignablePartition, may_resize: bool, deadline: float
-    ) -> tuple[int, str | None]:
+    async def _alter(self, name: str, requested: ReassignablePartition, may_resize: bool, deadline: float) -> None:
         target = None if requested.replicas is None else tuple(requested.replicas)
 
         def decide(topic: Topic, record: PartitionRecord) -> PartitionRecord:
@@ -165,11 +156,11 @@ class ReassignmentRequests:
                 _check_replica_count(target, record)
             return changed
 
-        return await self._changes.attempt(name, requested.partition_index, decide, deadline)
+        await self._changes.attempt(name, requested.partition_index, decide, deadline)
 
     def _check_brokers(self, target: Sequence[int], record: PartitionRecord) -> None:
-        """A replica may stay on a broker that is down, but none can be made there."""
-        live = self._catalogue.standing
+        """Raise unless all brokers that get a new replica are live. A replica may stay on a broker that is down."""
+        live = self._catalogue.live_brokers
         for node_id in target:
             if node_id in record.replicas:
                 continue
@@ -181,7 +172,7 @@ class ReassignmentRequests:
 
 
 def _check_replica_count(target: Sequence[int], record: PartitionRecord) -> None:
-    size = len(record.replicas) - len(record.removing)  # where a move under way leads
+    size = len(record.replicas) - len(record.removing)  # of the target, if a reassignment is in progress
     if len(target) != size:
         raise InvalidReplicationFactor(
             f"The replication factor would change from {size} to {len(target)}, which the request does not allow."
@@ -197,15 +188,6 @@ def _ongoing_reassignment(index: int, record: PartitionRecord) -> OngoingPartiti
     )
 
 
-# ElectLeaders: an administrator wants the preferred replicas to lead, or, with loss, one that is not in sync.
-
-
-log = logging.getLogger(__name__)
-
-_PREFERRED = 0
-_UNCLEAN = 1
-
-
 class ElectionRequests:
     def __init__(self, catalogue: Catalogue, changes: PartitionChanges) -> None:
         self._catalogue = catalogue
@@ -213,7 +195,9 @@ class ElectionRequests:
 
     async def elect(self, request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
         if request.election_type not in (_PREFERRED, _UNCLEAN):
-            return ElectLeadersResponse(error_code=InvalidRequest.code)
+            raise InvalidRequest(
+                f"election type {request.election_type} does not exist; use 0 (preferred) or 1 (unclean)"
+            )
         decide = self._prefer if request.election_type == _PREFERRED else self._elect_unclean
         requested = request.topic_partitions
         if requested is None:
@@ -230,22 +214,26 @@ class ElectionRequests:
         for named in requested:
             results = []
             for index in named.partitions:
-                code, message = await self._changes.attempt(named.topic, index, decide, deadline)
-                if code == ElectionNotNeeded.code and request.topic_partitions is None:
-                    continue
-                results.append(PartitionResult(partition_id=index, error_code=code, error_message=message))
+                result = PartitionResult(partition_id=index)
+                with ReportErrors(result):
+                    await self._changes.attempt(named.topic, index, decide, deadline)
+                if result.error_code != ElectionNotNeeded.code or request.topic_partitions is not None:
+                    results.append(result)
             if results:
                 response.replica_election_results.append(
                     ReplicaElectionResult(topic=named.topic, partition_result=results)
                 )
         return response
 
-    def _partitions_to_elect(self, decide: DecideChange) -> list[TopicPartitions]:
-        """Who asks for all does not want to hear of those that are well as they are, and most are."""
+    def _partitions_to_elect(self, decide: DecideChange) -> list[ElectLeadersTopic]:
+        """Return the partitions that need an election: a request for all partitions omits the others from the
+        response."""
         return [
-            TopicPartitions(
+            ElectLeadersTopic(
                 topic=topic.name,
-                partitions=[i for i, record in sorted(topic.places.items()) if _needs_election(topic, record, decide)],
+                partitions=[
+                    i for i, record in sorted(topic.partition_records.items()) if _needs_election(topic, record, decide)
+                ],
             )
             for topic in self._catalogue
         ]
@@ -256,7 +244,7 @@ class ElectionRequests:
                 f"the leader is always that of {owner_of(topic.name)}; elect a leader of that topic"
             )
         preferred = record.replicas[0]
-        live = self._catalogue.standing
+        live = self._catalogue.live_brokers
         if preferred in live and record.is_led_by(preferred, live[preferred].epoch):
             raise ElectionNotNeeded(f"broker {preferred} is already the leader")
         elected = elect_preferred(record, live, min(topic.config.min_insync_replicas, len(record.replicas)))
@@ -267,7 +255,7 @@ class ElectionRequests:
         return elected
 
     def _elect_unclean(self, topic: Topic, record: PartitionRecord) -> PartitionRecord:
-        elected = elect_unclean(record, self._catalogue.standing)
+        elected = elect_unclean(record, self._catalogue.live_brokers)
         if elected is None:
             raise EligibleLeadersNotAvailable(
                 f"none of the replicas {list(record.replicas)} of {topic.name} is available"
@@ -281,11 +269,8 @@ def _needs_election(topic: Topic, record: PartitionRecord, decide: DecideChange)
     except ElectionNotNeeded:
         return False
     except HeadraceError:
-        return True  # the attempt will tell why it cannot be
+        return True  # the attempt will report the error
     return True
-
-
-# DrainBroker: an operator wants a broker to hold nothing, or to take part again. The controller sees to it.
 
 
 class DrainRequests:
@@ -294,18 +279,15 @@ class DrainRequests:
         self._registry = registry
 
     async def drain(self, request: DrainBrokerRequest, _context: RequestContext) -> DrainBrokerResponse:
-        try:
-            if request.is_drained:
-                await self._check(request.broker_id)
-            await drain(self._registry, request.broker_id, is_drained=request.is_drained)
-        except HeadraceError as error:
-            return DrainBrokerResponse(error_code=error.code, error_message=error.message)
+        if request.is_drained:
+            await self._check(request.broker_id)
+        await drain(self._registry, request.broker_id, is_drained=request.is_drained)
         return DrainBrokerResponse()
 
     async def _check(self, node_id: int) -> None:
         if await self._registry.get(epoch_key(node_id)) is None:
             raise InvalidRequest(f"broker {node_id} has never been part of this cluster")
-        others = sum(not node.is_draining for node in self._catalogue.standing.values() if node.node_id != node_id)
+        others = sum(not node.is_draining for node in self._catalogue.live_brokers.values() if node.node_id != node_id)
         needed = max(self._replica_counts(node_id), default=0)
         if needed > others:
             raise PolicyViolation(
@@ -317,6 +299,6 @@ class DrainRequests:
         return [
             len(record.replicas) - len(record.removing)
             for topic in self._catalogue
-            for record in topic.places.values()
+            for record in topic.partition_records.values()
             if node_id in record.replicas
         ]

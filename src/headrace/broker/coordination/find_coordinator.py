@@ -1,15 +1,13 @@
-"""FindCoordinator: which broker looks after a group or a transactional id.
+"""FindCoordinator: the broker that coordinates a group or a transactional id.
 
-It is the one that leads the partition in which everything of it is stored. The log is made for the first who asks.
+It is the leader of the partition with the records of the owner. The topic is created on the first request.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from headrace.broker.request_context import RequestContext
+from headrace.broker.coordination.shards import CoordinatorLog
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -19,6 +17,7 @@ from headrace.model.errors import (
     UnsupportedVersion,
 )
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.model.registry_records import BrokerRecord
 from headrace.wire.messages.groups import (
     Coordinator,
     FindCoordinatorRequest,
@@ -29,14 +28,6 @@ _GROUP = 0
 _TRANSACTION = 1
 _SHARE = 2
 _BATCHED_SINCE = 4
-
-
-class CoordinatorLog(Protocol):
-    """A log in which each owner has its partition."""
-
-    async def ensure(self) -> None: ...
-
-    def partition_index_of(self, owner: str) -> int: ...
 
 
 class FindCoordinatorHandler:
@@ -59,7 +50,7 @@ class FindCoordinatorHandler:
         )
 
     async def _find(self, key: str, key_type: int) -> Coordinator:
-        """An empty group id has a coordinator, too: some clients ask for it before they refuse it themselves."""
+        """An empty group id also has a coordinator: some clients request it before they reject the id themselves."""
         try:
             if key_type == _SHARE:
                 raise UnsupportedVersion(
@@ -77,7 +68,7 @@ class FindCoordinatorHandler:
         try:
             node = self._catalogue.leader_node(topic, owners.partition_index_of(key))
         except (NotCoordinator, UnknownTopicOrPartition):
-            node = None  # another broker has just made it, and this one has not heard of it yet
+            node = None  # another broker has just created the topic, and the mirror of this broker does not have it yet
         if node is None:
             raise CoordinatorNotAvailable(f"the partition of {topic} for {key} has no leader; retry")
         return node

@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Partition, split_batches
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.group_offsets import ProducerTransaction
 from headrace.model.errors import (
@@ -30,8 +30,7 @@ from headrace.model.errors import (
 )
 from headrace.runtime.clock import Clock
 from headrace.storage.log.reading import LogSlice
-from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, parse_header, read_records
-from headrace.wire.batches.control import parse_marker
+from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header, parse_marker, read_records
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +58,16 @@ class StoredTransactionMarker(NamedTuple):
 
 class StateLog:
     def __init__(self, catalogue: Catalogue, clock: Clock, topic: str) -> None:
-        self._catalogue = catalogue
-        self._clock = clock
+        self.catalogue = catalogue
+        self.clock = clock
         self._topic = topic
         self._damaged: set[Partition] = set()
 
-    async def ensure(self, partitions: int, configs: Mapping[str, str], replication: int) -> None:
+    async def ensure_topic(self, partitions: int, configs: Mapping[str, str], replication: int) -> None:
         """Create the topic on first use, with as many replicas as possible."""
-        if self._catalogue.find(self._topic) is not None:
+        if self.catalogue.find(self._topic) is not None:
             return
-        replication = min(replication, max(len(self._catalogue.usable_brokers()), 1))
+        replication = min(replication, max(len(self.catalogue.usable_brokers()), 1))
         own = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -76,22 +75,22 @@ class StateLog:
             "min.insync.replicas": str((replication + 1) // 2),
         }
         try:
-            await self._catalogue.create(self._topic, partitions, {**own, **configs}, replication=replication)
+            await self.catalogue.create(self._topic, partitions, {**own, **configs}, replication=replication)
         except TopicAlreadyExists:
             return  # created by a concurrent request
         except HeadraceError as error:
-            raise self._refused(error) from error
+            raise self._as_coordinator_error(error) from error
 
     def append(self, owner: str, records: Sequence[KeyValue]) -> int:
         """Append in one batch; return the end offset that must be `committed`."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         batch = build_batch([BatchRecord(key=key, value=value, timestamp_ms=now_ms) for key, value in records])
         try:
             partition = self.partition_of(owner)
             partition.ensure_min_isr()
             return partition.append(memoryview(batch), parse_header(batch), now_ms).end_offset
         except HeadraceError as error:
-            raise self._refused(error) from error
+            raise self._as_coordinator_error(error) from error
 
     def is_committed(self, owner: str, end_offset: int) -> bool:
         return end_offset <= self.partition_of(owner).high_watermark
@@ -99,11 +98,11 @@ class StateLog:
     async def committed(self, owner: str, end_offset: int) -> None:
         """Wait until everything below `end_offset` is committed."""
         try:
-            wait = self.partition_of(owner).committed(end_offset, self._clock.monotonic() + COMMIT_SECONDS)
+            wait = self.partition_of(owner).committed(end_offset, self.clock.monotonic() + COMMIT_SECONDS)
             if wait is not None:
                 await wait
         except HeadraceError as error:
-            raise self._refused(error) from error
+            raise self._as_coordinator_error(error) from error
 
     async def load(self, partition: Partition) -> AsyncIterator[StoredRecord | StoredTransactionMarker]:
         """Yield all records of a partition whose leadership has just begun; of a damaged one, those before the damage.
@@ -139,18 +138,18 @@ class StateLog:
     def partition_of(self, owner: str) -> Partition:
         """Return the partition of the owner; raise `NotCoordinator` unless this broker leads it."""
         try:
-            return self._catalogue.partition(self._topic, self.partition_index_of(owner))
+            return self.catalogue.partition(self._topic, self.partition_index_of(owner))
         except (NotLeader, UnknownTopicOrPartition) as error:
             raise NotCoordinator(f"this broker is not the coordinator of {owner}: {error.message}") from error
 
     def partition_index_of(self, owner: str) -> int:
         """Return the index of the owner's partition, which any broker may lead."""
-        topic = self._catalogue.find(self._topic)
+        topic = self.catalogue.find(self._topic)
         if topic is None:
             raise NotCoordinator(f"{owner} has no coordinator: the topic {self._topic} does not exist yet")
         return java_hash(owner) % topic.partition_count
 
-    def _refused(self, error: HeadraceError) -> HeadraceError:
+    def _as_coordinator_error(self, error: HeadraceError) -> HeadraceError:
         """Translate an error of the log: clients give up on storage errors, but retry if a coordinator is
         unavailable."""
         if isinstance(error, NotCoordinator):
@@ -204,12 +203,7 @@ async def read_batches(
 
 
 def _decode_records(partition_index: int, data: bytes) -> Iterator[StoredRecord | StoredTransactionMarker]:
-    view = memoryview(data)
-    position = 0
-    while position + HEADER_SIZE <= len(view):
-        header = parse_header(view, position)
-        batch = view[position : position + header.size_bytes]
-        position += header.size_bytes
+    for batch, header in split_batches(data):
         transaction = (partition_index, header.producer_id) if header.is_transactional else None
         if header.is_control:
             marker = parse_marker(batch, header)

@@ -1,9 +1,9 @@
-"""ListDelayed and AlterDelayed, for the partitions whose delayed messages this broker looks after."""
+"""ListDelayed and AlterDelayed, for the delayed messages of partitions that this broker leads."""
 
 from __future__ import annotations
 
-from headrace.broker.delays.delays import DelayCoordinator
-from headrace.broker.request_context import RequestContext
+from headrace.broker.delays.delay_coordinator import DelayCoordinator
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.durations import TIME_MS_MAX
 from headrace.model.errors import HeadraceError, InvalidRequest
@@ -34,9 +34,9 @@ class DelayRequests:
             if not 1 <= request.count_max <= LISTED_MAX:
                 raise InvalidRequest(f"a page must have 1 to {LISTED_MAX} messages, not {request.count_max}")
             self._catalogue.topic(request.topic)
-            led = self._delayed.of(request.topic, request.partition)
-            response.waiting = len(led.delays)
-            for due, message in await led.page(request.after_due_ms, request.after_offset, request.count_max):
+            shard = self._delayed.of(request.topic, request.partition)
+            response.waiting = len(shard.delays)
+            for due, message in await shard.page(request.after_due_ms, request.after_offset, request.count_max):
                 response.messages.append(
                     DelayedMessage(
                         offset=due.offset,
@@ -65,10 +65,10 @@ class DelayRequests:
         return response
 
     async def _alter(self, request: AlterDelayedRequest, change: DelayedChange) -> None:
-        led = self._delayed.of(request.topic, request.partition)
+        shard = self._delayed.of(request.topic, request.partition)
         if change.due_ms == CANCEL:
-            await led.cancel([change.offset])
+            await shard.cancel([change.offset])
         elif 0 <= change.due_ms <= TIME_MS_MAX:
-            await led.reschedule(change.offset, change.due_ms)
+            await shard.reschedule(change.offset, change.due_ms)
         else:
             raise InvalidRequest(f"{change.due_ms} is not a time in milliseconds since 1970")

@@ -24,7 +24,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
-from headrace.broker.delays.delay_counts import DelayCounts
+from headrace.broker.coordination.shards import Shard
+from headrace.broker.delays.delay_coordinator import DelayCounts
 from headrace.broker.delays.delay_target import (
     DelayTarget,
     EncodedBatch,
@@ -38,8 +39,8 @@ from headrace.machines.delays.delay_index import DelayIndex, DueMessage, OpenRel
 from headrace.machines.delays.due_time import parse_repeat_header
 from headrace.machines.produce.producer_states import SEQUENCE_MASK
 from headrace.model.errors import CoordinatorLoading, HeadraceError, InvalidRecordState, OutOfOrderSequence
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import REPEAT, header_value
-from headrace.model.message_ids import MessageId
 from headrace.runtime.clock import Clock
 from headrace.wire.batches.batch import BatchRecord
 from headrace.wire.state_records.delayed_records import (
@@ -69,7 +70,7 @@ _MESSAGES_PER_READ = 16
 _OPEN_MAX = 16  # releases that are not committed in T yet
 
 
-class DelayShard:
+class DelayShard(Shard):
     def __init__(
         self,
         partition: Partition,
@@ -79,9 +80,9 @@ class DelayShard:
         counts: DelayCounts,
         clock: Clock,
     ) -> None:
-        self.partition = partition
+        super().__init__(partition)
+        self.is_loaded = False  # an empty log has its task as well
         self.delays = DelayIndex(partition.log.start_offset, clock.now_ms())
-        self.is_loaded = False
         self._log = DelayedLog(partition, clock)
         self._find_target = find_target
         self._next_producer_id = next_producer_id
@@ -91,7 +92,7 @@ class DelayShard:
         self._target: DelayTarget | None = None  # the partition to which all open releases have been appended
         self._producer: int | None = None
         self._sequence = 0
-        self._events_end = partition.log.end_offset  # behind it all events are this lead's own
+        self._events_end = partition.log.end_offset  # later events were appended by this shard
         self._kept = self._trimmed = clock.monotonic()
         self._ahead_ms = 1.0  # recent time until an announcement is committed
         self._wake = asyncio.Event()
@@ -162,8 +163,8 @@ class DelayShard:
     def on_high_watermark(self) -> None:
         raise AssertionError("the read is limited to committed records and is not a replica fetch")
 
-    async def run(self) -> None:
-        """Run until the leadership ends; retry after errors."""
+    async def load(self) -> None:
+        """Load the delayed messages, then release them until the leadership ends; retry after errors."""
         retry_seconds = 0.1
         self.partition.watch(self)
         try:
@@ -171,7 +172,7 @@ class DelayShard:
                 self._wake.clear()
                 try:
                     if not self.is_loaded:
-                        await self._load()
+                        await self._load_index()
                     is_idle = await self._work()
                     retry_seconds = 0.1
                 except HeadraceError as error:
@@ -192,7 +193,7 @@ class DelayShard:
         finally:
             self.partition.unwatch(self)
 
-    async def _load(self) -> None:
+    async def _load_index(self) -> None:
         """Rebuild the state from the log, and wait until all of it is committed."""
         started = self._clock.monotonic()
         self.delays = DelayIndex(self.partition.log.start_offset, self._clock.now_ms())

@@ -16,7 +16,7 @@ from headrace.machines.delays.delay_index import OpenRelease, batches
 from headrace.machines.delays.due_time import released_headers
 from headrace.machines.produce.producer_states import SEQUENCE_MASK
 from headrace.model.errors import NotLeader
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.wire.batches.batch import CRC_START, BatchHeader, BatchRecord, build_batch, parse_header
 from headrace.wire.state_records.delayed_records import Releasing
 

@@ -1,6 +1,11 @@
-"""The delayed log of one partition for one leader term, and how it gives back space.
+"""The delayed log of one partition for one leadership, and the cleanup that reclaims its space.
 
-The leadership may end during any await, so callers call `ensure_leader` after each one.
+- The leadership may end during any await, so callers call `ensure_leader` after each one.
+- The leader advances the log start to the oldest waiting message.
+- Above that, each replica cleans up independently, even while older messages wait: when its log has doubled, a worker
+  process reads it up to the high watermark, and rewrites segments that consist mostly of completed messages without
+  these, at the same offsets. Events are kept (see `DelayIndex.over`), so that the cleaned log results in the same
+  index.
 """
 
 from __future__ import annotations
@@ -95,14 +100,6 @@ class DelayedLog:
         return found
 
 
-# Reclaim the space of completed messages in delayed logs, even while older messages still wait.
-#
-# The leader advances the log start to the oldest waiting message. Above that, each replica cleans up independently:
-# when its log has doubled, a worker process reads it up to the high watermark, and rewrites segments that consist
-# mostly of completed messages without these, at the same offsets. Events are kept (see `Delays.over`), so that loading
-# the cleaned log results in the same index.
-
-
 log = logging.getLogger(__name__)
 
 SWEEP_BYTES_MIN = 128 << 20
@@ -113,14 +110,14 @@ class DelayedLogSweeps:
         self._cleaner = cleaner
         self._sweeps: dict[Partition, DelayedLogSweep] = {}
 
-    async def look(self, replicas: Iterable[Partition]) -> None:
+    async def check_all(self, replicas: Iterable[Partition]) -> None:
         """Check all given replicas once."""
         self._sweeps = {
             partition: self._sweeps.get(partition) or DelayedLogSweep(partition.log) for partition in replicas
         }
         for partition, sweep in list(self._sweeps.items()):
             try:
-                await sweep.look_at(self._cleaner, partition)
+                await sweep.check(self._cleaner, partition)
             except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
                 # A segment may have been deleted or truncated meanwhile; log other errors as well.
                 log.warning(
@@ -138,7 +135,7 @@ class DelayedLogSweep(RetentionSweep):
         super().__init__(delayed, delayed)
         self._size_bytes = 0  # at the last check
 
-    async def look_at(self, cleaner: LogCleaner, partition: Partition) -> None:
+    async def check(self, cleaner: LogCleaner, partition: Partition) -> None:
         delayed = self.log
         grown_bytes = delayed.size_bytes - self._size_bytes
         if not delayed.usable or grown_bytes < max(SWEEP_BYTES_MIN, self._size_bytes):

@@ -21,14 +21,14 @@ from headrace.broker.fetch.fetched_partition import (
     read_for_follower,
     read_partition,
 )
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.replication.replication_throttle import ReplicationThrottle
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.fetch.fetch_sessions import FetchEntry, FetchSession, FetchSessions
 from headrace.model.errors import HeadraceError, InvalidFetchSessionEpoch, UnsupportedCompressionType
 from headrace.model.ids import ZERO_ID
-from headrace.model.partition_record import NO_EPOCH
+from headrace.model.registry_records import NO_EPOCH
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -44,24 +44,24 @@ _ZSTD_SINCE = 10
 
 
 class _EntryWatcher:
-    """An entry of a fetch and its partition. While it watches, an advance of the partition marks the entry as ready and
-    wakes the waiting fetch."""
+    """An entry of a session and its partition. While it watches, an advance of the partition marks the entry as ready
+    and wakes the waiting fetch."""
 
-    __slots__ = ("_copies", "_entry", "_is_watching", "_poll", "partition")
+    __slots__ = ("_delayed_fetch", "_entry", "_is_follower", "_is_watching", "partition")
 
     def __init__(
         self, entry: FetchEntry, partition: Partition, delayed_fetch: _DelayedFetch, *, is_follower: bool
     ) -> None:
         self.partition = partition
-        self._copies = is_follower
         self._entry = entry
-        self._poll = delayed_fetch
+        self._delayed_fetch = delayed_fetch
+        self._is_follower = is_follower
         self._is_watching = False
 
     def watch(self) -> None:
         if not self._is_watching:
             self._is_watching = True
-            self.partition.watch(self, is_follower=self._copies)
+            self.partition.watch(self, is_follower=self._is_follower)
 
     def unwatch(self) -> None:
         if self._is_watching:
@@ -70,19 +70,20 @@ class _EntryWatcher:
 
     def on_data_available(self, new_bytes: int) -> None:
         self._entry.mark_ready()
-        self._poll.on_data_available(new_bytes)
+        self._delayed_fetch.on_data_available(new_bytes)
 
     def on_high_watermark(self) -> None:
         self._entry.mark_ready()
 
 
 class _DelayedFetch:
-    """The wait of a session: at most one fetch of a session waits at a time, and a later fetch ends the wait of an
-    earlier one."""
+    """The wait of a session, and the watchers of its partitions. At most one fetch of a session waits at a time; a
+    later fetch ends the wait of an earlier one."""
 
-    __slots__ = ("_bytes_wanted", "_future")
+    __slots__ = ("_bytes_wanted", "_future", "watchers")
 
     def __init__(self) -> None:
+        self.watchers: dict[FetchEntry, _EntryWatcher] = {}
         self._future: asyncio.Future[None] | None = None
         self._bytes_wanted = 0
 
@@ -98,6 +99,11 @@ class _DelayedFetch:
             timer.cancel()
             if self._future is future:
                 self._future = None
+
+    def unwatch(self, entry: FetchEntry) -> None:
+        watcher = self.watchers.pop(entry, None)
+        if watcher is not None:
+            watcher.unwatch()
 
     def wake(self) -> None:
         if self._future is not None and not self._future.done():
@@ -115,8 +121,8 @@ class FetchHandler:
         self._sessions = sessions
         self._clock = clock
         self._replication_throttle = ReplicationThrottle(lambda: catalogue.config)
-        self._polls: dict[FetchSession, _DelayedFetch] = {}
-        self._copying: dict[int, FetchSession] = {}  # sessions of followers by node id
+        self._delayed_fetches: dict[FetchSession, _DelayedFetch] = {}
+        self._follower_sessions: dict[int, FetchSession] = {}  # by node id
         self._is_stopping = False
 
     async def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
@@ -134,11 +140,11 @@ class FetchHandler:
             return FetchResponse(error_code=error.code)
         if follower is not None:
             self._supersede(follower.node_id, session)
-        delayed_fetch = self._polls.get(session)
+        delayed_fetch = self._delayed_fetches.get(session)
         if delayed_fetch is None:
-            delayed_fetch = self._polls[session] = _DelayedFetch()
+            delayed_fetch = self._delayed_fetches[session] = _DelayedFetch()
         try:
-            self._update(session, request)
+            self._update(session, delayed_fetch, request)
             return await self._collect(
                 session, delayed_fetch, request, follower, knows_zstd=context.version >= _ZSTD_SINCE
             )
@@ -148,24 +154,24 @@ class FetchHandler:
 
     def sweep(self) -> None:
         """Release sessions that were closed or evicted."""
-        for session in [session for session in self._polls if session.closed]:
+        for session in [session for session in self._delayed_fetches if session.closed]:
             self._forget(session)
 
     def stop(self) -> None:
-        """Answer all waiting fetches, because the broker is shutting down."""
+        """Respond to all waiting fetches, because the broker is shutting down."""
         self._is_stopping = True
-        for delayed_fetch in self._polls.values():
+        for delayed_fetch in self._delayed_fetches.values():
             delayed_fetch.wake()
 
     def _supersede(self, node_id: int, session: FetchSession) -> None:
         """End the earlier session of a follower, which has only one. A delayed fetch of the earlier session may still
         arrive after the follower has timed out, and would report an outdated position."""
-        older = self._copying.get(node_id)
+        older = self._follower_sessions.get(node_id)
         if older is not None and older is not session:
             self._sessions.close(older.id)
-        self._copying[node_id] = session
+        self._follower_sessions[node_id] = session
 
-    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+    def _update(self, session: FetchSession, delayed_fetch: _DelayedFetch, request: FetchRequest) -> None:
         for topic in request.topics:
             for requested in topic.partitions:
                 session.put(
@@ -180,9 +186,9 @@ class FetchHandler:
                 )
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
-                gone = session.forget(forgotten.topic_id, forgotten.topic, index)
-                if gone is not None and gone.handle is not None:
-                    gone.handle.unwatch()
+                entry = session.forget(forgotten.topic_id, forgotten.topic, index)
+                if entry is not None:
+                    delayed_fetch.unwatch(entry)
         self._sessions.close_if_empty(session)
 
     async def _collect(
@@ -207,8 +213,9 @@ class FetchHandler:
                 # Watch from here on, so that neither this fetch while it waits nor the next one of the session misses
                 # an advance.
                 for fetched_partition in fetched:
-                    if fetched_partition.entry.handle is not None:
-                        fetched_partition.entry.handle.watch()
+                    watcher = delayed_fetch.watchers.get(fetched_partition.entry)
+                    if watcher is not None:
+                        watcher.watch()
             for fetched_partition in fetched:
                 idle.pop(fetched_partition.entry, None)
             if is_over:
@@ -216,7 +223,7 @@ class FetchHandler:
                 if session.epoch == epoch:
                     if follower is not None:
                         self._replication_throttle.take(fetched, follower, self._clock.monotonic())
-                    return self._answer(session, [*fetched, *idle.values()], counts=follower is None)
+                    return self._respond(session, [*fetched, *idle.values()], counts=follower is None)
             for fetched_partition in fetched:
                 fetched_partition.release()
                 if fetched_partition.is_exhausted:
@@ -267,7 +274,10 @@ class FetchHandler:
                 if len(fetched) >= _PINNED_MAX:
                     fetched_partition.unpin()
             except HeadraceError as error:
-                fetched_partition = FetchedPartition.refused(entry, error)
+                watcher = delayed_fetch.watchers.get(entry)
+                fetched_partition = FetchedPartition.failed(
+                    entry, error, None if watcher is None else watcher.partition
+                )
                 is_urgent = True
             if fetched_partition.is_exhausted:
                 entry.mark_idle()
@@ -276,14 +286,14 @@ class FetchHandler:
             fetched.append(fetched_partition)
         return fetched, size_bytes, is_urgent
 
-    def _answer(self, session: FetchSession, fetched: list[FetchedPartition], *, counts: bool) -> FetchResponse:
+    def _respond(self, session: FetchSession, fetched: list[FetchedPartition], *, counts: bool) -> FetchResponse:
         response = FetchResponse(session_id=session.id)
         topics: dict[object, FetchableTopicResponse] = {}
         for fetched_partition in fetched:
             if counts:
                 fetched_partition.count()
             entry, data = fetched_partition.entry, fetched_partition.data
-            is_changed = entry.answered(
+            is_changed = entry.record_response(
                 data.high_watermark,
                 data.log_start_offset,
                 data.error_code,
@@ -302,25 +312,22 @@ class FetchHandler:
 
     def _partition(self, entry: FetchEntry, delayed_fetch: _DelayedFetch, *, is_follower: bool) -> Partition:
         """Look up the current partition of an entry: topics and leaders may change during a session."""
-        reader = entry.handle
-        if reader is not None and reader.partition.is_leader:
-            found: Partition = reader.partition
-            return found
-        if reader is not None:
-            reader.unwatch()
-            entry.handle = None
+        watcher = delayed_fetch.watchers.get(entry)
+        if watcher is not None and watcher.partition.is_leader:
+            return watcher.partition
+        delayed_fetch.unwatch(entry)
         if entry.topic_id != ZERO_ID:
             partition = self._catalogue.partition_by_id(entry.topic_id, entry.partition)
         else:
             partition = self._catalogue.partition(entry.topic, entry.partition)
-        entry.handle = _EntryWatcher(entry, partition, delayed_fetch, is_follower=is_follower)
+        delayed_fetch.watchers[entry] = _EntryWatcher(entry, partition, delayed_fetch, is_follower=is_follower)
         return partition
 
     def _forget(self, session: FetchSession) -> None:
-        self._polls.pop(session, None)
-        for entry in session.entries.values():
-            if entry.handle is not None:
-                entry.handle.unwatch()
+        delayed_fetch = self._delayed_fetches.pop(session, None)
+        if delayed_fetch is not None:
+            for watcher in delayed_fetch.watchers.values():
+                watcher.unwatch()
 
 
 def _follower_identity(request: FetchRequest) -> FollowerIdentity | None:

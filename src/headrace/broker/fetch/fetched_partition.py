@@ -1,7 +1,7 @@
-"""What one fetch found in one partition, before it is decided whether that is worth an answer.
+"""The result of reading one partition for a fetch, before the fetch decides whether to respond or to wait.
 
-Records are a slice of the log file, which costs nothing to hold and must be released, or a cold read, which is loaded
-and checked only if the answer is really sent.
+Records are a slice of the log file, which must be released, or a cold read, which is loaded and checked only if the
+response is sent.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from headrace.broker.partition import Partition
 from headrace.machines.fetch.fetch_sessions import FetchEntry
 from headrace.model.errors import FencedLeaderEpoch, HeadraceError, NotLeader, OffsetOutOfRange, UnknownLeaderEpoch
 from headrace.storage.log.reading import ColdRead, LogSlice
-from headrace.wire.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
+from headrace.wire.messages.fetch import EpochEndOffset, FetchAbortedTransaction, PartitionData
 
 _COPIED_BYTES_MAX = 1 << 14
-_COLD_BYTES_MAX = 1 << 20  # what one cold read may take of memory, however much the client asked for
+_COLD_BYTES_MAX = 1 << 20  # memory limit of one cold read, whatever the client requests
 _NO_RECORDS = b""
 
 READ_COMMITTED = 1
 
 
 class FollowerIdentity(NamedTuple):
-    """Who copies; -1 as the epoch of its start if it does not say."""
+    """`broker_epoch` is -1 if the follower does not send it."""
 
     node_id: int
     broker_epoch: int
 
 
 class FetchedPartition:
-    """`is_exhausted`: there is nothing more to read, now or in a second look, until the partition moves.
-    `end_offset`: what may be read ends here."""
+    """`is_exhausted`: there are no more records to read until the partition advances. `end_offset`: the reader may read
+    up to here."""
 
     __slots__ = ("_cold", "_leader_epoch", "_partition", "data", "end_offset", "entry", "is_exhausted", "size_bytes")
 
@@ -47,21 +47,19 @@ class FetchedPartition:
         self._cold: ColdRead | None = None
 
     @classmethod
-    def refused(cls, entry: FetchEntry, error: HeadraceError) -> FetchedPartition:
-        known = entry.handle.partition if entry.handle is not None else None
-        return cls(entry, _error_data(entry.partition, error), known)
+    def failed(cls, entry: FetchEntry, error: HeadraceError, partition: Partition | None) -> FetchedPartition:
+        return cls(entry, _error_data(entry.partition, error), partition)
 
     @property
     def is_cold(self) -> bool:
         return self._cold is not None
 
     def is_for_out_of_sync_follower(self, follower: FollowerIdentity) -> bool:
-        """Whether it is for a follower that is not in sync."""
         return self._partition is not None and is_out_of_sync(self._partition, follower)
 
     def take(self, records: LogSlice | ColdRead) -> None:
         if isinstance(records, ColdRead):
-            # How much it is shows only when it is read; more than the whole log it cannot be.
+            # The exact size is known only after the read; it cannot exceed the size of the log.
             assert self._partition is not None
             self._cold = records
             self.size_bytes = min(records.size_bytes_max, self._partition.log.size_bytes)
@@ -84,7 +82,7 @@ class FetchedPartition:
                 records.release()
 
     async def load(self) -> None:
-        """Read and check what is cold. What the check has warmed then goes out by sendfile, not from memory."""
+        """Read and check the cold records. They are then in the page cache, so they can be sent with sendfile."""
         assert self._cold is not None
         assert self._partition is not None
         try:
@@ -100,7 +98,7 @@ class FetchedPartition:
             self.size_bytes = 0
 
     def count(self) -> None:
-        """This is what the client is told."""
+        """Count this result, which is sent to the client."""
         if self._partition is None:
             return
         if self.data.error_code:
@@ -109,11 +107,11 @@ class FetchedPartition:
             self._partition.counts.fetched(self.size_bytes)
 
     def _list_aborted(self, next_offset: int) -> None:
-        """Tell a reader of committed transactions which of these records to skip."""
+        """List the aborted transactions, whose records a `read_committed` consumer skips."""
         if self.data.aborted_transactions is None or self._partition is None:
             return
         self.data.aborted_transactions = [
-            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+            FetchAbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
             for one in self._partition.state.aborted(self.entry.fetch_offset, next_offset)
         ]
 
@@ -121,7 +119,7 @@ class FetchedPartition:
 def read_partition(
     partition: Partition, entry: FetchEntry, size_bytes_max: int, isolation_level: int, *, may_exceed: bool
 ) -> FetchedPartition:
-    """Read from where the entry stands. `may_exceed`: a first batch larger than `size_bytes_max` is given anyway."""
+    """Read at the fetch offset of the entry. `may_exceed`: return a first batch that exceeds `size_bytes_max`."""
     partition.ensure_readable()
     check_leader_epoch(partition, entry.current_leader_epoch)
     stable = partition.last_stable_offset
@@ -151,8 +149,8 @@ def read_for_follower(
     *,
     may_exceed: bool,
 ) -> FetchedPartition:
-    """The same for a broker that copies the log: it is given all there is, committed or not. That it asks for what
-    comes at an offset, in a history that is ours, says that it has everything below on its disk."""
+    """Like `read_partition`, for a follower: it also gets uncommitted records. A fetch at an offset, in a history that
+    does not diverge from the leader's, reports that the follower has flushed everything below that offset."""
     partition.ensure_readable()
     check_leader_epoch(partition, entry.current_leader_epoch)
     log = partition.log
@@ -180,7 +178,7 @@ def is_out_of_sync(partition: Partition, follower: FollowerIdentity) -> bool:
 def _read_records(
     fetched: FetchedPartition, partition: Partition, size_bytes_max: int, *, may_exceed: bool
 ) -> FetchedPartition:
-    """Give it the batches that come at its offset."""
+    """Read batches at the fetch offset."""
     offset, end_offset = fetched.entry.fetch_offset, fetched.end_offset
     if offset >= end_offset:
         if offset > partition.log.end_offset:
@@ -201,7 +199,7 @@ def _read_records(
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> None:
-    """-1: the client does not know and does not care."""
+    """Raise unless the client knows the current leader epoch; -1 skips the check."""
     if 0 <= epoch < partition.leader_epoch:
         raise FencedLeaderEpoch(f"leader epoch {epoch} is older than the current one, {partition.leader_epoch}")
     if epoch > partition.leader_epoch:
@@ -209,7 +207,7 @@ def check_leader_epoch(partition: Partition, epoch: int) -> None:
 
 
 def _diverging_epoch(partition: Partition, entry: FetchEntry) -> EpochEndOffset | None:
-    """Where the reader's history parts from ours (KIP-320), if it does."""
+    """Return where the reader's history diverges from the leader's (KIP-320), or None."""
     log = partition.log
     epoch, end_offset = log.epochs.end_offset_for(entry.last_fetched_epoch, log.end_offset)
     if epoch < 0:
@@ -222,12 +220,12 @@ def _diverging_epoch(partition: Partition, entry: FetchEntry) -> EpochEndOffset 
 
 
 def _check_empty_log(partition: Partition, entry: FetchEntry, follower: FollowerIdentity) -> None:
-    """Reject a fetch for an empty log that starts above our log start offset, unless the follower is known to share our
-    history. The follower then restarts its log at our log start offset.
+    """Reject a fetch for an empty log that starts above the leader's log start offset, unless the follower is known to
+    share the leader's history. The follower then restarts its log at the leader's log start offset.
 
-    An empty log has no last epoch to compare. What was below its log start offset may have been deleted in a history
-    that an unclean election ended. The follower would skip the records that we have there, and still join the isr. A
-    follower in the isr or elr must not restart lower: it would no longer have what is committed.
+    An empty log has no last epoch to compare. The records below its log start offset may have been deleted in a history
+    that an unclean election ended. The follower would skip the leader's records there, and still join the ISR. A
+    follower in the ISR or ELR must not restart lower: it would no longer have all committed records.
     """
     start = partition.log.start_offset
     if partition.in_sync is None or not start < entry.log_start_offset == entry.fetch_offset:

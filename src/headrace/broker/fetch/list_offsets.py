@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.broker.fetch.fetched_partition import READ_COMMITTED, check_leader_epoch
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import HeadraceError, NotLeader, OffsetNotAvailable, UnsupportedVersion
 from headrace.wire.messages.fetch import (
@@ -45,9 +45,9 @@ class ListOffsetsHandler:
     async def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         response = ListOffsetsResponse()
         for topic in request.topics:
-            answers = ListOffsetsTopicResponse(name=topic.name)
+            topic_result = ListOffsetsTopicResponse(name=topic.name)
             for requested in topic.partitions:
-                answer = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
+                result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
                 try:
                     partition = self._catalogue.partition(topic.name, requested.partition_index)
                     partition.ensure_readable()
@@ -56,15 +56,15 @@ class ListOffsetsHandler:
                         raise UnsupportedVersion(
                             f"timestamp {requested.timestamp} is not supported in version {context.version}"
                         )
-                    await _find_offset(partition, requested.timestamp, request.isolation_level, answer)
+                    await _find_offset(partition, requested.timestamp, request.isolation_level, result)
                     if self._session_expired():
                         raise NotLeader(
                             "the registry session of this broker has expired; it may no longer be the leader; retry"
                         )
                 except HeadraceError as error:
-                    answer = ListOffsetsPartitionResponse(requested.partition_index, error_code=error.code)
-                answers.partitions.append(answer)
-            response.topics.append(answers)
+                    result = ListOffsetsPartitionResponse(requested.partition_index, error_code=error.code)
+                topic_result.partitions.append(result)
+            response.topics.append(topic_result)
         return response
 
     async def offset_for_leader_epoch(
@@ -72,48 +72,48 @@ class ListOffsetsHandler:
     ) -> OffsetForLeaderEpochResponse:
         response = OffsetForLeaderEpochResponse()
         for topic in request.topics:
-            answers = OffsetForLeaderTopicResult(topic=topic.topic)
+            topic_result = OffsetForLeaderTopicResult(topic=topic.topic)
             for requested in topic.partitions:
-                answer = LeaderEpochEndOffset(partition=requested.partition)
+                result = LeaderEpochEndOffset(partition=requested.partition)
                 try:
                     partition = self._catalogue.partition(topic.topic, requested.partition)
                     check_leader_epoch(partition, requested.current_leader_epoch)
-                    answer.leader_epoch, answer.end_offset = _epoch_end_offset(partition, requested.leader_epoch)
+                    result.leader_epoch, result.end_offset = _epoch_end_offset(partition, requested.leader_epoch)
                 except HeadraceError as error:
-                    answer.error_code = error.code
-                answers.partitions.append(answer)
-            response.topics.append(answers)
+                    result.error_code = error.code
+                topic_result.partitions.append(result)
+            response.topics.append(topic_result)
         return response
 
 
 async def _find_offset(
-    partition: Partition, timestamp: int, isolation_level: int, answer: ListOffsetsPartitionResponse
+    partition: Partition, timestamp: int, isolation_level: int, result: ListOffsetsPartitionResponse
 ) -> None:
     """Fill in the result; without a match, it keeps the initial offset -1 and timestamp -1."""
     log = partition.log
     end_offset = partition.last_stable_offset if isolation_level == READ_COMMITTED else partition.high_watermark
-    if timestamp in (_LATEST, _MAX_TIMESTAMP) and not partition.is_settled:
+    if timestamp in (_LATEST, _MAX_TIMESTAMP) and not partition.knows_high_watermark:
         # The previous leader may have returned a higher end offset, which must not appear to decrease.
         raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     if timestamp == _LATEST:
-        answer.offset, answer.leader_epoch = end_offset, partition.leader_epoch
+        result.offset, result.leader_epoch = end_offset, partition.leader_epoch
     elif timestamp in (_EARLIEST, _EARLIEST_LOCAL, _EARLIEST_PENDING_UPLOAD):
         # There is no tiered storage: all records are local, and none are pending upload.
-        answer.offset = log.start_offset
-        answer.leader_epoch = _epoch_at(partition, log.start_offset)
+        result.offset = log.start_offset
+        result.leader_epoch = _epoch_at(partition, log.start_offset)
     elif timestamp == _LATEST_TIERED:
-        answer.offset, answer.leader_epoch = -1, -1
+        result.offset, result.leader_epoch = -1, -1
     else:
         if timestamp == _MAX_TIMESTAMP:
             found = await log.max_timestamp(end_offset)
         else:
             found = await log.offset_for_timestamp(timestamp, end_offset)
         partition.ensure_leader()
-        if found is None and not partition.is_settled:
+        if found is None and not partition.knows_high_watermark:
             raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
         if found is not None:
-            answer.timestamp, answer.offset = found
-            answer.leader_epoch = _epoch_at(partition, found.offset)
+            result.timestamp, result.offset = found
+            result.leader_epoch = _epoch_at(partition, found.offset)
 
 
 def _epoch_at(partition: Partition, offset: int) -> int:

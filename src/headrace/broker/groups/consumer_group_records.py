@@ -1,4 +1,4 @@
-"""Between the events of groups of the newer protocol and the records of `__consumer_offsets`."""
+"""Conversion between events of groups of the consumer protocol and records of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from headrace.wire.state_records.consumer_group_records import (
 
 
 class StoredConsumerGroupEvent(msgspec.Struct, frozen=True):
-    """A change of a group, or (None) the end of the group."""
+    """An event of a group; None: the group was deleted."""
 
     group_id: str
     event: ConsumerGroupEvent | None
@@ -61,13 +61,13 @@ def consumer_group_records(group_id: str, events: Iterable[ConsumerGroupEvent], 
 
 
 def group_tombstones(group_id: str) -> list[KeyValue]:
-    """Of a group without members; theirs were ended when they left."""
+    """The tombstones of a group without members; those of its members were stored when they left."""
     keys = ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), ConsumerGroupMetadataKey(group_id=group_id)
     return [_record(key, None) for key in keys]
 
 
 def read_consumer_group_record(key: bytes, value: bytes | None) -> StoredConsumerGroupEvent | None:
-    """What a record tells; None for kinds that are not of the newer protocol."""
+    """Return the event of a record, or None for kinds of records of other protocols."""
     known = decode_consumer_group_key(key)
     if known is None:
         return None
@@ -215,7 +215,7 @@ def _current_assignment(value: ConsumerGroupCurrentMemberAssignmentValue) -> Cur
 
 
 def _partitions_with_epochs(topics: Iterable[HeldPartitions], member_epoch: int) -> dict[TopicIdPartition, int]:
-    """Before Kafka 4.3 the epochs were not kept; the member's own is the latest that they can be."""
+    """Before Kafka 4.3 the epochs were not stored; the member epoch is the latest possible one."""
     held: dict[TopicIdPartition, int] = {}
     for topic in topics:
         epochs = topic.assignment_epochs

@@ -1,4 +1,4 @@
-"""The requests of members that use the consumer protocol, and those that describe their groups, for the coordinator."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe, translated for the coordinator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.assignors import TopicIdPartition
@@ -28,7 +28,7 @@ from headrace.wire.messages.consumer_groups import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    DescribedGroup,
+    DescribedConsumerGroup,
     TopicPartitions,
 )
 
@@ -51,14 +51,14 @@ class ConsumerGroupRequests:
             if not beat.member_id:  # version 0 only
                 beat = replace(beat, member_id=str(self._entropy.uuid()))
             groups = await self._coordinator.ensure(beat.group_id)
-            answer = await groups.consumer_heartbeat(beat)
+            result = await groups.consumer_heartbeat(beat)
         except HeadraceError as error:
             return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         return ConsumerGroupHeartbeatResponse(
-            member_id=answer.member_id,
-            member_epoch=answer.member_epoch,
-            heartbeat_interval_ms=answer.heartbeat_interval_ms,
-            assignment=_assignment(answer),
+            member_id=result.member_id,
+            member_epoch=result.member_epoch,
+            heartbeat_interval_ms=result.heartbeat_interval_ms,
+            assignment=_assignment(result),
         )
 
     async def describe(
@@ -69,21 +69,21 @@ class ConsumerGroupRequests:
             add_authorized_operations(groups)
         return ConsumerGroupDescribeResponse(groups=groups)
 
-    async def _describe(self, group_id: str) -> DescribedGroup:
-        """The description, once what it tells is durable."""
+    async def _describe(self, group_id: str) -> DescribedConsumerGroup:
+        """Return the description when the state that it contains is durable."""
         try:
             groups = self._coordinator.of(group_id)
-            answer = self._described(group_id, groups.find(group_id))
+            result = self._described(group_id, groups.find(group_id))
             await groups.settle()
         except HeadraceError as error:
             return _error_description(group_id, error)
-        return answer
+        return result
 
-    def _described(self, group_id: str, group: ClassicGroup | ConsumerGroup | None) -> DescribedGroup:
+    def _described(self, group_id: str, group: ClassicGroup | ConsumerGroup | None) -> DescribedConsumerGroup:
         if not isinstance(group, ConsumerGroup):
             reason = "not found" if group is None else "is not a consumer group"
             return _error_description(group_id, GroupIdNotFound(f"Group {group_id} {reason}."))
-        return DescribedGroup(
+        return DescribedConsumerGroup(
             group_id=group_id,
             group_state=group.phase.value,
             group_epoch=group.state.epoch,
@@ -92,12 +92,12 @@ class ConsumerGroupRequests:
             members=[self._member(group, member_id) for member_id in group.state.metadata_by_member],
         )
 
-    def _member(self, group: ConsumerGroup, member_id: str) -> described.Member:
+    def _member(self, group: ConsumerGroup, member_id: str) -> described.ConsumerGroupMember:
         member_metadata, current_assignment = (
             group.state.metadata_by_member[member_id],
             group.state.current_assignment(member_id),
         )
-        return described.Member(
+        return described.ConsumerGroupMember(
             member_id=member_id,
             instance_id=member_metadata.instance_id,
             rack_id=member_metadata.rack_id,
@@ -112,7 +112,7 @@ class ConsumerGroupRequests:
         )
 
     def _partitions(self, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
-        """Topics that are gone are left out: they have no names."""
+        """Partitions of deleted topics are left out, because they have no names."""
         topics = (
             (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
         )
@@ -143,12 +143,12 @@ def _parse_heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestCon
     )
 
 
-def _assignment(answer: ConsumerHeartbeatResult) -> Assignment | None:
-    if answer.assigned is None:
+def _assignment(result: ConsumerHeartbeatResult) -> Assignment | None:
+    if result.assigned is None:
         return None
-    topics = partitions_by_topic_id(answer.assigned).items()
+    topics = partitions_by_topic_id(result.assigned).items()
     return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])
 
 
-def _error_description(group_id: str, error: HeadraceError) -> DescribedGroup:
-    return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+def _error_description(group_id: str, error: HeadraceError) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(error_code=error.code, error_message=error.message, group_id=group_id)

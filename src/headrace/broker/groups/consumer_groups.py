@@ -1,8 +1,9 @@
-"""The groups of the consumer protocol (KIP-848): runs their machines, keeps what they decide in `__consumer_offsets`.
+"""The groups of the consumer protocol (KIP-848) in one partition of `__consumer_offsets`.
 
-What a machine decides is appended, applied in the same step, and told when it is durable: also a heartbeat that changes
-nothing tells what an earlier one has changed. Whether a group may be of this kind at all is for `GroupShard` to say. A
-group that is left with classic members only is downgraded here, and handed to `on_downgrade`.
+- The decisions of a group's state machine are appended and applied in the same step, and responses wait until they are
+  durable. This includes a heartbeat that changes nothing, because its response may contain an earlier change.
+- `GroupShard` decides whether a group id may be used for this protocol.
+- A group that only has classic members left is downgraded, and passed to `on_downgrade`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _RETRY_MS = 1000
 
 
 class ConsumerGroups:
-    """Those of one partition of the log, during one lead."""
+    """The groups of one partition of the log for one leadership."""
 
     def __init__(
         self,
@@ -62,9 +63,9 @@ class ConsumerGroups:
         now_ms: Callable[[], int],
     ) -> None:
         self.on_downgrade: Callable[[ClassicGroup, bool], None] | None = None
-        """Takes over a group that is a classic one from now on, and is told whether it must rebalance."""
+        """Called with a group that is a classic group from now on, and whether it must rebalance."""
         self.groups: dict[str, ConsumerGroup] = {}
-        self._lead = log_partition
+        self._log_partition = log_partition
         self._view = view
         self._config_of = config_of
         self._classic_config = classic_config
@@ -79,7 +80,7 @@ class ConsumerGroups:
     # Coming back
 
     def replay(self, stored: StoredConsumerGroupEvent) -> None:
-        """Take in a record of the log; when all are read, `restore`."""
+        """Apply a record of the log. Call `restore` after the last one."""
         if stored.event is None:
             self._replayed.pop(stored.group_id, None)
         else:
@@ -88,7 +89,7 @@ class ConsumerGroups:
     def restore(self) -> None:
         now_ms = self._now_ms()
         for group_id, state in self._replayed.items():
-            if state.epoch:  # else only tombstones were left of it
+            if state.epoch:  # otherwise the log only had tombstones of the group
                 config = self._config_of(group_id)
                 group = self.groups[group_id] = ConsumerGroup.restore(group_id, config, state, now_ms)
                 self._update_timer(group)
@@ -99,8 +100,8 @@ class ConsumerGroups:
     def decide(
         self, heartbeat_request: ConsumerHeartbeat, upgraded: Sequence[ConsumerGroupEvent] = ()
     ) -> HeartbeatDecision:
-        """What becomes of this heartbeat; nothing has changed yet. `upgraded`: what the group is made of, if it is a
-        classic one so far."""
+        """Return the decision about this heartbeat, which changes nothing yet. `upgraded` are the events that create
+        the group if it is still a classic one."""
         group = self.groups.get(heartbeat_request.group_id)
         if group is None:
             if heartbeat_request.member_epoch != JOIN_EPOCH:
@@ -115,7 +116,7 @@ class ConsumerGroups:
         return group.heartbeat(heartbeat_request, self._view())
 
     def store(self, group_id: str, events: Sequence[ConsumerGroupEvent], before: Sequence[KeyValue] = ()) -> None:
-        """Append and apply in one step; `before`: what else must be in the log by then. Raises with nothing changed."""
+        """Append and apply in one step, `before` first in the same batch. If it raises, nothing has changed."""
         if not events:
             return
         now_ms = self._now_ms()
@@ -127,20 +128,20 @@ class ConsumerGroups:
         self._update_timer(group)
 
     def store_without(self, group_id: str, removed: Collection[str], events: Sequence[ConsumerGroupEvent]) -> None:
-        """The same for events by which these members are removed, unless the group is downgraded thereby."""
+        """Like `store`, for events that remove these members, unless their removal downgrades the group."""
         group = self.groups.get(group_id)
         if group is not None and removed and self._can_downgrade(group.state, removed):
             self._downgrade(group, group.state, removed, rebalances=True)
         else:
             self.store(group_id, events)
 
-    async def answer(self, group_id: str, decision: HeartbeatDecision) -> ConsumerHeartbeatResult:
-        """Return the answer when it may be told. `decision` is stored."""
-        answer = decision.answer
-        if answer.member_epoch > JOIN_EPOCH:
-            self.groups[group_id].renew_session(answer.member_id, self._now_ms())
-        await wait_until_durable(self._lead.settled())
-        return answer
+    async def when_durable(self, group_id: str, decision: HeartbeatDecision) -> ConsumerHeartbeatResult:
+        """Return the result of a stored decision when it is durable."""
+        result = decision.result
+        if result.member_epoch > JOIN_EPOCH:
+            self.groups[group_id].renew_session(result.member_id, self._now_ms())
+        await wait_until_durable(self._log_partition.settled())
+        return result
 
     # Members that use the classic protocol
 
@@ -155,16 +156,16 @@ class ConsumerGroups:
         former_id = group.state.instances.get(request.instance_id or "")
         replaced_member = None if former_id is None else group.state.metadata_by_member[former_id]
         if replaced_member is not None and replaced_member.classic is None and self._can_downgrade(join.state):
-            joined = join.state.metadata_by_member[join.answer.member_id]
+            joined = join.state.metadata_by_member[join.result.member_id]
             is_same = (replaced_member.topics, replaced_member.regex) == (joined.topics, joined.regex)
             is_settled = is_same and join.state.phase is ConsumerGroupPhase.STABLE
             self._downgrade(group, join.state, rebalances=not is_settled)
         else:
             self.store(group_id, join.events)
-            members.joined(join.answer.member_id, self._now_ms())
+            members.joined(join.result.member_id, self._now_ms())
             self._update_timer(group)
-        await wait_until_durable(self._lead.settled())
-        return join.answer
+        await wait_until_durable(self._log_partition.settled())
+        return join.result
 
     async def sync(
         self,
@@ -177,7 +178,7 @@ class ConsumerGroups:
     ) -> SyncGroupResult:
         group = self.groups[group_id]
         try:
-            answer = ClassicMembers(group).sync(
+            result = ClassicMembers(group).sync(
                 member_id,
                 generation_id,
                 self._view(),
@@ -188,8 +189,8 @@ class ConsumerGroups:
             )
         finally:
             self._update_timer(group)
-        await wait_until_durable(self._lead.settled())
-        return answer
+        await wait_until_durable(self._log_partition.settled())
+        return result
 
     def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
         group = self.groups[group_id]
@@ -202,7 +203,7 @@ class ConsumerGroups:
         group = self.groups[group_id]
         departed, removed = ClassicMembers(group).departing(departures)
         self.store_without(group_id, removed, group.remove(removed, self._view()))
-        await wait_until_durable(self._lead.settled())
+        await wait_until_durable(self._log_partition.settled())
         return departed
 
     def _can_downgrade(self, state: ConsumerGroupState, removed: Collection[str] = ()) -> bool:
@@ -211,7 +212,8 @@ class ConsumerGroups:
     def _downgrade(
         self, group: ConsumerGroup, state: ConsumerGroupState, removed: Collection[str] = (), *, rebalances: bool
     ) -> None:
-        """Store and hand over the group as a classic one, as `state` says, in one step. Raises with nothing changed."""
+        """Store the group as a classic group with this state, and hand it over, in one step. If it raises, nothing has
+        changed."""
         assert self.on_downgrade is not None
         group_id, now_ms = group.group_id, self._now_ms()
         classic = downgrade(group_id, state, self._classic_config, self._view(), now_ms, removed)
@@ -225,7 +227,7 @@ class ConsumerGroups:
     # Ending
 
     def convert_to_classic(self, group_id: str) -> None:
-        """A group without members ends here, so that it can be a classic one."""
+        """Delete a group without members, so that its id can be used by a classic group."""
         group = self.groups.get(group_id)
         if group is None:
             return
@@ -234,7 +236,7 @@ class ConsumerGroups:
         self.drop(group_id)
 
     def try_delete(self, group: ConsumerGroup) -> None:
-        """Nobody waits for this: a group that is not ended now is ended another time."""
+        """Delete the group if that is possible now. Otherwise the next expiration tries again."""
         try:
             self.convert_to_classic(group.group_id)
         except HeadraceError as error:
@@ -248,13 +250,13 @@ class ConsumerGroups:
         self._timers.stop()
 
     def _append(self, group_id: str, records: Sequence[KeyValue]) -> None:
-        """Store without waiting: responses that depend on it wait until the whole log is committed."""
-        wait = self._lead.append(group_id, records)
+        """Append without waiting: responses that depend on it wait until the whole log is committed."""
+        wait = self._log_partition.append(group_id, records)
         if wait is not None:
             wait.add_done_callback(asyncio.Future.exception)
 
     def _reconfigure(self, group: ConsumerGroup) -> None:
-        """Take in what was set since. Sessions that become shorter by it may end before the alarm that is set."""
+        """Apply a changed configuration. A session that becomes shorter may end before the timer that is set."""
         config = self._config_of(group.group_id)
         if config != group.config:
             group.config = config
@@ -281,7 +283,7 @@ class ConsumerGroups:
 
 
 class TopicsImageCache:
-    """What the groups of all partitions know of the topics: made once per version of the catalogue."""
+    """The topics for the groups of all partitions, computed once per version of the catalogue."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -289,7 +291,7 @@ class TopicsImageCache:
         self._version = -1
 
     def view(self) -> TopicsImage:
-        """The topics as they are; the same object until they change."""
+        """Return the current topics: the same object until they change."""
         if self._version != self._catalogue.version:
             self._version = self._catalogue.version
             self._view = TopicsImage(

@@ -1,7 +1,7 @@
-"""How groups are configured, as every broker sees it: the registry is the truth, its mirror is asked.
+"""The configurations of groups, which are stored in the registry and read from its mirror.
 
-What was changed here is in force here when the call returns; other brokers follow by their mirrors. A configuration
-that this broker cannot use is told in its log, and the one before stays in force.
+A change through this broker applies here when the call returns; other brokers apply it with their mirrors. A broker
+that cannot use a configuration logs that, and keeps the previous one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from headrace.model.configs import (
 from headrace.model.errors import HeadraceError
 from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
 from headrace.model.topic_configs import describe_setting
-from headrace.registry.group_configs import change_configs, group_config_key, group_of_key
-from headrace.registry.identity import decode_configs
+from headrace.registry.configs import change_configs, decode_configs, group_config_key, group_of_key
 from headrace.registry.interface import Registry, RegistryEntry
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 class GroupConfigs:
     def __init__(self, catalogue: Catalogue, registry: Registry) -> None:
         self.on_changed: list[Callable[[str], None]] = []
-        """The configuration of that group is another from now on."""
+        """Called with the id of a group whose configuration has changed."""
         self._catalogue = catalogue
         self._defaults = SubscriptionConfig(
             consumer_heartbeat_interval_ms=catalogue.config.group_consumer_heartbeat_interval_ms,
@@ -52,18 +51,18 @@ class GroupConfigs:
         catalogue.on_group_config.append(self._take)
 
     def of(self, group_id: str) -> SubscriptionConfig:
-        """The same object until it changes."""
+        """Return the configuration of the group: the same object until it changes."""
         return self._configs.get(group_id, self._defaults)
 
     def overrides_of(self, group_id: str) -> Mapping[str, str]:
         return self._overrides.get(group_id, {})
 
     def pushed(self) -> list[tuple[str, SubscriptionConfig]]:
-        """The groups whose messages are pushed, by name."""
+        """Return the groups with push, sorted by name."""
         return [(group_id, config) for group_id, config in sorted(self._configs.items()) if config.headrace_push_url]
 
     def configured(self) -> list[str]:
-        """The groups for which anything is set, by name."""
+        """Return the groups with any explicit setting, sorted by name."""
         return sorted(self._overrides)
 
     def timing_of(self, group_id: str) -> ShareSessionConfig:
@@ -80,7 +79,7 @@ class GroupConfigs:
         )
 
     def describe(self, group_id: str) -> list[ConfigEntry]:
-        """Every setting with its value, where that comes from, and what stands behind it."""
+        """Return every setting with its value, its source and its synonyms."""
         return self.describe_overrides(self.overrides_of(group_id))
 
     def describe_overrides(self, overrides: Mapping[str, str]) -> list[ConfigEntry]:
@@ -92,7 +91,7 @@ class GroupConfigs:
         return entries
 
     async def replace(self, group_id: str, given: Mapping[str, str | None], *, dry_run: bool) -> None:
-        """Set these, and no others."""
+        """Replace all explicit settings of the group with these."""
         self.check(given)
         overrides = {name: value for name, value in given.items() if value is not None}
         if not dry_run:
@@ -128,20 +127,20 @@ class GroupConfigs:
             self._configs.pop(group_id, None)
         else:
             self._overrides[group_id], self._configs[group_id] = overrides, config
-        for told in self.on_changed:
-            told(group_id)
+        for callback in self.on_changed:
+            callback(group_id)
 
     def build(self, given: Mapping[str, str | None]) -> SubscriptionConfig:
         return SubscriptionConfig.build(given, self._defaults)
 
     def check(self, given: Mapping[str, str | None]) -> None:
-        """Raise what is wrong with these, filters and this broker's limits included."""
+        """Raise if these settings are invalid, also with respect to filters and this broker's limits."""
         config = self.build(given)
         self._catalogue.config.check_consumer_timing(
             "consumer.", config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms
         )
         if config.headrace_filter:
-            from headrace.machines.queues.filters import compile_filter  # no start needs it
+            from headrace.machines.queues.filters import compile_filter  # imported on first use: keeps startup fast
 
             compile_filter(config.headrace_filter)
 

@@ -1,4 +1,4 @@
-"""Between the coordinator's events and the records of `__consumer_offsets`."""
+"""Conversion between the coordinator's events and the records of `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommit
 from headrace.machines.groups.group_state import GroupSnapshot, MemberSnapshot
 from headrace.model.errors import MalformedFrame
 from headrace.wire.state_records.offsets_records import (
+    GroupMemberMetadata,
     GroupMetadataValue,
-    MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
     decode_group_value,
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class StoredGroup(msgspec.Struct, frozen=True):
-    """A generation of a group, or (None) the end of the group."""
+    """A generation of a group; None: the group was deleted."""
 
     group_id: str
     snapshot: GroupSnapshot | None
@@ -67,7 +67,7 @@ def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
             leader=snapshot.leader,
             current_state_timestamp=snapshot.state_timestamp_ms,
             members=[
-                MemberMetadata(
+                GroupMemberMetadata(
                     member_id=member.member_id,
                     group_instance_id=member.instance_id,
                     client_id=member.client_id,
@@ -84,8 +84,8 @@ def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
 
 
 def read_record(key: bytes, value: bytes | None) -> OffsetsLogEvent | None:
-    """The event that a record tells of; None for kinds of records that are not ours. One that cannot be read is
-    told in the log and passed over: the other groups must not suffer for it."""
+    """Return the event of a record; None for other kinds of records. A record that cannot be decoded is logged and
+    skipped, because other groups must not be affected."""
     try:
         known = decode_key(key)
         if known is None:

@@ -1,4 +1,4 @@
-"""The requests of group members and of those who look after groups, translated for the coordinator."""
+"""Requests of group members and group administrators, translated for the coordinator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.machines.groups.classic_group import ClassicGroup
 from headrace.machines.groups.group_state import GroupState, JoinRequest, LeaveGroupResult, LeavingMember
@@ -29,7 +29,7 @@ from headrace.wire.messages.groups import (
     JoinGroupResponseMember,
     LeaveGroupRequest,
     LeaveGroupResponse,
-    ListedGroup,
+    ListGroupsEntry,
     ListGroupsRequest,
     ListGroupsResponse,
     MemberResponse,
@@ -49,7 +49,7 @@ ForgetSettled = Callable[[str, RequestContext], Awaitable[None]]
 
 class GroupRequests:
     def __init__(self, coordinator: GroupCoordinator, forget_settled: ForgetSettled, entropy: Entropy) -> None:
-        """`forget_settled` deletes what a share group has settled, wherever that is."""
+        """`forget_settled` deletes the settled state of a share group, on all leaders."""
         self._coordinator = coordinator
         self._forget_settled = forget_settled
         self._entropy = entropy
@@ -59,7 +59,7 @@ class GroupRequests:
         try:
             check_group_id(request.group_id)
             groups = await self._coordinator.ensure(request.group_id)
-            answer = await groups.join(
+            result = await groups.join(
                 request.group_id,
                 JoinRequest(
                     member_id=request.member_id,
@@ -82,26 +82,26 @@ class GroupRequests:
                 protocol_name=None if context.version >= _NULL_PROTOCOL_SINCE else "",
             )
         # Before version 7 the name could not be null.
-        protocol_name = answer.protocol_name
+        protocol_name = result.protocol_name
         if protocol_name is None and context.version < _NULL_PROTOCOL_SINCE:
             protocol_name = ""
         return JoinGroupResponse(
-            error_code=answer.error_code,
-            generation_id=answer.generation_id,
-            protocol_type=answer.protocol_type,
+            error_code=result.error_code,
+            generation_id=result.generation_id,
+            protocol_type=result.protocol_type,
             protocol_name=protocol_name,
-            leader=answer.leader,
-            skip_assignment=answer.skip_assignment,
-            member_id=answer.member_id,
+            leader=result.leader,
+            skip_assignment=result.skip_assignment,
+            member_id=result.member_id,
             members=[
                 JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
-                for member in answer.members
+                for member in result.members
             ],
         )
 
     async def sync(self, request: SyncGroupRequest, _context: RequestContext) -> SyncGroupResponse:
         try:
-            answer = await self._groups(request.group_id).sync(
+            result = await self._groups(request.group_id).sync(
                 request.group_id,
                 request.member_id,
                 request.generation_id,
@@ -113,10 +113,10 @@ class GroupRequests:
         except HeadraceError as error:
             return SyncGroupResponse(error_code=error.code)
         return SyncGroupResponse(
-            error_code=answer.error_code,
-            protocol_type=answer.protocol_type,
-            protocol_name=answer.protocol_name,
-            assignment=answer.assignment,
+            error_code=result.error_code,
+            protocol_type=result.protocol_type,
+            protocol_name=result.protocol_name,
+            assignment=result.assignment,
         )
 
     async def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
@@ -136,7 +136,7 @@ class GroupRequests:
         try:
             departed = await self._groups(request.group_id).leave(request.group_id, departures)
         except UnknownMemberId as error:
-            # There is no such group. The batched form says that of each member, not of the request.
+            # The group does not exist. The batched form of the request reports that per member.
             departed = [LeaveGroupResult(one.member_id, one.instance_id, error.code) for one in departures]
         except HeadraceError as error:
             return LeaveGroupResponse(error_code=error.code)
@@ -183,19 +183,19 @@ class GroupRequests:
         return response
 
     def _groups(self, group_id: str) -> GroupShard:
-        """Return the groups of the partition to which this group belongs."""
+        """Return the shard of the group's partition."""
         check_group_id(group_id)
         return self._coordinator.of(group_id)
 
-    def _listed(self) -> Iterator[ListedGroup]:
+    def _listed(self) -> Iterator[ListGroupsEntry]:
         for groups in self._coordinator:
             for group in groups:
                 if isinstance(group, ClassicGroup):
-                    yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
+                    yield ListGroupsEntry(group.group_id, group.protocol_type or "", group.state.value, _CLASSIC)
                 else:
-                    yield ListedGroup(group.group_id, CONSUMER_PROTOCOL_TYPE, group.phase.value, _CONSUMER)
+                    yield ListGroupsEntry(group.group_id, CONSUMER_PROTOCOL_TYPE, group.phase.value, _CONSUMER)
             for share in groups.shares.groups.values():
-                yield ListedGroup(share.group_id, _SHARE, share.phase.value, _SHARE)
+                yield ListGroupsEntry(share.group_id, _SHARE, share.phase.value, _SHARE)
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:
         try:

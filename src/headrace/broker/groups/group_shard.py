@@ -3,7 +3,6 @@
 - It executes the effects that a group's state machine returns: it completes waiting requests, and stores records before
   the responses that depend on them are sent.
 - An offset commit is checked, appended and applied in one step, and answered when it is durable.
-- An object is loaded with `load` and ends with `close`; afterwards all calls fail.
 - A group with an empty id cannot be joined, but may have offsets, because very old clients use it.
 """
 
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from headrace.broker.coordination.shards import Shard
 from headrace.broker.coordination.state_log import StoredTransactionMarker
 from headrace.broker.coordination.timers import Timers
 from headrace.broker.groups.consumer_group_records import StoredConsumerGroupEvent, group_tombstones
@@ -68,7 +68,7 @@ class GroupShardConfig(NamedTuple):
     migration_policy: MigrationPolicy
 
 
-class GroupShard:
+class GroupShard(Shard):
     """`classic` contains the classic groups, `consumers` the consumer groups, and `shares` the share groups. An id is
     in at most one of them."""
 
@@ -79,6 +79,7 @@ class GroupShard:
         config: GroupShardConfig,
         now_ms: Callable[[], int],
     ) -> None:
+        super().__init__(log_partition.partition)
         self.classic: dict[str, ClassicGroup] = {}
         self.consumers = ConsumerGroups(
             log_partition, view, config.consumer_config_of, config.classic, config.migration_policy, now_ms
@@ -86,9 +87,7 @@ class GroupShard:
         self.consumers.on_downgrade = self._on_downgrade
         self.shares = ShareGroups(log_partition, view, config.share_timing_of, now_ms)
         self.offsets = GroupOffsets(config.metadata_bytes_max)
-        self.partition = log_partition.partition
-        self.is_loaded = log_partition.has_no_records
-        self._lead = log_partition
+        self._log_partition = log_partition
         self._config = config.classic
         self._consumer_config_of = config.consumer_config_of
         self._migration_policy = config.migration_policy
@@ -113,10 +112,9 @@ class GroupShard:
     # Load and close
 
     async def load(self) -> None:
-        """Rebuild groups and offsets from the log; raise `NotCoordinator` if the leadership is lost meanwhile."""
         stored: dict[str, StoredGroup] = {}
         count = 0
-        async for record in self._lead.load():
+        async for record in self._log_partition.load():
             if isinstance(record, StoredTransactionMarker):
                 self.offsets.end_transaction(record.transaction, is_commit=record.is_commit)
                 continue
@@ -134,7 +132,7 @@ class GroupShard:
             count += 1
             if count % _RECORDS_PER_YIELD == 0:
                 await asyncio.sleep(0)  # yield to other partitions
-        self._lead.ensure_leader()
+        self._log_partition.ensure_leader()
         for transaction, is_commit in self._early_markers:
             self.offsets.end_transaction(transaction, is_commit=is_commit)
         self._restore(stored)
@@ -149,16 +147,15 @@ class GroupShard:
                 known,
             )
 
-    def close(self, reason: type[HeadraceError]) -> None:
-        """Fail all waiting requests; the groups continue to exist in the log."""
-        self._lead.is_over = True
+    def close(self, error: HeadraceError) -> None:
+        self._log_partition.is_over = True
         self.partition.on_marker = None
         self._timers.stop()
         self.consumers.stop()
         self.shares.stop()
         now_ms = self._now_ms()
         for group in list(self.classic.values()):
-            for effect in group.close(reason.code, now_ms):
+            for effect in group.close(error.code, now_ms):
                 if isinstance(effect, SendResponse):
                     _complete_request(effect)
 
@@ -187,7 +184,7 @@ class GroupShard:
             decision = self._upgrade(classic, heartbeat_request)
         else:
             raise GroupIdNotFound(f"Group {heartbeat_request.group_id} is not a consumer group.")
-        return await self.consumers.answer(heartbeat_request.group_id, decision)
+        return await self.consumers.when_durable(heartbeat_request.group_id, decision)
 
     def _upgrade(self, classic: ClassicGroup, heartbeat_request: ConsumerHeartbeat) -> HeartbeatDecision:
         """Convert a classic group to a consumer group in one step, when a member with the consumer protocol joins."""
@@ -326,7 +323,7 @@ class GroupShard:
         """Append the checked commits, apply them in the same step, and return when they are durable."""
         if not events:
             return
-        wait = self._lead.append(group_id, [offset_record(event) for event in events])
+        wait = self._log_partition.append(group_id, [offset_record(event) for event in events])
         for event in events:
             self.offsets.apply(event)
         self.ensure_offsets_group(group_id)
@@ -336,7 +333,9 @@ class GroupShard:
         """Like `commit`, but in a producer's transaction: the offsets apply when its commit marker is written."""
         if not events:
             return
-        wait = self._lead.append_transactional([offset_record(event) for event in events], producer_id, producer_epoch)
+        wait = self._log_partition.append_transactional(
+            [offset_record(event) for event in events], producer_id, producer_epoch
+        )
         for event in events:
             self.offsets.add_pending((self.partition.index, producer_id), event)
         await wait_until_durable(wait)
@@ -348,7 +347,7 @@ class GroupShard:
 
     async def settle(self) -> None:
         """Wait until the whole state is durable, so that a response contains nothing that a crash could undo."""
-        await wait_until_durable(self._lead.settled())
+        await wait_until_durable(self._log_partition.settled())
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
         await self._offset_expiration.forget(events)
@@ -393,7 +392,7 @@ class GroupShard:
         if effect.snapshot is None:
             self._drop(group)
         try:
-            wait = self._lead.append(group.group_id, [group_record(group.group_id, effect.snapshot)])
+            wait = self._log_partition.append(group.group_id, [group_record(group.group_id, effect.snapshot)])
         except HeadraceError as error:
             self._carry_out(group, group.store_failed(effect.ticket, error.code, self._now_ms()))
             return
@@ -457,4 +456,4 @@ def _complete_request(effect: SendResponse) -> None:
     token = effect.token
     assert isinstance(token, asyncio.Future)
     if not token.done():  # the connection and its request may be gone
-        token.set_result(effect.answer)
+        token.set_result(effect.result)

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: where groups have got to."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
 from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (
@@ -36,13 +36,11 @@ from headrace.wire.messages.group_offsets import (
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
 )
 
 _TOPIC_IDS_SINCE = 10
@@ -52,8 +50,8 @@ _NO_COMMITTED_OFFSET = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
 
 
 class OffsetRequests:
-    """OffsetFetch is answered only while `session_valid`. Otherwise another broker may coordinate the group by now, and
-    this one does not know what was committed there: an older offset, or none, would send consumers back."""
+    """OffsetFetch succeeds only while `session_valid`. Otherwise another broker may coordinate the group, and this
+    broker does not know what was committed there: a response with an older offset, or none, would reset consumers."""
 
     def __init__(
         self, coordinator: GroupCoordinator, catalogue: Catalogue, clock: Clock, session_valid: Callable[[], bool]
@@ -72,7 +70,7 @@ class OffsetRequests:
                 request.generation_id_or_member_epoch,
                 request.group_instance_id,
                 GroupIdNotFound if context.version >= _GROUP_NOT_FOUND_SINCE else IllegalGeneration,
-                self._named(request),
+                self._partitions_by_id(request),
             )
         except HeadraceError as error:
             return _commit_error_response(request, error)
@@ -80,22 +78,22 @@ class OffsetRequests:
         events: list[OffsetCommitted] = []
         pending: list[OffsetCommitResponsePartition] = []
         for topic in request.topics:
-            answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+            topic_result = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
             for requested in topic.partitions:
-                answer = OffsetCommitResponsePartition(partition_index=requested.partition_index)
-                answers.partitions.append(answer)
+                result = OffsetCommitResponsePartition(partition_index=requested.partition_index)
+                topic_result.partitions.append(result)
                 try:
                     known = self._topic(topic, requested.partition_index, context.version)
                     events.append(self._event(groups, request, known, requested))
-                    pending.append(answer)
+                    pending.append(result)
                 except HeadraceError as error:
-                    answer.error_code = error.code
-            response.topics.append(answers)
+                    result.error_code = error.code
+            response.topics.append(topic_result)
         try:
             await groups.commit(request.group_id, events)
         except HeadraceError as error:
-            for answer in pending:
-                answer.error_code = error.code
+            for result in pending:
+                result.error_code = error.code
         return response
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
@@ -110,17 +108,17 @@ class OffsetRequests:
         try:
             groups = self._coordinator.of(request.group_id)
             for name, indexes in self._wanted(groups, request.group_id, request.topics):
-                answers = OffsetFetchResponseTopic(name=name)
+                topic_result = OffsetFetchResponseTopic(name=name)
                 for index in indexes:
                     found, error_code = self._find(
                         groups, request.group_id, name, index, must_be_stable=request.require_stable
                     )
-                    answers.partitions.append(
+                    topic_result.partitions.append(
                         OffsetFetchResponsePartition(
                             index, found.offset, found.leader_epoch, found.metadata, error_code
                         )
                     )
-                response.topics.append(answers)
+                response.topics.append(topic_result)
             await groups.settle()
             self._ensure_session_valid()
         except HeadraceError as error:
@@ -143,36 +141,36 @@ class OffsetRequests:
         except HeadraceError as error:
             return OffsetDeleteResponse(error_code=error.code)
         for topic in request.topics:
-            answers = OffsetDeleteResponseTopic(name=topic.name)
+            topic_result = OffsetDeleteResponseTopic(name=topic.name)
             for requested in topic.partitions:
-                answer = OffsetDeleteResponsePartition(partition_index=requested.partition_index)
+                result = OffsetDeleteResponsePartition(partition_index=requested.partition_index)
                 if group.is_subscribed_to(topic.name):
-                    answer.error_code = GroupSubscribedToTopic.code
+                    result.error_code = GroupSubscribedToTopic.code
                 else:
                     event = groups.offsets.forget(request.group_id, topic.name, requested.partition_index)
                     if event is not None:
                         gone.append(event)
                     elif not _has_partition(self._catalogue.find(topic.name), requested.partition_index):
-                        answer.error_code = UnknownTopicOrPartition.code
-                answers.partitions.append(answer)
-            response.topics.append(answers)
+                        result.error_code = UnknownTopicOrPartition.code
+                topic_result.partitions.append(result)
+            response.topics.append(topic_result)
         try:
             await groups.forget(gone)
         except HeadraceError as error:
             return OffsetDeleteResponse(error_code=error.code)
         return response
 
-    def _named(self, request: OffsetCommitRequest) -> list[tuple[UUID, int]]:
-        """The partitions of a commit by topic id; those that do not exist have none."""
-        named = []
+    def _partitions_by_id(self, request: OffsetCommitRequest) -> list[tuple[UUID, int]]:
+        """Return the partitions of a commit by topic id; nonexistent topics have the zero id."""
+        partitions = []
         for topic in request.topics:
             known = self._catalogue.find(topic.name)
             topic_id = topic.topic_id if topic.topic_id != ZERO_ID else ZERO_ID if known is None else known.id
-            named += [(topic_id, requested.partition_index) for requested in topic.partitions]
-        return named
+            partitions += [(topic_id, requested.partition_index) for requested in topic.partitions]
+        return partitions
 
     def _topic(self, topic: OffsetCommitRequestTopic, index: int, version: int) -> Topic:
-        """The topic that is meant; who leads the partition does not matter."""
+        """Return the topic of the request, on any leader."""
         if version >= _TOPIC_IDS_SINCE:
             known = self._catalogue.find_by_id(topic.topic_id)
             if known is None:
@@ -201,7 +199,7 @@ class OffsetRequests:
     async def _fetch_group(
         self, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
     ) -> OffsetFetchResponseGroup:
-        """The answer for one group, once what it tells is durable."""
+        """Return the response for one group when its content is durable."""
         try:
             groups = self._coordinator.of(requested.group_id)
             groups.check_fetch(requested.group_id, requested.member_id, requested.member_epoch)
@@ -214,60 +212,60 @@ class OffsetRequests:
 
     def _fetch_topics(
         self, groups: GroupShard, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
-    ) -> list[OffsetFetchResponseTopics]:
+    ) -> list[OffsetFetchResponseTopic]:
         if version >= _TOPIC_IDS_SINCE and requested.topics is not None:
             return [
                 self._fetch_by_id(groups, requested.group_id, topic, must_be_stable=must_be_stable)
                 for topic in requested.topics
             ]
-        answers = []
+        topic_result = []
         for name, indexes in self._wanted(groups, requested.group_id, requested.topics):
             topic = self._catalogue.find(name)
             if version >= _TOPIC_IDS_SINCE and topic is None:
                 continue
             found = self._found(groups, requested.group_id, name, indexes, must_be_stable=must_be_stable)
             topic_id = topic.id if topic is not None else ZERO_ID
-            answers.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=found))
-        return answers
+            topic_result.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
+        return topic_result
 
     def _fetch_by_id(
-        self, groups: GroupShard, group_id: str, requested: OffsetFetchRequestTopics, *, must_be_stable: bool
-    ) -> OffsetFetchResponseTopics:
+        self, groups: GroupShard, group_id: str, requested: OffsetFetchRequestTopic, *, must_be_stable: bool
+    ) -> OffsetFetchResponseTopic:
         topic = self._catalogue.find_by_id(requested.topic_id)
         if topic is not None:
             found = self._found(
                 groups, group_id, topic.name, requested.partition_indexes, must_be_stable=must_be_stable
             )
-            return OffsetFetchResponseTopics(topic_id=requested.topic_id, partitions=found)
-        return OffsetFetchResponseTopics(
+            return OffsetFetchResponseTopic(topic_id=requested.topic_id, partitions=found)
+        return OffsetFetchResponseTopic(
             topic_id=requested.topic_id,
             partitions=[
-                OffsetFetchResponsePartitions(index, -1, -1, "", UnknownTopicId.code)
+                OffsetFetchResponsePartition(index, -1, -1, "", UnknownTopicId.code)
                 for index in requested.partition_indexes
             ],
         )
 
     def _found(
         self, groups: GroupShard, group_id: str, topic: str, indexes: Iterable[int], *, must_be_stable: bool
-    ) -> list[OffsetFetchResponsePartitions]:
-        answers = []
+    ) -> list[OffsetFetchResponsePartition]:
+        topic_result = []
         for index in indexes:
             found, error_code = self._find(groups, group_id, topic, index, must_be_stable=must_be_stable)
-            answers.append(
-                OffsetFetchResponsePartitions(index, found.offset, found.leader_epoch, found.metadata, error_code)
+            topic_result.append(
+                OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata, error_code)
             )
-        return answers
+        return topic_result
 
     def _find(
         self, groups: GroupShard, group_id: str, topic: str, index: int, *, must_be_stable: bool
     ) -> tuple[CommittedOffset, int]:
-        """The committed offset and an error code: one that may be about to change is not stable."""
+        """Return the committed offset and an error code. An offset that a transaction may change is unstable."""
         if must_be_stable and groups.offsets.is_pending(group_id, topic, index):
             return _NO_COMMITTED_OFFSET, UnstableOffsetCommit.code
         return self._committed(groups, group_id, topic, index) or _NO_COMMITTED_OFFSET, 0
 
     def _wanted(self, groups: GroupShard, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
-        """The partitions that were asked for, or all that the group has committed (no topics named)."""
+        """Return the requested partitions, or all with committed offsets if the request lists no topics."""
         if topics is not None:
             return [(topic.name, topic.partition_indexes) for topic in topics]
         committed: dict[str, list[int]] = {}
@@ -277,7 +275,7 @@ class OffsetRequests:
         return committed.items()
 
     def _committed(self, groups: GroupShard, group_id: str, name: str, index: int) -> CommittedOffset | None:
-        """None too for an offset in an earlier topic of the same name."""
+        """Return None also for an offset of an earlier topic of the same name."""
         topic = self._catalogue.find(name)
         return groups.offsets.fetch(group_id, name, index, topic.id if topic is not None else ZERO_ID)
 
@@ -303,7 +301,7 @@ def _commit_error_response(request: OffsetCommitRequest, error: HeadraceError) -
 
 
 def _fetch_error_response(request: OffsetFetchRequest, error: HeadraceError) -> OffsetFetchResponse:
-    """Version 1 has no place for an error but the partitions."""
+    """Version 1 can report errors only per partition."""
     topics = [
         OffsetFetchResponseTopic(
             name=topic.name,

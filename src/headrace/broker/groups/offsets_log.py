@@ -1,8 +1,7 @@
 """The log behind the group coordinator, `__consumer_offsets`, and the expiration of offsets in it.
 
-What is appended here is the truth; the coordinator's maps of a partition are rebuilt from it whenever its lead
-begins. The component that builds them appends with the `OffsetsLogPartition` of that leadership, and with no later
-one: what it decided may be wrong by then.
+The log is authoritative; the coordinator rebuilds the state of a partition from it in each leadership. A shard appends
+with the `OffsetsLogPartition` of its own leadership: its decisions may be wrong in a later one.
 """
 
 from __future__ import annotations
@@ -36,59 +35,29 @@ from headrace.runtime.clock import Clock
 from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch, parse_header
 
 
-class OffsetsLog:
+class OffsetsLog(StateLog):
     def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
-        self.clock = clock
-        self._catalogue = catalogue
-        self._log = StateLog(catalogue, clock, CONSUMER_OFFSETS)
+        super().__init__(catalogue, clock, CONSUMER_OFFSETS)
 
     async def ensure(self) -> None:
-        """Make the topic when the first group shows up."""
-        config = self._catalogue.config
-        await self._log.ensure(
+        """Create the topic when the first group is used."""
+        config = self.catalogue.config
+        await self.ensure_topic(
             config.offsets_topic_num_partitions,
             {"segment.bytes": str(config.offsets_topic_segment_bytes)},
             config.offsets_topic_replication_factor,
         )
 
-    def append(self, group_id: str, records: Sequence[KeyValue]) -> int:
-        """Append in one batch; the offset up to which the log must be committed for it to count."""
-        return self._log.append(group_id, records)
-
-    def load(self, partition: Partition) -> AsyncIterator[StoredRecord | StoredTransactionMarker]:
-        """Every record of a partition whose lead has just begun; of a damaged one, what stands before the damage. Ends
-        when all of it is committed; raises `NotCoordinator` if the lead has ended before that."""
-        return self._log.load(partition)
-
-    def ensure_readable(self, group_id: str) -> None:
-        """A group whose records are damaged must not look like one that never committed: its readers would begin
-        anew."""
-        self._log.ensure_readable(group_id)
-
-    def partition_of(self, group_id: str) -> Partition:
-        """Where everything of this group lies, if this broker leads it; raises `NotCoordinator`."""
-        return self._log.partition_of(group_id)
-
-    def partition_index_of(self, group_id: str) -> int:
-        """Return the index of the group's partition, which any broker may lead. Requires `ensure`."""
-        return self._log.partition_index_of(group_id)
-
 
 class OffsetsLogPartition:
-    """One partition of the log for as long as this broker leads it in one epoch. Then it `is_over` for good, also if
-    the broker comes to lead the partition again."""
+    """One partition of the log for one leadership. Afterwards it `is_over`, even if this broker leads the partition
+    again."""
 
     def __init__(self, offsets_log: OffsetsLog, partition: Partition) -> None:
         self.partition = partition
         self.is_over = False
         self._log = offsets_log
         self._clock = offsets_log.clock
-
-    @property
-    def has_no_records(self) -> bool:
-        """Nothing is stored here, so there is nothing to load."""
-        log = self.partition.log
-        return log.quarantined is None and log.start_offset == log.end_offset
 
     def ensure_leader(self) -> None:
         if self.is_over:
@@ -98,14 +67,14 @@ class OffsetsLogPartition:
         return self._log.load(self.partition)
 
     def append(self, group_id: str, records: Sequence[KeyValue]) -> asyncio.Future[None] | None:
-        """Append in one batch; None when it is committed already, else what to wait for by `durable`."""
+        """Append in one batch; return None if it is already committed, else the future for `wait_until_durable`."""
         self._ensure_writable()
         return self._wait(self._log.append(group_id, records))
 
     def append_transactional(
         self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int
     ) -> asyncio.Future[None] | None:
-        """The same as part of a producer's transaction: it counts when the transaction is committed."""
+        """Like `append`, as part of a producer's transaction."""
         self._ensure_writable()
         now_ms = self._clock.now_ms()
         batch = build_batch(
@@ -123,7 +92,7 @@ class OffsetsLogPartition:
         return self._wait(appended.end_offset)
 
     def settled(self) -> asyncio.Future[None] | None:
-        """None when all that was appended here is committed, else what to wait for by `durable`."""
+        """Return None if everything in the log is committed, else the future for `wait_until_durable`."""
         self.ensure_leader()
         return self._wait(self.partition.log.end_offset)
 
@@ -134,7 +103,7 @@ class OffsetsLogPartition:
             raise as_coordinator_error(error) from error
 
     def _ensure_writable(self) -> None:
-        """Raise unless what is appended now can be committed."""
+        """Raise unless an append can be committed now."""
         self.ensure_leader()
         try:
             self.partition.ensure_min_isr()
@@ -152,14 +121,11 @@ async def wait_until_durable(wait: asyncio.Future[None] | None) -> None:
 
 
 def as_coordinator_error(error: HeadraceError) -> HeadraceError:
-    """A member that hears of a full disk gives up; one that hears that its coordinator is away comes again, and one
-    that hears that there is another looks for it."""
+    """Translate an error of the log for group members: they give up on a full disk, but retry if the coordinator is
+    unavailable, and look for the new one if it has moved."""
     if isinstance(error, NotLeader | NotCoordinator | UnknownTopicOrPartition):
         return NotCoordinator(error.message)
     return CoordinatorNotAvailable(f"writing to __consumer_offsets failed: {error.message}")
-
-
-# Committed offsets that are of no use any more: their tombstones are appended, and they are gone in the same step.
 
 
 log = logging.getLogger(__name__)
@@ -168,15 +134,15 @@ log = logging.getLogger(__name__)
 class OffsetExpiration:
     def __init__(self, offsets: GroupOffsets, log_partition: OffsetsLogPartition) -> None:
         self._offsets = offsets
-        self._lead = log_partition
+        self._log_partition = log_partition
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
-        """Return when it is durable."""
+        """Append the tombstones; return when they are durable."""
         for wait in self._append(events):
             await wait_until_durable(wait)
 
     def try_expire(self, events: Sequence[OffsetForgotten]) -> None:
-        """Nobody waits for this: what is not forgotten now is forgotten another time."""
+        """Remove what is possible now, without waiting. The next expiration tries the rest again."""
         try:
             for wait in self._append(events):
                 wait.add_done_callback(asyncio.Future.exception)
@@ -184,9 +150,9 @@ class OffsetExpiration:
             log.warning("removing expired offsets failed error=%s", error)
 
     def forget_group(self, group_id: str, ends: Sequence[KeyValue]) -> asyncio.Future[None] | None:
-        """All that a group has committed goes together with the group; `ends` are its own tombstones."""
+        """Remove the committed offsets together with the group; `ends` are the group's own tombstones."""
         gone = self._offsets.forget_group(group_id)
-        wait = self._lead.append(group_id, [*map(offset_record, gone), *ends])
+        wait = self._log_partition.append(group_id, [*map(offset_record, gone), *ends])
         for event in gone:
             self._offsets.apply(event)
         return wait
@@ -197,7 +163,7 @@ class OffsetExpiration:
             by_group.setdefault(event.group_id, []).append(event)
         waits = []
         for group_id, gone in by_group.items():
-            wait = self._lead.append(group_id, [offset_record(event) for event in gone])
+            wait = self._log_partition.append(group_id, [offset_record(event) for event in gone])
             if wait is not None:
                 waits.append(wait)
             for event in gone:

@@ -21,17 +21,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.coordination.shards import Shard, ShardedCoordinator
 from headrace.broker.coordination.state_log import read_batches
-from headrace.broker.partition import AppendResult, Partition
+from headrace.broker.partition import AppendResult, Partition, split_batches
 from headrace.broker.topic import Topic
 from headrace.model.errors import HeadraceError, InvalidRecord, NotEnoughReplicas
 from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID, DEDUP_ID_REUSED, dedup_key_of, header_value
-from headrace.runtime.clock import AnchoredClock, Clock
+from headrace.runtime.clock import Clock
 from headrace.storage.log.log import Log
-from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, BatchRecord, parse_header, read_records
+from headrace.wire.batches.batch import BatchHeader, BatchRecord, parse_header, read_records
 
 if TYPE_CHECKING:
     from headrace.machines.produce.dedup_window import DedupWindow
@@ -85,19 +86,6 @@ def _read_dedup_id(record: BatchRecord) -> DedupId | None:
     return DedupId(hash_dedup_id(dedup_id), hash_dedup_id(b"%b\0%b" % (digest, dedup_id)), key_hashes)
 
 
-class _WindowShard:
-    """The window of one partition for one leadership."""
-
-    __slots__ = ("end_offset", "is_loaded", "partition", "window")
-
-    def __init__(self, partition: Partition, window: DedupWindow) -> None:
-        self.partition = partition
-        self.window = window
-        self.end_offset = partition.log.end_offset
-        # An empty log needs no load.
-        self.is_loaded = partition.log.quarantined is None and partition.log.start_offset == self.end_offset
-
-
 class _ArrivalTimes:
     """The latest time at which each message of a log can have arrived, by this broker's clock.
 
@@ -129,17 +117,45 @@ class _ArrivalTimes:
         return latest_ms
 
 
-class DedupWindows:
-    """`begin` and `end` are called for every leadership, and `reconfigure` for every changed topic."""
+class DedupWindowShard(Shard):
+    """The window of one partition for one leadership."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, partition: Partition, window: DedupWindow, clock: Clock, now_ms: Callable[[], int]) -> None:
+        super().__init__(partition)
+        self.window = window
+        self._end_offset = partition.log.end_offset
         self._clock = clock
-        self._now_ms = AnchoredClock(clock).now_ms  # so that a jump of the wall clock does not expire all ids
-        self._shards: dict[Partition, _WindowShard] = {}
-        self._tasks: asyncio.TaskGroup | None = None
-        self._is_stopped = asyncio.Event()
+        self._now_ms = now_ms
 
-    # Appending
+    async def load(self) -> None:
+        partition = self.partition
+        try:
+            partition.ensure_readable()
+            now_ms = self._now_ms()
+            arrivals = _ArrivalTimes(partition.log, now_ms, max(now_ms - self._clock.now_ms(), 0))
+            oldest_ms = now_ms - self.window.window_ms
+            offset = arrivals.first_offset_after(oldest_ms)
+            while offset < self._end_offset:
+                offset = max(offset, partition.log.start_offset)
+                data, offset = await read_batches(partition, offset, self._end_offset)
+                _read_ids(self.window, data, arrivals, oldest_ms)
+                await asyncio.sleep(0)  # yield to other partitions
+            self.is_loaded = True
+        except HeadraceError as error:
+            log.critical(
+                "deduplication window not loaded; messages with ids are rejected partition=%s-%d error=%s",
+                partition.topic,
+                partition.index,
+                error,
+            )
+
+    def tick(self) -> None:
+        """Remove expired ids, also from partitions without further appends."""
+        self.window.expire(self._now_ms())
+
+
+class DedupWindows(ShardedCoordinator[Partition, DedupWindowShard]):
+    """The windows of all partitions that this broker leads. `reconfigure` is called for every changed topic."""
 
     def append(
         self, partition: Partition, batch: memoryview, header: BatchHeader, ids: DedupIds | None, now_ms: int
@@ -152,7 +168,7 @@ class DedupWindows:
             return partition.append(batch, header, now_ms)
         partition.ensure_leader()
         window = self._window(partition)
-        arrived_ms = self._now_ms()
+        arrived_ms = self.now_ms()
         found = window.find([None if one is None else one.hashed for one in ids], arrived_ms)
         _reject_reused_ids(window, ids, found, arrived_ms)
         duplicates = [offset for offset in found if offset is not None]
@@ -168,7 +184,7 @@ class DedupWindows:
             )
             appended = partition.append(thinned, parse_header(thinned), now_ms)
         new = [one if offset is None else None for one, offset in zip(ids, found, strict=True)]
-        _add_id(window, new, range(appended.base_offset, appended.base_offset + len(ids)), arrived_ms)
+        _add_ids(window, new, range(appended.base_offset, appended.base_offset + len(ids)), arrived_ms)
         if len(duplicates) == len(found) and max(duplicates) < appended.base_offset:
             return appended._replace(base_offset=duplicates[0])
         return appended
@@ -182,21 +198,6 @@ class DedupWindows:
             )
         return shard.window
 
-    # Leaderships
-
-    def begin(self, partition: Partition) -> None:
-        """A leadership of this broker for the partition begins."""
-        self._shards.pop(partition, None)
-        if not partition.config.dedup_window_ms or self._is_stopped.is_set():
-            return
-        from headrace.machines.produce.dedup_window import DedupWindow  # imported on first use: keeps startup fast
-
-        shard = self._shards[partition] = _WindowShard(partition, DedupWindow(partition.config.dedup_window_ms))
-        self._start_to_load(shard)
-
-    def end(self, partition: Partition) -> None:
-        self._shards.pop(partition, None)
-
     def reconfigure(self, topic: Topic) -> None:
         window_ms = topic.config.dedup_window_ms
         for partition in topic.led.values():
@@ -206,83 +207,50 @@ class DedupWindows:
             elif shard is not None or window_ms:
                 self.begin(partition)  # the log may still have ids that the window no longer has
 
-    async def load(self) -> None:
-        """Load the windows of current and future leaderships until stopped."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            for shard in self._shards.values():
-                self._start_to_load(shard)
-            await self._is_stopped.wait()
+    def _key_of(self, partition: Partition) -> Partition:
+        return partition
 
-    def stop(self) -> None:
-        self._is_stopped.set()
+    def _create_shard(self, partition: Partition) -> DedupWindowShard | None:
+        if not partition.config.dedup_window_ms:
+            return None
+        from headrace.machines.produce.dedup_window import DedupWindow  # imported on first use: keeps startup fast
 
-    def expire(self) -> None:
-        """Remove expired ids, also from partitions without further appends."""
-        now_ms = self._now_ms()
-        for shard in self._shards.values():
-            shard.window.expire(now_ms)
-
-    # Loading
-
-    def _start_to_load(self, shard: _WindowShard) -> None:
-        if not shard.is_loaded and self._tasks is not None:
-            self._tasks.create_task(self._load(shard))
-
-    async def _load(self, shard: _WindowShard) -> None:
-        partition = shard.partition
-        try:
-            partition.ensure_readable()
-            now_ms = self._now_ms()
-            arrivals = _ArrivalTimes(partition.log, now_ms, max(now_ms - self._clock.now_ms(), 0))
-            oldest_ms = now_ms - shard.window.window_ms
-            offset = arrivals.first_offset_after(oldest_ms)
-            while offset < shard.end_offset and self._shards.get(partition) is shard:
-                offset = max(offset, partition.log.start_offset)
-                data, offset = await read_batches(partition, offset, shard.end_offset)
-                _read_ids(shard.window, data, arrivals, oldest_ms)
-                await asyncio.sleep(0)  # yield to other partitions
-            shard.is_loaded = True
-        except HeadraceError as error:
-            if self._shards.get(partition) is shard:
-                log.critical(
-                    "deduplication window not loaded; messages with ids are rejected partition=%s-%d error=%s",
-                    partition.topic,
-                    partition.index,
-                    error,
-                )
+        window = DedupWindow(partition.config.dedup_window_ms)
+        return DedupWindowShard(partition, window, self._clock, self.now_ms)
 
 
 def _read_ids(window: DedupWindow, data: bytes, arrivals: _ArrivalTimes, oldest_ms: int) -> None:
     """Add the ids of stored batches. Of several messages with the same id the last one applies, since the id had
     expired when it arrived."""
-    for header, batch in _non_transactional_batches(data):
+    for batch, header in split_batches(data):
+        if header.is_control or header.is_transactional:
+            continue
         latest_ms = arrivals.latest_ms(header)
         if latest_ms <= oldest_ms:
             continue
         records = list(read_records(batch, header, _UNPACKED_BYTES_MAX))
-        _add_id(
+        _add_ids(
             window, [_read_dedup_id(record) for record in records], [record.offset for record in records], latest_ms
         )
 
 
-def _add_id(window: DedupWindow, ids: DedupIds, offsets: Sequence[int], at_ms: int) -> None:
+def _add_ids(window: DedupWindow, ids: DedupIds, offsets: Sequence[int], at_ms: int) -> None:
     """Add the ids of one batch, and each request key only once: a batch may have thousands of messages of a request."""
     keys: dict[_Hashes, int] = {}
     for dedup_id, offset in zip(ids, offsets, strict=True):
         if dedup_id is None:
             continue
-        _note_hashes(window, dedup_id.hashed, dedup_id.bound, offset, at_ms)
+        _add_hashes(window, dedup_id.hashed, dedup_id.bound, offset, at_ms)
         if dedup_id.key is not None:
             keys.setdefault(dedup_id.key, offset)
     for key, offset in keys.items():
-        _note_hashes(window, *key, offset, at_ms)
+        _add_hashes(window, *key, offset, at_ms)
 
 
-def _note_hashes(window: DedupWindow, hashed: bytes, bound: bytes | None, offset: int, at_ms: int) -> None:
-    window.note(hashed, offset, at_ms)
+def _add_hashes(window: DedupWindow, hashed: bytes, bound: bytes | None, offset: int, at_ms: int) -> None:
+    window.add(hashed, offset, at_ms)
     if bound is not None:
-        window.note(bound, offset, at_ms)
+        window.add(bound, offset, at_ms)
 
 
 def _reject_reused_ids(window: DedupWindow, ids: DedupIds, found: Sequence[int | None], now_ms: int) -> None:
@@ -317,14 +285,3 @@ def _without_duplicates(batch: memoryview, header: BatchHeader, kept: Sequence[i
     assert unpacked is not None, "the batch was decoded before"
     data, records = unpacked
     return rebuild_batch(data, [records[at] for at in kept], header, None)
-
-
-def _non_transactional_batches(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
-    view = memoryview(data)
-    position = 0
-    while position + HEADER_SIZE <= len(view):
-        header = parse_header(view, position)
-        batch = view[position : position + header.size_bytes]
-        position += header.size_bytes
-        if not header.is_control and not header.is_transactional:
-            yield header, batch

@@ -19,11 +19,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.produce.batch_rules import check_batch, needs_worker_thread, prepare_batch
 from headrace.broker.produce.dedup_windows import DedupIds, DedupWindows, read_dedup_ids
 from headrace.broker.produce.sequence_gap_guard import ProducerPartition, SequenceGapGuard, gap_in_new_term
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.model.errors import (
@@ -109,7 +109,7 @@ class ProduceHandler:
         self._dedup = dedup
         self._store = store
         self._session_valid = session_valid
-        self._refusals = SequenceGapGuard()
+        self._gap_guard = SequenceGapGuard()
         self._disk = disk
         self._clock = clock
         # One at a time: decompression must not occupy the disk threads that fsync needs.
@@ -242,17 +242,17 @@ class ProduceHandler:
             if item.header.is_transactional:
                 producer = item.header.producer_id, item.header.producer_epoch
                 by_producer.setdefault(producer, []).append(item)
-        refused: set[_PendingAppend] = set()
+        failed: set[_PendingAppend] = set()
         for (producer_id, producer_epoch), together in by_producer.items():
             try:
                 await self._transactions.add_to_transaction(
                     transactional_id, producer_id, producer_epoch, [item.partition for item in together], adds=adds
                 )
             except HeadraceError as error:
-                refused.update(together)
+                failed.update(together)
                 for item in together:
                     self._reject(item, _as_producer_error(error))
-        return [item for item in items if item not in refused]
+        return [item for item in items if item not in failed]
 
     def _verify_transaction(self, request: ProduceRequest, item: _PendingAppend) -> None:
         """Raise unless a transactional batch may be appended now."""
@@ -283,17 +283,17 @@ class ProduceHandler:
         """Append all batches; return the responses that must wait, and their futures. Without a deadline none wait."""
         waits = []
         now_ms = self._clock.now_ms()
-        refusals = self._refusals
+        gap_guard = self._gap_guard
         session_valid = request.acks == _ACKS_ALL or self._session_valid()
         for item in items:
             partition, partition_response = item.partition, item.partition_response
             try:
-                if refusals:
+                if gap_guard:
                     place, producers = (
                         _producer_partition(item.topic, partition_response.index),
                         partition.state.producers,
                     )
-                    refusals.check_no_gap(place, item.header, producers, self._clock.monotonic())
+                    gap_guard.check_no_gap(place, item.header, producers, self._clock.monotonic())
                 self._store.ensure_space()
                 self._ensure_committable(partition, request.acks, session_valid=session_valid)
                 if item.header.is_transactional:
@@ -311,8 +311,8 @@ class ProduceHandler:
             except HeadraceError as error:
                 self._reject(item, gap_in_new_term(error, item.header, partition, self._clock.monotonic()))
                 continue
-            if refusals:
-                refusals.taken(_producer_partition(item.topic, partition_response.index), item.header)
+            if gap_guard:
+                gap_guard.record_append(_producer_partition(item.topic, partition_response.index), item.header)
             partition_response.base_offset = appended.base_offset
             partition_response.log_append_time_ms = appended.log_append_time_ms
             partition_response.log_start_offset = partition.log.start_offset
@@ -323,7 +323,7 @@ class ProduceHandler:
 
     def _reject(self, item: _PendingAppend, error: HeadraceError) -> None:
         item.partition.counts.failed_produces += 1
-        self._refusals.note(
+        self._gap_guard.record_rejection(
             _producer_partition(item.topic, item.partition_response.index), item.header, error, self._clock.monotonic()
         )
         _set_error(item.partition_response, error)
@@ -339,7 +339,9 @@ class ProduceHandler:
                 header = parse_header(data.records)
             except HeadraceError:
                 return
-            self._refusals.note(_producer_partition(topic, data.index), header, error, self._clock.monotonic())
+            self._gap_guard.record_rejection(
+                _producer_partition(topic, data.index), header, error, self._clock.monotonic()
+            )
 
 
 def _producer_partition(topic: TopicProduceData, index: int) -> ProducerPartition:

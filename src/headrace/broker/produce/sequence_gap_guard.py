@@ -1,14 +1,14 @@
-"""What was refused of an idempotent producer, so that its next batches wait for it and are not told of a gap.
+"""Recently rejected batches of idempotent producers: later batches get the same retriable error instead of a gap.
 
-A producer has several batches under way. When the first is refused for a while (the lead has not begun here yet, no
-room on the disk, too few replicas) and the second comes when it could be taken, its sequence has a gap. That is no
-disorder of the producer's: it will send the first again. Told of a gap, librdkafka begins a new epoch for all that it
-writes anywhere, and what was taken in another partition and not yet answered then lies in that log twice. A producer
-that is new to the partition fares worse: its second batch would be taken as the first, and the first never. So what
-follows is refused for the reason of the first, until that has come again, or a while has passed.
+A producer has several batches in flight. If the first is rejected temporarily (no leadership yet, disk full, too few
+replicas), and the second could be appended when it arrives, the second has a gap in its sequence. The producer has made
+no mistake: it will retry the first. If it got the error for a gap, librdkafka would begin a new epoch for all its
+partitions, and batches that were appended in another partition but not acknowledged yet would be appended there twice.
+For a producer that is new to the partition, the second batch would be accepted as the first, and the first would be
+lost. So later batches are rejected with the error of the first, until that was retried or a timeout has passed.
 
-The previous leader may have rejected the first batch when its leadership ended, while a client that knows the new
-leader already has sent the second one there. So a new leader answers a gap with a retriable error for a while, too.
+The previous leader may have rejected the first batch when its leadership ended, while a client that already knows the
+new leader has sent the second one there. So a new leader also responds to a gap with a retriable error for a while.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headrace.machines.produce.producer_states import AHEAD_MAX, SEQUENCE_MASK, 
 from headrace.model.errors import CorruptMessage, HeadraceError, NotLeader, OutOfOrderSequence
 from headrace.wire.batches.batch import BatchHeader
 
-GAP_TIMEOUT_SECONDS = 30.0  # a producer that still wants its first batch to be taken has sent it again by then
+GAP_TIMEOUT_SECONDS = 30.0  # by then, a producer has retried its first batch if it still needs it
 _PRODUCERS_MAX = 10_000
 
 ProducerPartition = tuple[str, UUID, int]
-"""A partition as a request names it: by the topic's name or its id."""
+"""A partition as identified in a request: by the topic's name or id."""
 
 
 class _RejectedBatch(NamedTuple):
@@ -45,11 +45,11 @@ class SequenceGapGuard:
         return bool(self._first)
 
     def check_no_gap(
-        self, place: ProducerPartition, header: BatchHeader, producers: ProducerStates, now: float
+        self, producer_partition: ProducerPartition, header: BatchHeader, producers: ProducerStates, now: float
     ) -> None:
-        """Raise why an earlier batch of this producer was refused, if it was, and has not come again, here or to
-        another leader meanwhile."""
-        key = place, header.producer_id
+        """Raise the error of an earlier rejected batch of this producer that was not retried, here or at another
+        leader."""
+        key = producer_partition, header.producer_id
         first = self._first.get(key)
         if first is None:
             return
@@ -59,11 +59,13 @@ class SequenceGapGuard:
         elif is_ahead and not producers.is_next_in_sequence(header):
             raise first.error
 
-    def note(self, place: ProducerPartition, header: BatchHeader, error: HeadraceError, now: float) -> None:
-        """A batch was not taken."""
+    def record_rejection(
+        self, producer_partition: ProducerPartition, header: BatchHeader, error: HeadraceError, now: float
+    ) -> None:
+        """Record that a batch was rejected."""
         if header.producer_id < 0 or not error.retriable or isinstance(error, CorruptMessage):
             return
-        key = place, header.producer_id
+        key = producer_partition, header.producer_id
         first = self._first.get(key)
         if (
             first is None
@@ -74,9 +76,9 @@ class SequenceGapGuard:
         if len(self._first) > _PRODUCERS_MAX:
             del self._first[next(iter(self._first))]
 
-    def taken(self, place: ProducerPartition, header: BatchHeader) -> None:
-        """A batch was taken: what was refused before it has come again, or never will."""
-        self._first.pop((place, header.producer_id), None)
+    def record_append(self, producer_partition: ProducerPartition, header: BatchHeader) -> None:
+        """A batch was appended: earlier rejected ones were retried, or never will be."""
+        self._first.pop((producer_partition, header.producer_id), None)
 
 
 def gap_in_new_term(error: HeadraceError, header: BatchHeader, partition: Partition, now: float) -> HeadraceError:

@@ -17,9 +17,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from headrace.broker.batches import split_batches
 from headrace.broker.coordination.state_log import COMMIT_SECONDS, read_batches, until_committed
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Partition, split_batches
 from headrace.machines.queues.acks_replay import AcksReplay, MakeSubscription
 from headrace.model.errors import HeadraceError, MalformedFrame, NotLeader
 from headrace.runtime.clock import Clock

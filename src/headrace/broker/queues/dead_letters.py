@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from headrace.broker.cluster.peers import Peers
+from headrace.broker.handlers import RequestContext
 from headrace.broker.partition import Partition
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import NotLeader, OffsetOutOfRange, TopicAlreadyExists, UnknownTopicId
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import (
     DEAD_DEDUP_ID,
     DEDUP_ID,
@@ -31,7 +32,6 @@ from headrace.model.message_headers import (
     with_headers,
     without,
 )
-from headrace.model.message_ids import MessageId
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 from headrace.model.topic_configs import DAY_MS
 from headrace.registry.topics import topic_key

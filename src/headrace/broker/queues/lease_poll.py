@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.machines.queues.subscription_values import GrantedRange, Release, Settlement, SubscriptionCounts
 from headrace.model.errors import CoordinatorLoading, HeadraceError
 from headrace.runtime.clock import Clock

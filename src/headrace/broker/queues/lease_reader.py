@@ -19,8 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.broker.batches import is_aborted, split_batches
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Partition, is_aborted, split_batches
 from headrace.broker.queues.start_position import READ_COMMITTED
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.queues.filters import Filter, compile_filter

@@ -53,7 +53,7 @@ async def initial_ack_floor(partition: Partition, config: SubscriptionConfig, no
 def deliverable_end(partition: Partition, config: SubscriptionConfig) -> int:
     """Return the end of the deliverable messages. With read_committed, it is the last stable offset: the messages of an
     open transaction that commits later are after it, so they belong to a subscription that begins here."""
-    if not partition.is_settled:
+    if not partition.knows_high_watermark:
         # The previous leader's may be higher: a subscription that begins at the end must not get older messages.
         raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     return readable_end(partition, config)

@@ -12,13 +12,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.batches import split_batches
-from headrace.broker.partition import Partition
+from headrace.broker.handlers import RequestContext
+from headrace.broker.partition import Partition, split_batches
 from headrace.broker.queues.start_position import deliverable_end, offset_for_timestamp
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_requests import NAME_LENGTH_MAX
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
-from headrace.broker.request_context import RequestContext
 from headrace.machines.queues.subscription_values import DeliveryState
 from headrace.model.errors import HeadraceError, InvalidRequest, OffsetOutOfRange
 from headrace.model.names import check_group_id
@@ -27,15 +26,15 @@ from headrace.storage.log.reading import LogSlice
 from headrace.wire.batches.batch import read_records
 from headrace.wire.messages.queues import (
     AlterSubscriptionsPartition,
-    AlterSubscriptionsPartitionAnswer,
+    AlterSubscriptionsPartitionResponse,
     AlterSubscriptionsRequest,
     AlterSubscriptionsResponse,
-    AlterSubscriptionsTopicAnswer,
+    AlterSubscriptionsTopicResponse,
     DescribedSubscription,
-    DescribeSubscriptionsPartitionAnswer,
+    DescribeSubscriptionsPartitionResponse,
     DescribeSubscriptionsRequest,
     DescribeSubscriptionsResponse,
-    DescribeSubscriptionsTopicAnswer,
+    DescribeSubscriptionsTopicResponse,
     MessageStatusRequest,
     MessageStatusResponse,
     SubscriptionStatus,
@@ -65,10 +64,10 @@ class SubscriptionAdminRequests:
     ) -> DescribeSubscriptionsResponse:
         response = DescribeSubscriptionsResponse()
         for topic in request.topics:
-            topic_response = DescribeSubscriptionsTopicAnswer(name=topic.name)
+            topic_response = DescribeSubscriptionsTopicResponse(name=topic.name)
             response.topics.append(topic_response)
             for index in topic.partitions:
-                result = DescribeSubscriptionsPartitionAnswer(partition_index=index)
+                result = DescribeSubscriptionsPartitionResponse(partition_index=index)
                 topic_response.partitions.append(result)
                 try:
                     result.subscriptions = await self._describe(topic.name, index, request.subscriptions)
@@ -87,11 +86,11 @@ class SubscriptionAdminRequests:
             return AlterSubscriptionsResponse(error_code=error.code, error_message=error.message)
         response = AlterSubscriptionsResponse()
         for topic in request.topics:
-            topic_response = AlterSubscriptionsTopicAnswer(name=topic.name)
+            topic_response = AlterSubscriptionsTopicResponse(name=topic.name)
             response.topics.append(topic_response)
             config_error = await self._delete_config(topic.name, request)
             for requested in topic.partitions:
-                result = AlterSubscriptionsPartitionAnswer(partition_index=requested.partition_index)
+                result = AlterSubscriptionsPartitionResponse(partition_index=requested.partition_index)
                 topic_response.partitions.append(result)
                 try:
                     if config_error is not None:

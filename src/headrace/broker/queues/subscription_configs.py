@@ -25,10 +25,13 @@ from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.configs import ConfigChange, ConfigEntry, alter
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.model.subscription_configs import GROUP_ONLY, SUBSCRIPTION_SETTINGS, SubscriptionConfig
-from headrace.registry.group_configs import change_configs
-from headrace.registry.identity import decode_configs
+from headrace.registry.configs import (
+    change_configs,
+    decode_configs,
+    parse_subscription_config_key,
+    subscription_config_key,
+)
 from headrace.registry.interface import Registry, RegistryEntry
-from headrace.registry.subscription_configs import parse_subscription_config_key, subscription_config_key
 
 log = logging.getLogger(__name__)
 

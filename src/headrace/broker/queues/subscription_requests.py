@@ -16,29 +16,29 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.lease_poll import ExtendLease, LeaseLimits, LeasePoll, LeaseTarget, RangeSettlement
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
-from headrace.broker.request_context import RequestContext
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Release, Settlement
 from headrace.model.errors import HeadraceError, InvalidRecordState, InvalidRequest
 from headrace.model.names import check_group_id
 from headrace.model.subscription_configs import HOUR_MS
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.queues import (
+    FailedSettleItem,
     LeasedRange,
     LeaseOffsetsRequest,
     LeaseOffsetsResponse,
-    LeasePartitionAnswer,
+    LeasePartitionResponse,
     LeaseRequest,
     LeaseResponse,
-    LeaseTopicAnswer,
-    RefusedItem,
+    LeaseTopicResponse,
     SettleItem,
     SettlePartition,
-    SettlePartitionAnswer,
+    SettlePartitionResponse,
     SettleRequest,
     SettleResponse,
-    SettleTopicAnswer,
+    SettleTopicResponse,
 )
 
 if TYPE_CHECKING:
@@ -132,12 +132,12 @@ class SubscriptionRequests:
         except HeadraceError as error:
             return SettleResponse(error_code=error.code, error_message=error.message)
         response = SettleResponse()
-        waits: list[tuple[SettlePartitionAnswer, asyncio.Future[None]]] = []
+        waits: list[tuple[SettlePartitionResponse, asyncio.Future[None]]] = []
         for topic in request.topics:
-            topic_response = SettleTopicAnswer(name=topic.name)
+            topic_response = SettleTopicResponse(name=topic.name)
             response.topics.append(topic_response)
             for requested in topic.partitions:
-                result = SettlePartitionAnswer(partition_index=requested.partition_index)
+                result = SettlePartitionResponse(partition_index=requested.partition_index)
                 topic_response.partitions.append(result)
                 try:
                     shard = self._subscriptions.of(topic.name, requested.partition_index)
@@ -157,9 +157,9 @@ class SubscriptionRequests:
 
 def _lease_response(targets: Iterable[LeaseTarget]) -> LeaseResponse:
     response = LeaseResponse()
-    topics: dict[str, LeaseTopicAnswer] = {}
+    topics: dict[str, LeaseTopicResponse] = {}
     for target in targets:
-        result = LeasePartitionAnswer(partition_index=target.index, records=b"")
+        result = LeasePartitionResponse(partition_index=target.index, records=b"")
         if target.leased is not None:
             granted, result.records, result.leased_until_ms, result.lease_epoch = target.leased
             result.leased = [LeasedRange(first, last, attempt) for first, last, attempt in granted]
@@ -169,14 +169,14 @@ def _lease_response(targets: Iterable[LeaseTarget]) -> LeaseResponse:
             continue
         topic = topics.get(target.topic)
         if topic is None:
-            topic = topics[target.topic] = LeaseTopicAnswer(name=target.topic)
+            topic = topics[target.topic] = LeaseTopicResponse(name=target.topic)
             response.topics.append(topic)
         topic.partitions.append(result)
     return response
 
 
 def _settle_partition(
-    shard: SubscriptionShard, request: SettleRequest, requested: SettlePartition, result: SettlePartitionAnswer
+    shard: SubscriptionShard, request: SettleRequest, requested: SettlePartition, result: SettlePartitionResponse
 ) -> asyncio.Future[None] | None:
     is_by_id = not request.member and requested.lease_epoch == _UNSET
     if requested.lease_epoch != shard.epoch and not is_by_id:
@@ -190,7 +190,7 @@ def _settle_partition(
         try:
             settlements.append(_range_settlement(item))
         except HeadraceError as error:
-            result.refused.append(RefusedItem(index, error.code, error.message))
+            result.refused.append(FailedSettleItem(index, error.code, error.message))
     if result.refused:
         malformed = {item.index for item in result.refused}
         indexes = [index for index in indexes if index not in malformed]
@@ -198,7 +198,7 @@ def _settle_partition(
     if any(errors):
         for index, item_error in zip(indexes, errors, strict=True):
             if item_error is not None:
-                result.refused.append(RefusedItem(index, item_error.code, item_error.message))
+                result.refused.append(FailedSettleItem(index, item_error.code, item_error.message))
     return wait
 
 

@@ -21,6 +21,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
+from headrace.broker.coordination.shards import Shard
 from headrace.broker.coordination.timers import Timers
 from headrace.broker.partition import Partition
 from headrace.broker.queues.acks_log import AcksLog
@@ -109,7 +110,7 @@ class SubscriptionDependencies(NamedTuple):
     inherited: InheritedSubscriptions
 
 
-class SubscriptionShard:
+class SubscriptionShard(Shard):
     """`source` is the partition with the messages, if this broker leads it. `on_lost` is called when acknowledgements
     could not be written: then this state is invalid and must be loaded again. `older_partitions` is the partition count
     of the topic before this one was added; 0 if they were created together."""
@@ -122,10 +123,9 @@ class SubscriptionShard:
         on_lost: Callable[[SubscriptionShard, HeadraceError], None],
         older_partitions: int = 0,
     ) -> None:
+        super().__init__(partition)
         self.subscriptions: dict[str, PartitionSubscription] = {}
-        self.partition = partition
         self.epoch = partition.leader_epoch
-        self.loaded = asyncio.Event()
         self._source = source
         self._dependencies = dependencies
         self._now_ms = dependencies.now_ms
@@ -140,8 +140,7 @@ class SubscriptionShard:
         self._closed: HeadraceError | None = None
         self._failure: HeadraceError | None = None
         self._older_partitions = older_partitions
-        if self._acks.has_no_records and not older_partitions:
-            self.loaded.set()
+        self.is_loaded = self.is_loaded and not older_partitions
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.subscriptions)
@@ -156,14 +155,14 @@ class SubscriptionShard:
             self._acks.ensure_leader()
             self._failure = error
             log.critical("subscriptions are out of service partition=%s-%d error=%s", *self.place, error)
-            self.loaded.set()
+            self.is_loaded = True
             return
         self.subscriptions = replay.subscriptions
         if self._acks.has_no_records:
             inherited = await self._dependencies.inherited.find(self._acks, self._older_partitions)
             for name in inherited[:SUBSCRIPTIONS_MAX]:
                 self.create(name, 0)
-        self.loaded.set()
+        self.is_loaded = True
         if replay.event_count:
             counts = replay.event_count, len(self.subscriptions)
             log.info("subscriptions loaded partition=%s-%d events=%d subscriptions=%d", *self.place, *counts)
@@ -182,7 +181,7 @@ class SubscriptionShard:
         self._timers.stop()
         if self._dead_letter_task is not None:
             self._dead_letter_task.cancel()
-        self.loaded.set()
+        self.is_loaded = True
         if self._watched is not None:
             self._watched.unwatch(self)
         for waits in self._waits.values():
@@ -192,7 +191,7 @@ class SubscriptionShard:
         """Raise unless requests can be served now; call it again after every await."""
         if self._closed is not None:
             raise self._closed
-        if not self.loaded.is_set():
+        if not self.is_loaded:
             raise CoordinatorLoading(
                 f"the subscriptions of {self.place[0]}-{self.place[1]} are still being loaded; retry"
             )
@@ -632,9 +631,9 @@ class SubscriptionShard:
 
     # Change state
 
-    def trim(self) -> None:
+    def tick(self) -> None:
         """Delete history that is old enough."""
-        if self._closed is None and self.loaded.is_set():
+        if self._closed is None and self.is_loaded:
             self._dependencies.start(self._acks.trim())
 
     def _make(self, name: str) -> PartitionSubscription:

@@ -18,11 +18,11 @@ from headrace.broker.topic import Topic
 from headrace.machines.controller.leadership import remove_from_isr
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import Nodes, PartitionRecord
+from headrace.model.registry_records import Nodes, PartitionRecord
 from headrace.registry.brokers import decode_number, epoch_key
 from headrace.registry.interface import Check, Registry, Set
 from headrace.registry.mirror import RegistryMirror
-from headrace.registry.partitions import PartitionRecords, encode_partition, partition_key
+from headrace.registry.topics import PartitionRecords, encode_partition, partition_key
 from headrace.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class IsrUpdater:
                     if seen % _PARTITIONS_PER_YIELD == 0:
                         await asyncio.sleep(0)
                     if self._membership.session_valid:
-                        await self._look(topic, partition)
+                        await self._update_isr(topic, partition)
 
     def _suspend_writes(self) -> None:
         """Suspend writes to partitions whose leader was most likely replaced, because its session is in doubt and no
@@ -76,8 +76,8 @@ class IsrUpdater:
                     partition.suspend_writes(suspended)
                     topic.cached_metadata = None
 
-    async def _look(self, topic: Topic, partition: Partition) -> None:
-        partition_record = topic.places.get(partition.index)
+    async def _update_isr(self, topic: Topic, partition: Partition) -> None:
+        partition_record = topic.partition_records.get(partition.index)
         if partition_record is None or len(partition_record.replicas) == 1:
             return
         if partition.log.failed is not None or partition.log.quarantined is not None:
@@ -87,7 +87,7 @@ class IsrUpdater:
             if self._node_id in partition_record.isr + partition_record.elr and (
                 others or partition.log.quarantined is not None
             ):
-                await self._give_up(topic, partition)
+                await self._leave_isr(topic, partition)
             return
         in_sync = partition.in_sync
         if in_sync is None:
@@ -95,10 +95,15 @@ class IsrUpdater:
         if in_sync.proposed is not None:
             await self._read_proposal_result(topic, partition)
             return
-        record = self._wanted(topic, partition)
+        record = self._next_record(topic, partition)
         version = topic.versions.get(partition.index)
         checks = None if record is None else self._checks(in_sync, record.isr)
-        if record is None or checks is None or version is None or topic.places[partition.index] != in_sync.record:
+        if (
+            record is None
+            or checks is None
+            or version is None
+            or topic.partition_records[partition.index] != in_sync.record
+        ):
             return
         in_sync.propose(record)
         key = partition_key(topic.id, partition.index)
@@ -114,7 +119,7 @@ class IsrUpdater:
             )
         await self._read_proposal_result(topic, partition)
 
-    def _wanted(self, topic: Topic, partition: Partition) -> PartitionRecord | None:
+    def _next_record(self, topic: Topic, partition: Partition) -> PartitionRecord | None:
         in_sync = partition.in_sync
         assert in_sync is not None
         enough = min(topic.config.min_insync_replicas, len(in_sync.record.replicas))
@@ -128,9 +133,9 @@ class IsrUpdater:
             partition.notify_followers()  # the log start advanced by retention, which followers do not know yet
         return wanted
 
-    async def _give_up(self, topic: Topic, partition: Partition) -> None:
+    async def _leave_isr(self, topic: Topic, partition: Partition) -> None:
         """Remove this replica from the in-sync replicas after a disk failure, so that another one can lead."""
-        enough = min(topic.config.min_insync_replicas, len(topic.places[partition.index].replicas))
+        enough = min(topic.config.min_insync_replicas, len(topic.partition_records[partition.index].replicas))
         without_us = partial(remove_from_isr, node_id=self._node_id, min_insync=enough)
         try:
             await PartitionRecords(self._registry).change(topic.id, partition.index, without_us)
@@ -162,6 +167,6 @@ class IsrUpdater:
             await self._mirror.read([partition_key(topic.id, partition.index)])
         except HeadraceError:
             return
-        record = topic.places.get(partition.index)
+        record = topic.partition_records.get(partition.index)
         if partition.is_leader and partition.leader_epoch == epoch and record is not None:
             partition.update(record)

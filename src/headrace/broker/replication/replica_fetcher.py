@@ -1,9 +1,11 @@
-"""Copy the logs that other brokers lead: fetch, append, flush, and only then the next fetch.
+"""Replicate the partitions that other brokers lead, with one fetcher per leader: fetch, append, flush, fetch again.
 
-Therefore the offset of a fetch guarantees to the leader that all records below it are on the follower's disk. The
-leader's log is authoritative. The leader detects divergence by the epoch of the follower's last batch, and the
-follower truncates its log to the point of divergence, not to its own high watermark. It truncates below the high
-watermark only after an unclean election, which an operator has requested.
+- The offset of a fetch guarantees to the leader that all records below it are on the follower's disk.
+- The leader's log is authoritative. The leader detects divergence by the epoch of the follower's last batch, and the
+  follower truncates its log to the point of divergence, not to its own high watermark. It truncates below the high
+  watermark only after an unclean election, which an operator has requested.
+- Fetch sessions are incremental: a request contains only changed positions, and a partition that is missing in a
+  response has no new records.
 """
 
 from __future__ import annotations
@@ -18,8 +20,7 @@ from uuid import UUID
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.partition import Partition
 from headrace.machines.queues.rate_limiter import RateLimiter
-from headrace.model.broker_configs import BrokerConfig
-from headrace.model.broker_record import BrokerRecord
+from headrace.model.broker_configs import LONG_MAX, BrokerConfig
 from headrace.model.errors import (
     FetchSessionIdNotFound,
     HeadraceError,
@@ -27,8 +28,7 @@ from headrace.model.errors import (
     OffsetOutOfRange,
     StorageFailure,
 )
-from headrace.model.partition_record import PartitionRecord
-from headrace.model.replication_configs import LONG_MAX
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.runtime.clock import Clock
 from headrace.storage.log.follower_append import check_follower_batches
 from headrace.storage.store.flusher import Flusher
@@ -48,15 +48,20 @@ from headrace.wire.messages.fetch import (
     ReplicaState,
 )
 
-# The follower's side of an incremental fetch session: requests contain only changed positions.
-#
-# The leader returns only changed partitions, so a partition that is missing in a response has no new records.
-
+log = logging.getLogger(__name__)
 
 _EPOCH_MAX = (1 << 31) - 1
+_CONNECTION_KEY = "replication"
+_PAUSE_SECONDS = 0.1
+_GRACE_SECONDS = 10.0
+_EARLIEST_LOCAL = -4
+
+SpawnTask = Callable[[Coroutine[Any, Any, None], str], object]
 
 
 class FollowerSession:
+    """The follower's side of an incremental fetch session."""
+
     def __init__(self, node_id: int, broker_epoch: int) -> None:
         self._replica = ReplicaState(replica_id=node_id, replica_epoch=broker_epoch)
         self._id = 0
@@ -105,7 +110,7 @@ class FollowerSession:
             forgotten_topics_data=self._forget(self._sent.keys() - keys),
         )
 
-    def answers(self, response: FetchResponse) -> Iterator[tuple[FollowedPartition, PartitionData]]:
+    def partitions(self, response: FetchResponse) -> Iterator[tuple[FollowedPartition, PartitionData]]:
         self._id = response.session_id
         self._epoch = 0 if not self._id else self._epoch % _EPOCH_MAX + 1
         for topic in response.responses:
@@ -133,14 +138,6 @@ def _last_epoch(partition: Partition) -> int:
     if log.end_offset == log.start_offset:
         return -1
     return log.epochs.epoch_at(log.end_offset - 1)
-
-
-log = logging.getLogger(__name__)
-
-_CONNECTION_KEY = "replication"
-_PAUSE_SECONDS = 0.1
-_GRACE_SECONDS = 10.0
-_EARLIEST_LOCAL = -4
 
 
 @dataclass(eq=False, slots=True)
@@ -211,7 +208,7 @@ class ReplicaFetcher:
                 await self._pause(_PAUSE_SECONDS if self._followed else None)
                 continue
             try:
-                await self._copy(ready)
+                await self._fetch(ready)
                 self.is_failing = False
             except StorageFailure as error:
                 log.error("replication failed leader=%d error=%s", self._leader_id, error)
@@ -230,15 +227,15 @@ class ReplicaFetcher:
         except TimeoutError:
             return
 
-    async def _copy(self, ready: list[FollowedPartition]) -> None:
+    async def _fetch(self, ready: list[FollowedPartition]) -> None:
         config = self._config()
         limit = config.follower_replication_throttled_rate
         self._catching_up.per_second = None if limit == LONG_MAX else limit
         for followed in ready:
             # Topics with flush.messages > 1 are not flushed first; their fetches do not guarantee durability either.
-            ours = followed.partition.log
-            if ours.flushed_offset < ours.end_offset and followed.partition.config.flush_messages <= 1:
-                await self._flusher.flush(ours)
+            own_log = followed.partition.log
+            if own_log.flushed_offset < own_log.end_offset and followed.partition.config.flush_messages <= 1:
+                await self._flusher.flush(own_log)
         request = self._session.request(ready, config)
         response: FetchResponse = await self._peers.call(
             self._leader_id,
@@ -249,9 +246,9 @@ class ReplicaFetcher:
         if response.error_code in (FetchSessionIdNotFound.code, InvalidFetchSessionEpoch.code):
             self._session.reset()
             return
-        for followed, data in self._session.answers(response):
+        for followed, data in self._session.partitions(response):
             try:
-                await self._take(followed, data)
+                await self._process(followed, data)
             except HeadraceError as error:
                 partition = followed.partition
                 log.warning(
@@ -262,7 +259,7 @@ class ReplicaFetcher:
                 )
                 followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
 
-    async def _take(self, followed: FollowedPartition, data: PartitionData) -> None:
+    async def _process(self, followed: FollowedPartition, data: PartitionData) -> None:
         """Process the response of the leader for one partition."""
         partition = followed.partition
         if not followed.is_current or self._followed.get(partition) is not followed:
@@ -277,7 +274,7 @@ class ReplicaFetcher:
             followed.not_before = self._clock.monotonic() + _PAUSE_SECONDS
             return
         if data.diverging_epoch is not None:
-            await self._cut(followed, data.diverging_epoch)
+            await self._truncate(followed, data.diverging_epoch)
             return
         if data.records:
             assert isinstance(data.records, bytes | bytearray | memoryview)
@@ -295,33 +292,33 @@ class ReplicaFetcher:
         if data.log_start_offset > partition.log.start_offset:
             await self._trim(followed, data)
 
-    async def _cut(self, followed: FollowedPartition, diverging: EpochEndOffset) -> None:
+    async def _truncate(self, followed: FollowedPartition, diverging: EpochEndOffset) -> None:
         """Truncate a diverging log towards the point of divergence, as far as one response determines it."""
         partition = followed.partition
         async with partition.changing:
             if not followed.is_current:
                 return
-            ours = partition.log
-            _, our_end = ours.epochs.end_offset_for(diverging.epoch, ours.end_offset)
-            offset = min(diverging.end_offset, our_end if our_end >= 0 else ours.start_offset)
-            is_unclean = followed.unclean_epoch >= 0 and ours.epochs.latest < followed.unclean_epoch
+            own_log = partition.log
+            _, own_end = own_log.epochs.end_offset_for(diverging.epoch, own_log.end_offset)
+            offset = min(diverging.end_offset, own_end if own_end >= 0 else own_log.start_offset)
+            is_unclean = followed.unclean_epoch >= 0 and own_log.epochs.latest < followed.unclean_epoch
             assert offset >= partition.high_watermark or is_unclean, (
                 f"{partition.topic}-{partition.index} would be truncated to {offset}, below its high watermark "
                 f"{partition.high_watermark} (I7)"
             )
-            if offset >= ours.end_offset:
+            if offset >= own_log.end_offset:
                 return
             log.info(
                 "truncating the log partition=%s-%d from=%d to=%d",
                 partition.topic,
                 partition.index,
-                ours.end_offset,
+                own_log.end_offset,
                 offset,
             )
-            if offset <= ours.start_offset:
-                await ours.restart_at(ours.start_offset)
+            if offset <= own_log.start_offset:
+                await own_log.restart_at(own_log.start_offset)
             else:
-                await ours.truncate(offset)
+                await own_log.truncate(offset)
             partition.on_truncated()
 
     async def _reset_log(self, followed: FollowedPartition) -> None:
@@ -332,15 +329,15 @@ class ReplicaFetcher:
         async with partition.changing:
             if not followed.is_current:
                 return
-            ours = partition.log
-            if start <= ours.end_offset and ours.end_offset > ours.start_offset:
+            own_log = partition.log
+            if start <= own_log.end_offset and own_log.end_offset > own_log.start_offset:
                 raise OffsetOutOfRange(
-                    f"the leader has no record at {ours.end_offset}, although its log starts at {start}"
+                    f"the leader has no record at {own_log.end_offset}, although its log starts at {start}"
                 )
             log.info(
                 "log reset to the leader's log start partition=%s-%d offset=%d", partition.topic, partition.index, start
             )
-            await ours.restart_at(start)
+            await own_log.restart_at(start)
             partition.on_truncated()
 
     async def _restart_at_batch(self, followed: FollowedPartition, first: BatchHeader) -> None:
@@ -351,12 +348,12 @@ class ReplicaFetcher:
         leader's log start offset are trimmed right after the append, before the next fetch.
         """
         partition = followed.partition
-        ours = partition.log
-        if ours.end_offset > ours.start_offset or not first.base_offset < ours.end_offset <= first.last_offset:
+        own_log = partition.log
+        if own_log.end_offset > own_log.start_offset or not first.base_offset < own_log.end_offset <= first.last_offset:
             return
         async with partition.changing:
             if followed.is_current:
-                await ours.restart_at(first.base_offset)
+                await own_log.restart_at(first.base_offset)
                 partition.on_truncated()
 
     async def _leader_start(self, followed: FollowedPartition) -> int:
@@ -372,10 +369,10 @@ class ReplicaFetcher:
             ),
             timeout_seconds=_GRACE_SECONDS,
         )
-        answer = response.topics[0].partitions[0]
-        if answer.error_code:
-            raise OffsetOutOfRange(f"the leader did not return its log start offset: error {answer.error_code}")
-        return answer.offset
+        result = response.topics[0].partitions[0]
+        if result.error_code:
+            raise OffsetOutOfRange(f"the leader did not return its log start offset: error {result.error_code}")
+        return result.offset
 
     async def _trim(self, followed: FollowedPartition, data: PartitionData) -> None:
         """Delete what the leader has deleted. A follower applies no retention of its own."""
@@ -386,13 +383,9 @@ class ReplicaFetcher:
                 partition.follow_high_watermark(data.high_watermark)
 
 
-# The replication of all followed partitions: one fetcher for each broker that leads any of them.
-
-
-SpawnTask = Callable[[Coroutine[Any, Any, None], str], object]
-
-
 class FollowerFetchers:
+    """The fetchers of all followed partitions, one for each broker that leads any of them."""
+
     def __init__(
         self,
         peers: Peers,

@@ -15,14 +15,13 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from headrace.broker.cluster.known_leaders import KnownLeaders
-from headrace.broker.partition import Partition
-from headrace.broker.partition_state import PartitionState
+from headrace.broker.cluster.registry_rollback import KnownLeaders
+from headrace.broker.partition import Partition, PartitionState
 from headrace.broker.replication.replica_fetcher import FollowerFetchers
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import NO_LEADER, Leadership, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, Leadership, PartitionRecord
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.topics import TopicRecords
 from headrace.runtime.clock import Clock
@@ -64,15 +63,15 @@ class Replicas:
         self._to_delete: dict[TopicIdPartition, Partition] = {}
         self._changed_records: dict[UUID, None] = {}
         self._record_changed = asyncio.Event()
-        self._flush_later: set[UUID] = set()
-        """Topics that may acknowledge from memory: their files say so."""
+        self._memory_acknowledging: set[UUID] = set()
+        """Topics that may acknowledge from memory, because their topic files contain `flush.messages` > 1."""
         self._wake = asyncio.Event()
         self._settled: list[tuple[UUID | None, asyncio.Future[None]]] = []
         self._is_busy = False
-        catalogue.on_partition_change.append(self._on_place)
-        catalogue.on_topic_change.append(self._on_topic)
-        catalogue.on_topic_deleted.append(self._on_gone)
-        catalogue.on_brokers_change.append(self._on_nodes)
+        catalogue.on_partition_change.append(self._on_partition_change)
+        catalogue.on_topic_change.append(self._on_topic_change)
+        catalogue.on_topic_deleted.append(self._on_topic_deleted)
+        catalogue.on_brokers_change.append(self._on_brokers_change)
 
     async def open_logs(self) -> None:
         """Open the logs of all local replicas in the registry. Other logs are deleted if their topic was deleted, and
@@ -80,7 +79,7 @@ class Replicas:
 
         def wanted(topic_id: UUID, index: int) -> Opening | None:
             topic = self._catalogue.find_by_id(topic_id)
-            if topic is None or not self._is_mine(topic, index):
+            if topic is None or not self._is_replica(topic, index):
                 return None
             return self._opening(topic)
 
@@ -88,7 +87,7 @@ class Replicas:
         await self._store.open_all(wanted, await self._topics.deleted(unknown))
 
     async def begin(self) -> None:
-        """Lead and follow with the logs that are open."""
+        """Begin to lead and follow with the open logs."""
         await self._reconcile()
         for topic in self._catalogue:  # in the background: a full disk must not prevent startup
             self._mark_record(topic)
@@ -110,9 +109,9 @@ class Replicas:
     async def write_topic_records(self) -> None:
         """Write the metadata of topics beside their logs until cancelled. Leaderships do not wait for it.
 
-        After a crash, the file of a topic tells whether a local replica may have acknowledged records from memory,
-        whatever the configuration is by then. So `flush.messages` > 1 takes effect when it is in the file, and leaves
-        the file when everything that was acknowledged from memory is flushed.
+        After a crash, the topic file shows whether a local replica may have acknowledged records from memory, even if
+        the configuration has changed. Therefore `flush.messages` > 1 takes effect only when the file contains it, and
+        is removed from the file only when all records that were acknowledged from memory are flushed.
         """
         while True:
             await self._record_changed.wait()
@@ -120,7 +119,9 @@ class Replicas:
             changed, self._changed_records = self._changed_records, {}
             topics = [self._catalogue.find_by_id(topic_id) for topic_id in changed]
             held = [(one, one.record, one.config) for one in topics if one is not None and one.replicas]
-            self._flush_later.difference_update(topic.id for topic, _, config in held if config.flush_messages <= 1)
+            self._memory_acknowledging.difference_update(
+                topic.id for topic, _, config in held if config.flush_messages <= 1
+            )
             flushed = [await self._flush_memory(topic, config) for topic, _, config in held]
             try:
                 await self._store.topic_files.keep(
@@ -134,27 +135,27 @@ class Replicas:
                 continue
             for topic, _, config in held:
                 if config.flush_messages > 1 and topic.config.flush_messages > 1:
-                    self._flush_later.add(topic.id)
+                    self._memory_acknowledging.add(topic.id)
                     self.reconfigure(topic)
 
     async def _flush_memory(self, topic: Topic, config: TopicConfig) -> bool:
-        """Flush what was acknowledged from memory if nothing is any more. False if a log has failed: then the topic's
-        file stays as it is, for the restart that the log needs."""
+        """Flush records that were acknowledged from memory, if the topic no longer does that. Return False if a log has
+        failed: the topic file must not change then, because the restart that the log needs reads it."""
         if config.flush_messages <= 1 < self._kept_flush_messages(topic):
             try:
                 for partition in list(topic.replicas.values()):
                     await self._store.flusher.flush(partition.log)
             except HeadraceError as error:
-                log.error("%s cannot be flushed: %s", topic.name, error)
+                log.error("flushing a topic failed topic=%s error=%s", topic.name, error)
                 return False
         return True
 
     def may_have_acknowledged_from_memory(self, topic: Topic) -> bool:
-        """Whether a replica here may have acknowledged, before this start, what it had not flushed."""
+        """Whether a local replica may have acknowledged unflushed records before this start."""
         return max(topic.config.flush_messages, self._kept_flush_messages(topic)) > 1
 
     def _kept_flush_messages(self, topic: Topic) -> int:
-        """As the topic's file says."""
+        """Return `flush.messages` of the topic file."""
         kept = self._store.topic_files.records.get(topic.id)
         return (
             1 if kept is None else TopicConfig.build(kept.configs, self._catalogue.config.topic_defaults).flush_messages
@@ -170,15 +171,15 @@ class Replicas:
             await future
 
     def reconfigure(self, topic: Topic) -> None:
-        config = self._in_force(topic)
+        config = self._effective_config(topic)
         for partition in topic.replicas.values():
             partition.config = config
             partition.log.config = self._log_config(config)
 
     # Notifications
 
-    def _on_place(self, topic: Topic, index: int) -> None:
-        record = topic.places[index]
+    def _on_partition_change(self, topic: Topic, index: int) -> None:
+        record = topic.partition_records[index]
         partition = topic.led.get(index)
         if partition is not None:
             if record.leader_epoch == partition.leader_epoch:
@@ -188,20 +189,20 @@ class Replicas:
             partition.follow(record.leader_epoch)
         self._mark(topic.id, index)
 
-    def _on_topic(self, topic: Topic) -> None:
+    def _on_topic_change(self, topic: Topic) -> None:
         self.reconfigure(topic)
         self._mark_record(topic)
-        for index in topic.places:
+        for index in topic.partition_records:
             if index not in topic.replicas:
                 self._mark(topic.id, index)
 
-    def _on_gone(self, topic: Topic) -> None:
+    def _on_topic_deleted(self, topic: Topic) -> None:
         for index, partition in list(topic.replicas.items()):
-            self._give_up(topic, partition)
+            self._drop(topic, partition)
             self._to_delete[topic.id, index] = partition
         self._wake.set()
 
-    def _on_nodes(self) -> None:
+    def _on_brokers_change(self) -> None:
         """Handle changed brokers: a leader may be back under another address."""
         for topic in self._catalogue:
             for index, partition in topic.replicas.items():
@@ -230,7 +231,7 @@ class Replicas:
                 keys, self._dirty = list(self._dirty), {}
                 tried.update(topic_id for topic_id, _ in keys)
                 try:
-                    await self._carry_out(keys)
+                    await self._apply_records(keys)
                 except HeadraceError as error:
                     self._dirty = {**dict.fromkeys(keys), **self._dirty}
                     failure = error
@@ -249,50 +250,50 @@ class Replicas:
         if failure is not None:
             raise failure
 
-    async def _carry_out(self, keys: list[TopicIdPartition]) -> None:
+    async def _apply_records(self, keys: list[TopicIdPartition]) -> None:
         """Apply the records. A failure to create or remove a log does not prevent the roles of other replicas."""
-        for topic, partition in self._here(keys):
-            if not self._is_mine(topic, partition.index):
-                self._give_up(topic, partition)
+        for topic, partition in self._local_replicas(keys):
+            if not self._is_replica(topic, partition.index):
+                self._drop(topic, partition)
                 self._to_delete[topic.id, partition.index] = partition
         failures: list[HeadraceError] = []
-        for step in (self._remove_doomed, partial(self._make, keys), partial(self._replace_damaged, keys)):
+        for step in (self._delete_logs, partial(self._create_logs, keys), partial(self._replace_damaged, keys)):
             try:
                 await step()
             except HeadraceError as error:
                 failures.append(error)
         await self._known_leaders.add(
-            one for topic, partition in self._here(keys) for one in _leaderships(topic, partition.index)
+            one for topic, partition in self._local_replicas(keys) for one in _leaderships(topic, partition.index)
         )
-        for topic, partition in self._here(keys):
-            await self._take_role(topic, partition)
+        for topic, partition in self._local_replicas(keys):
+            await self._apply_role(topic, partition)
         if failures:
             raise failures[0]
 
-    def _here(self, keys: Iterable[TopicIdPartition]) -> Iterator[tuple[Topic, Partition]]:
+    def _local_replicas(self, keys: Iterable[TopicIdPartition]) -> Iterator[tuple[Topic, Partition]]:
         for topic_id, index in keys:
             topic = self._catalogue.find_by_id(topic_id)
             if topic is not None and index in topic.replicas:
                 yield topic, topic.replicas[index]
 
-    async def _make(self, keys: Iterable[TopicIdPartition]) -> None:
+    async def _create_logs(self, keys: Iterable[TopicIdPartition]) -> None:
         missing = []
         for topic_id, index in keys:
             topic = self._catalogue.find_by_id(topic_id)
-            if topic is not None and index not in topic.replicas and self._is_mine(topic, index):
+            if topic is not None and index not in topic.replicas and self._is_replica(topic, index):
                 missing.append((topic, index))
         if not missing:
             return
         logs = await self._store.create_all((topic.id, index, self._opening(topic)) for topic, index in missing)
-        for (topic, _), made in zip(missing, logs, strict=True):
-            self._add(topic, made)
+        for (topic, _), new_log in zip(missing, logs, strict=True):
+            self._add(topic, new_log)
 
-    def _add(self, topic: Topic, made: Log) -> None:
-        config = self._in_force(topic)
-        partition = Partition(made, self._store.flusher, topic.name, config, topic.counts)
+    def _add(self, topic: Topic, new_log: Log) -> None:
+        config = self._effective_config(topic)
+        partition = Partition(new_log, self._store.flusher, topic.name, config, topic.counts)
         if self._catalogue.find_by_id(topic.id) is topic:
             topic.replicas[partition.index] = partition
-            made.config = self._log_config(config)  # it may have been changed while the log was created
+            new_log.config = self._log_config(config)  # it may have been changed while the log was created
             self._mark_record(topic)
         else:  # the topic was deleted meanwhile
             self._to_delete[topic.id, partition.index] = partition
@@ -300,47 +301,47 @@ class Replicas:
     async def _replace_damaged(self, keys: Iterable[TopicIdPartition]) -> None:
         """Replace damaged logs by empty ones and replicate them again, if other replicas have all records and this one
         does not count as a source of committed records."""
-        for topic, partition in self._here(keys):
-            record = topic.places.get(partition.index)
+        for topic, partition in self._local_replicas(keys):
+            record = topic.partition_records.get(partition.index)
             if partition.log.quarantined is None or record is None or record.leader in (NO_LEADER, self._node_id):
                 continue
             # Logs that were damaged at run time must wait for the next start: a fetch in flight from before the damage
             # would report a position that the new log does not have.
             if partition.is_from_damage and self._node_id not in record.isr + record.elr:
-                self._give_up(topic, partition)
+                self._drop(topic, partition)
                 async with partition.changing:
                     pass  # wait until a truncation in progress has finished
                 opening = self._opening(topic)
                 self._add(topic, await self._store.replace(topic.id, partition.index, opening))
 
-    async def _remove_doomed(self) -> None:
-        doomed, self._to_delete = self._to_delete, {}
-        if not doomed:
+    async def _delete_logs(self) -> None:
+        to_delete, self._to_delete = self._to_delete, {}
+        if not to_delete:
             return
         try:
-            for partition in doomed.values():
+            for partition in to_delete.values():
                 async with partition.changing:
                     pass  # wait until a truncation in progress has finished
-            gone = {topic_id for topic_id, _ in doomed if self._catalogue.find_by_id(topic_id) is None}
+            gone = {topic_id for topic_id, _ in to_delete if self._catalogue.find_by_id(topic_id) is None}
             lost = gone - await self._topics.deleted(gone)  # lost because the registry was replaced by an older one
-            await self._store.move_all_to_stray([key for key in doomed if key[0] in lost])
-            await self._store.delete_all([key for key in doomed if key[0] not in lost])
-            await self._store.topic_files.drop({topic_id for topic_id, _ in doomed if not self._holds(topic_id)})
+            await self._store.move_all_to_stray([key for key in to_delete if key[0] in lost])
+            await self._store.delete_all([key for key in to_delete if key[0] not in lost])
+            await self._store.topic_files.drop({topic_id for topic_id, _ in to_delete if not self._holds(topic_id)})
         except HeadraceError:
-            self._to_delete = {**doomed, **self._to_delete}
+            self._to_delete = {**to_delete, **self._to_delete}
             raise
 
     def _holds(self, topic_id: UUID) -> bool:
         topic = self._catalogue.find_by_id(topic_id)
         return topic is not None and bool(topic.replicas)
 
-    async def _take_role(self, topic: Topic, partition: Partition) -> None:
+    async def _apply_role(self, topic: Topic, partition: Partition) -> None:
         async with partition.changing:
-            record = topic.places.get(partition.index)
+            record = topic.partition_records.get(partition.index)
             if record is None or partition.is_retired or record.leader_epoch < partition.leader_epoch:
                 return
             if not all(map(self._known_leaders.knows, record.leaderships)):
-                self._mark(topic.id, partition.index)  # the record has changed since they were noted
+                self._mark(topic.id, partition.index)  # the record has changed meanwhile
             elif record.is_led_by(self._node_id, self._broker_epoch):
                 self._lead(topic, partition, record)
             else:
@@ -353,8 +354,8 @@ class Replicas:
         partition.lead(self._node_id, record, self._clock.monotonic())
         partition.log.deletes_old = True
         topic.led[partition.index] = partition
-        for told in self._catalogue.on_leadership_gained:
-            told(partition)
+        for notify in self._catalogue.on_leadership_gained:
+            notify(partition)
 
     def _follow(self, partition: Partition, record: PartitionRecord) -> None:
         assert not partition.is_leader
@@ -368,10 +369,10 @@ class Replicas:
 
     def _resign(self, topic: Topic, partition: Partition) -> None:
         if topic.led.pop(partition.index, None) is not None:
-            for told in self._catalogue.on_leadership_lost:
-                told(partition)
+            for notify in self._catalogue.on_leadership_lost:
+                notify(partition)
 
-    def _give_up(self, topic: Topic, partition: Partition) -> None:
+    def _drop(self, topic: Topic, partition: Partition) -> None:
         self._follower_fetchers.drop(partition)
         self._resign(topic, partition)
         partition.retire()
@@ -381,22 +382,21 @@ class Replicas:
         """Whether local replicas of a topic are missing."""
         topic = None if topic_id is None else self._catalogue.find_by_id(topic_id)
         return topic is not None and any(
-            index not in topic.replicas and self._is_mine(topic, index) for index in topic.places
+            index not in topic.replicas and self._is_replica(topic, index) for index in topic.partition_records
         )
 
-    def _is_mine(self, topic: Topic, index: int) -> bool:
-        record = topic.places.get(index)
+    def _is_replica(self, topic: Topic, index: int) -> bool:
+        record = topic.partition_records.get(index)
         return record is not None and index < topic.partition_count and self._node_id in record.replicas
 
     # Logs
 
     def _opening(self, topic: Topic) -> Opening:
-        return Opening(self._log_config(self._in_force(topic)), PartitionState())
+        return Opening(self._log_config(self._effective_config(topic)), PartitionState())
 
-    def _in_force(self, topic: Topic) -> TopicConfig:
-        """The topic's configuration, but nothing is acknowledged from memory before the topic's file says that it may
-        be."""
-        if topic.config.flush_messages > 1 and topic.id not in self._flush_later:
+    def _effective_config(self, topic: Topic) -> TopicConfig:
+        """Return the topic's configuration, with `flush.messages` = 1 until the topic file contains a larger value."""
+        if topic.config.flush_messages > 1 and topic.id not in self._memory_acknowledging:
             return replace(topic.config, flush_messages=1)
         return topic.config
 
@@ -421,5 +421,5 @@ class Replicas:
 
 
 def _leaderships(topic: Topic, index: int) -> tuple[Leadership, ...]:
-    record = topic.places.get(index)
+    record = topic.partition_records.get(index)
     return () if record is None else record.leaderships

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 
 from headrace.broker.fetch.fetched_partition import FetchedPartition, FollowerIdentity
 from headrace.machines.queues.rate_limiter import RateLimiter
-from headrace.model.broker_configs import BrokerConfig
-from headrace.model.replication_configs import LONG_MAX
+from headrace.model.broker_configs import LONG_MAX, BrokerConfig
 
 
 class ReplicationThrottle:

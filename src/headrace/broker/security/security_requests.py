@@ -1,20 +1,20 @@
-"""Requests about users, ACLs and quotas, and the operations that clients may carry out.
+"""Requests about users, ACLs and quotas, which the Kafka listener does not have, and the authorized operations.
 
-A request that is not served ends its connection. A client that was set up for SASL would then dial for ever without
-learning why, and tools that do not look at ApiVersions first would report a broken network. What is asked for is told
-truthfully: there are no rules, no quotas, no passwords. What would change them is refused, as by a Kafka without
-them.
+- Requests that describe them return empty lists or that authorization is disabled; requests that change them fail with
+  an error, as in a Kafka cluster without them. Without these handlers the broker would close the connection: a client
+  that is configured for SASL would reconnect forever without an error, and tools that do not check ApiVersions first
+  would report a network failure.
+- Responses contain all operations as authorized. Without them (Kafka's lowest int32) tools report that the broker is
+  too old, or fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
-from headrace.broker.handlers import HandlerFunction
-from headrace.broker.request_context import RequestContext
-from headrace.model.errors import HeadraceError, InvalidRequest
-from headrace.model.security_errors import IllegalSaslState, ResourceNotFound, SecurityDisabled
+from headrace.broker.handlers import RequestContext, RequestHandler, report_error
+from headrace.model.errors import HeadraceError, IllegalSaslState, InvalidRequest, ResourceNotFound, SecurityDisabled
 from headrace.wire import apis
 from headrace.wire.messages.security import (
     AclCreationResult,
@@ -40,10 +40,7 @@ from headrace.wire.messages.security import (
     SaslHandshakeResponse,
 )
 
-# The authorized operations in responses: all operations, since the Kafka listener has no authorization.
-#
-# A tool that asks and is told nothing (Kafka's lowest int32) believes that the broker is too old to know, or stumbles.
-
+R = TypeVar("R")
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT = (
     1 << operation for operation in range(3, 13)
@@ -71,35 +68,33 @@ _NO_SCRAM_CREDENTIALS = SecurityDisabled("Authentication is disabled on this lis
 _NO_QUOTAS = InvalidRequest("client quotas are not supported; access tokens of the HTTP listener have rate limits")
 
 
-def security_handlers() -> dict[int, HandlerFunction]:
-    return {
-        apis.SASL_HANDSHAKE: _sasl_handshake,
-        apis.DESCRIBE_ACLS: _describe_acls,
-        apis.CREATE_ACLS: _create_acls,
-        apis.DELETE_ACLS: _delete_acls,
-        apis.DESCRIBE_CLIENT_QUOTAS: _describe_quotas,
-        apis.ALTER_CLIENT_QUOTAS: _alter_quotas,
-        apis.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram_credentials,
-        apis.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_credentials,
-    }
+def security_handlers() -> list[RequestHandler[Any, Any]]:
+    return [
+        RequestHandler(apis.SASL_HANDSHAKE, _sasl_handshake),
+        RequestHandler(apis.DESCRIBE_ACLS, _describe_acls),
+        RequestHandler(apis.CREATE_ACLS, _create_acls),
+        RequestHandler(apis.DELETE_ACLS, _delete_acls),
+        RequestHandler(apis.DESCRIBE_CLIENT_QUOTAS, _describe_quotas),
+        RequestHandler(apis.ALTER_CLIENT_QUOTAS, _alter_quotas),
+        RequestHandler(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, _describe_scram_credentials),
+        RequestHandler(apis.ALTER_USER_SCRAM_CREDENTIALS, _alter_scram_credentials),
+    ]
 
 
 async def _sasl_handshake(_request: SaslHandshakeRequest, _context: RequestContext) -> SaslHandshakeResponse:
-    return SaslHandshakeResponse(error_code=IllegalSaslState.code)
+    raise IllegalSaslState
 
 
 async def _describe_acls(_request: DescribeAclsRequest, _context: RequestContext) -> DescribeAclsResponse:
-    return DescribeAclsResponse(error_code=_NO_ACLS.code, error_message=_NO_ACLS.message)
+    raise SecurityDisabled(_NO_ACLS.message)
 
 
 async def _create_acls(request: CreateAclsRequest, _context: RequestContext) -> CreateAclsResponse:
-    refused = AclCreationResult(error_code=_NO_ACLS.code, error_message=_NO_ACLS.message)
-    return CreateAclsResponse(results=[refused for _ in request.creations])
+    return CreateAclsResponse(results=[_failed(AclCreationResult(), _NO_ACLS) for _ in request.creations])
 
 
 async def _delete_acls(request: DeleteAclsRequest, _context: RequestContext) -> DeleteAclsResponse:
-    refused = DeleteAclsFilterResult(error_code=_NO_ACLS.code, error_message=_NO_ACLS.message)
-    return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
+    return DeleteAclsResponse(filter_results=[_failed(DeleteAclsFilterResult(), _NO_ACLS) for _ in request.filters])
 
 
 async def _describe_quotas(
@@ -110,10 +105,7 @@ async def _describe_quotas(
 
 async def _alter_quotas(request: AlterClientQuotasRequest, _context: RequestContext) -> AlterClientQuotasResponse:
     return AlterClientQuotasResponse(
-        entries=[
-            EntryResult(error_code=_NO_QUOTAS.code, error_message=_NO_QUOTAS.message, entity=entry.entity)
-            for entry in request.entries
-        ]
+        entries=[_failed(EntryResult(entity=entry.entity), _NO_QUOTAS) for entry in request.entries]
     )
 
 
@@ -122,14 +114,13 @@ async def _describe_scram_credentials(
 ) -> DescribeUserScramCredentialsResponse:
     return DescribeUserScramCredentialsResponse(
         results=[
-            _described(user.name, ResourceNotFound(f"user {user.name} does not exist on this listener"))
+            _failed(
+                DescribeUserScramCredentialsResult(user=user.name),
+                ResourceNotFound(f"user {user.name} does not exist on this listener"),
+            )
             for user in request.users or ()
         ]
     )
-
-
-def _described(user: str, error: HeadraceError) -> DescribeUserScramCredentialsResult:
-    return DescribeUserScramCredentialsResult(user=user, error_code=error.code, error_message=error.message)
 
 
 async def _alter_scram_credentials(
@@ -137,10 +128,10 @@ async def _alter_scram_credentials(
 ) -> AlterUserScramCredentialsResponse:
     users = dict.fromkeys([*(one.name for one in request.deletions), *(one.name for one in request.upsertions)])
     return AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResult(
-                user=user, error_code=_NO_SCRAM_CREDENTIALS.code, error_message=_NO_SCRAM_CREDENTIALS.message
-            )
-            for user in users
-        ]
+        results=[_failed(AlterUserScramCredentialsResult(user=user), _NO_SCRAM_CREDENTIALS) for user in users]
     )
+
+
+def _failed(result: R, error: HeadraceError) -> R:
+    report_error(result, error)
+    return result

@@ -1,18 +1,17 @@
-"""CheckToken, AlterTokens and ListTokens: access tokens as every broker sees them. The registry is the truth, its
-mirror is asked.
+"""CheckToken, AlterTokens and ListTokens: access tokens, read from the mirror of the registry.
 
-What was changed here is in force here when the call returns; other brokers follow by their mirrors. Whether a token has
-expired is for the asker to say: it goes on asking itself, for as long as it remembers the answer.
+- A change is effective on this broker when the request returns, and on other brokers when their mirrors follow.
+- The client checks whether a token has expired, because it caches the response.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from headrace.broker.handlers import HandlerFunction
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext, RequestHandler
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.errors import HeadraceError, InvalidRequest
+from headrace.model.errors import InvalidRequest
 from headrace.model.tokens import is_token_id, parse_scope
 from headrace.registry.interface import KeyExists, Registry
 from headrace.registry.tokens import TOKENS_KEY, TokenRecord, create_tokens, decode_token, revoke_token, token_key
@@ -44,37 +43,33 @@ class TokenRequests:
         self._registry = registry
         self._clock = clock
 
-    def table(self) -> dict[int, HandlerFunction]:
-        return {apis.CHECK_TOKEN: self.check, apis.ALTER_TOKENS: self.alter, apis.LIST_TOKENS: self.list}
+    def handlers(self) -> list[RequestHandler[Any, Any]]:
+        return [
+            RequestHandler(apis.CHECK_TOKEN, self.check),
+            RequestHandler(apis.ALTER_TOKENS, self.alter),
+            RequestHandler(apis.LIST_TOKENS, self.list),
+        ]
 
     async def check(self, request: CheckTokenRequest, _context: RequestContext) -> CheckTokenResponse:
-        try:
-            return CheckTokenResponse(tokens=[self._checked(token) for token in request.tokens])
-        except HeadraceError as error:
-            return CheckTokenResponse(error_code=error.code, error_message=error.message)
+        return CheckTokenResponse(tokens=[self._checked(token) for token in request.tokens])
 
     async def alter(self, request: AlterTokensRequest, _context: RequestContext) -> AlterTokensResponse:
         response = AlterTokensResponse()
-        try:
+        with ReportErrors(response):
             await self._create([_token_record(token, self._clock.now_ms()) for token in request.create])
             for token_id in request.revoke:
                 if is_token_id(token_id) and await revoke_token(self._registry, token_id):
                     response.revoked.append(token_id)
             ids = [*(token.token_id for token in request.create), *response.revoked]
             await self._catalogue.mirror.read([token_key(token_id) for token_id in ids])
-        except HeadraceError as error:
-            response.error_code, response.error_message = error.code, error.message
         return response
 
     async def list(self, _request: ListTokensRequest, _context: RequestContext) -> ListTokensResponse:
-        try:
-            records = [decode_token(entry) for entry in self._catalogue.mirror.entries_beneath(TOKENS_KEY)]
-        except HeadraceError as error:
-            return ListTokensResponse(error_code=error.code, error_message=error.message)
-        return ListTokensResponse(tokens=[_listed(record) for record in records])
+        entries = self._catalogue.mirror.entries_beneath(TOKENS_KEY)
+        return ListTokensResponse(tokens=[_listed(decode_token(entry)) for entry in entries])
 
     def _checked(self, token: PresentedToken) -> CheckedToken:
-        from hmac import compare_digest  # most brokers are never asked for a token, and no start needs it
+        from hmac import compare_digest  # loaded on first use: most brokers never check a token
 
         entry = self._catalogue.mirror.get(token_key(token.token_id))
         record = None if entry is None else decode_token(entry)
@@ -100,13 +95,13 @@ class TokenRequests:
         except KeyExists:
             for record in records:
                 entry = await self._registry.get(token_key(record.id))
-                # One with the same hash is of this very request, which its client sends again for want of an answer.
+                # A token with the same hash was created by this request, which the client has sent again.
                 if entry is None or decode_token(entry).hash != record.hash:
                     raise InvalidRequest(f"token {record.id} already exists") from None
 
 
 def _token_record(token: NewToken, now_ms: int) -> TokenRecord:
-    """What is kept of it, or a refusal that says what is wrong with it."""
+    """Return the record of a valid token, or raise `InvalidRequest`."""
     if not is_token_id(token.token_id) or len(token.hash) != _HASH_BYTES:
         raise InvalidRequest("a token must have an id of letters and digits, and a SHA-256 hash of its secret")
     if not token.name or len(token.name) > _NAME_LENGTH_MAX or not token.name.isprintable():

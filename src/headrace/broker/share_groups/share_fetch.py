@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
-from headrace.broker.request_context import RequestContext
 from headrace.broker.share_groups.share_leases import ShareLeases, as_share_error
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.share_groups.share_sessions import CLOSING_EPOCH, OPENING_EPOCH, PartitionKey, ShareSession
@@ -25,13 +25,12 @@ from headrace.model.errors import (
     InvalidRequest,
     NotLeader,
 )
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER
 from headrace.runtime.clock import Clock
+from headrace.wire.messages.metadata import NodeEndpoint
 from headrace.wire.messages.share_groups import (
     AcknowledgementBatch,
     AcquiredRecords,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     ShareAcknowledgePartitionData,
     ShareAcknowledgeRequest,
     ShareAcknowledgeResponse,
@@ -40,6 +39,7 @@ from headrace.wire.messages.share_groups import (
     ShareFetchPartitionData,
     ShareFetchRequest,
     ShareFetchResponse,
+    ShareLeaderIdAndEpoch,
 )
 
 _NO_RECORDS = b""
@@ -67,16 +67,16 @@ class PartitionLeaders:
     def endpoints(self) -> list[NodeEndpoint]:
         return list(self._named.values())
 
-    def of(self, key: PartitionKey, error: HeadraceError | None) -> LeaderIdAndEpoch:
+    def of(self, key: PartitionKey, error: HeadraceError | None) -> ShareLeaderIdAndEpoch:
         if not isinstance(error, NotLeader):
-            return LeaderIdAndEpoch()
+            return ShareLeaderIdAndEpoch()
         topic = self._catalogue.find_by_id(key[0])
-        partition_record = None if topic is None else topic.places.get(key[1])
+        partition_record = None if topic is None else topic.partition_records.get(key[1])
         node = None if partition_record is None else self._catalogue.nodes.get(partition_record.leader)
         if partition_record is None or node is None:
-            return LeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
+            return ShareLeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
         self._named[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
-        return LeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
+        return ShareLeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
 
 
 class ShareFetchHandler:
@@ -188,7 +188,7 @@ class _ShareFetchResponseBuilder:
         data = self._partitions.get(key)
         if data is None:
             data = self._partitions[key] = ShareFetchPartitionData(
-                partition_index=key[1], current_leader=LeaderIdAndEpoch(), records=_NO_RECORDS
+                partition_index=key[1], current_leader=ShareLeaderIdAndEpoch(), records=_NO_RECORDS
             )
         return data
 
@@ -217,7 +217,7 @@ def _error_response(error: HeadraceError, acknowledged: Acknowledgements) -> Sha
                 partition_index=index,
                 acknowledge_error_code=error.code,
                 acknowledge_error_message=error.message,
-                current_leader=LeaderIdAndEpoch(),
+                current_leader=ShareLeaderIdAndEpoch(),
                 records=_NO_RECORDS,
             )
         )

@@ -15,8 +15,8 @@ from uuid import UUID
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
-from headrace.broker.request_context import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import CoordinatorNotAvailable, GroupIdNotFound, HeadraceError, UnknownTopicOrPartition
 from headrace.model.ids import ZERO_ID
@@ -151,7 +151,7 @@ class ShareOffsetsLookup:
         by_leader: dict[int, dict[str, list[int]]] = {}
         for topic, index in partitions:
             try:
-                leader = self._catalogue.place(topic, index).leader
+                leader = self._catalogue.partition_record(topic, index).leader
             except HeadraceError as error:
                 errors[topic, index] = error
             else:
@@ -299,7 +299,7 @@ class ShareGroupOffsets:
             result.error_code, result.error_message = offset.code, offset.message
         elif offset is not None:
             result.start_offset, result.lag = offset.floor, offset.backlog
-            result.leader_epoch = self._catalogue.place(*partition).leader_epoch
+            result.leader_epoch = self._catalogue.partition_record(*partition).leader_epoch
         return result
 
     def _partitions(self, name: str) -> list[TopicPartition]:

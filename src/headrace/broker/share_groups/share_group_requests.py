@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.assignors import TopicIdPartition
@@ -18,15 +18,19 @@ from headrace.machines.share_groups.share_group import (
     check_share_heartbeat,
 )
 from headrace.model.errors import GroupIdNotFound, HeadraceError
-from headrace.wire.messages import share_groups as described
-from headrace.wire.messages.share_groups import (
+from headrace.wire.messages.consumer_groups import (
     Assignment,
-    DescribedGroup,
+    DescribedAssignment,
+    DescribedTopicPartitions,
+    TopicPartitions,
+)
+from headrace.wire.messages.share_groups import (
+    DescribedShareGroup,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
-    TopicPartitions,
+    ShareGroupMember,
 )
 
 
@@ -60,7 +64,7 @@ class ShareGroupRequests:
             add_authorized_operations(groups)
         return ShareGroupDescribeResponse(groups=groups)
 
-    async def _describe(self, group_id: str) -> DescribedGroup:
+    async def _describe(self, group_id: str) -> DescribedShareGroup:
         """Describe a group, and return when the described state is durable."""
         try:
             groups = self._coordinator.of(group_id)
@@ -71,11 +75,11 @@ class ShareGroupRequests:
             description = self._described(group)
             await groups.settle()
         except HeadraceError as error:
-            return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+            return DescribedShareGroup(error_code=error.code, error_message=error.message, group_id=group_id)
         return description
 
-    def _described(self, group: ShareGroup) -> DescribedGroup:
-        return DescribedGroup(
+    def _described(self, group: ShareGroup) -> DescribedShareGroup:
+        return DescribedShareGroup(
             group_id=group.group_id,
             group_state=group.phase.value,
             group_epoch=group.epoch,
@@ -84,9 +88,9 @@ class ShareGroupRequests:
             members=[self._member(group, member_id) for member_id in group.metadata_by_member],
         )
 
-    def _member(self, group: ShareGroup, member_id: str) -> described.Member:
+    def _member(self, group: ShareGroup, member_id: str) -> ShareGroupMember:
         member_metadata, member = group.metadata_by_member[member_id], group.members[member_id]
-        return described.Member(
+        return ShareGroupMember(
             member_id=member_id,
             rack_id=member_metadata.rack_id,
             member_epoch=member.epoch,
@@ -96,14 +100,14 @@ class ShareGroupRequests:
             assignment=self._partitions(member.assigned),
         )
 
-    def _partitions(self, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
+    def _partitions(self, partitions: Iterable[TopicIdPartition]) -> DescribedAssignment:
         """Return the assignment, without deleted topics, which have no names."""
         topics = (
             (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
         )
-        return described.DescribedAssignment(
+        return DescribedAssignment(
             topic_partitions=[
-                described.DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
+                DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
                 for topic, indexes in topics
                 if topic is not None
             ]

@@ -14,10 +14,10 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from headrace.broker.groups.group_configs import GroupConfigs
+from headrace.broker.handlers import RequestContext
 from headrace.broker.queues.lease_poll import ExtendLease, LeaseLimits, LeasePoll, RangeSettlement
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
-from headrace.broker.request_context import RequestContext
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Settlement

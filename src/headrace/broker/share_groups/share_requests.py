@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.broker.handlers import HandlerFunction
+from headrace.broker.handlers import HandlerFunction, Request, RequestContext, RequestHandler, Response
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
-from headrace.broker.queues.subscriptions import SubscriptionCoordinator
-from headrace.broker.request_context import RequestContext
+from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.runtime.clock import Clock
 from headrace.wire import apis
@@ -47,16 +47,16 @@ class ShareRequests:
         self._node_id = node_id
         self._clock = clock
 
-    def table(self) -> dict[int, HandlerFunction]:
-        return {
-            apis.SHARE_GROUP_HEARTBEAT: self._heartbeat,
-            apis.SHARE_GROUP_DESCRIBE: self._describe,
-            apis.SHARE_FETCH: self._fetch,
-            apis.SHARE_ACKNOWLEDGE: self._acknowledge,
-            apis.DESCRIBE_SHARE_GROUP_OFFSETS: self._describe_offsets,
-            apis.ALTER_SHARE_GROUP_OFFSETS: self._alter_offsets,
-            apis.DELETE_SHARE_GROUP_OFFSETS: self._delete_offsets,
-        }
+    def handlers(self) -> list[RequestHandler[Any, Any]]:
+        return [
+            RequestHandler(apis.SHARE_GROUP_HEARTBEAT, _lazily(lambda: self._members.heartbeat)),
+            RequestHandler(apis.SHARE_GROUP_DESCRIBE, _lazily(lambda: self._members.describe)),
+            RequestHandler(apis.SHARE_FETCH, _lazily(lambda: self._fetches.handle)),
+            RequestHandler(apis.SHARE_ACKNOWLEDGE, _lazily(lambda: self._acknowledgements.handle)),
+            RequestHandler(apis.DESCRIBE_SHARE_GROUP_OFFSETS, _lazily(lambda: self._offsets.describe)),
+            RequestHandler(apis.ALTER_SHARE_GROUP_OFFSETS, _lazily(lambda: self._offsets.alter)),
+            RequestHandler(apis.DELETE_SHARE_GROUP_OFFSETS, _lazily(lambda: self._offsets.delete)),
+        ]
 
     async def forget(self, group_id: str, context: RequestContext) -> None:
         """Delete the configuration of the group, then its settled offsets on all brokers."""
@@ -106,25 +106,11 @@ class ShareRequests:
 
         return ShareGroupOffsets(self._coordinator, self._catalogue, self.offsets_lookup)
 
-    # Requests
 
-    async def _heartbeat(self, request: Any, context: RequestContext) -> Any:
-        return await self._members.heartbeat(request, context)
+def _lazily(find: Callable[[], HandlerFunction[Request, Response]]) -> HandlerFunction[Request, Response]:
+    """Find the function at the first request, because that loads its module."""
 
-    async def _describe(self, request: Any, context: RequestContext) -> Any:
-        return await self._members.describe(request, context)
+    async def handle(request: Request, context: RequestContext) -> Response | None:
+        return await find()(request, context)
 
-    async def _fetch(self, request: Any, context: RequestContext) -> Any:
-        return await self._fetches.handle(request, context)
-
-    async def _acknowledge(self, request: Any, context: RequestContext) -> Any:
-        return await self._acknowledgements.handle(request, context)
-
-    async def _describe_offsets(self, request: Any, context: RequestContext) -> Any:
-        return await self._offsets.describe(request, context)
-
-    async def _alter_offsets(self, request: Any, context: RequestContext) -> Any:
-        return await self._offsets.alter(request, context)
-
-    async def _delete_offsets(self, request: Any, context: RequestContext) -> Any:
-        return await self._offsets.delete(request, context)
+    return handle

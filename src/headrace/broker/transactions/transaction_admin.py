@@ -1,8 +1,7 @@
-"""What operators ask: which transactions there are, what partitions know of producers, and the end of one that hangs.
-And what coordinators ask: that the partitions led here hear how a transaction has ended.
+"""Requests of operators and coordinators: list and describe transactions and producers, and write transaction markers.
 
-Producers never send these requests. Coordinators name the version of the transaction in their markers, operators do
-not: theirs are refused where the coordinator is here and counts the partition in.
+Producers do not send these requests. A coordinator names the transaction version in its markers, operators do not. An
+operator's marker is rejected if the coordinator is on this broker and includes the partition in a transaction.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_markers import BUMPS_EPOCH, TransactionMarkers, TransactionOutcome
@@ -23,21 +22,20 @@ from headrace.model.errors import (
     InvalidTransactionState,
     TransactionalIdNotFound,
 )
-from headrace.model.names import TRANSACTION_STATE
-from headrace.model.patterns import compiled
+from headrace.model.names import TRANSACTION_STATE, compiled
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.transactions import DescribedTransactionState as DescribedTransaction
 from headrace.wire.messages.transactions import (
+    DescribeProducersPartitionResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeProducersTopicResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    DescribeTransactionsTopic,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    PartitionResponse,
     ProducerState,
-    TopicData,
-    TopicResponse,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -47,8 +45,8 @@ from headrace.wire.messages.transactions import (
 )
 from headrace.wire.messages.transactions import ListedTransactionState as ListedTransaction
 
-_BY_OPERATOR = 0  # instead of the version of a transaction
-_NEVER_SEEN = ("PrepareEpochFence", "Dead")  # Kafka's names for states that no id of ours is ever in
+_BY_OPERATOR = 0  # in place of a transaction version
+_UNUSED_STATES = ("PrepareEpochFence", "Dead")  # Kafka's names of states that do not occur in Headrace
 
 
 class TransactionAdminRequests:
@@ -71,7 +69,7 @@ class TransactionAdminRequests:
         except HeadraceError as error:
             return ListTransactionsResponse(error_code=error.code)
         states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
-        known = {*TransactionStatus, *_NEVER_SEEN}
+        known = {*TransactionStatus, *_UNUSED_STATES}
         return ListTransactionsResponse(
             unknown_state_filters=[state for state in request.state_filters if state not in known],
             transaction_states=[
@@ -80,7 +78,7 @@ class TransactionAdminRequests:
                     producer_id=transaction.producer.id,
                     transaction_state=transaction.status,
                 )
-                for transaction in self._coordinator
+                for transaction in self._coordinator.transactions()
                 if (not states or transaction.status in states)
                 and (not producer_ids or transaction.producer.id in producer_ids)
                 and (request.duration_filter < 0 or self._coordinator.running_ms(transaction) > request.duration_filter)
@@ -93,7 +91,7 @@ class TransactionAdminRequests:
     ) -> DescribeProducersResponse:
         return DescribeProducersResponse(
             topics=[
-                TopicResponse(
+                DescribeProducersTopicResponse(
                     name=topic.name,
                     partitions=[self._producers_of(topic.name, index) for index in topic.partition_indexes],
                 )
@@ -102,7 +100,7 @@ class TransactionAdminRequests:
         )
 
     async def write_markers(self, request: WriteTxnMarkersRequest, _context: RequestContext) -> WriteTxnMarkersResponse:
-        """Every partition for itself, side by side: each waits until its marker is committed."""
+        """Write the markers of all partitions concurrently; each waits until its marker is committed."""
         await switch_to_task()
         response = WriteTxnMarkersResponse()
         async with asyncio.TaskGroup() as tasks:
@@ -110,12 +108,12 @@ class TransactionAdminRequests:
                 result = WritableTxnMarkerResult(producer_id=marker.producer_id)
                 response.markers.append(result)
                 for topic in marker.topics:
-                    told = WritableTxnMarkerTopicResult(name=topic.name)
-                    result.topics.append(told)
+                    topic_result = WritableTxnMarkerTopicResult(name=topic.name)
+                    result.topics.append(topic_result)
                     for index in topic.partition_indexes:
-                        answer = WritableTxnMarkerPartitionResult(partition_index=index)
-                        told.partitions.append(answer)
-                        tasks.create_task(self._write_marker(marker, topic.name, answer))
+                        partition_result = WritableTxnMarkerPartitionResult(partition_index=index)
+                        topic_result.partitions.append(partition_result)
+                        tasks.create_task(self._write_marker(marker, topic.name, partition_result))
         return response
 
     def _describe(self, transactional_id: str) -> DescribedTransaction:
@@ -135,20 +133,20 @@ class TransactionAdminRequests:
             producer_id=transaction.producer.id,
             producer_epoch=transaction.producer.epoch,
             topics=[
-                TopicData(topic=topic, partitions=indexes)
+                DescribeTransactionsTopic(topic=topic, partitions=indexes)
                 for topic, indexes in partitions_by_topic(transaction.partitions).items()
             ],
         )
 
-    def _producers_of(self, topic: str, index: int) -> PartitionResponse:
-        answer = PartitionResponse(partition_index=index)
+    def _producers_of(self, topic: str, index: int) -> DescribeProducersPartitionResponse:
+        partition_result = DescribeProducersPartitionResponse(partition_index=index)
         try:
             partition = self._catalogue.partition(topic, index)
             partition.ensure_readable()
         except HeadraceError as error:
-            answer.error_code, answer.error_message = error.code, error.message
-            return answer
-        answer.active_producers = [
+            partition_result.error_code, partition_result.error_message = error.code, error.message
+            return partition_result
+        partition_result.active_producers = [
             ProducerState(
                 producer_id=known.producer_id,
                 producer_epoch=known.producer_epoch,
@@ -159,16 +157,18 @@ class TransactionAdminRequests:
             )
             for known in partition.state.producers.describe()
         ]
-        return answer
+        return partition_result
 
     async def _write_marker(
-        self, marker: WritableTxnMarker, topic: str, answer: WritableTxnMarkerPartitionResult
+        self, marker: WritableTxnMarker, topic: str, partition_result: WritableTxnMarkerPartitionResult
     ) -> None:
         try:
-            outcome = self._outcome(marker, topic, answer.partition_index)
-            await self._markers.tell(self._catalogue.partition(topic, answer.partition_index), outcome)
+            outcome = self._outcome(marker, topic, partition_result.partition_index)
+            await self._markers.write_marker(
+                self._catalogue.partition(topic, partition_result.partition_index), outcome
+            )
         except HeadraceError as error:
-            answer.error_code = error.code
+            partition_result.error_code = error.code
 
     def _outcome(self, marker: WritableTxnMarker, topic: str, index: int) -> TransactionOutcome:
         if marker.producer_id < 0 or marker.producer_epoch < 0:
@@ -185,14 +185,14 @@ class TransactionAdminRequests:
                 )
         return TransactionOutcome(
             ProducerIdAndEpoch(marker.producer_id, marker.producer_epoch),
-            max(marker.coordinator_epoch, 0),  # tools that know of no coordinator say -1
+            max(marker.coordinator_epoch, 0),  # tools without a coordinator send -1
             marker.transaction_result,
             bumps_epoch=marker.transaction_version == BUMPS_EPOCH,
         )
 
 
 def _id_matcher(pattern: str | None) -> Callable[[TransactionMetadata], bool]:
-    """Whether a transaction's id is one that the pattern describes; without a pattern all are."""
+    """Return a filter of transactions by their id; without a pattern it accepts all."""
     if not pattern:
         return lambda _: True
     fullmatch = compiled(pattern).fullmatch

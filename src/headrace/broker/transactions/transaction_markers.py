@@ -1,9 +1,10 @@
-"""The markers of transactions that are decided: each of their partitions is told, however long that takes.
+"""Write the markers of decided transactions to all their partitions, with unlimited retries.
 
-A partition that this broker leads is told directly, others by a request to their leaders; when a leader changes, the
-next attempt goes to the new one. A marker counts when it is committed, and on the leader's disk also where a topic does
-not otherwise wait for that: a transaction that its coordinator holds for ended must not be open again after a power
-cut. A partition that was told is not told twice.
+- Partitions that this broker leads are written directly, others with a request to their leader. If the leader changes,
+  the next attempt goes to the new leader.
+- A marker counts when it is committed and on the leader's disk, even if the topic does not otherwise wait for the disk:
+  a transaction that its coordinator considers ended must not be open again after a power failure.
+- A marker is not written again to a partition that has it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch,
 from headrace.model.errors import HeadraceError, InvalidProducerEpoch, NotLeader, UnknownTopicOrPartition
 from headrace.runtime.clock import Clock
 from headrace.storage.log.log import Log
-from headrace.wire.batches.batch import parse_header
-from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.batches.batch import Marker, build_marker, parse_header
 from headrace.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -33,18 +33,18 @@ from headrace.wire.messages.transactions import (
 
 log = logging.getLogger(__name__)
 
-KEEPS_EPOCH, BUMPS_EPOCH = 1, 2  # Kafka's transaction versions: what an end does to the producer's epoch
+KEEPS_EPOCH, BUMPS_EPOCH = 1, 2  # Kafka's transaction versions: the effect of an end on the producer's epoch
 
 _COMMIT_SECONDS = 5.0
 _CALL_SECONDS = 10.0
 _PAUSE_SECONDS_MIN = 0.1
 _PAUSE_SECONDS_MAX = 5.0
-# What has failed once may wait long at the other end, and must not hold up what goes well.
+# Partitions that failed may block for long on the other broker, and must not delay the others.
 _CONNECTION_KEY, _RETRY_CONNECTION_KEY = "markers", "markers again"
 
 
 def retry_pauses() -> Iterator[float]:
-    """How long to wait between attempts at something that must be done in the end."""
+    """Pauses between the attempts of an operation that must succeed in the end."""
     pause = _PAUSE_SECONDS_MIN
     while True:
         yield pause
@@ -52,8 +52,7 @@ def retry_pauses() -> Iterator[float]:
 
 
 class TransactionOutcome(NamedTuple):
-    """How a transaction has ended. If it `bumps_epoch`, the epoch is the one in which the producer goes on from
-    here."""
+    """The outcome of a transaction. If it `bumps_epoch`, the producer uses this epoch for its next transaction."""
 
     producer: ProducerIdAndEpoch
     coordinator_epoch: int
@@ -76,18 +75,18 @@ class TransactionMarkers:
         self._flush = flush
         self._clock = clock
 
-    async def tell_all(self, transaction: TransactionMetadata, coordinator_epoch: int) -> None:
-        """Return when every partition of the transaction that still exists knows the outcome, durably."""
+    async def write_all(self, transaction: TransactionMetadata, coordinator_epoch: int) -> None:
+        """Return when every partition of the transaction that still exists durably has the marker."""
         outcome = TransactionOutcome(
             transaction.producer, coordinator_epoch, transaction.is_commit, bumps_epoch=transaction.previous is not None
         )
-        untold: Collection[TopicPartition] = transaction.partitions
+        missing: Collection[TopicPartition] = transaction.partitions
         connection_key = _CONNECTION_KEY
         for pause in retry_pauses():
-            refused = await self._try_write_markers(untold, outcome, connection_key)
-            if not refused:
+            failed = await self._try_write_markers(missing, outcome, connection_key)
+            if not failed:
                 return
-            for (topic, index), error in refused.items():
+            for (topic, index), error in failed.items():
                 log.error(
                     "writing a transaction marker failed; read_committed consumers wait partition=%s-%d "
                     "transactional_id=%s error=%s",
@@ -97,20 +96,20 @@ class TransactionMarkers:
                     error,
                 )
             await asyncio.sleep(pause)
-            untold, connection_key = refused, _RETRY_CONNECTION_KEY
+            missing, connection_key = failed, _RETRY_CONNECTION_KEY
 
-    async def tell(self, partition: Partition, outcome: TransactionOutcome) -> None:
-        """Tell one partition that is led here, unless it knows; return when that is durable."""
+    async def write_marker(self, partition: Partition, outcome: TransactionOutcome) -> None:
+        """Write the marker to a partition led by this broker unless it has it; return when it is durable."""
         producer = outcome.producer
         self._verified.forget(partition, producer.id)
         if partition.has_marker(producer.id, producer.epoch):
-            # By an attempt before this one, or before a crash: it may still be on its way to the disk.
+            # Written by an earlier attempt or before a crash, and perhaps not on the disk yet.
             _check_epoch(partition, outcome, producer.epoch)
             await self._durable(partition, partition.log.end_offset)
             return
         if outcome.bumps_epoch:
-            # Then the partition has not seen this epoch before. If it has, this marker was under way for long, and what
-            # is open here is the next transaction.
+            # The partition must not know this epoch yet. If it does, this marker is an old one, and the open
+            # transaction is the producer's next one.
             _check_epoch(partition, outcome, producer.epoch - 1)
         appended = partition.append_marker(
             producer.id, producer.epoch, outcome.is_commit, outcome.coordinator_epoch, self._clock.now_ms()
@@ -120,33 +119,33 @@ class TransactionMarkers:
     async def _try_write_markers(
         self, partitions: Collection[TopicPartition], outcome: TransactionOutcome, connection_key: str
     ) -> dict[TopicPartition, HeadraceError]:
-        """One attempt at all of them; those that have not taken it, and why."""
-        refused: dict[TopicPartition, HeadraceError] = {}
+        """Make one attempt for all partitions; return those that failed, with their errors."""
+        failed: dict[TopicPartition, HeadraceError] = {}
         by_node: dict[int, list[TopicPartition]] = {}
         async with asyncio.TaskGroup() as tasks:
             for where in sorted(partitions):
                 try:
                     self._catalogue.partition(*where)
-                    tasks.create_task(self._write_marker_here(where, outcome, refused))
+                    tasks.create_task(self._write_marker_here(where, outcome, failed))
                 except NotLeader as error:
                     leader = self._catalogue.leader_node(*where)
                     if leader is None:
-                        refused[where] = error
+                        failed[where] = error
                     else:
                         by_node.setdefault(leader.node_id, []).append(where)
                 except UnknownTopicOrPartition:
-                    continue  # deleted: it has no readers who wait
+                    continue  # deleted: no consumer waits for its marker
             for node_id, there in by_node.items():
-                tasks.create_task(self._send_markers(node_id, there, outcome, connection_key, refused))
-        return refused
+                tasks.create_task(self._send_markers(node_id, there, outcome, connection_key, failed))
+        return failed
 
     async def _write_marker_here(
-        self, where: TopicPartition, outcome: TransactionOutcome, refused: dict[TopicPartition, HeadraceError]
+        self, where: TopicPartition, outcome: TransactionOutcome, failed: dict[TopicPartition, HeadraceError]
     ) -> None:
         try:
-            await self.tell(self._catalogue.partition(*where), outcome)
+            await self.write_marker(self._catalogue.partition(*where), outcome)
         except HeadraceError as error:
-            _record_error(where, error, refused)
+            _record_error(where, error, failed)
 
     async def _send_markers(
         self,
@@ -154,9 +153,9 @@ class TransactionMarkers:
         partitions: Sequence[TopicPartition],
         outcome: TransactionOutcome,
         connection_key: str,
-        refused: dict[TopicPartition, HeadraceError],
+        failed: dict[TopicPartition, HeadraceError],
     ) -> None:
-        """Have the leader of these partitions tell them."""
+        """Send the markers of these partitions to their leader."""
         from headrace.client.errors import error_of_code  # imported on first use: keeps startup fast
 
         marker = WritableTxnMarker(
@@ -171,20 +170,20 @@ class TransactionMarkers:
             transaction_version=BUMPS_EPOCH if outcome.bumps_epoch else KEEPS_EPOCH,
         )
         try:
-            answer = await self._peers.call(
+            response = await self._peers.call(
                 node_id,
                 WriteTxnMarkersRequest(markers=[marker]),
                 timeout_seconds=_CALL_SECONDS,
                 connection_key=connection_key,
             )
         except HeadraceError as error:
-            refused.update(dict.fromkeys(partitions, error))
+            failed.update(dict.fromkeys(partitions, error))
             return
-        codes = _error_codes(answer)
+        codes = _error_codes(response)
         for where in partitions:
             code = codes.get(where, UnknownTopicOrPartition.code)
             if code:
-                _record_error(where, error_of_code(code, f"broker {node_id} answers with error code {code}"), refused)
+                _record_error(where, error_of_code(code, f"broker {node_id} answers with error code {code}"), failed)
 
     async def _durable(self, partition: Partition, end_offset: int) -> None:
         wait = partition.committed(end_offset, self._clock.monotonic() + _COMMIT_SECONDS)
@@ -195,26 +194,26 @@ class TransactionMarkers:
 
 
 def _check_epoch(partition: Partition, outcome: TransactionOutcome, producer_epoch: int) -> None:
-    """Raise if a marker of this epoch would come too late."""
+    """Raise if a marker of this epoch is too late."""
     marker = Marker(outcome.is_commit, outcome.coordinator_epoch)
     header = parse_header(build_marker(outcome.producer.id, producer_epoch, marker, 0))
     partition.state.producers.check_marker(header, outcome.coordinator_epoch)
 
 
-def _record_error(where: TopicPartition, error: HeadraceError, refused: dict[TopicPartition, HeadraceError]) -> None:
+def _record_error(where: TopicPartition, error: HeadraceError, failed: dict[TopicPartition, HeadraceError]) -> None:
     if isinstance(error, InvalidProducerEpoch):
-        # A newer epoch of this producer has written here, and it cannot have done so in the midst of this one.
+        # The producer has written with a newer epoch, so the partition already has the marker of this transaction.
         log.error(
             "the partition already has a later transaction of the producer partition=%s-%d error=%s", *where, error
         )
     else:
-        refused[where] = error
+        failed[where] = error
 
 
-def _error_codes(answer: WriteTxnMarkersResponse) -> dict[TopicPartition, int]:
+def _error_codes(response: WriteTxnMarkersResponse) -> dict[TopicPartition, int]:
     return {
         (topic.name, result.partition_index): result.error_code
-        for marker in answer.markers
+        for marker in response.markers
         for topic in marker.topics
         for result in topic.partitions
     }

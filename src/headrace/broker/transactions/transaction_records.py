@@ -1,4 +1,4 @@
-"""Between the coordinator's transactions and the records of `__transaction_state`."""
+"""Conversion between the coordinator's transactions and the records of `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STATUSES = {number: status for status, number in _NUMBERS.items()}
 
 
 def transaction_record(transaction: TransactionMetadata) -> KeyValue:
-    """The whole state of one transactional id; the last record of an id is the one that counts."""
+    """A record is the whole state of one transactional id; the last record wins."""
     partitions = None
     if transaction.status is not TransactionStatus.EMPTY:
         partitions = [
@@ -68,7 +68,8 @@ def tombstone(transactional_id: str) -> KeyValue:
 
 
 def read_transaction(transactional_id: str, data: bytes) -> TransactionMetadata:
-    """The transaction that a record holds; `MalformedFrame` if it is not one that we could have written."""
+    """Return the transaction of a record; raise `MalformedFrame` for a state that this coordinator cannot have
+    written."""
     value = decode_transaction_value(data)
     status = _STATUSES.get(value.transaction_status)
     if status is None:
@@ -105,13 +106,14 @@ def joint_commit_tombstone(name: str) -> KeyValue:
 def read_joint_commit(name: str, data: bytes) -> JointCommit:
     value = decode_bundle_value(data)
     members = (
-        JointCommitMember(told.transactional_id, told.producer_id, told.producer_epoch) for told in value.members
+        JointCommitMember(member.transactional_id, member.producer_id, member.producer_epoch)
+        for member in value.members
     )
     return JointCommit(name, value.sequence, tuple(sorted(members)), value.updated_ms, value.digest)
 
 
 def partitions_by_topic(partitions: frozenset[TopicPartition]) -> dict[str, list[int]]:
-    """The numbers of the partitions by their topics, in order: the order of a set is another in every run."""
+    """Return the sorted partition numbers by topic. A set has another order in every run."""
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)

@@ -1,19 +1,29 @@
-"""The requests of transactional producers and of those who look after them, translated for the coordinator.
+"""Requests of transactional producers and of joint commits, translated for the transaction coordinator.
 
-InitProducerId also serves producers without transactions: each gets an id of its own, with epoch 0.
+InitProducerId also serves producers without transactions: each gets a new producer id with epoch 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from headrace.broker.groups.offsets_log import OffsetsLog
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandler
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
-from headrace.machines.transactions.joint_commits import check_transactional_id, joint_commit_of
+from headrace.broker.transactions.transaction_shard import TransactionShard
+from headrace.machines.transactions.joint_commits import (
+    NO_SEQUENCE,
+    JointCommitMember,
+    check_joint_commit_name,
+    check_transactional_id,
+    joint_commit_of,
+    joint_commit_owner_id,
+)
 from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch, TopicPartition
 from headrace.model.errors import (
+    CoordinatorNotAvailable,
     HeadraceError,
     InvalidProducerEpoch,
     InvalidRequest,
@@ -24,6 +34,7 @@ from headrace.model.errors import (
     TransactionAbortable,
 )
 from headrace.model.names import CONSUMER_OFFSETS, DELAYED_PREFIX, check_group_id, is_internal
+from headrace.wire import apis
 from headrace.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -33,13 +44,18 @@ from headrace.wire.messages.transactions import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    BundleMember,
+    DescribeBundleRequest,
+    DescribeBundleResponse,
+    EndBundleRequest,
+    EndBundleResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
 
-_INIT_FENCES_SINCE = 4  # the versions that know PRODUCER_FENCED
+_INIT_FENCES_SINCE = 4  # older versions do not know PRODUCER_FENCED
 _FENCES_SINCE = 2
 _BATCHED_SINCE = 4  # of AddPartitionsToTxn
 _ABORTABLE_SINCE = 5
@@ -121,38 +137,38 @@ class TransactionRequests:
             return ProducerIdAndEpoch(await self._coordinator.new_producer_id(), 0)
         check_transactional_id(request.transactional_id)
         claim = None if request.producer_id < 0 else ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-        led = await self._coordinator.ensure(request.transactional_id)
-        return await led.init(request.transactional_id, request.transaction_timeout_ms, claim)
+        shard = await self._coordinator.ensure(request.transactional_id)
+        return await shard.init(request.transactional_id, request.transaction_timeout_ms, claim)
 
     async def _add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, topics: list[AddPartitionsToTxnTopic], version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
-        """All of the partitions or none: if one cannot be added, the others are not even tried."""
+        """Add all of the partitions or none: if one cannot be added, the others are not attempted."""
         partitions: list[TopicPartition] = []
-        refused: dict[TopicPartition, int] = {}
+        rejected: dict[TopicPartition, int] = {}
         for topic in topics:
             for index in topic.partitions:
                 try:
                     self._check_partition(topic.name, index, version)
                     partitions.append((topic.name, index))
                 except HeadraceError as error:
-                    refused[topic.name, index] = error.code
-        others = OperationNotAttempted.code if refused else 0
-        if not refused:
+                    rejected[topic.name, index] = error.code
+        others = OperationNotAttempted.code if rejected else 0
+        if not rejected:
             try:
                 check_transactional_id(transactional_id)
                 await self._coordinator.of(transactional_id).add_to_transaction(transactional_id, producer, partitions)
             except HeadraceError as error:
                 others = _error_code(error, version, _FENCES_SINCE)
         return [
-            _add_result(topic.name, ((index, refused.get((topic.name, index), others)) for index in topic.partitions))
+            _add_result(topic.name, ((index, rejected.get((topic.name, index), others)) for index in topic.partitions))
             for topic in topics
         ]
 
     def _verify_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, topics: list[AddPartitionsToTxnTopic], version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
-        """Each partition for itself: whether it is part of the transaction."""
+        """Check each partition separately: whether it is part of the transaction."""
 
         def verified(topic: str, index: int) -> int:
             try:
@@ -176,7 +192,7 @@ class TransactionRequests:
         by_clients = topic.startswith(DELAYED_PREFIX) or (topic == CONSUMER_OFFSETS and version >= _BATCHED_SINCE)
         if is_internal(topic) and not by_clients:
             raise InvalidTopic(f"topic {topic} is internal: only brokers can write to it")
-        self._catalogue.place(topic, index)
+        self._catalogue.partition_record(topic, index)
 
 
 def _add_result(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsToTxnTopicResult:
@@ -189,7 +205,55 @@ def _add_result(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsTo
 
 
 def _error_code(error: HeadraceError, version: int, fences_since: int) -> int:
-    """Clients that do not know that they can be fenced know an epoch that is not valid any more."""
+    """Older clients do not know PRODUCER_FENCED, but do know INVALID_PRODUCER_EPOCH."""
     if isinstance(error, ProducerFenced) and version < fences_since:
         return InvalidProducerEpoch.code
     return error.code
+
+
+class JointCommitRequests:
+    """DescribeBundle and EndBundle. DescribeBundle succeeds only while `session_valid`: otherwise another broker may
+    coordinate the bundle, and this broker does not know what was committed there."""
+
+    def __init__(self, coordinator: TransactionCoordinator, session_valid: Callable[[], bool]) -> None:
+        self._coordinator = coordinator
+        self._session_valid = session_valid
+
+    def handlers(self) -> list[RequestHandler[Any, Any]]:
+        return [RequestHandler(apis.DESCRIBE_BUNDLE, self.describe), RequestHandler(apis.END_BUNDLE, self.end)]
+
+    async def describe(self, request: DescribeBundleRequest, _context: RequestContext) -> DescribeBundleResponse:
+        try:
+            bundle = await self._of(request.bundle).describe_bundle(request.bundle)
+            if not self._session_valid():
+                raise CoordinatorNotAvailable("this broker may no longer be the coordinator; retry")
+        except HeadraceError as error:
+            return DescribeBundleResponse(error_code=error.code, error_message=error.message)
+        if bundle is None:
+            return DescribeBundleResponse()
+        return DescribeBundleResponse(
+            sequence=bundle.sequence,
+            members=[
+                BundleMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members
+            ],
+            digest=bundle.digest,
+        )
+
+    async def end(self, request: EndBundleRequest, _context: RequestContext) -> EndBundleResponse:
+        members = [
+            JointCommitMember(member.transactional_id, member.producer_id, member.producer_epoch)
+            for member in request.members
+        ]
+        try:
+            shard = self._of(request.bundle)
+            is_committed = await shard.end_bundle(
+                request.bundle, request.sequence, members, is_commit=request.is_commit, digest=request.digest
+            )
+        except HeadraceError as error:
+            return EndBundleResponse(error_code=error.code, error_message=error.message)
+        last = shard.joint_commits.find(request.bundle)
+        return EndBundleResponse(is_committed=is_committed, sequence=NO_SEQUENCE if last is None else last.sequence)
+
+    def _of(self, bundle: str) -> TransactionShard:
+        check_joint_commit_name(bundle)
+        return self._coordinator.of(joint_commit_owner_id(bundle))

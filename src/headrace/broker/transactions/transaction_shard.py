@@ -23,6 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
+from headrace.broker.coordination.shards import Shard
 from headrace.broker.partition import Partition
 from headrace.broker.transactions.transaction_markers import TransactionMarkers, retry_pauses
 from headrace.broker.transactions.transactions_log import TransactionsLog
@@ -52,7 +53,7 @@ StartTask = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 _ENDING_SECONDS = 5.0  # how long a request waits for the markers before it fails with a retriable error
 
 
-class TransactionShard:
+class TransactionShard(Shard):
     def __init__(
         self,
         partition: Partition,
@@ -63,11 +64,9 @@ class TransactionShard:
         now_ms: Callable[[], int],
         start: StartTask,
     ) -> None:
+        super().__init__(partition)
         self.transactions = TransactionStates(config.transaction_max_timeout_ms)
         self.joint_commits = JointCommits(self.transactions)
-        self.partition = partition
-        # An empty partition needs no load.
-        self.is_loaded = partition.log.quarantined is None and partition.log.start_offset == partition.log.end_offset
         self._epoch = partition.leader_epoch
         self._log = transactions_log
         self._markers = markers
@@ -84,14 +83,30 @@ class TransactionShard:
         # Partitions that are being added to a transaction, and the end offset that must be committed for that.
         self._joining: dict[str, dict[TopicPartition, int]] = {}
 
-    def begin(self) -> None:
+    async def load(self) -> None:
         """Load the stored state, then complete decided transactions."""
-        if not self.is_loaded:
-            self._start(self._load())
+        stored = await self._log.load(self.partition)
+        now_ms = self._now_ms()
+        for transaction in stored.transactions:
+            self.transactions.restore(transaction, now_ms)
+        for bundle in stored.joint_commits:
+            self.joint_commits.restore(bundle, now_ms)
+        self._unreadable = stored.unreadable
+        self.is_loaded = True
+        ending = [transaction for transaction in self.transactions if transaction.is_ending]
+        for transaction in ending:
+            self._start_ending(transaction)
+        if len(self.transactions):
+            log.info(
+                "transaction state loaded transactional_ids=%d partition=%s-%d ending=%d",
+                len(self.transactions),
+                self.partition.topic,
+                self.partition.index,
+                len(ending),
+            )
 
-    def close(self, reason: HeadraceError) -> None:
-        """Fail all waiting requests; the transactions continue to exist in the log."""
-        self._closed = reason
+    def close(self, error: HeadraceError) -> None:
+        self._closed = error
         for task in self._tasks:
             task.cancel()
         for over in self._ending.values():
@@ -246,32 +261,6 @@ class TransactionShard:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _load(self) -> None:
-        try:
-            stored = await self._log.load(self.partition)
-        except NotCoordinator:
-            return
-        if self._closed is not None:
-            return
-        now_ms = self._now_ms()
-        for transaction in stored.transactions:
-            self.transactions.restore(transaction, now_ms)
-        for bundle in stored.joint_commits:
-            self.joint_commits.restore(bundle, now_ms)
-        self._unreadable = stored.unreadable
-        self.is_loaded = True
-        ending = [transaction for transaction in self.transactions if transaction.is_ending]
-        for transaction in ending:
-            self._start_ending(transaction)
-        if len(self.transactions):
-            where = self.partition.topic, self.partition.index
-            log.info(
-                "transaction state loaded transactional_ids=%d partition=%s-%d ending=%d",
-                len(self.transactions),
-                *where,
-                len(ending),
-            )
-
     async def _init(
         self, transactional_id: str, timeout_ms: int, claim: ProducerIdAndEpoch | None
     ) -> TransactionMetadata:
@@ -338,7 +327,7 @@ class TransactionShard:
         end of the leadership cancels it, and the next leader takes over."""
         transactional_id = transaction.transactional_id
         await self._decided(transactional_id)
-        await self._markers.tell_all(transaction, self._epoch)
+        await self._markers.write_all(transaction, self._epoch)
         await self._store_end(transactional_id)
         self._ending.pop(transactional_id).set()
 

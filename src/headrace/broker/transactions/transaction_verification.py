@@ -28,7 +28,7 @@ from headrace.wire.messages.transactions import (
 
 _REQUEST_SECONDS = 5.0
 _CONNECTION_KEY = "transactions"
-_ADD_PARTITIONS_VERSION = 4  # the version that refuses in the words that this broker's own coordinator uses
+_ADD_PARTITIONS_VERSION = 4  # its errors are those of this broker's own coordinator
 
 
 class TransactionVerification:
@@ -45,12 +45,12 @@ class TransactionVerification:
         self._peers = peers
 
     def verify(self, transactional_id: str, producer_id: int, producer_epoch: int, partition: Partition) -> None:
-        """Raise unless a batch of this producer's transaction may be appended to the partition in this very step."""
+        """Raise unless a batch of this producer's transaction may be appended to the partition in the same step."""
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
-        led = self._coordinator.find(transactional_id)
-        if led is not None:
-            led.verify(transactional_id, producer, (partition.topic, partition.index))
-        # Whatever is open here has one epoch, and the partition itself refuses any other.
+        shard = self._coordinator.find(transactional_id)
+        if shard is not None:
+            shard.verify(transactional_id, producer, (partition.topic, partition.index))
+        # The open transaction has one epoch, and the partition itself rejects all others.
         elif partition.state.producers.transactions.first_offset(producer_id) < 0 and not self._verified.holds(
             partition, producer
         ):
@@ -68,20 +68,21 @@ class TransactionVerification:
         *,
         adds: bool = True,
     ) -> None:
-        """Make the partitions part of the producer's transaction, or (unless it `adds`) have it confirmed that they
-        are; return when that is durable. The transaction may end meanwhile: `verify` in the same step as the append."""
+        """Add the partitions to the producer's transaction, or, unless it `adds`, confirm that they are part of it;
+        return when that is durable. The transaction may end meanwhile, so call `verify` in the same step as the
+        append."""
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
-        led = self._coordinator.find(transactional_id)
-        if led is None:
+        shard = self._coordinator.find(transactional_id)
+        if shard is None:
             await self._confirm_with_coordinator(transactional_id, producer, partitions, adds=adds)
         elif adds:
             names = [(partition.topic, partition.index) for partition in partitions]
-            await led.add_to_transaction(transactional_id, producer, names)
+            await shard.add_to_transaction(transactional_id, producer, names)
 
     async def _confirm_with_coordinator(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Sequence[Partition], *, adds: bool
     ) -> None:
-        """Ask the coordinator on the other broker, and note what it confirms."""
+        """Send the request to the coordinator on another broker, and record what it confirms."""
         verifications = [
             (partition, self._verified.begin_verification(partition, producer)) for partition in partitions
         ]
@@ -114,7 +115,7 @@ class TransactionVerification:
         )
         node_id = self._log.node_of(transactional_id)
         try:
-            answer = await self._peers.call(
+            response = await self._peers.call(
                 node_id,
                 request,
                 timeout_seconds=_REQUEST_SECONDS,
@@ -125,17 +126,17 @@ class TransactionVerification:
             raise CoordinatorNotAvailable(
                 f"cannot reach broker {node_id}, the coordinator of {transactional_id}: {error.message}"
             ) from error
-        _check_response(transactional_id, answer)
+        _check_response(transactional_id, response)
 
 
-def _check_response(transactional_id: str, answer: AddPartitionsToTxnResponse) -> None:
-    """Raise what the coordinator refuses, in the words of the partition that it has refused first."""
+def _check_response(transactional_id: str, response: AddPartitionsToTxnResponse) -> None:
+    """Raise the error of the coordinator, with the message for the first rejected partition."""
     from headrace.client.errors import raise_for_code  # imported on first use: keeps startup fast
 
-    raise_for_code(answer.error_code)
+    raise_for_code(response.error_code)
     codes = [
         result.partition_error_code
-        for transaction in answer.results_by_transaction
+        for transaction in response.results_by_transaction
         for topic in transaction.topic_results
         for result in topic.results_by_partition
     ]

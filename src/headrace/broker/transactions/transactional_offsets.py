@@ -1,16 +1,15 @@
-"""TxnOffsetCommit: how far a group has read, as part of a transaction.
+"""TxnOffsetCommit: offset commits as part of a transaction.
 
 The commits are appended to the group's partition of `__consumer_offsets` as batches of the producer's transaction, and
-wait there for its marker: with a commit they come to count, with an abort they never were. Until then readers that ask
-for stable offsets are told to come again. The partition must be part of the transaction before anything of it is
-appended, like every other.
+are pending until its marker: a commit applies them, an abort drops them. Meanwhile, clients that request stable offsets
+get a retriable error. As for every other batch, the partition must be part of the transaction before the append.
 """
 
 from __future__ import annotations
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.machines.groups.group_offsets import OffsetCommitted
@@ -32,7 +31,7 @@ from headrace.wire.messages.group_offsets import (
     TxnOffsetCommitResponseTopic,
 )
 
-_ADDS_OFFSETS_SINCE = 5  # of KIP-890: producers no longer say AddOffsetsToTxn
+_ADDS_OFFSETS_SINCE = 5  # KIP-890: producers no longer send AddOffsetsToTxn
 
 
 class TransactionalOffsets:
@@ -61,34 +60,34 @@ class TransactionalOffsets:
                 for topic in request.topics
             ]
         )
-        answers = [answer for topic in response.topics for answer in topic.partitions]
+        results = [result for topic in response.topics for result in topic.partitions]
         try:
             check_group_id(request.group_id)
             groups = await self._coordinator.ensure(request.group_id)
-            events = self._events(request, groups, answers)
+            events = self._events(request, groups, results)
             await self._add_offsets_partition(request, groups, context.version)
             await self._append_commits(request, events)
         except HeadraceError as error:
-            for answer in answers:
-                answer.error_code = answer.error_code or _as_client_error(error).code
+            for result in results:
+                result.error_code = result.error_code or _as_client_error(error).code
         return response
 
     def _events(
-        self, request: TxnOffsetCommitRequest, groups: GroupShard, answers: list[TxnOffsetCommitResponsePartition]
+        self, request: TxnOffsetCommitRequest, groups: GroupShard, results: list[TxnOffsetCommitResponsePartition]
     ) -> list[OffsetCommitted]:
-        """What can be committed; the answers to the rest say why it cannot."""
+        """Return the valid commits; the results of the others contain their errors."""
         events = []
         requested = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
-        for (topic, partition), answer in zip(requested, answers, strict=True):
+        for (topic, partition), result in zip(requested, results, strict=True):
             try:
                 events.append(self._event(groups, request.group_id, topic, partition))
             except HeadraceError as error:
-                answer.error_code = error.code
+                result.error_code = error.code
         return events
 
     async def _add_offsets_partition(self, request: TxnOffsetCommitRequest, groups: GroupShard, version: int) -> None:
-        """Let the group's partition be part of the transaction, if the client leaves that to us; else have it
-        confirmed that it is."""
+        """Add the group's partition to the transaction if the client relies on the broker for that; otherwise confirm
+        that it is part of it."""
         await self._transactions.add_to_transaction(
             request.transactional_id,
             request.producer_id,
@@ -98,7 +97,7 @@ class TransactionalOffsets:
         )
 
     async def _append_commits(self, request: TxnOffsetCommitRequest, events: list[OffsetCommitted]) -> None:
-        """Check, append and note the commits in one step; return when they are durable."""
+        """Check, append and apply the commits in one step; return when they are durable."""
         groups = self._coordinator.of(request.group_id)
         self._check_member(request, groups, events)
         self._transactions.verify(
@@ -107,7 +106,7 @@ class TransactionalOffsets:
         await groups.commit_pending(events, request.producer_id, request.producer_epoch)
 
     def _check_member(self, request: TxnOffsetCommitRequest, groups: GroupShard, events: list[OffsetCommitted]) -> None:
-        """A producer that does not say for which member it commits is not asked: older ones cannot."""
+        """Check the member and generation, unless the producer is too old to send them."""
         if request.generation_id >= 0 or request.member_id or request.group_instance_id is not None:
             groups.check_commit(
                 request.group_id,
@@ -121,7 +120,7 @@ class TransactionalOffsets:
     def _event(
         self, groups: GroupShard, group_id: str, topic: str, requested: TxnOffsetCommitRequestPartition
     ) -> OffsetCommitted:
-        self._catalogue.place(topic, requested.partition_index)
+        self._catalogue.partition_record(topic, requested.partition_index)
         return groups.offsets.commit(
             group_id,
             topic,
@@ -135,7 +134,7 @@ class TransactionalOffsets:
 
 
 def _as_client_error(error: HeadraceError) -> HeadraceError:
-    """In the words of this request: its clients know nothing of concurrent transactions."""
+    """Translate the error: clients do not expect CONCURRENT_TRANSACTIONS from this request."""
     if isinstance(error, ProducerFenced):
         return InvalidProducerEpoch(error.message)
     if isinstance(error, ConcurrentTransactions):

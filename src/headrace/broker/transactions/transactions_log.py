@@ -30,11 +30,11 @@ from headrace.wire.state_records.transaction_records import decode_bundle_key, d
 
 log = logging.getLogger(__name__)
 
-_STORED_BYTES_MAX = 32 << 20  # in one batch: replicas hold it in memory as a whole
+_STORED_BYTES_MAX = 32 << 20  # per batch: replicas hold it in memory as a whole
 
 
 class StoredTransactions(NamedTuple):
-    """`unreadable`: transactional ids, and bundles by what stands for them."""
+    """`unreadable` are transactional ids, and owner ids of bundles."""
 
     transactions: list[TransactionMetadata]
     joint_commits: list[JointCommit]
@@ -47,32 +47,33 @@ class TransactionsLog:
         self._log = StateLog(catalogue, clock, TRANSACTION_STATE)
 
     async def ensure(self) -> None:
-        """Make the topic when the first transactional id shows up."""
+        """Create the topic when the first transactional id is used."""
         config = self._catalogue.config
-        await self._log.ensure(
+        await self._log.ensure_topic(
             config.transaction_state_log_num_partitions,
             {
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
-                # Whatever is the default for other topics: an outcome must not be lost after partitions were told.
+                # Independent of the default for other topics: an outcome must not be lost after partitions have its
+                # markers.
                 "flush.messages": "1",
             },
             config.transaction_state_log_replication_factor,
         )
 
     def partition_index_of(self, transactional_id: str) -> int:
-        """In which partition everything of this id lies: who leads it coordinates the id."""
+        """Return the index of the partition with all records of this id. Its leader is the coordinator."""
         return self._log.partition_index_of(partitioning_id(transactional_id))
 
     def node_of(self, transactional_id: str) -> int:
-        """The broker that coordinates this id."""
+        """Return the node id of the coordinator of this id."""
         leader = self._catalogue.leader_node(TRANSACTION_STATE, self.partition_index_of(transactional_id))
         if leader is None:
             raise CoordinatorNotAvailable(f"{transactional_id} has no coordinator now; retry")
         return leader.node_id
 
     def store(self, transactions: Sequence[TransactionMetadata], bundle: JointCommit | None = None) -> int:
-        """Append them in one batch; the offset up to which the log must be durable for that to count. More than one
-        belong to one bundle."""
+        """Append in one batch; return the end offset that must be `durable`. Several transactions must belong to one
+        bundle."""
         records = [transaction_record(transaction) for transaction in transactions]
         if bundle is not None:
             records.append(joint_commit_record(bundle))
@@ -85,7 +86,7 @@ class TransactionsLog:
         return self._log.append(partitioning_id(owner), records)
 
     def confirm(self, name: str, bundle: JointCommit | None) -> int:
-        """Append the current state of a bundle again, or its absence. Once that is durable, no other broker has led the
+        """Append the current state of a bundle again, or its absence. When that is durable, no other broker has led the
         partition meanwhile, so the state is confirmed."""
         record = joint_commit_tombstone(name) if bundle is None else joint_commit_record(bundle)
         return self._log.append(partitioning_id(joint_commit_owner_id(name)), [record])
@@ -100,11 +101,11 @@ class TransactionsLog:
         return self._log.is_committed(partitioning_id(transactional_id), end_offset)
 
     async def durable(self, transactional_id: str, end_offset: int) -> None:
-        """Return when what was stored with this answer is durable."""
+        """Return when everything below the end offset is durable."""
         await self._log.committed(partitioning_id(transactional_id), end_offset)
 
     async def load(self, partition: Partition) -> StoredTransactions:
-        """What was last stored of every id and bundle of this partition, which is led here since just now."""
+        """Return the last stored state of every id and bundle of a partition whose leadership has just begun."""
         transactions: dict[str, TransactionMetadata] = {}
         joint_commits: dict[str, JointCommit] = {}
         unreadable: set[str] = set()
@@ -119,7 +120,7 @@ class TransactionsLog:
             owner = transactional_id if bundle is None else joint_commit_owner_id(bundle)
             if owner is None:
                 continue
-            # A record is the whole state: whatever came before it does not matter any more.
+            # A record contains the whole state and replaces all earlier ones.
             transactions.pop(owner, None)
             joint_commits.pop(owner, None)
             unreadable.discard(owner)
@@ -139,5 +140,6 @@ class TransactionsLog:
         return StoredTransactions(list(transactions.values()), list(joint_commits.values()), frozenset(unreadable))
 
     def ensure_readable(self, transactional_id: str) -> None:
-        """An id whose records are damaged must not look like a new one: its last transaction would stay open."""
+        """Raise if records of the id are damaged. It must not be treated as new: its last transaction would stay
+        open."""
         self._log.ensure_readable(partitioning_id(transactional_id))

@@ -1,9 +1,9 @@
-"""What coordinators on other brokers have confirmed: that a partition led here is part of a producer's transaction.
+"""Confirmations of coordinators on other brokers that a partition is part of a producer's transaction.
 
-The leader asks for a confirmation before the first batch of a transaction. The confirmation counts until the marker
-arrives. A marker that arrives between the question and its answer withdraws the question: the answer is about a
-transaction that has ended, and a batch appended because of it would wait for a marker that never comes. A new term of
-the leader withdraws it too, because the marker may have come to the other leader in between.
+- The leader requests a confirmation before the first batch of a transaction; it is valid until the marker arrives.
+- A marker that arrives between the request and its response cancels the verification: the response is about a
+  transaction that has ended, and a batch that is appended because of it would wait forever for a marker.
+- A new term of the leader cancels it as well, because the marker may have been written by another leader in between.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch
 
 
 class Verification:
-    """Whether a transaction holds a partition; `is_confirmed` once its coordinator has said so."""
+    """The verification of a transaction for a partition; `is_confirmed` when the coordinator has responded."""
 
     __slots__ = ("is_confirmed", "leader_epoch", "producer_epoch")
 
@@ -28,7 +28,7 @@ class VerifiedTransactions:
         self._verifications: dict[Partition, dict[int, Verification]] = {}
 
     def begin_verification(self, partition: Partition, producer: ProducerIdAndEpoch) -> Verification:
-        """To be confirmed, or given up, when the answer is there."""
+        """Begin a verification, to be confirmed or cancelled when the response arrives."""
         verification = self._find(partition, producer)
         if verification is None:
             verification = Verification(producer.epoch, partition.leader_epoch)
@@ -36,7 +36,7 @@ class VerifiedTransactions:
         return verification
 
     def give_up(self, partition: Partition, producer: ProducerIdAndEpoch, verification: Verification) -> None:
-        """There was no answer, or a bad one."""
+        """The coordinator did not confirm it."""
         if self._find(partition, producer) is verification and not verification.is_confirmed:
             self.forget(partition, producer.id)
 
@@ -45,13 +45,13 @@ class VerifiedTransactions:
         return verification is not None and verification.is_confirmed
 
     def forget(self, partition: Partition, producer_id: int) -> None:
-        """The producer's transaction ends here: nothing that was asked before counts any more."""
-        questions = self._verifications.get(partition)
-        if questions is not None and questions.pop(producer_id, None) is not None and not questions:
+        """The producer's transaction ends here, which cancels earlier verifications."""
+        verifications = self._verifications.get(partition)
+        if verifications is not None and verifications.pop(producer_id, None) is not None and not verifications:
             del self._verifications[partition]
 
     def forget_partition(self, partition: Partition) -> None:
-        """This broker does not lead it any more."""
+        """This broker no longer leads the partition."""
         self._verifications.pop(partition, None)
 
     def _find(self, partition: Partition, producer: ProducerIdAndEpoch) -> Verification | None:

@@ -40,7 +40,7 @@ from headrace.wire.messages.metadata import (
     DescribeClusterResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
-    TopicRequest,
+    DescribeTopicPartitionsTopic,
 )
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -52,11 +52,11 @@ from headrace.wire.messages.replicas import (
     DrainBrokerResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    ElectLeadersTopic,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
-    TopicPartitions,
 )
 
 THROTTLED_RATE = "follower.replication.throttled.rate"
@@ -146,7 +146,9 @@ class ClusterAdmin:
     async def places(self, topics: Iterable[str] = ()) -> Sequence[PartitionReplicas]:
         """Every partition of these topics, or of all; raises UnknownTopicOrPartition."""
         moves = await self.moves()
-        request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in sorted({*topics})])
+        request = DescribeTopicPartitionsRequest(
+            topics=[DescribeTopicPartitionsTopic(name=name) for name in sorted({*topics})]
+        )
         found: list[PartitionReplicas] = []
         is_more = True
         while is_more:
@@ -276,7 +278,7 @@ class ClusterAdmin:
 
     async def _elect(self, targets: Iterable[TopicPartition], election_type: int) -> PartitionErrors:
         async def call(targets: Sequence[TopicPartition]) -> Iterable[_PartitionResult]:
-            topics = [TopicPartitions(name, indexes) for name, indexes in _by_topic(targets).items()]
+            topics = [ElectLeadersTopic(name, indexes) for name, indexes in _by_topic(targets).items()]
             request = ElectLeadersRequest(election_type, topics, timeout_ms=self._timeout_ms)
             answer: ElectLeadersResponse = await self._cluster.call(request)
             raise_for_code(answer.error_code)

@@ -228,7 +228,7 @@ def _member(described: DescribedGroupMember) -> MemberView:
     )
 
 
-def _consumer_protocol_member(described: newer.Member) -> MemberView:
+def _consumer_protocol_member(described: newer.ConsumerGroupMember) -> MemberView:
     partitions = sorted(
         TopicPartition(topic.topic_name, partition)
         for topic in described.assignment.topic_partitions

@@ -23,7 +23,7 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.metadata import TopicPartition
 from headrace.client.queues.message_status import SETTLED, message_statuses
 from headrace.model.errors import GroupIdNotFound
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.model.names import ACKS_PREFIX
 from headrace.model.subscription_configs import GROUP_RESOURCE, SUBSCRIPTION_RESOURCE, subscription_resource_name
 from headrace.wire.messages.queues import (

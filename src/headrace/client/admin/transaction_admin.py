@@ -23,13 +23,13 @@ from headrace.wire.messages.groups import FindCoordinatorRequest, FindCoordinato
 from headrace.wire.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeProducersTopic,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    TopicRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -234,7 +234,9 @@ class TransactionAdmin:
         for topic, partition in targets:
             topics[topic].append(partition)
         request = DescribeProducersRequest(
-            topics=[TopicRequest(name=name, partition_indexes=partitions) for name, partitions in topics.items()]
+            topics=[
+                DescribeProducersTopic(name=name, partition_indexes=partitions) for name, partitions in topics.items()
+            ]
         )
         answer: DescribeProducersResponse = await self._cluster.call(request, node_id=node_id)
         found = []

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import MessageTooLarge
 from headrace.wire.batches.batch import HEADER_SIZE, check_crc, parse_header, read_records
-from headrace.wire.messages.fetch import AbortedTransaction
+from headrace.wire.messages.fetch import FetchAbortedTransaction
 
 _UNPACKED_BYTES_MAX = 1 << 30
 
@@ -43,7 +43,7 @@ class FetchedRecords:
         target: TopicPartition,
         batches: memoryview,
         position: int,
-        aborted: Sequence[AbortedTransaction] | None = None,
+        aborted: Sequence[FetchAbortedTransaction] | None = None,
     ) -> None:
         self.target = target
         self._batches = batches

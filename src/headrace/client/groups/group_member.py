@@ -68,14 +68,14 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
     return _flat(wire.decode_assignment(data).assigned_partitions)
 
 
-def _by_topic(targets: Iterable[TopicPartition]) -> list[wire.TopicPartitions]:
+def _by_topic(targets: Iterable[TopicPartition]) -> list[wire.NamedTopicPartitions]:
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, partition in sorted(targets):
         topics[topic].append(partition)
-    return [wire.TopicPartitions(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
+    return [wire.NamedTopicPartitions(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
 
 
-def _flat(topics: Iterable[wire.TopicPartitions]) -> list[TopicPartition]:
+def _flat(topics: Iterable[wire.NamedTopicPartitions]) -> list[TopicPartition]:
     return [TopicPartition(entry.topic, partition) for entry in topics for partition in entry.partitions]
 
 

@@ -25,7 +25,6 @@ from headrace.wire.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
 
@@ -150,10 +149,10 @@ async def committed(
 def _offset_fetch(group: str, topics: Mapping[str, list[int]] | None) -> OffsetFetchRequest:
     """The question in both forms: about one group, for older brokers, and about several, for newer ones."""
     one: list[OffsetFetchRequestTopic] | None = None
-    many: list[OffsetFetchRequestTopics] | None = None
+    many: list[OffsetFetchRequestTopic] | None = None
     if topics is not None:
         one = [OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in topics.items()]
-        many = [OffsetFetchRequestTopics(name=n, partition_indexes=p) for n, p in topics.items()]
+        many = [OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in topics.items()]
     return OffsetFetchRequest(
         group_id=group,
         topics=one,

@@ -19,7 +19,7 @@ from headrace.client.produce.partitioner import StickyPartitioner, partition_for
 from headrace.client.produce.pending_batches import PendingBatch, size_of
 from headrace.client.produce.sender import Sender, SenderSettings, TransactionContext
 from headrace.model.errors import HeadraceError, MessageTooLarge, UnknownTopicOrPartition
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.wire.batches import compression as codecs
 from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord
 

@@ -42,8 +42,8 @@ from headrace.client.queues.redrive import (
 )
 from headrace.machines.queues.filters import Filter
 from headrace.model.errors import InvalidRequest, InvalidTopic, UnknownTopicId, UnknownTopicOrPartition
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import DEAD_TOPIC_ID, Headers, header_value
-from headrace.model.message_ids import MessageId
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 
 _CHUNK_MAX = 100

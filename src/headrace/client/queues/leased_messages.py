@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from headrace.model.errors import InvalidRequest
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header
 from headrace.wire.batches.wanted_records import UnpackedBatch, WantedRecord
-from headrace.wire.messages.queues import LeasePartitionAnswer
+from headrace.wire.messages.queues import LeasePartitionResponse
 
 _UNPACKED_BYTES_MAX = 1 << 30
 _KEPT_BYTES_MAX = 1 << 20  # of one partition
@@ -89,7 +89,7 @@ class UnpackedBatches(dict[int, UnpackedBatch]):
 
 
 def read_leased(
-    topic: str, member: str, answer: LeasePartitionAnswer, batches: UnpackedBatches | None = None
+    topic: str, member: str, answer: LeasePartitionResponse, batches: UnpackedBatches | None = None
 ) -> LeasedPartition:
     """Records and leased ranges both ascend. Whoever leases bit by bit says what it has kept open."""
     messages: list[LeasedMessage] = []
@@ -128,7 +128,7 @@ def read_leased(
     return LeasedPartition(messages, gaps)
 
 
-def _records(answer: LeasePartitionAnswer, open_batches: UnpackedBatches) -> Iterator[WantedRecord]:
+def _records(answer: LeasePartitionResponse, open_batches: UnpackedBatches) -> Iterator[WantedRecord]:
     """Those from the first that is leased to the last."""
     if not answer.leased:
         return

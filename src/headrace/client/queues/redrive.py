@@ -22,6 +22,7 @@ from headrace.client.produce.producer import Delivery, Producer
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import ACK, NACK, settle
 from headrace.model.errors import GroupIdNotFound, HeadraceError, InvalidRecords, MessageTooLarge
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import (
     DEAD_DEDUP_ID,
     DEAD_LETTER_HEADERS,
@@ -35,7 +36,6 @@ from headrace.model.message_headers import (
     with_headers,
     without,
 )
-from headrace.model.message_ids import MessageId
 from headrace.model.names import DEAD_LETTER_SUFFIX
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.configs import (
@@ -44,11 +44,11 @@ from headrace.wire.messages.configs import (
     IncrementalAlterConfigsResource,
 )
 from headrace.wire.messages.queues import (
+    LeaseOffsetsRange,
     LeaseOffsetsRequest,
     LeaseOffsetsResponse,
     MessageStatusRequest,
     MessageStatusResponse,
-    OffsetRange,
     SettleItem,
     SubscriptionStatus,
 )
@@ -143,7 +143,7 @@ class RedriveSubscription:
             topic=self._topic,
             partition_index=target.partition,
             lease_ms=_LEASE_MS,
-            wanted=[OffsetRange(offset, offset) for offset in sorted(offsets)],
+            wanted=[LeaseOffsetsRange(offset, offset) for offset in sorted(offsets)],
         )
 
         async def ask() -> LeasedDeadLetters:

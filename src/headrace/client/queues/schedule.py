@@ -21,8 +21,8 @@ from headrace.client.errors import only_result, raise_for_code
 from headrace.client.produce.producer import Header, Producer
 from headrace.machines.delays.due_time import parse_repeat
 from headrace.model.errors import InvalidRequest, UnknownTopicOrPartition
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import DELAY, DELIVER_AT, REPEAT, header_text
-from headrace.model.message_ids import MessageId
 from headrace.model.names import delayed_topic, owner_of
 from headrace.wire.messages.delays import (
     CANCEL,

@@ -24,7 +24,7 @@ from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.wire.messages.queues import (
     SettleItem,
     SettlePartition,
-    SettlePartitionAnswer,
+    SettlePartitionResponse,
     SettleRequest,
     SettleResponse,
     SettleTopic,
@@ -196,7 +196,7 @@ class _PendingSettlements:
             self._parts.remove(part)
             self._fail_part(part, error)
 
-    def _accept_response(self, part: _PartitionSettlement, answer: SettlePartitionAnswer) -> None:
+    def _accept_response(self, part: _PartitionSettlement, answer: SettlePartitionResponse) -> None:
         self._parts.remove(part)
         singles: list[list[LeaseReceipt]] = []
         for one in answer.refused:

@@ -1,10 +1,11 @@
-"""The partitions of companions stay with the partition that they belong to: same replicas, same leader. Pure functions
-from records to the next, as in `leadership`.
+"""Keep the partitions of co-located topics on the replicas and the leader of their owner's partition. Pure functions
+from one record to the next, as in `leadership`.
 
-- Where the owner's replicas are to go, the companions' go. The owner's move ends when all have arrived, then theirs.
-- Who leads the owner leads the companions, if it can without loss. When a leader is sought for the owner, one that can
-  lead the companions too goes before the others; so they find together again, however they came apart.
-- Each record changes by itself, and as safely as any: that they agree is a matter of time.
+- A reassignment of the owner also reassigns its co-located partitions. The owner's reassignment completes when all of
+  them are in sync on the target, and theirs complete afterwards.
+- The leader of the owner also leads the co-located partitions, if it can without loss. An election for the owner
+  prefers a replica that can lead the co-located partitions too, so they converge to one leader from any state.
+- Each record changes separately, and as safely as any other record. The records agree eventually.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from headrace.machines.controller.reassignment import (
     target_replicas,
 )
 from headrace.model.errors import InvalidReplicaAssignment
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
 
 
 class PartitionWithMinInsync(NamedTuple):
-    """A partition, and how many replicas must be in sync for it to take writes."""
+    """A partition, and the number of in-sync replicas that it needs to accept writes."""
 
     record: PartitionRecord
     min_insync: int
@@ -38,16 +39,16 @@ def update_colocated(
     *,
     prefers: bool,
 ) -> list[PartitionRecord | None]:
-    """What the controller makes of a partition and of its companions, in this order; None for what is well as it is.
-    `prefers`: it is time to give the lead back to the replica that comes first."""
+    """Return the changed records of a partition and of its co-located partitions, in this order; None where no change
+    is needed. `prefers`: also elect the preferred leader."""
     changed = _updated_owner(owner, [one.record for one in colocated_topics], live, prefers=prefers)
     settled = changed or owner.record
     return [changed, *(_updated_colocated(one, settled, live) for one in colocated_topics)]
 
 
 def colocated_record(owner: PartitionRecord, live: LiveBrokers) -> PartitionRecord:
-    """A new partition of a companion, in the midst of a move if its owner is. Everybody who is up has everything,
-    because there is nothing."""
+    """Return the record of a new co-located partition, which shares a reassignment in progress of its owner. All live
+    replicas are in sync, because the partition is empty."""
     up = tuple(node_id for node_id in owner.replicas if node_id in live)
     leads = owner.leader in up and live[owner.leader].epoch == owner.leader_broker_epoch
     leader = live[owner.leader if leads else up[0]] if up else None
@@ -93,7 +94,7 @@ def _reassigned_with_owner(
     try:
         begun = begin_reassignment(colocated_topic.record, target_replicas(owner))
     except InvalidReplicaAssignment:
-        return None  # who has everything would go at once: another must be in sync first
+        return None  # it would remove all replicas that have every committed record: another must be in sync first
     return update_leadership(begun, live, colocated_topic.min_insync, favored=favored) or begun
 
 
@@ -103,5 +104,5 @@ def _in_sync_everywhere(colocated_topics: Sequence[PartitionRecord]) -> Collecti
 
 
 def _is_at_target(owner: PartitionRecord, colocated_topic: PartitionRecord, live: LiveBrokers) -> bool:
-    """Whether the companion is where the owner's move leads."""
+    """Whether the co-located partition is in sync on the target of the owner's reassignment."""
     return target_replicas(colocated_topic) == target_replicas(owner) and is_target_in_sync(colocated_topic, live)

@@ -1,10 +1,10 @@
-"""Which brokers shall hold which replicas. Pure and deterministic: the same question has the same answer everywhere.
+"""Assign replicas to brokers. Pure and deterministic: the same input has the same result on every broker.
 
-- The replicas of a partition are on different brokers, and in as many racks as there are. A broker without a rack
-  stands alone.
-- Within that, the brokers hold numbers of replicas that differ as little as possible, and so do the numbers of
-  partitions that they lead when all is well, which is as first replicas.
-- `place_replicas` is for new partitions. `spread` moves old ones, and only as many as it takes.
+- The replicas of a partition are on different brokers, and in as many racks as possible. A broker without a rack counts
+  as a rack of its own.
+- Within this constraint, the numbers of replicas per broker differ as little as possible, and so do the numbers of
+  preferred leaders (first replicas).
+- `place_replicas` assigns new partitions. `balance_replicas` moves existing ones, and as few as possible.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import InvalidReplicationFactor
-from headrace.model.partition_record import Nodes
+from headrace.model.registry_records import BrokerRecord, Nodes
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -27,7 +26,8 @@ def place_replicas(
     load: Mapping[int, int],
     leaders: Mapping[int, int],
 ) -> list[Nodes]:
-    """The replicas of each new partition. `load`, `leaders`: how many replicas and first replicas the brokers have."""
+    """Return the replicas of each new partition. `load` and `leaders` count the replicas and first replicas per
+    broker."""
     _check_replication(replication, brokers)
     loads = _BrokerLoads(brokers)
     for node_id in brokers:
@@ -37,8 +37,8 @@ def place_replicas(
 
 
 def balance_replicas(current: Mapping[Key, Nodes], brokers: Mapping[int, BrokerRecord]) -> dict[Key, Nodes]:
-    """What has to move so that all replicas are on these brokers, evenly: the partitions that move, with their new
-    replicas. A partition gets into fewer racks only if a broker that is not among these leaves no choice."""
+    """Return the partitions that must move, with their new replicas, so that all replicas are evenly on these brokers.
+    A partition moves to fewer racks only if the removal of a broker requires it."""
     loads = _BrokerLoads(brokers)
     target = {
         key: tuple(node_id for node_id in current[key] if node_id in brokers) for key in _bit_reversed_order([*current])
@@ -49,14 +49,61 @@ def balance_replicas(current: Mapping[Key, Nodes], brokers: Mapping[int, BrokerR
     for key, nodes in target.items():
         _check_replication(len(current[key]), brokers)
         target[key] = loads.filled(nodes, len(current[key]))
+    _balance_new_replicas(current, target, loads)
     _balance_load(target, loads)
     moved = {key for key, nodes in target.items() if {*nodes} != {*current[key]}}
     loads.leaders.update(nodes[0] for key, nodes in current.items() if key not in moved)
     return loads.led({key: target[key] for key in current if key in moved})
 
 
+def _balance_new_replicas(current: Mapping[Key, Nodes], target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
+    """Exchange new replicas along chains of brokers until the load is even, or only moves of existing replicas can make
+    it even."""
+    new: dict[int, dict[Key, None]] = {node_id: {} for node_id in loads.load}
+    for key, nodes in target.items():
+        for node_id in nodes:
+            if node_id not in current[key]:
+                new[node_id][key] = None
+
+    while (chain := _next_chain(target, new, loads)) is not None:
+        for key, giver, taker in chain:
+            target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
+            loads.count(giver, -1)
+            loads.count(taker, 1)
+            del new[giver][key]
+            new[taker][key] = None
+
+
+def _next_chain(
+    target: Mapping[Key, Nodes], new: Mapping[int, Mapping[Key, None]], loads: _BrokerLoads
+) -> list[tuple[Key, int, int]] | None:
+    """Return the moves of new replicas, as (partition, from, to), that take one replica off a broker and give one to a
+    broker with at least two fewer."""
+    lowest = min(loads.load.values())
+    for first in sorted(loads.load, key=lambda node_id: -loads.load[node_id]):
+        if loads.load[first] - lowest < 2:
+            break
+        chains: dict[int, list[tuple[Key, int, int]]] = {first: []}
+        queue = deque([first])
+        while queue:
+            giver = queue.popleft()
+            if loads.load[first] - loads.load[giver] >= 2:
+                return chains[giver]
+            for key in new[giver]:
+                if len(chains) == len(loads.load):
+                    break
+                if any(key == moved for moved, _, _ in chains[giver]):
+                    continue
+                for taker in loads.load:
+                    if taker not in chains and loads.may_move(target[key], giver, taker):
+                        chains[taker] = [*chains[giver], (key, giver, taker)]
+                        queue.append(taker)
+    return None
+
+
 def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
-    """Move replicas from the fullest to the emptiest broker. Each move makes the sum of squares smaller, so it ends."""
+    """Move replicas from the fullest to the emptiest broker. Each move lowers the sum of squares, so this
+    terminates."""
     held: dict[int, dict[Key, None]] = {node_id: {} for node_id in loads.load}
     for key, nodes in target.items():
         for node_id in nodes:
@@ -79,13 +126,13 @@ def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
         loads.count(giver, -1)
         loads.count(taker, 1)
         del held[giver][key]
-        for node_id in target[key]:  # to the end: better another partition than this one a second time
+        for node_id in target[key]:  # to the end: prefer to move another partition next
             held[node_id].pop(key, None)
             held[node_id][key] = None
 
 
 class _BrokerLoads:
-    """What the brokers hold so far."""
+    """The replicas and first replicas per broker and rack."""
 
     def __init__(self, brokers: Mapping[int, BrokerRecord]) -> None:
         self.load: dict[int, int] = dict.fromkeys(sorted(brokers), 0)
@@ -102,7 +149,7 @@ class _BrokerLoads:
         self._rack_load[self._rack[node_id]] += replicas
 
     def filled(self, nodes: Nodes, replication: int) -> Nodes:
-        """These replicas and as many others as are missing, counted."""
+        """Add replicas to `nodes` up to the replication factor, and count them."""
         while len(nodes) < replication:
             best = self._best_broker(nodes)
             self.count(best, 1)
@@ -111,7 +158,7 @@ class _BrokerLoads:
         return nodes
 
     def led(self, target: Mapping[Key, Nodes]) -> dict[Key, Nodes]:
-        """The same replicas, with the first of them chosen so that all lead as evenly as these partitions allow."""
+        """Reorder the replicas so that the brokers are first replicas as evenly as possible."""
         led = {}
         for key, nodes in target.items():
             leader = min(nodes, key=lambda node_id: self.leaders[node_id])
@@ -131,8 +178,8 @@ class _BrokerLoads:
         return self._rack[taker] not in others or self._rack[giver] in others
 
     def _path(self, led: Mapping[Key, Nodes]) -> list[tuple[Key, int]] | None:
-        """Who should pass the lead of which partition on to whom, so that one leads less and one that leads at least
-        two less leads more; by way of others, if the two share no partition."""
+        """Return a chain of leadership transfers from a broker to one with at least two fewer leaderships, or None. The
+        chain passes through other brokers if the two share no partition."""
         led_by: dict[int, list[Key]] = {node_id: [] for node_id in self.load}
         for key, nodes in led.items():
             led_by[nodes[0]].append(key)
@@ -151,9 +198,9 @@ class _BrokerLoads:
         return None
 
     def _best_broker(self, nodes: Nodes) -> int:
-        """Who should be the next replica beside these. The rack is chosen before the broker: who takes the emptiest
-        broker first soon finds that all the empty ones are in one rack. Those that share many partitions already are
-        avoided, so that the load of one that fails goes to many."""
+        """Return the best broker for another replica. The rack is chosen before the broker: otherwise all brokers with
+        little load would soon be in one rack. Brokers that already share many partitions are avoided, so that the load
+        of a failed broker spreads over many others."""
         racks = Counter(self._rack[node_id] for node_id in nodes)
 
         def rank(node_id: int) -> tuple[float, ...]:
@@ -174,8 +221,8 @@ def _with_leader_first(leader: int, nodes: Nodes) -> Nodes:
 
 
 def _bit_reversed_order(keys: Sequence[Key]) -> list[Key]:
-    """The keys in an order in which neighbours come far apart (that of their reversed binary numbers): of those that
-    are taken first every topic has its share."""
+    """Return the keys in the order of their reversed binary indexes, which separates neighbours: the first keys include
+    some of every topic."""
     return [keys[index] for index in sorted(range(len(keys)), key=lambda index: f"{index:032b}"[::-1])]
 
 

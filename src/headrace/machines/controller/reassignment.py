@@ -1,8 +1,8 @@
-"""The move of a partition to other brokers. Pure functions from one record to the next, as in `leadership`.
+"""The reassignment of a partition to other brokers. Pure functions from one record to the next, as in `leadership`.
 
-First the new replicas are added to the old ones; when the whole target is in sync, the old ones are dropped. While a
-move is under way the record's replicas are the target, in the order that was asked for, then those that will go. The
-replicas before the move are those that are not being added; a move that replaces another starts from these.
+The new replicas are added to the old ones; when the whole target is in sync, the old ones are removed. During a
+reassignment, `replicas` contains the target in the requested order, followed by the replicas to remove. The original
+replicas are those that are not in `adding`; a reassignment that replaces another starts from them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from headrace.machines.controller.leadership import LiveBrokers, excluding, update_leadership, without_leader
 from headrace.model.errors import InvalidReplicaAssignment, NoReassignmentInProgress
-from headrace.model.partition_record import Nodes, PartitionRecord
+from headrace.model.registry_records import Nodes, PartitionRecord
 
 
 def begin_reassignment(record: PartitionRecord, target: Nodes) -> PartitionRecord:
-    """What was being added by a move under way and is not wanted any more goes at once. If that was the leader there is
-    none until the controller has settled the record."""
+    """Begin a reassignment, which replaces one in progress: replicas that the latter was adding are removed at once
+    unless they are in the target. If one of them is the leader, the partition has none until the next election."""
     if not target:
         raise InvalidReplicaAssignment("a partition needs at least one replica")
     if len(set(target)) < len(target):
@@ -30,10 +30,10 @@ def begin_reassignment(record: PartitionRecord, target: Nodes) -> PartitionRecor
 
 
 def cancel_reassignment(record: PartitionRecord) -> PartitionRecord:
-    """Back to the replicas before the move. If the leader is one that was added there is none until the controller has
-    settled the record."""
+    """Return to the original replicas. If the leader is not one of them, the partition has none until the next
+    election."""
     if not is_reassigning(record):
-        raise NoReassignmentInProgress("the partition is not being moved")
+        raise NoReassignmentInProgress("the partition has no reassignment in progress")
     reverted = _with_replicas(record, excluding(record.replicas, *record.adding))
     return reverted if reverted.leader in reverted.isr else without_leader(reverted)
 
@@ -41,8 +41,8 @@ def cancel_reassignment(record: PartitionRecord) -> PartitionRecord:
 def complete_reassignment(
     record: PartitionRecord, min_insync: int, live: LiveBrokers, *, favored: Collection[int] = ()
 ) -> PartitionRecord | None:
-    """The end of the move, once the whole target is up and in sync; None if there is no move, or it is not that far.
-    `rather` as for `settle`."""
+    """Complete the reassignment if the whole target is live and in sync. Return None otherwise, or if there is no
+    reassignment. `favored` as in `update_leadership`."""
     if not is_reassigning(record) or not is_target_in_sync(record, live):
         return None
     moved = _with_replicas(record, target_replicas(record))
@@ -54,23 +54,23 @@ def is_reassigning(record: PartitionRecord) -> bool:
 
 
 def is_target_in_sync(record: PartitionRecord, live: LiveBrokers) -> bool:
-    """Whether all who shall hold the partition are up and in sync."""
+    """Whether all target replicas are live and in sync."""
     return all(node_id in record.isr and node_id in live for node_id in target_replicas(record))
 
 
 def target_replicas(record: PartitionRecord) -> Nodes:
-    """Who shall hold the partition in the end."""
     return excluding(record.replicas, *record.removing)
 
 
 def _with_replicas(
     record: PartitionRecord, replicas: Nodes, *, adding: Nodes = (), removing: Nodes = ()
 ) -> PartitionRecord:
-    """The record with these replicas; those that go leave the isr and the elr. Who leads is not looked at."""
+    """Return the record with these replicas. Others leave the ISR and the ELR. The leader is not changed."""
     complete = record.isr or record.elr
     if complete and not any(node_id in replicas for node_id in complete):
         raise InvalidReplicaAssignment(
-            f"only brokers that would go at once have everything: {list(complete)}; wait until another is in sync"
+            f"only brokers that would be removed have all committed records: {list(complete)}; "
+            "wait until another one is in sync"
         )
     return replace(
         record,

@@ -1,13 +1,13 @@
-"""Five-field cron in UTC: `minute hour day-of-month month day-of-week` -> the next time.
+"""Five-field cron expressions in UTC: `minute hour day-of-month month day-of-week`. Pure.
 
     */15 9-17 * * mon-fri     every quarter of an hour, in working time
     0 3 1,15 * *              at three, on the first and the fifteenth
     30 6 1 * sun              half past six, on the first of the month and on every Sunday
     @daily                    also @hourly, @weekly, @monthly, @yearly
 
-A field is a list of `*`, numbers, names and ranges, each with a step if wanted. Sunday is 0 and 7. As everywhere, days
-match by either field if both are restricted, where a field that begins with `*` is not. UTC has no summer time, so
-every day has every minute once.
+A field is a list of `*`, numbers, names and ranges, each with an optional step. Sunday is 0 and 7. As in other
+implementations, if both day fields are restricted, a day that matches either of them matches; a field that begins with
+`*` is not restricted. UTC has no daylight saving time, so every day has every minute once.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _ITEM: Final = re.compile(r"(\*|[a-z0-9]{1,9})(?:-([a-z0-9]{1,9}))?(?:/([0-9]{1,
 
 
 class InvalidCron(InvalidRequest):
-    """A cron text has five fields: minute, hour, day of month, month, day of week."""
+    """A cron expression has five fields: minute, hour, day of month, month, day of week."""
 
 
 class Cron:
-    """When a cron text comes true."""
+    """A parsed cron expression."""
 
     __slots__ = ("_days", "_either", "_hours", "_minutes", "_months", "_weekdays")
 
@@ -63,12 +63,12 @@ class Cron:
         weekdays = {value % 7 for value in _values(weekday, "day of week", 0, 7, _WEEKDAYS)}
         self._either = not day.startswith("*") and not weekday.startswith("*")
         if not self._either and not any(value <= _DAYS_OF_MONTH[month - 1] for month in self._months for value in days):
-            raise InvalidCron(f"'{shortened(text)}' never comes: no such month has such a day")
+            raise InvalidCron(f"'{shortened(text)}' never matches: none of these months has such a day")
         self._days = sum(1 << day for day in days)
         self._weekdays = sum(1 << day for day in range(_WEEKDAY_BITS) if day % 7 in weekdays)
 
     def next_ms(self, after_ms: int) -> int | None:
-        """The first time after this one; None if none comes before the year 10000."""
+        """Return the first matching time after this one, or None if there is none before the year 10000."""
         minutes = after_ms // _MINUTE_MS + 1
         number, minute_of_day = divmod(minutes, 24 * 60)
         if not 0 <= minutes * _MINUTE_MS <= TIME_MS_MAX:
@@ -85,7 +85,7 @@ class Cron:
         return (following - _EPOCH).days * _DAY_MS + first * _MINUTE_MS
 
     def _time_of_day(self, earliest: int) -> int | None:
-        """In minutes."""
+        """Return the first matching time of the day, in minutes, that is not earlier."""
         for hour in self._hours:
             if hour >= earliest // 60:
                 for minute in self._minutes:
@@ -94,8 +94,8 @@ class Cron:
         return None
 
     def _day_after(self, day: date) -> date | None:
-        """The first matching day after this one. One step per matching month: 29 February on a given weekday is at most
-        40 years away."""
+        """Return the first matching day after this one. It takes one step per matching month: 29 February on a given
+        weekday is at most 40 years away."""
         if day.month in self._months:
             days = self._days_in(day.year, day.month) & -2 << day.day
             if days:
@@ -110,7 +110,7 @@ class Cron:
         return None
 
     def _days_in(self, year: int, month: int) -> int:
-        """The matching days of a month as a bit set; bit 1 is the first."""
+        """Return the matching days of a month as a bit set; bit 1 is the first."""
         length = _DAYS_OF_MONTH[month - 1] - (month == 2 and not isleap(year))
         by_weekday = self._weekdays >> date(year, month, 1).isoweekday() % 7 << 1
         days = self._days | by_weekday if self._either else self._days & by_weekday
@@ -126,19 +126,19 @@ def _values(text: str, field: str, lowest: int, highest: int, names: Sequence[st
     for item in text.split(","):
         parts = _ITEM.fullmatch(item)
         if parts is None:
-            raise InvalidCron(f"'{shortened(item)}' is no {field}; write *, a number, a range or */step")
+            raise InvalidCron(f"'{shortened(item)}' is not a valid {field}; write *, a number, a range or */step")
         first, last, step = parts.groups()
         if first == "*":
             if last is not None:
-                raise InvalidCron(f"'{item}' is no {field}: a range begins with a number")
+                raise InvalidCron(f"'{item}' is not a valid {field}: a range begins with a number")
             start, end = lowest, highest
         else:
             start = _number(first, field, lowest, highest, names)
             end = _number(last, field, lowest, highest, names) if last else highest if step else start
         if start > end:
-            raise InvalidCron(f"'{item}' is no {field}: the range runs backwards")
+            raise InvalidCron(f"'{item}' is not a valid {field}: the range is reversed")
         if step is not None and int(step) == 0:
-            raise InvalidCron(f"'{item}' is no {field}: a step of 0 leads nowhere")
+            raise InvalidCron(f"'{item}' is not a valid {field}: the step must not be 0")
         found.update(range(start, end + 1, int(step or 1)))
     return found
 
@@ -147,5 +147,5 @@ def _number(text: str, field: str, lowest: int, highest: int, names: Sequence[st
     if text in names:
         return names.index(text) + (highest == 12)
     if not text.isdecimal() or not text.isascii() or not lowest <= int(text) <= highest:
-        raise InvalidCron(f"'{text}' is no {field}; it goes from {lowest} to {highest}")
+        raise InvalidCron(f"'{text}' is not a valid {field}; it must be {lowest} to {highest}")
     return int(text)

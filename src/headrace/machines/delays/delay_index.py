@@ -1,16 +1,16 @@
-"""Which messages of one partition wait for their time: replayed from its delayed log. Pure.
+"""The messages of one delayed log that wait for their due time, replayed from the log. Pure.
 
-    far      arrays of (due, offset), 16 bytes a message, in buckets of 64 days, an hour and a minute
-    near     what is due in this minute or the next: a heap
-    pending  the offsets that still wait, a roaring bitmap
+    far      arrays of (due, offset), 16 bytes per message, in buckets of 64 days, an hour and a minute
+    near     messages that are due in this minute or the next: a heap
+    pending  the offsets of waiting messages, a roaring bitmap
 
-Buckets are opened into finer ones a whole bucket ahead, in slices, so that no step takes long. Nothing is searched
-for when a message is cancelled or moved: its entry stays where it is and is passed over when it comes up, because it
-is not pending any more, or due at another time than the entry says. Where such entries outnumber the others, buckets
-are swept.
-
-An announced release is open until it is known that its messages are committed in the topic. Invariants: a message is
-pending, or part of an open release, or over; one that repeats may be the first two. What lies below `floor` is over.
+- A bucket is split into finer ones one bucket ahead of time, in slices, so that no step takes long.
+- Cancelling or rescheduling a message searches nothing. The old entry stays, and is skipped when it becomes due,
+  because its offset is not pending, or the message has another due time. If such entries outnumber the others, buckets
+  are swept.
+- An announced release is open until its messages are known to be committed in the topic.
+- A message is pending, or part of an open release, or completed. A repeating message may be both of the first two.
+  Everything below `floor` is completed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from headrace.machines.delays.due_time import due_time_ms
-from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header
-from headrace.wire.batches.control import parse_marker
+from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header, parse_marker
 from headrace.wire.state_records.delayed_records import (
     Cancelled,
     DelayedEvent,
@@ -42,7 +41,7 @@ from headrace.wire.state_records.delayed_records import (
 _WIDTHS_MS: Final = (60_000, 3_600_000, 64 * 86_400_000)
 _OPENED_AT_ONCE: Final = 5000
 _STALE_MIN: Final = 10_000
-_NEVER: Final = 1 << 50  # as the number of a bucket; as a time, far behind the year 9999
+_NEVER: Final = 1 << 50  # as a bucket number; as a time, far beyond the year 9999
 _OFFSET_BITS: Final = 63
 _OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
 
@@ -53,8 +52,8 @@ class DueMessage(NamedTuple):
 
 
 class OpenRelease(msgspec.Struct, gc=False):
-    """A release that was announced at this offset of the delayed log. `committed_at`: where T must be committed for it
-    to be over, as far as is known."""
+    """A release that was announced at this offset of the delayed log. It is completed when T is committed up to
+    `committed_at`, which is None if unknown."""
 
     offset: int
     announced: Releasing
@@ -72,19 +71,19 @@ class _Bucket:
 class DelayIndex:
     def __init__(self, start_offset: int, now_ms: int) -> None:
         self.replayed_to = start_offset
-        """What lies below has been taken in."""
+        """Everything below this offset has been replayed."""
         self.open: list[OpenRelease] = []
-        """In the order in which they were announced."""
+        """In the order of their announcements."""
         self._pending = BitMap64()
         self._events = BitMap64()
-        self._rescheduled: dict[int, int] = {}  # when they are due now, of pending ones that are due at another time
-        self._undecided: dict[int, list[DueMessage]] = {}  # by producer: messages of transactions that are open
+        self._rescheduled: dict[int, int] = {}  # the due times of rescheduled pending messages
+        self._undecided: dict[int, list[DueMessage]] = {}  # by producer id: messages of open transactions
         self._near: list[int] = []
         self._far: tuple[dict[int, _Bucket], ...] = ({}, {}, {})
-        self._ends = [0, 0, 0]  # what is due before it is not in the buckets of this width, but in finer ones
-        self._first = [_NEVER, _NEVER, _NEVER]  # the first bucket of each width, or one before it
+        self._ends = [0, 0, 0]  # for each width: earlier messages are in finer buckets
+        self._first = [_NEVER, _NEVER, _NEVER]  # for each width: the first bucket, or one before it
         self._opening: deque[_Bucket] = deque()
-        self._entries = 0  # in all of them, also those that are to be passed over
+        self._entries = 0  # in all buckets, including entries to skip
         self._to_sweep: list[tuple[int, int]] = []
         self._open_buckets(now_ms, 0)
 
@@ -96,7 +95,7 @@ class DelayIndex:
 
     @property
     def floor(self) -> int:
-        """Nothing below it is needed any more, neither to release it nor to know that it is over."""
+        """Everything below is needed neither for a release nor to know that it is completed."""
         lowest = [self.replayed_to]
         if self._pending:
             lowest.append(self._pending.min())
@@ -106,8 +105,8 @@ class DelayIndex:
         return min(lowest)
 
     def over(self, start_offset: int) -> BitMap64:
-        """The messages of a log that starts there that nobody needs any more. Events are not among them: as long as one
-        of its messages is left somewhere in the log, an event must say that it is over."""
+        """Return the offsets of completed messages in a log with this start offset. Events are not included: as long as
+        one of an event's messages is left in the log, the event must say that it is completed."""
         over = BitMap64()
         over.add_range(start_offset, max(self.replayed_to, start_offset))
         over -= self._pending
@@ -119,21 +118,21 @@ class DelayIndex:
         return over
 
     def is_current(self, due: DueMessage) -> bool:
-        """Whether the message still waits for this time and not for another."""
+        """Whether this is still the message's due time."""
         return due.offset in self._pending and self._rescheduled.get(due.offset, due.due_ms) == due.due_ms
 
     def rescheduled_to(self, offset: int) -> int | None:
-        """When a message is due that was moved, or comes again; None if it was not, or does not wait."""
+        """Return the due time of a pending message that was rescheduled or repeats, or None."""
         return self._rescheduled.get(offset)
 
-    # What the log says
+    # Changes from the log
 
     def add(self, offset: int, due_ms: int) -> None:
         self._pending.add(offset)
         self._put(due_ms, offset)
 
     def hold(self, producer_id: int, offset: int, due_ms: int) -> None:
-        """A message of a transaction, which counts when that is committed."""
+        """Add a message of a transaction, which becomes pending when the transaction commits."""
         self._undecided.setdefault(producer_id, []).append(DueMessage(due_ms, offset))
 
     def decide(self, producer_id: int, *, is_commit: bool) -> None:
@@ -142,7 +141,7 @@ class DelayIndex:
                 self.add(offset, due_ms)
 
     def apply(self, event: DelayedEvent, offset: int) -> None:
-        """The event stands at this offset of the log."""
+        """Apply the event at this offset of the log."""
         self._events.add(offset)
         if isinstance(event, Releasing):
             self.open.append(OpenRelease(offset, event))
@@ -162,11 +161,11 @@ class DelayIndex:
             for settled in event.offsets:
                 self._settle(settled)
 
-    # What time says
+    # Due messages
 
     def take(self, now_ms: int, count_max: int) -> list[DueMessage]:
-        """Those that are due, the longest due first. They stay pending until an event says otherwise; what is not
-        released now must be `put_back`."""
+        """Return the messages that are due, ordered by due time. They stay pending until an event changes that;
+        messages that are not released must be `put_back`."""
         self._open_buckets(now_ms, _OPENED_AT_ONCE)
         found: dict[int, DueMessage] = {}
         end = now_ms + 1 << _OFFSET_BITS
@@ -182,24 +181,24 @@ class DelayIndex:
             self._put(due.due_ms, due.offset)
 
     def next_ms(self) -> int | None:
-        """When to `take` next; there may turn out to be nothing. None: not before something is added."""
+        """When to call `take` next; it may return nothing then. None: not before another message is added."""
         if self._opening:
             return 0
-        # A bucket is opened when the one before it begins.
+        # A bucket is split when the one before it begins.
         found = min((first - 1) * width for first, width in zip(self._first, _WIDTHS_MS, strict=True))
         if self._near:
             found = min(found, self._near[0] >> _OFFSET_BITS)
         return found if found < _NEVER else None
 
     def first_ms(self) -> int | None:
-        """When the first message is due, if that is near."""
+        """Return when the first message is due, if that is soon."""
         while self._near and not self.is_current(_unpacked(self._near[0])):
             heappop(self._near)
             self._entries -= 1
         return self._near[0] >> _OFFSET_BITS if self._near else None
 
     def page(self, after: DueMessage, count_max: int) -> list[DueMessage]:
-        """The next ones behind this, by when they are due."""
+        """Return the next messages after this one, ordered by due time."""
         self._open_slice(self._entries)
         found: list[DueMessage] = []
         for group in self._groups(after.due_ms):
@@ -210,7 +209,7 @@ class DelayIndex:
         return found
 
     def sweep(self) -> None:
-        """Do a piece of the work of throwing away entries of messages that are over or have been moved."""
+        """Do one slice of the work of removing entries of completed or rescheduled messages."""
         if self._entries - len(self._pending) < max(len(self._pending), _STALE_MIN):
             return
         if not self._to_sweep:
@@ -228,7 +227,7 @@ class DelayIndex:
             len(bucket.dues) for buckets in (*map(dict.values, self._far), self._opening) for bucket in buckets
         )
 
-    # Its parts
+    # Buckets
 
     def _settle(self, offset: int) -> None:
         self._pending.discard(offset)
@@ -260,7 +259,7 @@ class DelayIndex:
         bucket.offsets.append(offset)
 
     def _open_buckets(self, now_ms: int, count_max: int) -> None:
-        """This bucket of every width and the next are to be open."""
+        """Split the current and the next bucket of every width."""
         for level, width in enumerate(_WIDTHS_MS):
             end = (now_ms // width + 2) * width
             if end > self._ends[level]:
@@ -284,7 +283,8 @@ class DelayIndex:
                 self._put(*due)
 
     def _groups(self, from_ms: int) -> Iterator[Iterator[DueMessage]]:
-        """All entries that may be due at that time or later; each group is due before the next."""
+        """Iterate over groups of all entries that may be due at or after this time; each group is due before the
+        next."""
         yield map(_unpacked, self._near)
         for far, width in zip(self._far, _WIDTHS_MS, strict=True):
             for index in sorted(far):
@@ -296,14 +296,14 @@ def _unpacked(packed: int) -> DueMessage:
     return DueMessage(packed >> _OFFSET_BITS, packed & _OFFSET_MASK)
 
 
-# A delayed log, read batch by batch into the index of what waits.
+# Replay of a delayed log
 
 
 UNPACKED_BYTES_MAX = 64 << 20
 
 
 def batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """Whole batches, back to back, as a log gives them."""
+    """Iterate over whole batches, back to back, as read from a log."""
     view = memoryview(data)
     position = 0
     while position + HEADER_SIZE <= len(view):
@@ -313,8 +313,8 @@ def batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
 
 
 def replay(delays: DelayIndex, data: bytes, events_end: int) -> None:
-    """Take in what comes at `delays.read_to`. Events that stand at `events_end` or behind are known already: who leads
-    the log applies its own when it writes them. Raises `InvalidRecord`."""
+    """Apply the data, which begins at `delays.replayed_to`. Events at or after `events_end` are known: the leader
+    applies its own events when it writes them. Raise `InvalidRecord` for invalid data."""
     for batch, header in batches(data):
         if is_event(header):
             if delays.replayed_to <= header.base_offset < events_end:
@@ -329,7 +329,7 @@ def replay(delays: DelayIndex, data: bytes, events_end: int) -> None:
 
 
 def _replay_batch(delays: DelayIndex, batch: memoryview, header: BatchHeader) -> None:
-    # A log may begin in the middle of a batch: what lies below has been released before the log was trimmed.
+    # A log may begin in the middle of a batch: messages below its start offset were released before it was trimmed.
     start_offset = delays.replayed_to
     for message in scan_waiting(batch, header, UNPACKED_BYTES_MAX):
         offset = message[0]

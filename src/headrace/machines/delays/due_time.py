@@ -1,9 +1,13 @@
-"""When a message is due, by its headers, and how it comes again.
+"""The due time of a delayed message, from its headers, and how it repeats. Pure.
 
-`headrace-deliver-at` counts before `headrace-delay`, which runs from the message's own timestamp; with neither, one
-that repeats comes at the first time of its schedule. All of it follows from the record alone, so that every broker
-that reads the log finds the same time. A message without these headers, or with values that cannot be read, is due at
-once: it must not get stuck. It then keeps what could not be read, for its readers to see.
+- `headrace-deliver-at` has precedence over `headrace-delay`, which is relative to the message's own timestamp. Without
+  both, a repeating message is due at the first time of its schedule.
+- The due time follows from the record alone, so all brokers that read the log compute the same time.
+- A message without these headers, or with invalid values, is due at once: it must not get stuck. It keeps the invalid
+  headers, for its consumers to see.
+- `every 10s` keeps its rhythm: it counts from the due time, not from the release. Repeats that were missed while the
+  broker was down are released once.
+- The schedule is text from clients that is parsed on the event loop, so its length is limited and schedules are cached.
 """
 
 from __future__ import annotations
@@ -18,25 +22,17 @@ from headrace.model.message_headers import DELAY, DELIVER_AT, REPEAT, Headers
 from headrace.model.safe_text import shortened
 from headrace.wire.state_records.delayed_records import DELAYED_ID, WaitingMessage
 
-# How a message comes again and again: `every 10s`, or by cron.
-#
-# `every` keeps its rhythm: it counts from when the message was due, not from when it was released, and what was missed
-# in between (the broker was down) is released once and not made up for.
-#
-# The text comes from clients and is parsed on the event loop: its length is bounded, and schedules are cached.
-
-
 LENGTH_MAX = 256
-EVERY_MS_MIN = 100  # a message that comes more often than that is a typing error, or an attack
+EVERY_MS_MIN = 100  # a shorter interval is a typing error or an attack
 
 
 class InvalidRepeat(InvalidRequest):
-    """A repetition is written `every 10s`, or as the five fields of cron."""
+    """A repeat is `every 10s` or a cron expression with five fields."""
 
 
 class Repeat(Protocol):
     def next_ms(self, due_ms: int, now_ms: int) -> int | None:
-        """When it comes again after it was due at `due_ms`: later than now. None: never."""
+        """Return the next due time after `due_ms` that is later than now, or None if there is none."""
         ...
 
 
@@ -65,17 +61,17 @@ class RepeatByCron:
 @lru_cache(maxsize=1024)
 def parse_repeat(text: str) -> Repeat:
     if len(text) > LENGTH_MAX:
-        raise InvalidRepeat(f"'{shortened(text)}' is no repetition: it is longer than {LENGTH_MAX} characters")
+        raise InvalidRepeat(f"'{shortened(text)}' is not a valid repeat: it is longer than {LENGTH_MAX} characters")
     words = text.split()
     try:
         if len(words) == 2 and words[0].lower() in ("every", "@every"):
             interval_ms = parse_duration(words[1])
             if interval_ms < EVERY_MS_MIN:
-                raise InvalidRepeat(f"'{shortened(text)}' is too often: once in {EVERY_MS_MIN} ms is the most")
+                raise InvalidRepeat(f"'{shortened(text)}' is too frequent: the minimum interval is {EVERY_MS_MIN} ms")
             return RepeatEvery(interval_ms)
         return RepeatByCron(Cron(text))
     except (InvalidDuration, InvalidCron) as error:
-        raise InvalidRepeat(f"'{shortened(text)}' is no repetition: {error.message}") from None
+        raise InvalidRepeat(f"'{shortened(text)}' is not a valid repeat: {error.message}") from None
 
 
 DUE_AT_ONCE_MS = 0
@@ -100,7 +96,7 @@ def due_time_ms(message: WaitingMessage) -> int:
 
 
 def parse_repeat_header(value: bytes) -> Repeat | None:
-    """The schedule that a header says, None if it cannot be read."""
+    """Parse the schedule in a header; return None if it is invalid."""
     try:
         return parse_repeat(value.decode("utf-8", "replace"))
     except InvalidRepeat:
@@ -108,7 +104,7 @@ def parse_repeat_header(value: bytes) -> Repeat | None:
 
 
 def released_headers(headers: Headers, delayed_id: str) -> list[tuple[str, bytes | None]]:
-    """The headers that a message has in its topic."""
+    """Return the headers of the released message in its topic."""
     kept = [(name, value) for name, value in headers if name != DELAYED_ID and not _is_understood(name, value)]
     return [*kept, (DELAYED_ID, delayed_id.encode())]
 
@@ -123,7 +119,7 @@ def _is_understood(name: str, value: bytes | None) -> bool:
 
 def _parse_time(value: bytes) -> int | None:
     if len(value) == 13 and value.isdigit():
-        return int(value)  # milliseconds, as nearly everybody writes them: a million are read at a restart
+        return int(value)  # milliseconds are the usual form, and a restart reads millions of them
     try:
         return parse_time(value.decode("utf-8", "replace"))
     except InvalidTime:

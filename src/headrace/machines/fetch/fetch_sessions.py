@@ -1,19 +1,18 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+"""Incremental fetch sessions (KIP-227): a client lists its partitions once, and then only changes. Pure.
 
-A session lists the partitions that a client fetches. Those of which there may be something to say are
-`ready`, in the order in which they are served; a fetch looks at these only, so that ten thousand idle
-partitions cost nothing. The broker marks an entry idle when it has found nothing new in its partition, and
-ready when the partition moves.
+A session contains the partitions that a client fetches. Entries that may have news are `ready`, in the order in which
+they are served. A fetch reads only these, so ten thousand idle partitions cost nothing. The broker marks an entry idle
+when it finds no new records in its partition, and ready when the partition advances.
 
-Invariants: every ready entry is in the session; a session in the cache has its id, any other has id 0;
-the number of cached sessions never exceeds the slots.
+- Every ready entry is in the session.
+- A cached session has its own id; any other session has id 0.
+- The number of cached sessions never exceeds the number of slots.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 from headrace.model.errors import (
@@ -33,15 +32,16 @@ PartitionKey = tuple[UUID | str, int]
 
 
 class FetchSessions:
-    """The sessions of one broker; they share a limited number of slots."""
+    """The sessions of one broker, which share a limited number of slots. `new_session_id` returns random positive
+    numbers below 2^31."""
 
-    def __init__(self, draw_id: Callable[[], int], slots_max: int = 1_000, evict_after_ms: int = 120_000) -> None:
-        """`draw_id` gives random positive numbers below 2^31."""
-        self._new_session_id = draw_id
+    def __init__(
+        self, new_session_id: Callable[[], int], slots_max: int = 1_000, evict_after_ms: int = 120_000
+    ) -> None:
+        self._new_session_id = new_session_id
         self._slots_max = slots_max
         self._evict_after_ms = evict_after_ms
-        # The least recently used first.
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the least recently used one is first
         self._next_search_ms = 0
 
     def __len__(self) -> int:
@@ -61,10 +61,11 @@ class FetchSessions:
         now_ms: int,
         privileged: bool = False,
     ) -> FetchSession:
-        """The session of a fetch that names `size` partitions; `put` and `forget` what it names.
+        """Return the session of a fetch that lists `size` partitions; the caller then applies the request to it with
+        `put` and `forget`.
 
-        Epoch 0 opens one (it has id 0 when there is no slot), -1 fetches without one; both close the session
-        named. Any other epoch goes on with it. `privileged` is for followers, who evict consumers.
+        Epoch 0 opens a session, with id 0 if there is no slot for it. Epoch -1 fetches without a session. Both close
+        the given session. Any other epoch continues it. Sessions of followers are `privileged`: they evict consumers.
         """
         if epoch in (FIRST_EPOCH, FINAL_EPOCH):
             self.close(session_id)
@@ -74,9 +75,9 @@ class FetchSessions:
             return session
         found = self._sessions.get(session_id)
         if found is None:
-            raise FetchSessionIdNotFound(f"there is no fetch session {session_id}")
+            raise FetchSessionIdNotFound(f"fetch session {session_id} does not exist")
         if epoch != found.epoch:
-            raise InvalidFetchSessionEpoch(f"fetch session {session_id} is at {found.epoch}, not {epoch}")
+            raise InvalidFetchSessionEpoch(f"fetch session {session_id} is at epoch {found.epoch}, not {epoch}")
         if uses_topic_ids != found.uses_topic_ids:
             raise FetchSessionTopicIdMismatch
         found.full = False
@@ -86,7 +87,7 @@ class FetchSessions:
         return found
 
     def close_if_empty(self, session: FetchSession) -> None:
-        """A session from which everything was forgotten is over; call it after the forgetting."""
+        """Close a session whose last partition was removed."""
         if not session.entries and not session.full:
             self.close(session.id)
 
@@ -114,7 +115,7 @@ class FetchSessions:
         return True
 
     def _session_to_evict(self, privileged: bool, size: int, now_ms: int) -> FetchSession | None:
-        """One that nobody used for long, else the smallest of the old ones, if the new one is larger."""
+        """Return a session that was not used for long, or else the smallest old session if the new one is larger."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return None
@@ -130,7 +131,7 @@ class FetchSessions:
         smallest = min(candidates, key=FetchSession.eviction_rank, default=None)
         if smallest is not None and smallest.eviction_rank() < (privileged, size):
             return smallest
-        # Clients without a session ask for one at every fetch; do not look through all slots each time.
+        # Clients without a session request one with every fetch; do not search all slots each time.
         self._next_search_ms = now_ms + _SEARCH_PAUSE_MS
         return None
 
@@ -152,11 +153,11 @@ class FetchSession:
     def __init__(self, uses_topic_ids: bool, privileged: bool, now_ms: int) -> None:
         self.id = NO_SESSION
         self.epoch = FINAL_EPOCH
-        """What the next request must carry. It has moved on since `begin`: that fetch's answer is stale."""
+        """The epoch of the next request. If it has changed since `begin`, the response of that fetch is outdated."""
         self.closed = False
-        """It had a slot and lost it: whoever watches partitions for it may stop."""
+        """The session lost its slot, so its partitions need not be watched."""
         self.full = True
-        """The fetch under way names all its partitions, and its answer must too."""
+        """The current fetch lists all its partitions, so its response must contain all of them."""
         self.uses_topic_ids = uses_topic_ids
         self.privileged = privileged
         self.opened_ms = now_ms
@@ -178,10 +179,10 @@ class FetchSession:
         last_fetched_epoch: int = -1,
         log_start_offset: int = -1,
     ) -> FetchEntry:
-        """Add the partition, or note the client's new position in it. Either way it is ready.
+        """Add the partition, or update the client's position in it, and mark it ready.
 
-        In a new leader epoch, a follower starts without the high watermark of the old one. So the session forgets
-        that it sent it, and the next response names the partition even if nothing moved.
+        In a new leader epoch, a follower starts without the high watermark of the old epoch. So the session resets the
+        sent high watermark, and the next response contains the partition even if nothing has changed.
         """
         key = (topic_id if self.uses_topic_ids else topic, partition)
         entry = self.entries.get(key)
@@ -206,13 +207,12 @@ class FetchSession:
 
 
 class FetchEntry:
-    """One partition of a session: what the client asked for, and what it was told last."""
+    """One partition of a session: the client's position, and the state that the last response reported."""
 
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
         "forgotten",
-        "handle",
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
@@ -237,22 +237,20 @@ class FetchEntry:
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.forgotten = False
-        self.handle: Any = None
-        """The broker's own: the partition that it found, so that it need not look again."""
 
     @property
     def is_ready(self) -> bool:
         return self in self.session.ready
 
     def mark_ready(self) -> None:
-        """There may be something to say: data, a moved watermark, an error."""
+        """The partition may have news: records, a new high watermark, or an error."""
         if not self.forgotten:
             self.session.ready[self] = None
 
     def mark_idle(self) -> None:
         self.session.ready.pop(self, None)
 
-    def answered(
+    def record_response(
         self,
         high_watermark: int,
         log_start_offset: int,
@@ -261,10 +259,11 @@ class FetchEntry:
         has_records: bool,
         diverges: bool = False,
     ) -> bool:
-        """Note what the answer under way says of this partition. False: the client knows it, leave it out.
+        """Record the state that the current response reports, and return whether the response must contain the
+        partition, because the client does not know this state yet.
 
-        `diverges`: it has a diverging epoch. A partition that had records goes to the end of the line, so that
-        those behind it get their turn when the answer is limited in size.
+        `diverges`: the response has a diverging epoch. A partition with records moves to the end of the ready entries,
+        so that the others are served next if the size of the response is limited.
         """
         news = (
             self.session.full
@@ -274,9 +273,9 @@ class FetchEntry:
             or high_watermark != self.sent_high_watermark
             or log_start_offset != self.sent_log_start_offset
         )
-        # After an error the client must hear of the partition again, even if it is then as it was before. So must a
-        # follower that truncates at a diverging epoch: it cannot use the high watermark and the log start offset of
-        # that response, because the rest of its log may diverge too.
+        # After an error, the next response must contain the partition even if its state is the same as before. The same
+        # holds for a follower that truncates at a diverging epoch: it cannot use the high watermark and the log start
+        # offset of this response, because the rest of its log may diverge too.
         is_usable = error_code == 0 and not diverges
         self.sent_high_watermark = high_watermark if is_usable else -1
         self.sent_log_start_offset = log_start_offset

@@ -1,10 +1,11 @@
-"""Who shall read which partition: the server-side assignors of the newer group protocol.
+"""The server-side assignors of the consumer protocol (KIP-848). Pure.
 
-An assignor is a pure function of what the members claim and of the sizes of the topics: every partition of a topic that
-somebody subscribes to goes to exactly one subscriber. The same claims give the same assignment on every broker.
-
-`uniform` evens out the numbers and leaves partitions where they are as far as that allows. `range` gives each member
-the same numbers of every topic, so that topics with the same keys can be joined; it does not care who had what.
+- Every partition of a topic with subscribers is assigned to exactly one subscriber.
+- An assignor is a function of the members' subscriptions and the partition counts, so all brokers compute the same
+  assignment.
+- `uniform` balances the number of partitions, and keeps partitions with their owners as far as that allows. `range`
+  gives each member the same partition numbers of every topic, so topics with the same keys can be joined; it ignores
+  former owners.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TopicIdPartition = tuple[UUID, int]
 
 
 class MemberSubscription(msgspec.Struct, frozen=True):
-    """What speaks for a member: the topics that it subscribes to (those that exist), and what it was given before."""
+    """The existing topics to which a member subscribes, and its previous assignment."""
 
     topics: frozenset[UUID]
     held: frozenset[TopicIdPartition] = frozenset()
@@ -33,16 +34,16 @@ Assignor = Callable[[MemberSubscriptions, PartitionCounts], GroupAssignment]
 
 
 def assign_uniformly(claims: MemberSubscriptions, sizes: PartitionCounts) -> GroupAssignment:
-    """As even and as sticky as can be. `sizes`: the partitions of every topic that is claimed."""
+    """Balanced, and as sticky as possible. `sizes` are the partition counts of all subscribed topics."""
     if len({claim.topics for claim in claims.values()}) == 1:
         return _assign_homogeneous(claims, sizes)
     return _assign_heterogeneous(claims, sizes)
 
 
 def assign_ranges(claims: MemberSubscriptions, sizes: PartitionCounts) -> GroupAssignment:
-    """Every topic is cut into ranges, and the members stand in the same order for each of them."""
+    """Divide every topic into ranges, and assign them to the members in the same order for each topic."""
     assignment: GroupAssignment = {member_id: set() for member_id in claims}
-    # Instance ids outlive member ids: static members first, so that a restart moves nothing.
+    # Instance ids outlive member ids. Static members are first, so a restart of one moves no partitions.
     order = sorted(claims, key=lambda m: (claims[m].instance_id is None, claims[m].instance_id or m))
     for topic, size in sizes.items():
         subscribers = [member_id for member_id in order if topic in claims[member_id].topics]
@@ -56,7 +57,7 @@ def assign_ranges(claims: MemberSubscriptions, sizes: PartitionCounts) -> GroupA
 
 
 def _assign_homogeneous(claims: MemberSubscriptions, sizes: PartitionCounts) -> GroupAssignment:
-    """All subscribe to the same: each gets its quota, and as many as needed get one more."""
+    """All members have the same subscription: each gets its quota, and the remainder goes to some of them."""
     quota, larger = divmod(sum(sizes.values()), len(claims))
     assignment: GroupAssignment = {member_id: set() for member_id in sorted(claims)}
     free = set(_partitions(sizes))
@@ -76,8 +77,9 @@ def _assign_homogeneous(claims: MemberSubscriptions, sizes: PartitionCounts) -> 
 
 
 def _assign_heterogeneous(claims: MemberSubscriptions, sizes: PartitionCounts) -> GroupAssignment:
-    """Not all subscribe to the same: what is free goes to the subscriber with the least, then partitions move from the
-    loaded to the idle while that makes them more even. Each move makes the sum of squares smaller, so it ends."""
+    """The members have different subscriptions: each free partition goes to the subscriber with the fewest partitions.
+    Then partitions move from members with many to members with few, while that improves the balance. Each move reduces
+    the sum of squares, so this terminates."""
     assignment: GroupAssignment = {member_id: set() for member_id in sorted(claims)}
     subscribers = {topic: [m for m in assignment if topic in claims[m].topics] for topic in sizes}
     owner: dict[TopicIdPartition, str] = {}
@@ -94,7 +96,7 @@ def _assign_heterogeneous(claims: MemberSubscriptions, sizes: PartitionCounts) -
             topic, index = partition
             if topic in claim.topics and index < sizes[topic] and partition not in owner:
                 give(partition, member_id)
-    # Topics with few subscribers first: the others can still go round them.
+    # Topics with few subscribers first: partitions of the others can still compensate for them.
     for topic in sorted(sizes, key=lambda topic: (len(subscribers[topic]), topic)):
         for index in range(sizes[topic]):
             if (topic, index) not in owner:

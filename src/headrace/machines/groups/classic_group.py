@@ -1,11 +1,12 @@
-"""One consumer group of Kafka's classic protocol: members share the partitions of their topics.
+"""A consumer group of Kafka's classic protocol, whose members assign the partitions themselves. Pure.
 
-The group knows neither partitions nor assignments, those are the clients' matter: it gathers the members,
-counts generations, lets one member assign, and keeps those of an earlier generation from doing harm (I18).
+The group knows neither partitions nor assignments. It collects the members of a generation, lets one of them (the
+leader) assign, and rejects requests of members of earlier generations (I18).
 
-Methods take the time and return effects. Requests that may have to wait (`join`, `sync`) come with a token
-and are answered by an `Answer` effect, in this call or a later one; the others raise their refusal. `tick`
-must be called once `deadline` has come. One caller at a time; nothing in here waits.
+- Methods take the time as an argument and return effects.
+- Requests that may wait (`join`, `sync`) have a token, and a `SendResponse` effect of this or a later call completes
+  them. The other requests raise their error.
+- `tick` must be called when `deadline` has passed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from headrace.machines.groups.group_join import JoinProtocol
-from headrace.machines.groups.group_rebalance import GroupRebalance, StoringAssignment, StoringReplacement
+from headrace.machines.groups.group_rebalance import GroupRebalance, JoinProtocol, StoringAssignment, StoringReplacement
 from headrace.machines.groups.group_roster import GroupMember
 from headrace.machines.groups.group_state import (
     Effect,
@@ -57,10 +57,11 @@ class ClassicGroup:
 
     @classmethod
     def restore(cls, group_id: str, config: GroupConfig, snapshot: GroupSnapshot, now_ms: int) -> ClassicGroup:
-        """The group as it was stored: stable again, and every member has a whole session to report."""
+        """Return the group as stored: stable, and every member has a whole session timeout to send a heartbeat."""
         group = cls(group_id, config, now_ms)
         group._rebalance.restore(snapshot, now_ms)
-        # The limit was lowered, then the last ones to rejoin are turned away; or the group was to rebalance at once.
+        # Rebalance if the size limit was lowered, which rejects the last members to rejoin, or if the snapshot
+        # requests it.
         if len(group._roster) > config.max_size or (snapshot.members and snapshot.leader is None):
             group._rebalance.prepare(now_ms)
         return group
@@ -69,7 +70,7 @@ class ClassicGroup:
     def of_generation(
         cls, group_id: str, config: GroupConfig, members: Iterable[GroupMember], generation_id: int, now_ms: int
     ) -> ClassicGroup:
-        """A stable group of consumers that have a protocol in common, each with a whole session to report."""
+        """Return a stable group of members with a common protocol; each has a whole session timeout."""
         group = cls(group_id, config, now_ms)
         group._rebalance.start_stable(members, generation_id, now_ms)
         return group
@@ -104,23 +105,23 @@ class ClassicGroup:
 
     @property
     def has_no_members(self) -> bool:
-        """Nobody is in it and nobody was told to come back."""
+        """Whether there are neither members nor pending member ids."""
         return self.state is GroupState.EMPTY and not self._roster.pending
 
     # JoinGroup
 
     def join(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> list[Effect]:
-        """Answered when the generation begins that the member will be in, or at once with an error."""
+        """The response is sent when the next generation begins, or at once with an error."""
         assert token is not None
         try:
             self._ensure_alive()
             self._join_protocol.join(token, request, now_ms)
-        except MemberIdRequired as refusal:
-            self._reject_join(token, refusal, request.new_member_id)
-        except GroupMaxSizeReached as refusal:
-            self._reject_join(token, refusal, "")
-        except HeadraceError as refusal:
-            self._reject_join(token, refusal, request.member_id)
+        except MemberIdRequired as error:
+            self._reject_join(token, error, request.new_member_id)
+        except GroupMaxSizeReached as error:
+            self._reject_join(token, error, "")
+        except HeadraceError as error:
+            self._reject_join(token, error, request.member_id)
         return self._effects()
 
     # SyncGroup
@@ -137,7 +138,7 @@ class ClassicGroup:
         protocol_type: str | None = None,
         protocol_name: str | None = None,
     ) -> list[Effect]:
-        """Answered with the member's assignment once the leader has sent it and it is stored."""
+        """The response contains the member's assignment, and is sent when the leader's assignment is stored."""
         assert token is not None
         rebalance = self._rebalance
         try:
@@ -145,8 +146,8 @@ class ClassicGroup:
             self._ensure_same_protocol(protocol_type, protocol_name)
             if self.state is GroupState.PREPARING_REBALANCE:
                 raise RebalanceInProgress
-        except HeadraceError as refusal:
-            rebalance.outbox.append(SendResponse(token, SyncGroupResult(error_code=refusal.code)))
+        except HeadraceError as error:
+            rebalance.outbox.append(SendResponse(token, SyncGroupResult(error_code=error.code)))
             return self._effects()
         rebalance.renew_session(member, now_ms)
         if self.state is GroupState.STABLE:
@@ -159,7 +160,7 @@ class ClassicGroup:
         return self._effects()
 
     def stored(self, ticket: int, now_ms: int) -> list[Effect]:
-        """What `StoreMetadata` asked for is in the log. Of no effect if the group has moved on since."""
+        """The record of `StoreMetadata` is committed. No effect if the group is in a later generation by now."""
         rebalance = self._rebalance
         storing = rebalance.storing.pop(ticket, None)
         if storing is None or storing.generation_id != self.generation_id:
@@ -169,11 +170,12 @@ class ClassicGroup:
                 rebalance.assign(storing.assignments, 0, now_ms)
                 rebalance.enter(GroupState.STABLE, now_ms)
         elif self._is_replacing(storing):
-            answer = rebalance.present_generation(storing.member, skip_assignment=storing.skips_assignment)
+            result = rebalance.present_generation(storing.member, skip_assignment=storing.skips_assignment)
             if not storing.skips_assignment:
-                # Such a client, told that it leads, would assign again; it is not told.
-                answer = replace(answer, leader=storing.former_leader, members=())
-            rebalance.answer_join(storing.member, answer)
+                # A client that does not know `skip_assignment` would assign again if the response named it as the
+                # leader.
+                result = replace(result, leader=storing.former_leader, members=())
+            rebalance.respond_join(storing.member, result)
             rebalance.renew_session(storing.member, now_ms)
         return self._effects()
 
@@ -187,30 +189,30 @@ class ClassicGroup:
                 rebalance.assign({}, error_code, now_ms)
                 rebalance.prepare(now_ms)
         elif self._is_replacing(storing):
-            rebalance.refuse(storing.member, error_code, "")
+            rebalance.fail_requests(storing.member, error_code, "")
             self._roster.set_protocols(storing.member, storing.replaced_member.protocols)
             replaced_member = self._roster.rename(storing.member, storing.replaced_member.member_id)
             rebalance.renew_session(replaced_member, now_ms)
         return self._effects()
 
     def _is_replacing(self, storing: StoringReplacement) -> bool:
-        # Not if a rebalance has taken the member along, or if yet another process has replaced it.
+        # Not if a rebalance has begun, or if another process has replaced the member again.
         return self.state is GroupState.STABLE and storing.member.join_token is storing.token
 
     # Heartbeat, LeaveGroup, OffsetCommit
 
     def heartbeat(self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None) -> None:
-        """Keeps the member's session. Raises `RebalanceInProgress` when it has to join again."""
+        """Renew the member's session; raise `RebalanceInProgress` if it must rejoin."""
         member = self._present_member(member_id, instance_id, generation_id)
         self._rebalance.renew_session(member, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise RebalanceInProgress
 
     def check_commit(self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None) -> None:
-        """May this caller commit offsets? It keeps its session by it. Raises what OffsetCommit answers."""
+        """Raise unless this caller may commit offsets; a commit renews the member's session."""
         self._ensure_alive()
         if generation_id < 0 and self.state is GroupState.EMPTY:
-            return  # An administrator, or a consumer that assigns its partitions by itself.
+            return  # an administrator, or a consumer without group management
         if generation_id < 0 and not member_id and instance_id is None:
             raise UnknownMemberId(f"group {self.group_id} has members; only they may commit")
         member = self._present_member(member_id, instance_id, generation_id)
@@ -226,8 +228,8 @@ class ClassicGroup:
             try:
                 self._depart(departure)
                 error_code = 0
-            except HeadraceError as refusal:
-                error_code = refusal.code
+            except HeadraceError as error:
+                error_code = error.code
             departed.append(LeaveGroupResult(departure.member_id, departure.instance_id, error_code))
         if self.state is GroupState.PREPARING_REBALANCE:
             self._rebalance.complete_if_all_joined(now_ms)
@@ -240,12 +242,12 @@ class ClassicGroup:
             return
         # An administrator removes a static member by its instance id alone.
         member = None if departure.member_id else self._roster.static_member(departure.instance_id)
-        self._rebalance.reject_waiting(member or self._roster.member(departure.member_id, departure.instance_id))
+        self._rebalance.remove_member(member or self._roster.member(departure.member_id, departure.instance_id))
 
     # Time
 
     def deadline(self) -> int | None:
-        """When `tick` is due; it may be earlier than needed, never later."""
+        """When `tick` is due; it may be earlier than necessary, but never later."""
         return self._rebalance.wake_ms
 
     def tick(self, now_ms: int) -> list[Effect]:
@@ -254,7 +256,7 @@ class ClassicGroup:
             return []
         for member_id in [m for m, deadline_ms in self._roster.pending.items() if deadline_ms <= now_ms]:
             del self._roster.pending[member_id]
-            self._complete_without_the_lost(now_ms)
+            self._complete_without_lost_members(now_ms)
         for member in list(self._roster):
             self._expire_session(member, now_ms)
         if rebalance.join_deadline_ms is not None and rebalance.join_deadline_ms <= now_ms:
@@ -269,20 +271,20 @@ class ClassicGroup:
         if not due or self._roster.members.get(member.member_id) is not member:
             return
         if member.is_waiting and not member.is_new:
-            member.session_deadline_ms = None  # It starts again with the answer that the member waits for.
+            member.session_deadline_ms = None  # renewed with the response for which the member waits
             return
-        self._rebalance.reject_waiting(member)
+        self._rebalance.remove_member(member)
         if self.state is GroupState.PREPARING_REBALANCE:
-            self._complete_without_the_lost(now_ms)
+            self._complete_without_lost_members(now_ms)
         else:
             self._rebalance.prepare(now_ms)
 
-    def _complete_without_the_lost(self, now_ms: int) -> None:
+    def _complete_without_lost_members(self, now_ms: int) -> None:
         if self.state is GroupState.PREPARING_REBALANCE and self._roster.all_joined:
             self._rebalance.complete_join(now_ms)
 
     def rebalance(self, now_ms: int) -> list[Effect]:
-        """Ask everybody to join again."""
+        """Request all members to rejoin."""
         self._rebalance.prepare(now_ms)
         return self._effects()
 
@@ -303,13 +305,12 @@ class ClassicGroup:
         )
 
     def snapshot(self, *, rebalances: bool = False) -> GroupSnapshot:
-        """`rebalances`: who restores the group from it must let it rebalance. A stored generation has a leader, unless
-        it is not to last."""
+        """`rebalances`: the group must rebalance when it is restored. The leader of the snapshot is None then."""
         snapshot = self._rebalance.snapshot()
         return replace(snapshot, leader=None) if rebalances else snapshot
 
     def delete(self, now_ms: int) -> list[Effect]:
-        """Raises `GroupNotEmpty`, or `GroupIdNotFound` when it is dead already."""
+        """Raise `GroupNotEmpty`, or `GroupIdNotFound` if the group is dead already."""
         self.check_exists()
         if self.state is not GroupState.EMPTY:
             raise GroupNotEmpty(f"group {self.group_id} has members")
@@ -319,29 +320,29 @@ class ClassicGroup:
         return self._effects()
 
     def close(self, error_code: int, now_ms: int) -> list[Effect]:
-        """This broker coordinates the group no longer: everybody who waits is told so, nothing is stored."""
+        """Fail all waiting requests, because this broker no longer coordinates the group; nothing is stored."""
         for member in self._roster:
-            self._rebalance.refuse(member, error_code, member.member_id)
+            self._rebalance.fail_requests(member, error_code, member.member_id)
         self._rebalance.enter(GroupState.DEAD, now_ms)
         self._rebalance.wake_ms = None
         return self._effects()
 
     def check_exists(self) -> None:
         if self.state is GroupState.DEAD:
-            raise GroupIdNotFound(f"there is no group {self.group_id}")
+            raise GroupIdNotFound(f"group {self.group_id} does not exist")
 
     def check_offset_delete(self) -> None:
-        """May offsets be deleted by hand? Then ask `is_subscribed_to`, topic by topic."""
+        """Raise unless offsets may be deleted by request; then check each topic with `is_subscribed_to`."""
         self.check_exists()
         if self.state is not GroupState.EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            raise GroupNotEmpty(f"group {self.group_id} has members, and what they subscribe to is not known")
+            raise GroupNotEmpty(f"group {self.group_id} has members, and their subscriptions are not known")
 
     def is_subscribed_to(self, topic: str) -> bool:
         topics = self._rebalance.topics
         return topic in topics if topics is not None else self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def offset_retention(self) -> OffsetRetention | None:
-        """How the group's committed offsets expire; None: not now."""
+        """Return how the group's committed offsets expire; None if they do not expire now."""
         rebalance = self._rebalance
         topics = rebalance.topics or frozenset()
         if self.protocol_type is None:
@@ -357,7 +358,7 @@ class ClassicGroup:
 
     def _ensure_alive(self) -> None:
         if self.state is GroupState.DEAD:
-            raise CoordinatorNotAvailable(f"group {self.group_id} is gone from this broker")
+            raise CoordinatorNotAvailable(f"this broker no longer coordinates group {self.group_id}; retry")
 
     def _present_member(self, member_id: str, instance_id: str | None, generation_id: int) -> GroupMember:
         self._ensure_alive()
@@ -367,13 +368,13 @@ class ClassicGroup:
         return member
 
     def _ensure_same_protocol(self, protocol_type: str | None, protocol_name: str | None) -> None:
-        # Older versions of SyncGroup do not say.
+        # Older versions of SyncGroup do not have these fields.
         if protocol_type not in (None, self.protocol_type) or protocol_name not in (None, self.protocol_name):
             raise InconsistentGroupProtocol(f"group {self.group_id} uses {self.protocol_name}")
 
-    def _reject_join(self, token: ResponseToken, refusal: HeadraceError, member_id: str) -> None:
-        answer = JoinGroupResult(error_code=refusal.code, member_id=member_id)
-        self._rebalance.outbox.append(SendResponse(token, answer))
+    def _reject_join(self, token: ResponseToken, error: HeadraceError, member_id: str) -> None:
+        result = JoinGroupResult(error_code=error.code, member_id=member_id)
+        self._rebalance.outbox.append(SendResponse(token, result))
 
     def _effects(self) -> list[Effect]:
         effects = self._rebalance.outbox[:]

@@ -1,12 +1,14 @@
-"""The members of a consumer group (KIP-848) that use the classic protocol, as during a migration.
+"""The members of a consumer group (KIP-848) that use the classic protocol, as during a migration. Pure.
 
-The coordinator assigns their partitions, too. To them the group looks like a classic one that somebody else leads: the
-generation is the member's epoch, and a JoinGroup is answered at once. A JoinGroup carries what the member wants and
-owns, as a heartbeat of the consumer protocol does, and takes the member one step towards its assignment; SyncGroup
-returns what it may own now; Heartbeat tells it to join again when there is another step to take. An eager member owns
-nothing when it joins, a cooperative one joins again when it has revoked what the last SyncGroup did not name.
+The coordinator assigns their partitions as well. To these members the group looks like a classic group with another
+leader: the generation is the member epoch, and the response to a JoinGroup is immediate.
 
-`join` and `departing` are questions: they change nothing. `joined`, `sync` and `heartbeat` move deadlines only.
+- A JoinGroup contains the subscription and the owned partitions, like a heartbeat of the consumer protocol. It takes
+  the member one step towards its target assignment.
+- SyncGroup returns the partitions that the member may own now. Heartbeat requests it to rejoin if there is another
+  step. An eager member owns nothing when it joins; a cooperative member rejoins when it has revoked the partitions that
+  the last SyncGroup did not contain.
+- `join` and `departing` change nothing. `joined`, `sync` and `heartbeat` change deadlines only.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from headrace.machines.groups.consumer_group_state import (
     MemberMetadata,
     MemberState,
 )
-from headrace.machines.groups.group_join import check_session_timeout
+from headrace.machines.groups.group_rebalance import check_session_timeout
 from headrace.machines.groups.group_roster import rebalance_timeout_of
 from headrace.machines.groups.group_state import (
     GroupConfig,
@@ -46,27 +48,27 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.codec.codec import version_of
 from headrace.wire.state_records.consumer_protocol import (
     NEWEST_VERSION,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     decode_subscription,
     encode_assignment,
-    version_of,
 )
-from headrace.wire.state_records.consumer_protocol import TopicPartitions as NamedPartitions
+from headrace.wire.state_records.consumer_protocol import NamedTopicPartitions as NamedPartitions
 
 
 class ClassicJoin(msgspec.Struct, frozen=True):
-    """What is to be stored and applied, how the group looks then, and what the member is told once that is durable."""
+    """The events to store and apply, the resulting state, and the response to send when the events are durable."""
 
     events: tuple[ConsumerGroupEvent, ...]
     state: ConsumerGroupState
-    answer: JoinGroupResult
+    result: JoinGroupResult
 
 
 class ClassicMembers:
-    """Of one consumer group."""
+    """The classic members of one consumer group."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self._group = group
@@ -74,7 +76,7 @@ class ClassicMembers:
     # JoinGroup
 
     def join(self, request: JoinRequest, config: GroupConfig, view: TopicsImage) -> ClassicJoin:
-        """Raises why the member is not let in."""
+        """Return the decision; raise if the member may not join."""
         group, member_id = self._group, request.member_id or request.new_member_id
         check_session_timeout(config, request.session_timeout_ms)
         group.ensure_room(member_id)
@@ -82,7 +84,7 @@ class ClassicMembers:
         subscription = _subscription(request.protocols)
         draft = StateDraft(group.state)
         if request.instance_id is None:
-            # A member id that the group does not know is that of a new member: nobody remembers which were handed out.
+            # An unknown member id is that of a new member: the group does not remember which ids it has handed out.
             if not request.member_id and request.require_known_member_id:
                 raise MemberIdRequired(f"join again as {member_id}")
         elif request.member_id:
@@ -94,16 +96,16 @@ class ClassicMembers:
         current_assignment = group.advance(
             draft, member_id, _updated(replaced_member, request, subscription), owned, view
         )
-        answer = JoinGroupResult(
+        result = JoinGroupResult(
             member_id=member_id,
             generation_id=current_assignment.epoch,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=request.protocols[0][0],
         )
-        return ClassicJoin(tuple(draft.events), draft.state, answer)
+        return ClassicJoin(tuple(draft.events), draft.state, result)
 
     def joined(self, member_id: str, now_ms: int) -> None:
-        """The member is answered: it must ask for its assignment in time."""
+        """The JoinGroup response is sent: the member must send its SyncGroup in time."""
         group = self._group
         group.renew_session(member_id, now_ms)
         group.deadlines.joins.pop(member_id, None)
@@ -124,7 +126,7 @@ class ClassicMembers:
     ) -> SyncGroupResult:
         classic = self._present_member(member_id, generation_id, instance_id)
         name, metadata = classic.protocols[0]
-        # Older versions of SyncGroup do not say.
+        # Older versions of SyncGroup do not have these fields.
         if protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or protocol_name not in (None, name):
             raise InconsistentGroupProtocol(f"member {member_id} joined with protocol {name}")
         group, current_assignment = self._group, self._group.state.current_assignment(member_id)
@@ -143,7 +145,7 @@ class ClassicMembers:
         )
 
     def heartbeat(self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None) -> None:
-        """Keeps the member's session. Raises `RebalanceInProgress` when it has to join again."""
+        """Renew the member's session; raise `RebalanceInProgress` if it must rejoin."""
         self._present_member(member_id, generation_id, instance_id)
         self._group.renew_session(member_id, now_ms)
         if self._must_join(member_id):
@@ -151,7 +153,7 @@ class ClassicMembers:
             raise RebalanceInProgress
 
     def departing(self, departures: Sequence[LeavingMember]) -> tuple[list[LeaveGroupResult], list[str]]:
-        """What to answer, and the members to remove."""
+        """Return the response, and the members to remove."""
         departed, removed = [], []
         for departure in departures:
             member_id, error_code = departure.member_id, 0
@@ -162,15 +164,15 @@ class ClassicMembers:
                     self._group.ensure_instance(departure.instance_id, member_id)
                 self._classic(member_id)
                 removed.append(member_id)
-            except HeadraceError as refusal:
-                error_code = refusal.code
+            except HeadraceError as error:
+                error_code = error.code
             departed.append(LeaveGroupResult(departure.member_id, departure.instance_id, error_code))
         return departed, list(dict.fromkeys(removed))
 
     # Checks
 
     def _must_join(self, member_id: str) -> bool:
-        """The group has moved on, the member has partitions to give up, or what it lacks is free by now."""
+        """The group epoch has changed, the member must revoke partitions, or partitions that it lacks are free now."""
         state = self._group.state
         current_assignment = state.current_assignment(member_id)
         if state.epoch > current_assignment.epoch or current_assignment.state is MemberState.UNREVOKED_PARTITIONS:
@@ -183,7 +185,7 @@ class ClassicMembers:
         self._group.deadlines.joins.setdefault(member_id, deadline_ms)
 
     def _ensure_protocols(self, request: JoinRequest) -> None:
-        """There must be a protocol that all classic members support: they are a classic group again one day."""
+        """Check that all classic members support a common protocol, which the group needs after a downgrade."""
         shared = {name for name, _ in request.protocols}
         for member_id, member_metadata in self._group.state.metadata_by_member.items():
             if member_metadata.classic is not None and member_id != request.member_id:
@@ -233,7 +235,7 @@ def encode_partitions(
 
 
 def _subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
-    """The same in every protocol of a member, as far as it matters here."""
+    """The subscription, which is the same in all protocols of a member for our purposes."""
     try:
         return decode_subscription(protocols[0][1])
     except MalformedFrame as error:

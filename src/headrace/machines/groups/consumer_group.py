@@ -1,13 +1,15 @@
-"""One consumer group of the newer protocol (KIP-848): the coordinator assigns, and each member follows at its own pace.
+"""A consumer group of the consumer protocol (KIP-848): the coordinator assigns the partitions. Pure.
 
-Nobody waits for anybody: a member tells in its heartbeat what it wants and what it owns, and is told in the answer what
-it may own now. `heartbeat`, `leave` and `remove` are questions: they return events and change nothing. `apply` changes
-and cannot fail. Time is an argument; once `deadline` has come, `late_members` are to be removed. What happens to one
-member is decided in `consumer_group_reconciliation`, what is remembered stands in `consumer_group_state`. Members that
-use the classic protocol come in by `classic_members`.
+No member waits for other members. The heartbeat contains the subscription and the owned partitions; the response
+contains the partitions that the member may own now.
 
-A member that misses its session, or does not give up in time what it was told to, is out: its partitions are free, and
-when it comes back with an epoch of its own it is refused (I18).
+- `heartbeat`, `leave` and `remove` return events and change nothing. `apply` changes the state and cannot fail.
+- Time is an argument. When `deadline` has passed, the `late_members` must be removed.
+- A member that misses its session timeout, or does not revoke partitions in time, is removed: its partitions become
+  free, and requests with its old epoch are rejected (I18).
+
+`consumer_group_heartbeat` decides the next step of one member, `consumer_group_state` is the stored state, and
+`classic_members` serves members that use the classic protocol.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.machines.groups.assignors import ASSIGNORS, MemberSubscription, TopicIdPartition
-from headrace.machines.groups.consumer_group_deadlines import MemberDeadlines
 from headrace.machines.groups.consumer_group_heartbeat import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -36,6 +37,7 @@ from headrace.machines.groups.consumer_group_state import (
     CurrentAssignment,
     CurrentAssignmentSet,
     GroupEpochSet,
+    MemberDeadlines,
     MemberMetadata,
     MemberMetadataSet,
     RegularExpressionResolved,
@@ -55,21 +57,21 @@ from headrace.model.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
 )
-from headrace.model.patterns import compiled
+from headrace.model.names import compiled
 
 
 class ConsumerGroupConfig(msgspec.Struct, frozen=True):
-    """Kafka's `consumer.*` settings of a group and `group.consumer.*` of a broker, with Kafka's defaults."""
+    """Kafka's `consumer.*` settings of a group and `group.consumer.*` settings of a broker, with Kafka's defaults."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     max_size: int = 2**31 - 1
     assignors: tuple[str, ...] = ("uniform", "range")
-    """The first is for groups whose members ask for none."""
+    """The first one applies to groups whose members do not select an assignor."""
 
 
 class StateDraft:
-    """The state as it will be, and the events that make it so; the state itself stays as it is."""
+    """A copy of the state with events applied; the state itself is unchanged."""
 
     def __init__(self, state: ConsumerGroupState) -> None:
         self.state = state
@@ -87,7 +89,7 @@ class ConsumerGroup:
         self.group_id = group_id
         self.state = state or ConsumerGroupState()
         self.config = config
-        """May be another at any time: what it says of sessions holds for those that begin, or go on, from then on."""
+        """May be replaced at any time. Its session timeout applies to sessions that begin or are renewed afterwards."""
         self.deadlines = MemberDeadlines()
         self._assigned_image: TopicsImage | None = (
             None  # one of which is known that it changes nothing: not asked again
@@ -97,7 +99,7 @@ class ConsumerGroup:
     def restore(
         cls, group_id: str, config: ConsumerGroupConfig, state: ConsumerGroupState, now_ms: int
     ) -> ConsumerGroup:
-        """The group as it was stored: members go on with their epochs, and have whole sessions to report."""
+        """Return the group as stored: members keep their epochs, and each has a whole session timeout."""
         group = cls(group_id, config, state)
         for member_id in state.current_assignments.keys() - state.metadata_by_member.keys():
             state.apply(CurrentAssignmentSet(member_id, None))
@@ -121,7 +123,7 @@ class ConsumerGroup:
     # Heartbeats
 
     def heartbeat(self, heartbeat_request: ConsumerHeartbeat, view: TopicsImage) -> HeartbeatDecision:
-        """A member joins (epoch 0) or reports. Raises what it is to be told if it may not."""
+        """A member joins (epoch 0) or reports. Raise the error for a member that may not."""
         self.ensure_room(heartbeat_request.member_id)
         draft = StateDraft(self.state)
         before = self._admit(draft, heartbeat_request)
@@ -138,16 +140,16 @@ class ConsumerGroup:
             or heartbeat_request.is_full
             or after.assigned.keys() != before.assigned.keys()
         )
-        answer = ConsumerHeartbeatResult(
+        result = ConsumerHeartbeatResult(
             member_id=heartbeat_request.member_id,
             member_epoch=after.epoch,
             heartbeat_interval_ms=self.config.heartbeat_interval_ms,
             assigned=frozenset(after.assigned) if is_told else None,
         )
-        return HeartbeatDecision(tuple(draft.events), answer)
+        return HeartbeatDecision(tuple(draft.events), result)
 
     def leave(self, heartbeat_request: ConsumerHeartbeat, view: TopicsImage) -> HeartbeatDecision:
-        """A member leaves for good, or (static) for a while: then its partitions wait for it until its session ends."""
+        """A member leaves for good or, if static, temporarily: its partitions are reserved until its session ends."""
         member_id = heartbeat_request.member_id
         if heartbeat_request.instance_id is not None:
             self.ensure_instance(heartbeat_request.instance_id, member_id)
@@ -160,9 +162,9 @@ class ConsumerGroup:
         else:
             assert heartbeat_request.member_epoch == LEAVE_EPOCH
             self._remove_member(draft, [member_id], view)
-        answer = ConsumerHeartbeatResult(member_id=member_id, member_epoch=heartbeat_request.member_epoch)
+        result = ConsumerHeartbeatResult(member_id=member_id, member_epoch=heartbeat_request.member_epoch)
         removed = () if member_id in draft.state.metadata_by_member else (member_id,)
-        return HeartbeatDecision(tuple(draft.events), answer, removed)
+        return HeartbeatDecision(tuple(draft.events), result, removed)
 
     def advance(
         self,
@@ -172,8 +174,8 @@ class ConsumerGroup:
         owned: Collection[TopicIdPartition] | None,
         view: TopicsImage,
     ) -> CurrentAssignment:
-        """Take in what a member wants and owns now, assign anew if that or the topics have changed, and take the member
-        one step towards its assignment."""
+        """Apply the member's subscription, compute a new target assignment if subscriptions or topics have changed, and
+        take the member one step towards its target assignment."""
         member_metadata = draft.state.metadata_by_member.get(member_id)
         replaced_member = member_metadata or MemberMetadata()
         has_changed = (updated.topics, updated.regex) != (replaced_member.topics, replaced_member.regex)
@@ -199,7 +201,7 @@ class ConsumerGroup:
                 self._set_session(event.member_id, now_ms)
 
     def renew_session(self, member_id: str, now_ms: int) -> None:
-        """The member has been heard of."""
+        """The member has sent a request."""
         classic = self.state.metadata_by_member[member_id].classic
         timeout_ms = self.config.session_timeout_ms if classic is None else classic.session_timeout_ms
         self.deadlines.sessions[member_id] = now_ms + timeout_ms
@@ -207,8 +209,8 @@ class ConsumerGroup:
     # Time
 
     def deadline(self) -> int | None:
-        """When there are `late_members`. It comes nearer only by `apply`, by a classic member's request, or as near as
-        the session of another `config`."""
+        """When there will be `late_members`. It moves earlier only by `apply`, by a request of a classic member, or
+        with the session timeout of another `config`."""
         return self.deadlines.earliest()
 
     def late_members(self, now_ms: int) -> list[str]:
@@ -225,10 +227,10 @@ class ConsumerGroup:
     def check_commit(
         self, member_id: str, member_epoch: int, partitions: Iterable[TopicIdPartition] | None = None
     ) -> None:
-        """May this caller commit offsets? A member that lags behind its epoch may for `partitions`, if they are known
-        and it has held each of them since that epoch (KIP-1251)."""
+        """Raise unless this caller may commit offsets. A member with an old epoch may commit `partitions`, if they are
+        given and it has held each of them since that epoch (KIP-1251)."""
         if member_epoch < 0 and self.has_no_members:
-            return  # An administrator, or a consumer that assigns its partitions by itself.
+            return  # an administrator, or a consumer without group management
         current_assignment = self._current_assignment(member_id)
         if member_epoch == current_assignment.epoch:
             return
@@ -241,7 +243,7 @@ class ConsumerGroup:
         raise self._stale_epoch_error(member_id, member_epoch, current_assignment)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """May this caller see the group's offsets? Who does not say that it is a member may."""
+        """Raise unless this caller may read the group's offsets; a caller that does not identify as a member may."""
         if member_id is None and member_epoch < 0:
             return
         current_assignment = self._current_assignment(member_id or "")
@@ -249,7 +251,7 @@ class ConsumerGroup:
             raise self._stale_epoch_error(member_id or "", member_epoch, current_assignment)
 
     def check_offset_delete(self) -> None:
-        """Offsets may be deleted by hand; ask `is_subscribed_to`, topic by topic."""
+        """Offsets may be deleted by request; check each topic with `is_subscribed_to`."""
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.state.subscribed_topics()
@@ -273,7 +275,7 @@ class ConsumerGroup:
             )
 
     def _admit(self, draft: StateDraft, heartbeat_request: ConsumerHeartbeat) -> CurrentAssignment:
-        """Return what the member holds, or raise why it is not let in."""
+        """Return the member's current assignment, or raise if it may not join or continue."""
         if heartbeat_request.instance_id is not None and heartbeat_request.member_epoch == JOIN_EPOCH:
             self.replace_instance(draft, heartbeat_request.instance_id, heartbeat_request.member_id, is_classic=False)
         elif heartbeat_request.instance_id is not None:
@@ -286,10 +288,12 @@ class ConsumerGroup:
         current_assignment = draft.state.current_assignment(heartbeat_request.member_id)
         if heartbeat_request.member_epoch in (JOIN_EPOCH, current_assignment.epoch):
             return current_assignment
-        # The answer that told it the newer epoch may have been lost; then it owns nothing that is not in there.
-        has_lost_answer = current_assignment.previous_epoch == heartbeat_request.member_epoch < current_assignment.epoch
+        # The response with the new epoch may have been lost; then the member owns no partition that is not in it.
+        has_lost_response = (
+            current_assignment.previous_epoch == heartbeat_request.member_epoch < current_assignment.epoch
+        )
         if (
-            has_lost_answer
+            has_lost_response
             and heartbeat_request.owned is not None
             and heartbeat_request.owned <= current_assignment.assigned.keys()
         ):
@@ -300,8 +304,8 @@ class ConsumerGroup:
         )
 
     def replace_instance(self, draft: StateDraft, instance_id: str, member_id: str, *, is_classic: bool) -> None:
-        """A static member that comes back under a new member id takes over what it left. If both its processes use the
-        consumer protocol, the former one must have left: the classic protocol has no request for that."""
+        """A static member that returns with a new member id takes over the state of its former one. If both processes
+        use the consumer protocol, the former one must have left: the classic protocol has no such request."""
         former_id = self.state.instances.get(instance_id)
         if former_id is None or former_id == member_id:
             return
@@ -321,7 +325,7 @@ class ConsumerGroup:
         draft.add(CurrentAssignmentSet(member_id, replace(replaced_member, epoch=0, previous_epoch=0)))
 
     def _follow_topics(self, draft: StateDraft, view: TopicsImage, *, is_bumped: bool) -> None:
-        """Move the epoch if what the group subscribes to is not what it was."""
+        """Bump the epoch if the subscribed topics have changed."""
         state = draft.state
         regexes = state.regexes()
         for regex in sorted(state.resolved.keys() - regexes):
@@ -354,7 +358,7 @@ class ConsumerGroup:
         draft.add(TargetAssignmentEpochSet(draft.state.epoch))
 
     def _preferred_assignor(self, state: ConsumerGroupState) -> str:
-        """The one that most members ask for; of equals the one that the broker names first."""
+        """Return the assignor that most members select; of equals, the one that the broker lists first."""
         votes = Counter(member_metadata.assignor for member_metadata in state.metadata_by_member.values())
         return max(self.config.assignors, key=lambda name: votes[name])
 

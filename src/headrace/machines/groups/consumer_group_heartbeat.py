@@ -1,4 +1,11 @@
-"""What a member of a consumer group reports and is told, and how it moves to its target assignment."""
+"""Heartbeats of the consumer protocol (KIP-848), and how a member moves to its target assignment. Pure.
+
+- A member moves from its current to its target assignment in steps, one per heartbeat.
+- A partition is assigned to a member only if no other member holds it. A member holds a partition until it reports that
+  it has revoked it, leaves, or is fenced. So a partition never has two owners (I18).
+- The member reaches the epoch of the target when it has revoked everything it must. It gets the partitions that others
+  still hold later, in the same epoch.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +30,7 @@ _OWN_MEMBER_ID_SINCE = 1
 
 
 class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """None (or -1) says that it is as it was."""
+    """A field that is None or -1 has not changed since the last heartbeat."""
 
     group_id: str
     member_id: str
@@ -40,14 +47,14 @@ class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says everything, as it does when it is not sure what the coordinator knows."""
+        """Whether all fields are set. A member sends all fields if it may have missed a response."""
         has_subscription = self.topics is not None or self.regex is not None
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
 
     def updated(self, member_metadata: MemberMetadata) -> MemberMetadata:
         if (
             member_metadata.classic is not None
-        ):  # from now on the member uses the consumer protocol, and this is all it wants
+        ):  # from now on the member uses the consumer protocol, and this is its whole subscription
             member_metadata = replace(member_metadata, topics=frozenset(), classic=None)
         return replace(
             member_metadata,
@@ -69,20 +76,20 @@ class ConsumerHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
     member_epoch: int
     heartbeat_interval_ms: int = 0
     assigned: frozenset[TopicIdPartition] | None = None
-    """None: as it was."""
+    """None: unchanged."""
 
 
 class HeartbeatDecision(msgspec.Struct, frozen=True):
-    """What is to be stored and applied, and what the member is told once that is durable."""
+    """The events to store and apply, and the response to send when they are durable."""
 
     events: tuple[ConsumerGroupEvent, ...]
-    answer: ConsumerHeartbeatResult
+    result: ConsumerHeartbeatResult
     removed: tuple[str, ...] = ()
-    """The members that are no longer in the group by these events."""
+    """The members that these events remove from the group."""
 
 
 def check_heartbeat(heartbeat: ConsumerHeartbeat, version: int, assignors: Collection[str]) -> None:
-    """Raise what is wrong with the request whatever the group is like; in Kafka's order and words."""
+    """Raise if the request is invalid for any group; the checks and messages are Kafka's, in Kafka's order."""
     epoch = heartbeat.member_epoch
     if version >= _OWN_MEMBER_ID_SINCE or epoch > 0 or epoch == LEAVE_EPOCH:
         _reject_blank(heartbeat.member_id, "MemberId")
@@ -114,13 +121,6 @@ def _reject_blank(value: str | None, name: str) -> None:
         raise InvalidRequest(f"{name} can't be empty.")
 
 
-# How a member moves from what it holds to what it shall hold: one step for each of its heartbeats.
-#
-# A partition is given to a member only when nobody else holds it, and it is held until its holder says that it has
-# given it up, leaves, or is fenced. So no partition ever has two owners (I18). The member reaches the epoch of the
-# target when it has given up all that it must; what others still hold it gets later, at that same epoch.
-
-
 def reconcile_assignment(
     current_assignment: CurrentAssignment,
     target_epoch: int,
@@ -128,7 +128,7 @@ def reconcile_assignment(
     owned: Collection[TopicIdPartition] | None,
     held_by_others: Collection[TopicIdPartition],
 ) -> CurrentAssignment:
-    """The member's next step; `owned` is what it says that it owns, None when it said nothing."""
+    """Return the member's next step. `owned` are the partitions that it reports, or None if it reports none."""
     if current_assignment.is_reconciled(target_epoch):
         return current_assignment
     if current_assignment.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current_assignment.revoking):
@@ -150,5 +150,5 @@ def reconcile_assignment(
 
 
 def _still_owns(owned: Collection[TopicIdPartition] | None, partitions: Mapping[TopicIdPartition, int]) -> bool:
-    """A member that says nothing of what it owns has given up nothing."""
+    """A member that does not report its partitions still owns them."""
     return owned is None or any(partition in partitions for partition in owned)

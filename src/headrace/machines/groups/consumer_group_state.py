@@ -1,14 +1,15 @@
-"""What is known of a group of the newer protocol: exactly what `__consumer_offsets` keeps of it.
+"""The state of a group of the consumer protocol (KIP-848), its events, and the deadlines of its members.
 
-An event is one record; `ConsumerGroupState.apply` changes and cannot fail. Applying the records of the log, whole or
-compacted, gives the same state again: the last one of a key wins. Everything else (owners, instances) follows from it.
+- The state is exactly what `__consumer_offsets` stores. One event is one record. `ConsumerGroupState.apply` changes the
+  state and cannot fail.
+- Applying the records of the log, whole or compacted, restores the same state: the last record of a key wins. Owners
+  and instances are derived.
+- The group epoch grows when members or topics change. The target assignment follows the group epoch, and each member
+  follows the target assignment at its own pace. The member epoch shows how far it is:
 
-The epoch of the group moves when members or topics do; the target assignment follows it, and each member follows the
-target at its own pace, which its own epoch tells:
-
-    STABLE --a newer target--> UNREVOKED_PARTITIONS --has given up what it must--> STABLE
-       |                                   |                                         ^
-       '--nothing to give up---------------+--some of the rest has an owner still--> UNRELEASED_PARTITIONS
+    STABLE --new target--> UNREVOKED_PARTITIONS --revoked everything it must--> STABLE
+       |                            |                                             ^
+       '--nothing to revoke---------+--other members still own some partitions--> UNRELEASED_PARTITIONS
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ V = TypeVar("V")
 
 
 class MemberState(IntEnum):
-    """The numbers are Kafka's, as its log has them."""
+    """The numbers are Kafka's, as stored in its log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -35,7 +36,7 @@ class MemberState(IntEnum):
 
 
 class ConsumerGroupPhase(StrEnum):
-    """The values are what ConsumerGroupDescribe and ListGroups say."""
+    """The values appear in ConsumerGroupDescribe and ListGroups."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -44,15 +45,15 @@ class ConsumerGroupPhase(StrEnum):
 
 
 class ClassicProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member that uses the classic protocol sent with its last JoinGroup."""
+    """The last JoinGroup of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: Protocols
-    """Never empty; each holds the member's subscription."""
+    """Never empty; each contains the member's subscription."""
 
 
 class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a member is and what it wants."""
+    """The identity and the subscription of a member."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -67,10 +68,8 @@ class MemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurrentAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a member has got, and what it holds: by partition, since which epoch.
-
-    What it was told to give up is its own until it says that it has.
-    """
+    """The member's progress, and the partitions it holds, each with the epoch since which it holds it. It holds
+    partitions to revoke until it reports that it has revoked them."""
 
     epoch: int = 0
     previous_epoch: int = -1
@@ -92,7 +91,7 @@ EMPTY_ASSIGNMENT = CurrentAssignment()
 class GroupEpochSet(msgspec.Struct, frozen=True):
     epoch: int
     metadata_hash: int
-    """Of the topics that the group subscribes to: when it differs, they have changed."""
+    """A hash of the subscribed topics: if it differs, they have changed."""
 
 
 class TargetAssignmentEpochSet(msgspec.Struct, frozen=True):
@@ -127,7 +126,7 @@ ConsumerGroupEvent = (
     | CurrentAssignmentSet
     | RegularExpressionResolved
 )
-"""None in an event: a tombstone."""
+"""A field that is None stands for a tombstone."""
 
 
 class ConsumerGroupState:
@@ -184,7 +183,7 @@ class ConsumerGroupState:
         return self.targets.get(member_id, frozenset())
 
     def topics_of(self, member_metadata: MemberMetadata) -> frozenset[str]:
-        """The names that the member subscribes to, whether or not there are such topics."""
+        """The names of the subscribed topics, including those that do not exist."""
         return member_metadata.topics | self.resolved.get(member_metadata.regex, frozenset())
 
     def subscribed_topics(self) -> frozenset[str]:
@@ -216,7 +215,7 @@ class ConsumerGroupState:
 
 
 def partitions_by_topic_id(partitions: Iterable[TopicIdPartition]) -> dict[UUID, list[int]]:
-    """In order, so that the same partitions look the same wherever they are told."""
+    """Sorted, so the same partitions always have the same representation."""
     topics: dict[UUID, list[int]] = {}
     for topic_id, index in sorted(partitions):
         topics.setdefault(topic_id, []).append(index)
@@ -228,3 +227,33 @@ def _set_or_remove(values: dict[str, V], key: str, value: V | None) -> None:
         values.pop(key, None)
     else:
         values[key] = value
+
+
+class MemberDeadlines:
+    """When a member is removed from its group: it sends no heartbeat (session), or does not revoke partitions in time
+    (revocation), or, with the classic protocol, sends no JoinGroup in a rebalance (join) or no SyncGroup after its
+    JoinGroup response (sync)."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, int] = {}
+        self.revocations: dict[str, int] = {}
+        self.joins: dict[str, int] = {}
+        self.syncs: dict[str, int] = {}
+
+    def earliest(self) -> int | None:
+        return min((deadline_ms for kind in self._kinds() for deadline_ms in kind.values()), default=None)
+
+    def late(self, now_ms: int) -> list[str]:
+        """Return the members with an expired deadline."""
+        return list(
+            dict.fromkeys(
+                member_id for kind in self._kinds() for member_id, deadline_ms in kind.items() if deadline_ms <= now_ms
+            )
+        )
+
+    def forget(self, member_id: str) -> None:
+        for kind in self._kinds():
+            kind.pop(member_id, None)
+
+    def _kinds(self) -> tuple[dict[str, int], ...]:
+        return self.sessions, self.revocations, self.joins, self.syncs

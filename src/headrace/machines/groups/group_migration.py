@@ -1,13 +1,11 @@
-"""Migration of a group with members from the classic protocol to the consumer protocol (KIP-848), and back.
+"""Migration of a group with members from the classic to the consumer protocol (KIP-848), and back. Pure.
 
-Upgrade: a member of the consumer protocol joins a classic group. The group becomes a consumer group in which the others
-go on as classic members (`classic_members`), each holding what it was assigned.
-
-Downgrade: the last member of the consumer protocol is removed, or replaced by a classic static member. The group
-becomes a classic group, whose generation is the epoch of the group.
-
-Everything here is a question that changes nothing. A converted group is stored in one batch together with the
-tombstones of what it was, so that the log never has half of a migration.
+- Upgrade: a member of the consumer protocol joins a classic group. The group becomes a consumer group; the other
+  members stay in it as classic members (`classic_members`), with their assigned partitions.
+- Downgrade: the last member of the consumer protocol is removed, or replaced by a classic static member. The group
+  becomes a classic group, whose generation is the group epoch.
+- A converted group is stored in one batch together with the tombstones of its former records, so the log never contains
+  half of a migration.
 """
 
 from __future__ import annotations
@@ -42,8 +40,8 @@ from headrace.wire.state_records.consumer_protocol import (
 )
 
 BUILT_IN_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
-"""Of Kafka's clients. They keep nothing in the user data of an assignment that a group could miss; librdkafka's
-cooperative-sticky repeats there what the member sent. Other assignors may keep state in it, which would be lost."""
+"""The assignors of Kafka's clients. They keep no state that matters in the user data of an assignment; librdkafka's
+cooperative-sticky repeats the member's own data there. Other assignors may keep state in it, which would be lost."""
 
 
 class MigrationPolicy(StrEnum):
@@ -67,7 +65,7 @@ class MigrationPolicy(StrEnum):
 
 
 def upgrade(group: ClassicGroup, policy: MigrationPolicy, max_size: int, view: TopicsImage) -> list[ConsumerGroupEvent]:
-    """The classic group as a consumer group. Raises `GroupIdNotFound` if it has to stay what it is."""
+    """Return the events that create the consumer group; raise `GroupIdNotFound` if the group must stay classic."""
     if not policy.allows_upgrade:
         raise _stays_classic(group, "online upgrade is disabled")
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -94,7 +92,7 @@ def upgrade(group: ClassicGroup, policy: MigrationPolicy, max_size: int, view: T
     }
     return [
         *(MemberMetadataSet(member_id, member_metadata) for member_id, member_metadata in metadata_by_member.items()),
-        GroupEpochSet(epoch, 0),  # of no topics: whatever joins makes a new assignment
+        GroupEpochSet(epoch, 0),  # a hash of no topics, so the next join computes a new assignment
         *(TargetAssignmentSet(member_id, partitions) for member_id, partitions in held.items()),
         TargetAssignmentEpochSet(epoch),
         *(
@@ -108,7 +106,7 @@ def _held_partitions(
     group: ClassicGroup, member: GroupMember, subscription: ConsumerProtocolSubscription, view: TopicsImage
 ) -> frozenset[TopicIdPartition]:
     if not member.assignment:
-        # It never had one, or a rebalance was begun anew: then a cooperative member still owns what it said it does.
+        # It had no assignment yet, or a rebalance restarted: then a cooperative member still owns what it reports.
         return named_partitions(subscription.owned_partitions, view)
     assignment = decode_assignment(member.assignment)
     if assignment.user_data and group.protocol_name not in BUILT_IN_ASSIGNORS:
@@ -142,7 +140,7 @@ def _stays_classic(group: ClassicGroup, reason: str) -> GroupIdNotFound:
 def can_downgrade(
     state: ConsumerGroupState, policy: MigrationPolicy, max_size: int, removed: Collection[str] = ()
 ) -> bool:
-    """Whether the group is to become a classic one when `removed` are gone."""
+    """Whether the group becomes a classic group when `removed` are gone."""
     remaining = [
         member_metadata.classic
         for member_id, member_metadata in state.metadata_by_member.items()
@@ -163,7 +161,7 @@ def downgrade(
     now_ms: int,
     removed: Collection[str],
 ) -> ClassicGroup:
-    """The consumer group as a classic one, without `removed`: stable, and everybody has what it was to have."""
+    """Return the consumer group as a stable classic group without `removed`; members get their target assignments."""
     members = [
         _member(member_id, member_metadata, state.target(member_id), view)
         for member_id, member_metadata in state.metadata_by_member.items()
@@ -173,7 +171,7 @@ def downgrade(
 
 
 def tombstones(state: ConsumerGroupState) -> Iterator[ConsumerGroupEvent]:
-    """Of all that is stored of a consumer group beside its epochs."""
+    """The tombstones of all records of a consumer group except its epochs."""
     for member_id in state.metadata_by_member:
         yield CurrentAssignmentSet(member_id, None)
         yield TargetAssignmentSet(member_id, None)

@@ -1,13 +1,12 @@
-"""The offsets that groups have committed: how far each has read each partition.
+"""The committed offsets of all groups of a coordinator partition. Pure.
 
-A question (`commit`, `forget`, `expired`) returns events and changes nothing; `apply` changes, cannot fail.
-An event is one record of `__consumer_offsets`, a forgotten offset its tombstone: applying the log from its
-beginning gives the same state again, in which the last record of a key wins. Whether a caller may commit is
-the group's business (`groups.Group.check_commit`).
-
-Offsets that are committed inside a transaction are pending until its marker. Then they count as of their own place in
-the log, not the marker's: what was committed for the same partition after them stays. (A compacted log keeps the last
-record of a key, so any other rule would give another state after a restart.)
+- `commit`, `forget` and `expired` return events and change nothing; `apply` changes the state and cannot fail. Whether
+  a caller may commit is checked by its group (`check_commit`).
+- An event is one record of `__consumer_offsets`; `OffsetForgotten` is a tombstone. Applying the log from its beginning
+  restores the same state: the last record of a key wins.
+- Offsets committed in a transaction are pending until its marker. They apply as of their own position in the log, not
+  that of the marker: later commits for the same partition win. A compacted log keeps the last record of a key, so any
+  other rule would result in another state after a restart.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int
-    """-1 unless an old client asked for a time of its own."""
+    """-1 unless an old client set a retention time for this commit."""
     topic_id: UUID
-    """Zero where it was not known: then the offset counts for any topic of that name."""
+    """Zero if unknown: then the offset is valid for any topic of that name."""
 
 
 class OffsetCommitted(msgspec.Struct, frozen=True):
@@ -51,23 +50,23 @@ class OffsetForgotten(msgspec.Struct, frozen=True):
 
 
 ProducerTransaction = tuple[int, int]
-"""Of a producer in one partition of the log: the partition's number, and the producer's id."""
+"""The partition of the log, and the producer id."""
 OffsetKey = tuple[str, str, int]
 
 
 class _PendingCommit(NamedTuple):
-    place: int
+    position: int
     event: OffsetCommitted
 
 
 class GroupOffsets:
-    """Of all groups that this broker coordinates."""
+    """The offsets of all groups in one partition of the log."""
 
     def __init__(self, metadata_bytes_max: int = METADATA_BYTES_MAX) -> None:
         self._metadata_bytes_max = metadata_bytes_max
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: dict[ProducerTransaction, dict[OffsetKey, _PendingCommit]] = {}
-        self._appended = 0  # pending offsets, ever: their order in the log
+        self._appended = 0  # number of pending offsets ever added: their order in the log
 
     def commit(
         self,
@@ -85,7 +84,8 @@ class GroupOffsets:
         metadata = metadata or ""
         if len(metadata) > self._metadata_bytes_max:
             raise OffsetMetadataTooLarge(
-                f"metadata of {len(metadata)} characters; at most {self._metadata_bytes_max} are kept"
+                f"the metadata of the offset has {len(metadata)} characters; "
+                f"the limit is {self._metadata_bytes_max} (offset.metadata.max.bytes)"
             )
         expire_timestamp_ms = -1 if retention_ms < 0 else now_ms + retention_ms
         committed = CommittedOffset(offset, leader_epoch, metadata, now_ms, expire_timestamp_ms, topic_id)
@@ -97,18 +97,18 @@ class GroupOffsets:
         self._set(event)
 
     def add_pending(self, transaction: ProducerTransaction, event: OffsetCommitted) -> None:
-        """Committed, if the transaction will be."""
+        """Add an offset that applies if the transaction commits."""
         self._appended += 1
         pending = self._pending.setdefault(transaction, {})
         pending[event.group_id, event.topic, event.partition] = _PendingCommit(self._appended, event)
 
     def end_transaction(self, transaction: ProducerTransaction, *, is_commit: bool) -> list[OffsetCommitted]:
-        """The transaction's marker was appended; returns what has become true by it."""
+        """Apply the marker of the transaction; return the offsets that it committed."""
         ended = self._pending.pop(transaction, {})
         if not is_commit:
             return []
         for key, pending in ended.items():
-            self._supersede(key, pending.place)
+            self._supersede(key, pending.position)
             self._set(pending.event)
         return [pending.event for pending in ended.values()]
 
@@ -116,11 +116,10 @@ class GroupOffsets:
         key = group_id, topic, partition
         return any(key in pending for pending in self._pending.values())
 
-    def _supersede(self, key: OffsetKey, place: int) -> None:
-        """Something for this key came to count that lies behind `place_replicas` in the log: what is before it never
-        will."""
+    def _supersede(self, key: OffsetKey, position: int) -> None:
+        """An offset at `position` in the log applies to this key now: pending ones before it never will."""
         for pending in self._pending.values():
-            if key in pending and pending[key].place <= place:
+            if key in pending and pending[key].position <= position:
                 del pending[key]
 
     def _set(self, event: OffsetCommitted | OffsetForgotten) -> None:
@@ -137,7 +136,7 @@ class GroupOffsets:
             self._groups.pop(event.group_id, None)
 
     def fetch(self, group_id: str, topic: str, partition: int, topic_id: UUID = ZERO_ID) -> CommittedOffset | None:
-        """None too when the offset belongs to an earlier topic of the same name."""
+        """Return None also if the offset belongs to an earlier topic of the same name."""
         committed = self._groups.get(group_id, {}).get(topic, {}).get(partition)
         if committed is None or not _same_topic_or_unknown(committed.topic_id, topic_id):
             return None
@@ -152,7 +151,8 @@ class GroupOffsets:
         return self._groups.keys()
 
     def has_offsets(self, group_id: str) -> bool:
-        """Also those that are only pending: a group that has them must not be taken for one that never was."""
+        """Whether the group has offsets, including pending ones: such a group must not be treated as one that never
+        existed."""
         return group_id in self._groups or any(
             key[0] == group_id for pending in self._pending.values() for key in pending
         )
@@ -175,7 +175,7 @@ class GroupOffsets:
     def expired(
         self, group_id: str, retention: OffsetRetention | None, now_ms: int, retention_ms: int = RETENTION_MS
     ) -> list[OffsetForgotten]:
-        """What has grown too old; `retention` is what the group says of it, None keeps everything."""
+        """Return the offsets that have expired; `retention` is the group's rule, and None keeps everything."""
         if retention is None:
             return []
         return [

@@ -1,8 +1,12 @@
-"""The rebalance of one group: gathering the members, a new generation, handing out the assignment.
+"""The rebalance of a classic consumer group: JoinGroup, a new generation, the assignment.
 
-The inner half of `groups.Group`, which checks requests and then calls these steps. What the world has to do
-goes into `outbox`. Invariants: the generation only grows; a JoinGroup or SyncGroup that waits is answered
-exactly once, at the latest when its member is dismissed; `wake_ms` is never later than the earliest deadline.
+`ClassicGroup` checks requests and calls these steps; responses and records to store are added to `outbox`.
+
+- The generation never decreases.
+- A waiting JoinGroup or SyncGroup gets exactly one response, at the latest when its member is removed.
+- `wake_ms` is never later than the earliest deadline.
+- `JoinProtocol` raises an error for a rejected join, and `ClassicGroup` responds with it. Otherwise the request waits
+  in its member, or its response is in the outbox.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from headrace.machines.groups.group_state import (
     GroupState,
     JoinedMember,
     JoinGroupResult,
+    JoinRequest,
     MemberSnapshot,
     ResponseToken,
     SendResponse,
@@ -26,21 +31,29 @@ from headrace.machines.groups.group_state import (
     SyncGroupResult,
 )
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from headrace.model.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
+from headrace.model.errors import (
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    InconsistentGroupProtocol,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 
-# A group of static members who do not come back, with a rebalance timeout of nothing, must not spin.
+# Prevents a busy loop in a group of absent static members with a rebalance timeout of 0.
 _POSTPONE_MS_MIN = 100
 
 
 class StoringAssignment(msgspec.Struct, frozen=True):
-    """The leader's assignment is on its way to the log; nobody is told before it is there."""
+    """The leader's assignment is being stored; members get it when it is durable."""
 
     generation_id: int
     assignments: Mapping[str, bytes]
 
 
 class StoringReplacement(msgspec.Struct, frozen=True):
-    """A static member's new id is on its way to the log, in a generation that stays."""
+    """The new member id of a static member is being stored, within the same generation."""
 
     generation_id: int
     member: GroupMember
@@ -63,9 +76,9 @@ class GroupRebalance:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.topics: frozenset[str] | None = None
-        """What the members subscribe to; None when that is not known."""
+        """The topics to which the members subscribe; None if unknown."""
         self.is_first = False
-        """This rebalance began with an empty group: it waits a little for more members."""
+        """The rebalance began with an empty group, so it waits briefly for more members."""
         self.member_joined_meanwhile = False
         self.outbox: list[Effect] = []
         self.storing: dict[int, Storing] = {}
@@ -80,7 +93,7 @@ class GroupRebalance:
         self.state = state
         self.state_timestamp_ms = now_ms
 
-    # Gathering the members.
+    # Collect the members
 
     def prepare_or_complete(self, now_ms: int) -> None:
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -89,7 +102,7 @@ class GroupRebalance:
             self.prepare(now_ms)
 
     def prepare(self, now_ms: int) -> None:
-        """Ask everybody to join again; they learn of it by their next heartbeat."""
+        """Request all members to rejoin; the next heartbeat of each member returns it."""
         if self.state is GroupState.COMPLETING_REBALANCE:
             self.assign({}, RebalanceInProgress.code, now_ms)
         self.sync_deadline_ms = None
@@ -112,7 +125,7 @@ class GroupRebalance:
 
     def join_time_is_up(self, now_ms: int) -> None:
         if self.is_first and self.member_joined_meanwhile and self._first_delay_left_ms > 0:
-            # Members are still coming: the first delay is extended, within the rebalance timeout.
+            # Members are still joining: extend the first delay, within the rebalance timeout.
             self.member_joined_meanwhile = False
             elapsed_ms = self._first_delay_ms
             self._first_delay_ms = min(self.config.initial_rebalance_delay_ms, self._first_delay_left_ms)
@@ -122,12 +135,12 @@ class GroupRebalance:
             self.complete_join(now_ms)
 
     def complete_join(self, now_ms: int) -> None:
-        """Go on without the dynamic members that are not here; static ones keep their place for a while."""
+        """Continue without dynamic members that did not rejoin; static members stay until their session ends."""
         assert self.state is GroupState.PREPARING_REBALANCE
         self.join_deadline_ms = None
         for member in list(self.roster):
             if member.join_token is None and member.instance_id is None:
-                self.reject_waiting(member)
+                self.remove_member(member)
         if self.roster.members and not self.roster.elect_joined_leader():
             self._await_joins_until(now_ms + max(self.roster.rebalance_timeout_ms, _POSTPONE_MS_MIN))
             return
@@ -142,56 +155,56 @@ class GroupRebalance:
         for member in self.roster:
             member.is_new = False
             self.roster.unsynced.add(member.member_id)
-            self.answer_join(member, self.present_generation(member))
+            self.respond_join(member, self.present_generation(member))
             self.renew_session(member, now_ms)
         self.sync_deadline_ms = now_ms + self.roster.rebalance_timeout_ms
         self._wake_at(self.sync_deadline_ms)
 
     def sync_time_is_up(self, now_ms: int) -> None:
-        """Members that took part in the generation but never asked for their assignment are gone."""
+        """Remove members of the generation that did not send a SyncGroup in time."""
         self.sync_deadline_ms = None
         absent = [self.roster.members[member_id] for member_id in self.roster.unsynced]
         for member in absent:
-            self.reject_waiting(member)
+            self.remove_member(member)
         if absent:
             self.prepare(now_ms)
 
-    # Members and their waiting requests.
+    # Members and their waiting requests
 
     def wait_join(self, member: GroupMember, token: ResponseToken) -> None:
         replaced = self.roster.wait_join(member, token)
         if replaced is not None:
-            # The member asked again, by another connection; the first request must not wait for ever.
-            answer = JoinGroupResult(error_code=RebalanceInProgress.code, member_id=member.member_id)
-            self.outbox.append(SendResponse(replaced, answer))
+            # The member has sent the request again on another connection; the first request must not wait forever.
+            result = JoinGroupResult(error_code=RebalanceInProgress.code, member_id=member.member_id)
+            self.outbox.append(SendResponse(replaced, result))
 
     def wait_sync(self, member: GroupMember, token: ResponseToken) -> None:
-        self.answer_sync(member, SyncGroupResult(error_code=RebalanceInProgress.code))
+        self.respond_sync(member, SyncGroupResult(error_code=RebalanceInProgress.code))
         member.sync_token = token
         self.roster.unsynced.discard(member.member_id)
 
-    def answer_join(self, member: GroupMember, answer: JoinGroupResult) -> None:
+    def respond_join(self, member: GroupMember, result: JoinGroupResult) -> None:
         token = self.roster.end_join(member)
         if token is not None:
-            self.outbox.append(SendResponse(token, answer))
+            self.outbox.append(SendResponse(token, result))
 
-    def answer_sync(self, member: GroupMember, answer: SyncGroupResult) -> None:
+    def respond_sync(self, member: GroupMember, result: SyncGroupResult) -> None:
         token, member.sync_token = member.sync_token, None
         if token is not None:
-            self.outbox.append(SendResponse(token, answer))
+            self.outbox.append(SendResponse(token, result))
 
-    def reject_waiting(self, member: GroupMember, error_code: int = UnknownMemberId.code) -> None:
-        self.refuse(member, error_code, "")
+    def remove_member(self, member: GroupMember, error_code: int = UnknownMemberId.code) -> None:
+        self.fail_requests(member, error_code, "")
         self.roster.remove(member)
 
-    def refuse(self, member: GroupMember, error_code: int, member_id: str) -> None:
-        """Whatever the member waits for, it gets this error."""
-        self.answer_join(member, JoinGroupResult(error_code=error_code, member_id=member_id))
-        self.answer_sync(member, SyncGroupResult(error_code=error_code))
+    def fail_requests(self, member: GroupMember, error_code: int, member_id: str) -> None:
+        """Fail the member's waiting requests."""
+        self.respond_join(member, JoinGroupResult(error_code=error_code, member_id=member_id))
+        self.respond_sync(member, SyncGroupResult(error_code=error_code))
 
     def replace_static(self, member: GroupMember, member_id: str, now_ms: int) -> GroupMember:
-        """Another process has the instance id now: the former one is fenced, also where it waits."""
-        self.refuse(member, FencedInstanceId.code, member.member_id)
+        """Another process uses the instance id now: fence the former one, including its waiting requests."""
+        self.fail_requests(member, FencedInstanceId.code, member.member_id)
         renamed = self.roster.rename(member, member_id)
         self.renew_session(renamed, now_ms)
         return renamed
@@ -209,11 +222,11 @@ class GroupRebalance:
         )
 
     def assign(self, assignments: Mapping[str, bytes], error_code: int, now_ms: int) -> None:
-        """Give every member its assignment, or the error, and tell those who wait for it."""
+        """Set the assignment of every member, or fail their waiting requests with the error."""
         for member in self.roster:
             member.assignment = assignments.get(member.member_id, b"")
             if member.sync_token is not None:
-                self.answer_sync(member, self.present_assignment(member, error_code))
+                self.respond_sync(member, self.present_assignment(member, error_code))
                 self.renew_session(member, now_ms)
 
     def present_assignment(self, member: GroupMember, error_code: int = 0) -> SyncGroupResult:
@@ -223,7 +236,7 @@ class GroupRebalance:
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
 
-    # Time.
+    # Time
 
     def renew_session(self, member: GroupMember, now_ms: int, timeout_ms: int | None = None) -> None:
         member.session_deadline_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
@@ -244,12 +257,12 @@ class GroupRebalance:
         self._wake_at(deadline_ms)
 
     def _wake_at(self, deadline_ms: int) -> None:
-        # A renewed session leaves the earlier time in place: waking early is cheap, looking for the minimum
-        # at every heartbeat is not.
+        # A renewed session keeps an earlier wake time: waking early is cheap, computing the minimum at every heartbeat
+        # is not.
         if self.wake_ms is None or deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
 
-    # What is kept.
+    # Stored state
 
     def store(self, snapshot: GroupSnapshot | None, storing: Storing | None = None) -> None:
         self._last_ticket += 1
@@ -258,7 +271,7 @@ class GroupRebalance:
         self.outbox.append(StoreMetadata(self._last_ticket, snapshot))
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
-        """The present generation; with these assignments, where they are not given to the members yet."""
+        """Return the current generation, with these assignments if the members do not have them yet."""
         return GroupSnapshot(
             protocol_type=self.protocol_type,
             generation_id=self.generation_id,
@@ -295,7 +308,7 @@ class GroupRebalance:
         self.topics = self._subscribed_topics()
 
     def start_stable(self, members: Iterable[GroupMember], generation_id: int, now_ms: int) -> None:
-        """Begin with members of the consumer protocol type that are in a generation already."""
+        """Begin with members of the consumer protocol type that are already in a generation."""
         assert self.state is GroupState.EMPTY
         for member in members:
             self.roster.add(member)
@@ -322,3 +335,123 @@ class GroupRebalance:
                 return None
             topics |= subscribed
         return topics
+
+
+class JoinProtocol:
+    """JoinGroup: a new member, a member that rejoins, or the new process of a static member."""
+
+    def __init__(self, rebalance: GroupRebalance) -> None:
+        self._rebalance = rebalance
+        self._roster = rebalance.roster
+
+    def join(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        check_session_timeout(self._rebalance.config, request.session_timeout_ms)
+        self._ensure_room(request, now_ms)
+        self._ensure_protocols(request)
+        if not request.member_id:
+            self._join_without_id(token, request, now_ms)
+        elif request.member_id in self._roster.pending and request.instance_id is None:
+            self._add(token, request, request.member_id, now_ms)
+        else:
+            self._rejoin(token, request, now_ms)
+
+    def _join_without_id(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        replaced_member = self._roster.static_member(request.instance_id)
+        if replaced_member is not None:
+            self._replace(token, replaced_member, request, now_ms)
+        elif request.instance_id is None and request.require_known_member_id:
+            # Otherwise a client that retries after a lost response would be counted twice.
+            self._rebalance.add_pending(request.new_member_id, now_ms + request.session_timeout_ms)
+            raise MemberIdRequired(f"join again as {request.new_member_id}")
+        else:
+            self._add(token, request, request.new_member_id, now_ms)
+
+    def _add(self, token: ResponseToken, request: JoinRequest, member_id: str, now_ms: int) -> None:
+        rebalance = self._rebalance
+        if not self._roster.members:
+            rebalance.protocol_type = request.protocol_type
+        if rebalance.state is GroupState.PREPARING_REBALANCE:
+            rebalance.member_joined_meanwhile = True
+        member = GroupMember.joining(member_id, request)
+        self._roster.add(member)
+        rebalance.wait_join(member, token)
+        # The member cannot send heartbeats before its response, but the group must not wait for a client that is gone.
+        rebalance.renew_session(member, now_ms, rebalance.config.new_member_join_timeout_ms)
+        rebalance.prepare_or_complete(now_ms)
+
+    def _rejoin(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        rebalance = self._rebalance
+        member = self._roster.member(request.member_id, request.instance_id)
+        may_stay = rebalance.state is GroupState.COMPLETING_REBALANCE or (
+            # The leader rejoins to request a new assignment.
+            rebalance.state is GroupState.STABLE and member.member_id != self._roster.leader
+        )
+        if may_stay and member.protocols == request.protocols:
+            rebalance.outbox.append(SendResponse(token, rebalance.present_generation(member)))
+            return
+        self._roster.update(member, request)
+        rebalance.wait_join(member, token)
+        rebalance.prepare_or_complete(now_ms)
+
+    def _replace(self, token: ResponseToken, replaced_member: GroupMember, request: JoinRequest, now_ms: int) -> None:
+        """A static member returned as a new process; a stable group need not rebalance."""
+        rebalance = self._rebalance
+        former_leader = self._roster.leader or ""
+        member = rebalance.replace_static(replaced_member, request.new_member_id, now_ms)
+        self._roster.update(member, request)
+        rebalance.wait_join(member, token)
+        if rebalance.state is GroupState.PREPARING_REBALANCE:
+            rebalance.complete_if_all_joined(now_ms)
+        elif rebalance.state is GroupState.STABLE and self._fits_generation(replaced_member, member):
+            storing = StoringReplacement(
+                rebalance.generation_id, member, replaced_member, former_leader, token, request.skips_assignment
+            )
+            rebalance.store(rebalance.snapshot(), storing)
+        else:
+            rebalance.prepare(now_ms)
+
+    def _fits_generation(self, replaced_member: GroupMember, member: GroupMember) -> bool:
+        name = self._rebalance.protocol_name
+        if self._roster.vote() != name:
+            return False
+        if self._rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return True
+        # Compare topics only: the whole metadata contains the owned partitions, and differs after every restart.
+        return subscribed_topics(replaced_member.metadata(name)) == subscribed_topics(member.metadata(name))
+
+    def _ensure_room(self, request: JoinRequest, now_ms: int) -> None:
+        rebalance, roster = self._rebalance, self._roster
+        max_size = rebalance.config.max_size
+        known = roster.members.get(request.member_id)
+        if not request.member_id:
+            known = roster.static_member(request.instance_id)
+        if rebalance.state is GroupState.PREPARING_REBALANCE:
+            # Only joined members count here: a group that is too large loses the last members to rejoin.
+            if (known and known.join_token is not None) or roster.joined_count < max_size:
+                return
+            if known:
+                rebalance.remove_member(known)
+                rebalance.complete_if_all_joined(now_ms)
+        elif known or len(roster) < max_size:
+            return
+        raise GroupMaxSizeReached(f"the group is full: it has {max_size} members (group.max.size)")
+
+    def _ensure_protocols(self, request: JoinRequest) -> None:
+        rebalance = self._rebalance
+        names = {name for name, _ in request.protocols}
+        if rebalance.state is GroupState.EMPTY:
+            fits = bool(request.protocol_type and names)
+        else:
+            fits = request.protocol_type == rebalance.protocol_type and self._roster.supports(names)
+        if not fits:
+            raise InconsistentGroupProtocol(
+                f"the group has no protocol in common with {sorted(names)} of type '{request.protocol_type}'"
+            )
+
+
+def check_session_timeout(config: GroupConfig, timeout_ms: int) -> None:
+    lowest_ms, highest_ms = config.min_session_timeout_ms, config.max_session_timeout_ms
+    if not lowest_ms <= timeout_ms <= highest_ms:
+        raise InvalidSessionTimeout(
+            f"session.timeout.ms is {timeout_ms}; this broker accepts {lowest_ms} to {highest_ms}"
+        )

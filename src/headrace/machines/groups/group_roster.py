@@ -1,8 +1,10 @@
-"""Who is in a group: its members, those who were given an id but have not come back with it, and the leader.
+"""The members of a classic group, the member ids that were handed out but not used yet, and the leader. Pure.
 
-Bookkeeping only; `group_rebalance` decides. Invariants: there is a leader exactly when there are members, and
-it is one of them; a static member's instance id leads to its present member id; `joined_count` is the number
-of members whose JoinGroup waits.
+`group_rebalance` makes the decisions.
+
+- There is a leader exactly if there are members, and the leader is one of them.
+- The instance id of a static member maps to its current member id.
+- `joined_count` is the number of members with a waiting JoinGroup.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ class GroupMember(msgspec.Struct, kw_only=True, eq=False):
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
-    """It never was in a generation; it can send no heartbeats while its first JoinGroup waits."""
+    """Never was in a generation: it cannot send heartbeats while its first JoinGroup waits."""
     join_token: ResponseToken | None = None
     sync_token: ResponseToken | None = None
     session_deadline_ms: int | None = None
-    """None: it waits for the group, so that no heartbeat is expected of it."""
+    """None while the member waits for the group and is not expected to send heartbeats."""
 
     @classmethod
     def joining(cls, member_id: str, request: JoinRequest) -> GroupMember:
@@ -71,9 +73,9 @@ class GroupRoster:
         self.members: dict[str, GroupMember] = {}
         self.member_id_of: dict[str, str] = {}
         self.pending: dict[str, int] = {}
-        """Member ids that were handed out, and until when they may be used to join."""
+        """Member ids that were handed out, and their deadlines for joining."""
         self.unsynced: set[str] = set()
-        """Members of this generation that have not asked for their assignment."""
+        """Members of this generation that have not sent a SyncGroup."""
         self.leader: str | None = None
         self.joined_count = 0
         self._supporters: dict[str, int] = {}
@@ -93,13 +95,13 @@ class GroupRoster:
         return max((member.rebalance_timeout_ms for member in self), default=0)
 
     def member(self, member_id: str, instance_id: str | None) -> GroupMember:
-        """The member that speaks. Raises `UnknownMemberId`, or `FencedInstanceId` when it was replaced."""
+        """Return the member of a request; raise `UnknownMemberId`, or `FencedInstanceId` if it was replaced."""
         if instance_id is not None:
             present = self.member_id_of.get(instance_id)
             if present is not None and present != member_id:
-                raise FencedInstanceId(f"{instance_id} is {present} now, no longer {member_id}")
+                raise FencedInstanceId(f"instance id {instance_id} belongs to member {present} now, not to {member_id}")
             if present is None:
-                raise UnknownMemberId(f"nobody in this group has the instance id {instance_id}")
+                raise UnknownMemberId(f"no member of this group has the instance id {instance_id}")
         member = self.members.get(member_id)
         if member is None:
             raise UnknownMemberId(f"{member_id} is not in this group")
@@ -120,7 +122,7 @@ class GroupRoster:
             self.leader = member.member_id
 
     def remove(self, member: GroupMember) -> None:
-        """The member must not wait any more: its requests are answered first."""
+        """Remove a member without waiting requests: they must be completed first."""
         assert not member.is_waiting
         del self.members[member.member_id]
         self.unsynced.discard(member.member_id)
@@ -131,7 +133,7 @@ class GroupRoster:
             self.leader = next(iter(self.members), None)
 
     def rename(self, member: GroupMember, member_id: str) -> GroupMember:
-        """Another process took over a static member: the same member under a new id."""
+        """A new process took over a static member: the same member with a new id."""
         assert member.instance_id is not None
         assert not member.is_waiting
         renamed = replace(member, member_id=member_id, is_new=False)
@@ -154,7 +156,7 @@ class GroupRoster:
         self._count_protocols(protocols, 1)
 
     def wait_join(self, member: GroupMember, token: ResponseToken) -> ResponseToken | None:
-        """Let the member's JoinGroup wait; returns the one that waited before it and lost its place."""
+        """Let the member's JoinGroup wait; return the token of a former one, which it replaces."""
         replaced, member.join_token = member.join_token, token
         if replaced is None:
             self.joined_count += 1
@@ -167,7 +169,7 @@ class GroupRoster:
         return token
 
     def elect_joined_leader(self) -> bool:
-        """Only a member whose JoinGroup waits can lead; false when there is none."""
+        """Elect a member with a waiting JoinGroup; return False if there is none."""
         if self.leader is not None and self.members[self.leader].join_token is not None:
             return True
         joined = next((member.member_id for member in self if member.join_token is not None), None)
@@ -177,11 +179,11 @@ class GroupRoster:
         return True
 
     def supports(self, names: set[str]) -> bool:
-        """Is there one of these protocols that everybody knows?"""
+        """Whether all members support one of these protocols."""
         return any(self._supporters.get(name, 0) == len(self.members) for name in names)
 
     def vote(self) -> str:
-        """Each member votes for its favourite among the protocols that everybody knows."""
+        """Each member votes for its preferred protocol among those that all members support."""
         votes: dict[str, int] = {}
         for member in self:
             favourite = next(name for name, _ in member.protocols if self.supports({name}))
@@ -189,7 +191,7 @@ class GroupRoster:
         return max(votes, key=votes.__getitem__)
 
     def _count_protocols(self, protocols: Protocols, step: int) -> None:
-        # A set, because a member that names a protocol twice must not pass for two members.
+        # A set, because a member that lists a protocol twice must not count twice.
         for name in {name for name, _ in protocols}:
             count = self._supporters.get(name, 0) + step
             if count:

@@ -1,11 +1,15 @@
-"""The states of a classic consumer group, its requests, its responses and its effects.
+"""The states of a classic consumer group, its requests, its responses and its effects. Pure.
 
-    Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance --synced--> Stable
-      ^                 |     ^  ^                                           |                          |
-      '--nobody left----'     |  '------join, leave, expiry, no sync---------'                          |
-                              '---------join of the leader or of somebody new, leave, expiry------------'
+    Empty --join--> PreparingRebalance --all joined, or timeout--> CompletingRebalance --synced--> Stable
+      ^                 |     ^  ^                                        |                          |
+      '--no members-----'     |  '------join, leave, expiry, no sync------'                          |
+                              '---------leader rejoins, new member, leave, expiry--------------------'
 
-Dead is the end of every state: the group was deleted, or another broker coordinates it now.
+Dead is the final state: the group was deleted, or another broker is its coordinator.
+
+Effects are executed in order. After `StoreMetadata` the caller reports that the ticket was stored, or that storing
+failed, and gets further effects. A token identifies one waiting request; the caller creates it and completes the
+request.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import msgspec
 
 
 class GroupState(StrEnum):
-    """The values are what DescribeGroups and ListGroups say."""
+    """The values appear in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -34,38 +38,31 @@ class GroupConfig(msgspec.Struct, frozen=True):
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = 2**31 - 1
     new_member_join_timeout_ms: int = 300_000
-    """How long a member that never was in a generation may wait for one; Kafka does not let it be set."""
-
-
-# What goes into a group and what comes out of it: requests, answers, effects, and what is stored of it.
-#
-# All values, no behaviour. A token stands for one waiting request; whoever runs the machine invents it and
-# knows whom to answer. Effects are carried out in order. After `StoreMetadata` the runner tells the group that
-# its ticket was stored, or that storing failed, and gets further effects.
+    """How long a new member may wait for its first generation; not configurable in Kafka."""
 
 
 ResponseToken = Hashable
 Protocols = tuple[tuple[str, bytes], ...]
-"""The assignment protocols that a member knows, its favourite first, each with its metadata for it."""
+"""The assignment protocols that a member supports, the preferred one first, each with the member's metadata for it."""
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
-    """Empty when the member has none yet."""
+    """Empty if the member has no id yet."""
     new_member_id: str
-    """A fresh one, taken when `member_id` is empty: the group draws no random numbers."""
+    """A new id, used if `member_id` is empty: the group itself uses no randomness."""
     session_timeout_ms: int
     protocol_type: str
     protocols: Protocols
     rebalance_timeout_ms: int = -1
-    """Negative (JoinGroup v0 has none): the session timeout."""
+    """Negative (JoinGroup v0 does not have it): the session timeout applies."""
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     require_known_member_id: bool = False
-    """JoinGroup v4+: a member without an id is told one and must come again with it."""
+    """JoinGroup v4+: a member without an id gets one, and must join again with it."""
     skips_assignment: bool = False
-    """JoinGroup v9+: the client understands `skip_assignment`."""
+    """JoinGroup v9+: the client supports `skip_assignment`."""
 
 
 class JoinedMember(msgspec.Struct, frozen=True):
@@ -83,7 +80,7 @@ class JoinGroupResult(msgspec.Struct, frozen=True, kw_only=True):
     leader: str = ""
     skip_assignment: bool = False
     members: tuple[JoinedMember, ...] = ()
-    """Everybody, for the leader, who assigns; nobody, for the others."""
+    """All members, in the response to the leader only."""
 
 
 class SyncGroupResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +91,7 @@ class SyncGroupResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeavingMember(msgspec.Struct, frozen=True):
-    """Who is to leave: a member by its id, or a static member by its instance id alone."""
+    """A member to remove: by its id, or a static member by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None
@@ -118,14 +115,14 @@ class MemberSnapshot(msgspec.Struct, frozen=True):
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):
-    """A generation, as `__consumer_offsets` keeps it."""
+    """A generation, as stored in `__consumer_offsets`."""
 
     protocol_type: str | None
     generation_id: int
     protocol_name: str | None
     leader: str | None
     state_timestamp_ms: int
-    """Since when the group is in its state; -1 when the record is too old to say."""
+    """When the group entered its state; -1 if the record does not contain it."""
     members: tuple[MemberSnapshot, ...]
 
 
@@ -146,22 +143,22 @@ class GroupDescription(msgspec.Struct, frozen=True):
 
 
 class OffsetRetention(msgspec.Struct, frozen=True):
-    """From when on the committed offsets of a group grow old, and which ones never do (KIP-211)."""
+    """From when on the committed offsets of a group age, and which ones never expire (KIP-211)."""
 
     since_ms: int | None
-    """When the group became empty; None: each offset from its own commit on."""
+    """When the group became empty; None: each offset ages from its own commit on."""
     kept_topics: frozenset[str]
 
 
 class SendResponse(msgspec.Struct, frozen=True):
     token: ResponseToken
-    answer: JoinGroupResult | SyncGroupResult
+    result: JoinGroupResult | SyncGroupResult
 
 
 class StoreMetadata(msgspec.Struct, frozen=True):
     ticket: int
     snapshot: GroupSnapshot | None
-    """None: a tombstone, the group is gone."""
+    """None: a tombstone, because the group was deleted."""
 
 
 Effect = SendResponse | StoreMetadata

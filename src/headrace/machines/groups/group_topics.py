@@ -1,4 +1,9 @@
-"""The topics of a group: those that members subscribe to, as they are now."""
+"""The topics to which the members of a group subscribe. Pure.
+
+Members of protocol type "consumer" send their subscription as metadata: an i16 version, then an array of topic names.
+The rest differs by version and client, and not all clients follow their version. So only this common beginning is read,
+and unreadable metadata is not an error: the names only determine which committed offsets are kept.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.model.errors import InvalidRegularExpression
-from headrace.model.patterns import compiled
-
-# The topics in the metadata of a consumer-group member.
-#
-# Members of protocol type "consumer" send their subscription as metadata: i16 version, then an array of topic
-# names; what follows differs by version and by client, and not all clients write it as the version says. So only
-# the common beginning is read, not the whole message (`wire.consumer_protocol`), and metadata that cannot be
-# read is no error: the names only tell which committed offsets are still of use.
-
+from headrace.model.names import compiled
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -27,7 +24,7 @@ _LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """None when the bytes are not a subscription."""
+    """Return None if the bytes are not a subscription."""
     try:
         version, count = _HEAD.unpack_from(metadata)
         if version < 0 or count < 0:
@@ -46,18 +43,13 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-# The topics as a group sees them: which ones a subscription means, and whether they have changed.
-#
-# A regular expression must match a whole name, that of an internal topic too.
-
-
 class TopicImage(NamedTuple):
     id: UUID
     partitions: int
 
 
 class TopicsImage:
-    """All topics at one moment. Two views are the same only if they are one object: that is quickly asked."""
+    """All topics at one point in time. Compared by identity, which is fast."""
 
     def __init__(self, topics: Mapping[str, TopicImage]) -> None:
         self.topics = topics
@@ -67,7 +59,8 @@ class TopicsImage:
         return {shape.id: name for name, shape in self.topics.items()}
 
     def matching(self, regex: str) -> frozenset[str]:
-        """Nothing matches what we cannot use; a log that Kafka wrote may have such."""
+        """Return the topics whose whole name matches, including internal ones. An invalid expression, which a log
+        written by Kafka may contain, matches none."""
         try:
             match = compiled(regex).fullmatch
         except InvalidRegularExpression:
@@ -75,7 +68,7 @@ class TopicsImage:
         return frozenset(name for name in self.topics if match(name))
 
     def hash_of(self, names: Iterable[str]) -> int:
-        """The same for the same topics of the same sizes, over restarts too; those that do not exist do not count."""
+        """Return a hash of the existing topics and their sizes, which is the same after a restart."""
         digest = blake2b(digest_size=8)
         for name in sorted(self.topics.keys() & names):
             topic_id, partitions = self.topics[name]
@@ -83,6 +76,6 @@ class TopicsImage:
         return int.from_bytes(digest.digest(), "big", signed=True)
 
     def sizes(self, names: Iterable[str]) -> dict[UUID, int]:
-        """The partitions of those of the topics that exist."""
+        """Return the partition counts of the existing topics."""
         shapes = (self.topics[name] for name in sorted(self.topics.keys() & names))
         return {shape.id: shape.partitions for shape in shapes}

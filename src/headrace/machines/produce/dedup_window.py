@@ -1,12 +1,11 @@
-"""Which dedup ids a partition has seen of late, and at which offset: a message with one of them is not stored again.
+"""The recent dedup ids of a partition and the offsets of their messages. Pure.
 
-An id counts for `window_ms` from when it was noted, and not longer. Ids are kept as hashes of 128 bits: if two were the
-same, a message would be lost, and with so many bits nobody lives to see it. Times never go back here, even where the
-clock does, so ids end in the order in which they came.
-
-A dictionary would take 150 bytes for each id. Here they lie packed in a few slices, one after the other in time, each
-of which is given up as a whole when its last id is over: 45 bytes for each, half as much again for those that are over,
-and a look into every slice, three or four of them, or some more while the window fills for the first time.
+- An id is known for `window_ms` after it was added. Time never goes back here, even if the clock does, so ids expire in
+  the order in which they were added.
+- Ids are stored as 128-bit hashes. A collision would lose a message, but is too improbable to matter.
+- Ids are packed in a few slices, one after the other in time, and a slice is dropped when its last id has expired. This
+  takes 45 bytes per id, and half as much again for expired ones; a dictionary would take 150. A lookup searches all
+  slices: three or four, or a few more while the window fills for the first time.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _HASH_BYTES = 16
 _ENTRY = Struct(">16sqq")  # hash, offset, time
 _ENTRIES_PER_BUCKET = 16
 _SLICE_MIN = 1024
-_SLICE_SHARE = 2  # a new slice has room for half as much as there is
+_SLICE_SHARE = 2  # the capacity of a new slice, as a fraction of the present ids
 WITHIN_BATCH = -1
 
 
@@ -29,7 +28,7 @@ def hash_dedup_id(dedup_id: bytes) -> bytes:
 
 
 class DedupWindow:
-    """`window_ms` may change at any time. Its length is that of what it holds, of which some may be over."""
+    """`window_ms` may change at any time. The length includes ids that have expired but are not dropped yet."""
 
     __slots__ = ("_newest_ms", "_slices", "window_ms")
 
@@ -42,8 +41,8 @@ class DedupWindow:
         return sum(one.count for one in self._slices)
 
     def find(self, ids: Sequence[bytes | None], now_ms: int) -> list[int | None]:
-        """For each of a batch's messages, of which some have no id: None if it is new, the offset of the first message
-        with its id, or `WITHIN_BATCH` if that is an earlier one of the same batch."""
+        """Return for each message of a batch: None if it is new or has no id, the offset of the known message with its
+        id, or `WITHIN_BATCH` if that is an earlier message of the same batch."""
         self.expire(now_ms)
         found: list[int | None] = []
         seen: set[bytes] = set()
@@ -56,15 +55,15 @@ class DedupWindow:
             found.append(offset)
         return found
 
-    def note(self, dedup_id: bytes, offset: int, now_ms: int) -> None:
-        """A message with this id, which was not found, was appended."""
+    def add(self, dedup_id: bytes, offset: int, now_ms: int) -> None:
+        """Add the id of a message that was appended."""
         self._newest_ms = max(self._newest_ms, now_ms)
         if not self._slices or self._slices[-1].count >= self._slices[-1].capacity:
             self._slices.append(_IdSlice(max(len(self) // _SLICE_SHARE, _SLICE_MIN)))
         self._slices[-1].put(dedup_id, offset, self._newest_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Forget what is older than the window."""
+        """Drop ids that are older than the window."""
         while self._slices and self._slices[0].newest_ms <= now_ms - self.window_ms:
             self._slices.popleft()
 
@@ -78,7 +77,7 @@ class DedupWindow:
 
 
 class _IdSlice:
-    """Up to `capacity` ids that were noted one after the other."""
+    """Up to `capacity` ids, in the order in which they were added."""
 
     __slots__ = ("_buckets", "_mask", "capacity", "count", "newest_ms")
 
@@ -102,13 +101,13 @@ class _IdSlice:
         self.newest_ms = at_ms
 
     def find(self, dedup_id: bytes) -> tuple[int, int] | None:
-        """Its offset and time, as they were noted last."""
+        """Return the last offset and time that were added for the id."""
         bucket = self._buckets[hash(dedup_id) & self._mask]
         if bucket is None:
             return None
         found = bucket.rfind(dedup_id)
         while found > 0 and found % _ENTRY.size:
-            # It lies across two entries, whose bytes happen to look like it.
+            # The match spans two entries by coincidence.
             found = bucket.rfind(dedup_id, 0, found + _HASH_BYTES - 1)
         if found < 0:
             return None

@@ -1,17 +1,15 @@
-"""What a partition remembers of its producers, so that a retried batch is stored once and an old one never.
+"""The state of the producers of a partition, with which a retried batch is stored once and an old one never. Pure.
 
-Per producer: its epoch, the sequence that must come next, the last five batches (clients keep at most five in
-flight), and where its open transaction begins. Sequences count records and wrap from 2^31-1 to 0.
+Per producer: its epoch, the next sequence, the last five batches (clients have at most five in flight), and the first
+offset of its open transaction. Sequences count records, and wrap from 2^31-1 to 0.
 
-`check` changes nothing and says what to do with a batch; `apply` notes an appended one and cannot fail. The
-state is derived from the log: a snapshot plus the batches behind it give the same state again.
-
-Invariants:
-- The remembered batches of a producer are all of its present epoch. While its transaction is open, it has the epoch in
-  which the transaction began.
-- A producer is forgotten only after this replica has run for the expiration time without appending a batch of it. No
-  timestamp of a record and no wall clock counts: a backfill of old records, or a clock that jumps, would otherwise
-  make the partition forget a producer that is still retrying, and store its batch twice.
+- `check` changes nothing and decides what to do with a batch; `apply` records an appended batch and cannot fail. The
+  state is derived from the log: a snapshot and the batches after it restore the same state.
+- All remembered batches of a producer have its current epoch. While its transaction is open, this is the epoch in which
+  the transaction began.
+- A producer expires only after this replica has run for the expiration time without appending a batch of it. Record
+  timestamps and the wall clock do not count: with a backfill of old records, or a clock that jumps, the partition would
+  otherwise forget a producer that is still retrying, and store its batch twice.
 """
 
 from __future__ import annotations
@@ -32,15 +30,15 @@ from headrace.model.errors import (
 
 SEQUENCE_MASK = 0x7FFF_FFFF
 AHEAD_MAX = SEQUENCE_MASK // 2
-"""Sequences wrap: what is further ahead than this lies behind."""
+"""Sequences wrap: a sequence that is further ahead than this is behind."""
 BATCHES_KEPT = 5
 EXPIRATION_MS = 86_400_000
 
 _VALUES_PER_BATCH = 3
 _VALUES_KEPT = BATCHES_KEPT * _VALUES_PER_BATCH
-_ANY_SEQUENCE = -1  # nothing is known that the next batch would have to follow
+_ANY_SEQUENCE = -1  # the next batch may have any sequence
 _NO_COORDINATOR = -1
-_ACTIVE = -1.0  # as idle time: a batch came since `expire` was last called
+_ACTIVE = -1.0  # idle time of a producer with a batch since the last call of `expire`
 _SNAPSHOT_VERSION = 3
 _SNAPSHOT_HEAD = struct.Struct(">BI")
 _SNAPSHOT_ENTRY = struct.Struct(">qhqqiiqB")
@@ -48,7 +46,7 @@ _SNAPSHOT_ENTRY_2 = struct.Struct(">qhqiiqB")  # version 2 has no idle time
 
 
 class ProducedBatch(Protocol):
-    """The fields of a record batch's header that matter here."""
+    """The relevant fields of a record batch's header."""
 
     @property
     def producer_id(self) -> int: ...
@@ -67,14 +65,14 @@ class ProducedBatch(Protocol):
 class ProducerDescription(NamedTuple):
     producer_id: int
     producer_epoch: int
-    last_sequence: int  # -1: none is known
+    last_sequence: int  # -1 if unknown
     last_timestamp_ms: int
     coordinator_epoch: int
-    first_offset: int  # of the open transaction; -1: none is open
+    first_offset: int  # of the open transaction, or -1
 
 
 class Duplicate(NamedTuple):
-    """The batch lies in the log already, here."""
+    """The position of the batch, which is already in the log."""
 
     base_offset: int
     last_offset: int
@@ -89,9 +87,9 @@ class _Producer:
         self.coordinator_epoch = _NO_COORDINATOR  # of the last marker
         self.next_sequence = next_sequence
         self.last_timestamp_ms = last_timestamp_ms  # of its last batch; only for descriptions
-        self.idle_seconds = _ACTIVE  # how long it has been silent, as of the last call of `expire`
-        # Flat, because a list of tuples costs five times the memory: per batch its first and last sequence
-        # in one number, its base offset, its timestamp.
+        self.idle_seconds = _ACTIVE  # time without a batch, as of the last call of `expire`
+        # Flat, because a list of tuples takes five times the memory. Per batch: its first and last sequence in one
+        # number, its base offset, its timestamp.
         self.batches = batches
 
 
@@ -106,10 +104,10 @@ class ProducerStates:
         self.transactions = PartitionTransactions()
 
     def check(self, batch: ProducedBatch) -> Duplicate | None:
-        """None when the batch may be appended, or where it was appended before.
+        """Return None if the batch may be appended, or its position if it was already appended.
 
-        Raises `InvalidProducerEpoch` for a producer that was replaced, `OutOfOrderSequence` for a gap, also
-        for a duplicate that is older than the five batches remembered (Kafka says the same).
+        Raise `InvalidProducerEpoch` for a fenced producer, and `OutOfOrderSequence` for a gap, or, as Kafka does, for a
+        duplicate that is older than the five remembered batches.
         """
         sequence = batch.base_sequence
         producer = self._producers.get(batch.producer_id)
@@ -118,15 +116,15 @@ class ProducerStates:
         if producer is not None and sequence == producer.next_sequence and batch.producer_epoch == producer.epoch:
             return None
         if sequence < 0:
-            raise InvalidRecord(f"a batch of producer {batch.producer_id} must carry a sequence, not {sequence}")
+            raise InvalidRecord(f"a batch of producer {batch.producer_id} must have a sequence, not {sequence}")
         if producer is None or (producer.next_sequence == _ANY_SEQUENCE and batch.producer_epoch == producer.epoch):
-            # Its state may have expired, so any sequence may be its next one (KIP-360).
+            # Its state may have expired, so the next batch may have any sequence (KIP-360).
             return None
         return _check_against(producer, batch)
 
     def is_next_in_sequence(self, batch: ProducedBatch) -> bool:
-        """Whether the batch follows or repeats what is known of its producer; the first one of a producer or of an
-        epoch begins at 0. Stricter than `check`, which takes a producer that it does not know as it comes."""
+        """Whether the batch follows or repeats the known batches of its producer. The first batch of a producer or an
+        epoch has sequence 0. Stricter than `check`, which accepts any sequence of an unknown producer."""
         producer = self._producers.get(batch.producer_id)
         if producer is None or producer.epoch < batch.producer_epoch or producer.next_sequence == _ANY_SEQUENCE:
             return batch.base_sequence == 0
@@ -143,7 +141,8 @@ class ProducerStates:
         return 0 < (batch.base_sequence - expected) & SEQUENCE_MASK <= AHEAD_MAX
 
     def check_unnumbered(self, batch: ProducedBatch) -> None:
-        """Raise unless a batch of the broker's own may be appended to the producer's transaction."""
+        """Raise unless a batch without sequence, written by the broker, may be appended to the producer's
+        transaction."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return
@@ -161,18 +160,18 @@ class ProducerStates:
             raise _stale_epoch(batch, producer)
         if coordinator_epoch < producer.coordinator_epoch:
             raise TransactionCoordinatorFenced(
-                f"coordinator epoch {coordinator_epoch} is older than {producer.coordinator_epoch}, which wrote here"
+                f"coordinator epoch {coordinator_epoch} is older than {producer.coordinator_epoch} of the last marker"
             )
 
     def has_marker(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether a marker of this epoch was appended already, and nothing of the producer since."""
+        """Whether the producer's last batch is a marker of this epoch."""
         producer = self._producers.get(producer_id)
         if producer is None or self.transactions.first_offset(producer_id) >= 0:
             return False
         return producer.epoch >= producer_epoch and producer.coordinator_epoch != _NO_COORDINATOR
 
     def apply(self, batch: ProducedBatch, base_offset: int) -> None:
-        """Note that the batch was appended at `base_offset`, now or, in a replay, at some time before."""
+        """Record that the batch was appended at `base_offset`, now or in a replay."""
         if batch.is_transactional and self.transactions.first_offset(batch.producer_id) < 0:
             self.transactions.begin(batch.producer_id, base_offset)
         base_sequence = batch.base_sequence
@@ -202,13 +201,13 @@ class ProducerStates:
         producer.idle_seconds = _ACTIVE
 
     def apply_marker(self, batch: ProducedBatch, offset: int, coordinator_epoch: int, *, is_commit: bool) -> None:
-        """Note that the marker in this batch was appended at `offset`."""
+        """Record that the marker in this batch was appended at `offset`."""
         producer_id, epoch = batch.producer_id, batch.producer_epoch
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._producers[producer_id] = _Producer(epoch, _ANY_SEQUENCE, 0, array("q"))
         elif producer.epoch != epoch:
-            # Whatever is still under way in the old epoch comes too late; the new one counts from the beginning.
+            # Batches of the old epoch that are still in flight are rejected; the new epoch begins with sequence 0.
             producer.epoch = epoch
             producer.next_sequence = 0
             del producer.batches[:]
@@ -231,10 +230,10 @@ class ProducerStates:
         ]
 
     def expire(self, now: float, expiration_ms: int = EXPIRATION_MS) -> int:
-        """Forget the producers that were idle for so long, unless a transaction is open; returns how many.
+        """Remove producers without an open transaction that were idle for this long; return how many.
 
-        `now` is of the monotonic clock, in seconds. Idle time is the sum of what passed between calls: the call after
-        a batch sets it to zero, so it is never too long, and it goes on after a restart from what the snapshot says.
+        `now` is monotonic time in seconds. Idle time is the sum of the times between calls; the first call after a
+        batch resets it. So it is never too long, and after a restart it continues from the value in the snapshot.
         """
         elapsed = 0.0 if self._expired_at is None else now - self._expired_at
         self._expired_at = now
@@ -249,7 +248,7 @@ class ProducerStates:
         return len(expired)
 
     def ids(self) -> frozenset[int]:
-        """The producers that are remembered."""
+        """Return the ids of the known producers."""
         return frozenset(self._producers)
 
     def __len__(self) -> int:
@@ -277,18 +276,18 @@ class ProducerStates:
 
     @classmethod
     def restore(cls, data: bytes) -> ProducerStates:
-        """The state that `snapshot` wrote down. Raises `CorruptMessage` when the bytes are not a snapshot."""
+        """Restore the state from a `snapshot`; raise `CorruptMessage` if the bytes are not one."""
         states = cls()
         try:
             states._read_snapshot(data)
         except struct.error as error:
-            raise CorruptMessage(f"a producer snapshot of {len(data)} bytes is cut short: {error}") from None
+            raise CorruptMessage(f"a producer snapshot of {len(data)} bytes is truncated: {error}") from None
         return states
 
     def _read_snapshot(self, data: bytes) -> None:
         version, count = _SNAPSHOT_HEAD.unpack_from(data)
         if version not in (2, _SNAPSHOT_VERSION):
-            raise CorruptMessage(f"a producer snapshot of version {version} is not known here")
+            raise CorruptMessage(f"producer snapshots of version {version} are not supported")
         position = _SNAPSHOT_HEAD.size
         entry = _SNAPSHOT_ENTRY_2 if version == 2 else _SNAPSHOT_ENTRY
         open_transactions: dict[int, int] = {}
@@ -309,7 +308,7 @@ class ProducerStates:
         self.transactions.restore_aborted(data[position:])
 
     def _apply_unnumbered(self, batch: ProducedBatch) -> None:
-        """A batch that the broker itself has written for a producer's transaction, which has no sequence."""
+        """Record a batch without sequence that the broker has written for a producer's transaction."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             producer = self._producers[batch.producer_id] = _Producer(
@@ -324,7 +323,7 @@ class ProducerStates:
 
 
 def _check_against(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
-    """A batch that is not simply the next one of a producer that is known."""
+    """Check a batch that is not simply the next one of a known producer."""
     epoch, sequence = batch.producer_epoch, batch.base_sequence
     if epoch < producer.epoch:
         raise _stale_epoch(batch, producer)
@@ -354,18 +353,18 @@ def _duplicate(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
 
 
 def _check_open(producer: _Producer, batch: ProducedBatch) -> None:
-    """The producer's transaction is open here: only what belongs to it may come."""
+    """Check a batch while the producer's transaction is open: only a batch of this transaction may follow."""
     if not batch.is_transactional:
         raise InvalidTransactionState(
-            f"producer {batch.producer_id} has an open transaction here; a batch outside of it cannot come now"
+            f"producer {batch.producer_id} has an open transaction in this partition; a batch outside of it is rejected"
         )
     if batch.producer_epoch > producer.epoch:
         raise InvalidTransactionState(
-            f"the transaction of producer {batch.producer_id} in epoch {producer.epoch} has not ended here yet"
+            f"the transaction of producer {batch.producer_id} in epoch {producer.epoch} is still open in this partition"
         )
 
 
 def _stale_epoch(batch: ProducedBatch, producer: _Producer) -> InvalidProducerEpoch:
     return InvalidProducerEpoch(
-        f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch {batch.producer_epoch} is too late"
+        f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch {batch.producer_epoch} is fenced"
     )

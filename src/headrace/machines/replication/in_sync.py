@@ -1,16 +1,20 @@
-"""The leader's view of its followers: how far each of them is, who counts for a commit, and who should.
+"""The leader's view of its followers: their positions, the high watermark, and changes of the in-sync replicas.
 
-There is one `IsrState` per lead: whoever is elected again begins with a new one, because a follower counts only by what
-it fetched in this lead. A follower fetches at the offset up to which it has flushed everything, so that is what it has.
+Each leadership has its own `IsrState`: a follower counts only with what it fetched in this leader epoch. A follower
+fetches from the offset below which it has flushed everything.
 
 Invariants:
-- The high watermark never goes back, and moves only to what is flushed by every member of the maximal isr: that of the
-  registry and the one that is proposed. Which of the two holds is not known until the registry was read again.
-- It does not move while the isr is smaller than min.insync.replicas, or the elr is not empty: the members of the elr
-  have everything that is committed, and they are not waited for.
-- Who joins the isr has reached the high watermark and the start of our epoch, below which lies all that was committed
-  before us. That our own high watermark has got there is not asked for: with an isr too small to commit it never would.
-- A follower that is about to join is waited for as well; else a busy partition would run away from it for ever.
+
+- The high watermark never decreases, and advances only to offsets that every member of the maximal ISR has flushed. The
+  maximal ISR is the union of the registry's ISR and the proposed one: which of them is in effect is unknown until the
+  registry has been read again.
+- The high watermark does not advance while the ISR is smaller than min.insync.replicas or the ELR is not empty: members
+  of the ELR have all committed records, but the leader does not wait for them.
+- A follower joins the ISR when it has reached the high watermark and the start of this leader epoch, below which are
+  all records that earlier leaders committed. The leader's own high watermark need not have reached the start of the
+  epoch: with an ISR that is too small to commit it never would.
+- The leader also waits for a follower that is about to join. Otherwise the log end of a busy partition would stay ahead
+  of it forever.
 """
 
 from __future__ import annotations
@@ -18,9 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.machines.controller.leadership import with_isr
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
-from headrace.model.partition_record import NO_EPOCH, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, BrokerRecord, PartitionRecord
 
 _UNKNOWN = -1
 _BEHIND_ALL = 1 << 63  # larger than any offset
@@ -40,13 +43,13 @@ class IsrState:
     )
 
     def __init__(self, node_id: int, record: PartitionRecord, end_offset: int, now: float) -> None:
-        """`end_offset`: of our log as this lead begins, which is where our epoch starts. Times are in seconds."""
+        """`end_offset` is the log end offset at which this leader epoch starts. Times are in seconds."""
         assert record.leader == node_id
         self.record = record
         self.proposed: PartitionRecord | None = None
         self._node_id = node_id
         self._epoch_start = end_offset
-        # Members of the isr get the whole of the time to show up; the others have yet to catch up.
+        # Members of the ISR have the full replica.lag.time.max.ms to fetch; the others must catch up first.
         self._followers = {
             follower: _FollowerState(now if follower in record.isr else float("-inf"))
             for follower in record.replicas
@@ -60,38 +63,38 @@ class IsrState:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Whoever may be in the isr, whether or not what is proposed came to be."""
+        """The union of the ISR and the proposed ISR."""
         return self._maximal_isr
 
     def has_min_isr(self, min_insync: int) -> bool:
-        """Whether anything can be committed."""
         return self._isr_size >= min_insync
 
     def high_watermark(self, flushed_offset: int, current: int, min_insync: int) -> int:
-        """Where it is now. May move with a flush, a fetch, and after `settle` and `proposal`."""
+        """Return the high watermark. It may advance after a flush, a fetch, `update_record` and `proposal`."""
         reached = flushed_offset if flushed_offset < self._slowest else self._slowest
         return reached if reached > current and self.has_min_isr(min_insync) else current
 
     def record_follower_fetch(
         self, node_id: int, broker_epoch: int, offset: int, log_start_offset: int, end_offset: int, now: float
     ) -> bool:
-        """A follower has everything below `offset` on its disk, and its log agrees with ours up to there. `end_offset`:
-        of our log now. Whether the high watermark may move by it."""
+        """Record a fetch of a follower that has all records below `offset` on its disk, in a log that matches this one.
+        `end_offset` is the leader's log end offset. Return whether the high watermark may have advanced."""
         follower = self._followers.get(node_id)
         if follower is None:
-            # It may have heard of a move of this partition before we did.
-            raise UnknownLeaderEpoch(f"broker {node_id} is not known here to hold a replica")
+            # The follower may have learned of a reassignment before this leader.
+            raise UnknownLeaderEpoch(f"broker {node_id} is not known as a replica; retry")
         if broker_epoch < follower.broker_epoch:
-            raise StaleBrokerEpoch(f"broker {node_id} has been started again since; its epoch {broker_epoch} is over")
+            raise StaleBrokerEpoch(f"broker {node_id} was restarted after epoch {broker_epoch}")
         follower.note(broker_epoch, offset, log_start_offset, end_offset, now)
         slowest = self._slowest
         self._slowest = self._recompute_slowest()
         return self._slowest > slowest
 
     def shares_history(self, node_id: int) -> bool:
-        """Return whether a follower is known to have our history even if its log is empty: it is in sync or eligible to
-        lead, or its log agreed with ours before in this leader epoch. `record_follower_fetch` rejects one that is no
-        replica."""
+        """Whether a follower is known to share the history of this log even if its log is empty: it is in the ISR or
+        the ELR, or its log matched earlier in this leader epoch. `record_follower_fetch` rejects brokers without a
+        replica.
+        """
         follower = self._followers.get(node_id)
         return (
             follower is None
@@ -101,8 +104,8 @@ class IsrState:
         )
 
     def record_caught_up(self, end_offset: int, now: float) -> None:
-        """Whoever has everything has caught up, also if it has not asked for a while: a leader that has nothing new is
-        not asked for the same again."""
+        """Mark followers that have all records as caught up, even if they have not fetched recently: a fetch waits at
+        the leader while there are no new records."""
         for follower in self._followers.values():
             if follower.offset >= end_offset:
                 follower.caught_up_at = now
@@ -115,11 +118,12 @@ class IsrState:
         high_watermark: int,
         min_insync: int,
     ) -> PartitionRecord | None:
-        """The next change of the in-sync set, if one is due: who has caught up joins, who has not for a while leaves.
-        None while one is proposed. To be asked at every tick, because it also settles which followers are waited for.
+        """Return the next change of the ISR, or None: followers that have caught up join, lagging ones leave. Call it
+        at every tick, because it also determines the followers that the leader waits for.
 
-        Whoever writes it must make sure that those who join are still the starts that fetched (`broker_epoch`): one
-        that was started again without its disk would not have to strike itself out of an isr that it is not in yet."""
+        The write of the change must check that the added followers still have the broker epoch that fetched
+        (`broker_epoch`): a broker that was restarted without its disk removes itself only from an ISR that contains it.
+        """
         oldest = now - lag_seconds_max
         near = {node_id for node_id, follower in self._followers.items() if follower.caught_up_at >= oldest}
         eligible = {node_id for node_id in near if self._may_join(node_id, live)}
@@ -134,16 +138,16 @@ class IsrState:
         return None if changed == self.record else changed
 
     def propose(self, record: PartitionRecord) -> None:
-        """It is about to be written. From here on only a look at the registry tells whether it was. A leader that gives
-        itself up (`remove_from_isr`) proposes that too."""
+        """Note a change before it is written: from now on only the registry knows which ISR is in effect. This includes
+        a leader's own removal (`remove_from_isr`)."""
         assert self.proposed is None
         self.proposed = record
         self._recompute()
 
-    def settle(self, record: PartitionRecord) -> None:
-        """What the registry holds, by whoever's hand. That ends the proposal, so it must tell what became of it: it is
-        of a later version than the one that the proposal replaces, or was read after that had its answer. When it says
-        that this lead is over, so is this object, and it is not told."""
+    def update_record(self, record: PartitionRecord) -> None:
+        """Apply the registry's record, and end the proposal. The record must therefore show the outcome of the
+        proposal: it has a later version than the one that the proposal replaces, or was read after the outcome of the
+        write. It must belong to this leadership."""
         assert (record.leader, record.leader_epoch) == (self._node_id, self.record.leader_epoch)
         self.record = record
         self.proposed = None
@@ -156,17 +160,16 @@ class IsrState:
         self._recompute()
 
     def are_followers_silent(self, since: float) -> bool:
-        """Whether no in-sync follower has fetched since then: one of them may lead already."""
+        """Whether no in-sync follower has fetched since then, so that one of them may be the leader by now."""
         others = [follower for node_id, follower in self._followers.items() if node_id in self.record.isr]
         return bool(others) and all(follower.fetched_at < since for follower in others)
 
     def broker_epoch(self, node_id: int) -> int:
-        """Which start of a follower it is that fetches."""
+        """The broker epoch of a follower's last fetch."""
         return self._followers[node_id].broker_epoch
 
     def low_watermark(self, own_start: int, live: Mapping[int, BrokerRecord]) -> int:
-        """Nobody in the isr who is up has anything before this offset; -1 while one has not said where its log
-        starts."""
+        """Return the lowest log start offset of the live in-sync replicas; -1 while one of them has not reported it."""
         starts = [
             follower.log_start_offset
             for node_id, follower in self._followers.items()
@@ -175,7 +178,7 @@ class IsrState:
         return min([own_start, *starts])
 
     def lag(self) -> Mapping[int, int]:
-        """How far each follower is; -1 if it has not fetched in this lead."""
+        """Return the position of each follower; -1 if it has not fetched in this leader epoch."""
         return {node_id: follower.offset for node_id, follower in self._followers.items()}
 
     def _may_join(self, node_id: int, live: Mapping[int, BrokerRecord]) -> bool:
@@ -197,8 +200,8 @@ class IsrState:
 
 
 class _FollowerState:
-    """`end_offset` is that of the leader's log when the follower fetched last: one that now asks for what comes behind
-    it had caught up then. In a busy partition every follower is one fetch behind."""
+    """`end_offset` is the leader's log end offset at the last fetch of the follower: a follower that now fetches from
+    there had caught up at that time. In a busy partition every follower is one fetch behind."""
 
     __slots__ = ("broker_epoch", "caught_up_at", "end_offset", "fetched_at", "log_start_offset", "offset")
 

@@ -1,15 +1,16 @@
-"""Bundles: transactions of several producers that commit as one, each commit with a sequence number of its own.
+"""Joint commits: transactions of several producers that commit as one, each commit with a sequence number. Pure.
 
-The members of a bundle are transactional ids `headrace-bundle:<bundle>#<member>`. All of them, and the bundle's own
-record, lie in one partition of `__transaction_state`, so that one append decides about them all. A decision is the next
-values of some transactions and, of a commit, the bundle's next record: they are appended together or not at all.
+The wire protocol calls the set of producers a bundle. Its members are transactional ids
+`headrace-bundle:<bundle>#<member>`. All members and the bundle's own record are in one partition of
+`__transaction_state`, so one append decides all of them. A decision consists of the next values of some transactions
+and, for a commit, the bundle's next record; they are appended together.
 
-- A sequence is committed once. Asked again by the same members, the answer is the same; by others, or for one that lies
-  behind, nothing is committed, and what these members have open is aborted.
-- A commit takes all its members or none: if one was aborted, has timed out, or has begun anew, nothing happens.
-- What else is open in the bundle when it commits is aborted with it: it was left behind by somebody who is given up.
-- Who has written is shut out by every outcome. So a producer's id and epoch name one transaction, for ever: who is late
-  can neither add to what was decided nor end it otherwise.
+- A sequence is committed once. A retry by the same members gets the same result. For other members, or an older
+  sequence, nothing is committed, and the open transactions of these members are aborted.
+- A commit includes all its members or none: if one was aborted, has timed out, or has begun again, nothing happens.
+- Other open transactions of the bundle are aborted by a commit: they belong to producers that were abandoned.
+- Every outcome fences the writers. So a producer id and epoch identify one transaction forever, and a late producer can
+  neither add to a decided transaction nor end it differently.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from headrace.machines.transactions.transactions import TransactionStates
 from headrace.model.errors import InvalidRequest, InvalidTransactionState
 
 NO_SEQUENCE = -1
-NAME_LENGTH_MAX = 249  # of a bundle and of a member, as of topics
+NAME_LENGTH_MAX = 249  # of the names of bundles and members, as for topics
 MEMBERS_MAX = 10_000
 DIGEST_LENGTH_MAX = 128
 
@@ -34,7 +35,7 @@ _SEPARATOR = "#"
 
 
 class JointCommitMember(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One transaction of a bundle: a producer begins one under each of its epochs."""
+    """One transaction of a bundle. A producer begins one transaction in each of its epochs."""
 
     transactional_id: str
     producer_id: int
@@ -42,17 +43,17 @@ class JointCommitMember(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class JointCommit(msgspec.Struct, frozen=True):
-    """What a bundle has committed last."""
+    """The last joint commit of a bundle."""
 
     name: str
     sequence: int
-    members: tuple[JointCommitMember, ...]  # in order
+    members: tuple[JointCommitMember, ...]  # sorted
     updated_ms: int
-    digest: str = ""  # of what was committed, as the client gave it
+    digest: str = ""  # of the committed content, as given by the client
 
 
 class JointCommitDecision(NamedTuple):
-    """What is to be stored, in one append: nothing, if the present state says it all. `bundle` only if it changes."""
+    """The values to store in one append; empty if nothing changes. `bundle` is set only if it changes."""
 
     transactions: Sequence[TransactionMetadata] = ()
     bundle: JointCommit | None = None
@@ -75,12 +76,13 @@ class JointCommits:
     def commit(
         self, name: str, sequence: int, members: Sequence[JointCommitMember], now_ms: int, digest: str = ""
     ) -> JointCommitDecision:
-        """All of the members commit; False if the sequence is not to be had any more, and then they are aborted."""
+        """Commit all members. `is_committed` is False if the sequence cannot be committed any more; then they are
+        aborted."""
         _check_members(name, members)
         if sequence < 0:
-            raise InvalidRequest(f"a bundle commits sequences from 0 on, not {sequence}")
+            raise InvalidRequest(f"the sequence of a joint commit must be 0 or greater, not {sequence}")
         if len(digest) > DIGEST_LENGTH_MAX:
-            raise InvalidRequest(f"a digest has at most {DIGEST_LENGTH_MAX} characters, not {len(digest)}")
+            raise InvalidRequest(f"a digest may have at most {DIGEST_LENGTH_MAX} characters, not {len(digest)}")
         last = self._by_name.get(name)
         if last is not None and sequence <= last.sequence:
             if sequence == last.sequence and last.members == tuple(sorted(members)):
@@ -100,19 +102,19 @@ class JointCommits:
         )
 
     def abort(self, name: str, members: Sequence[JointCommitMember], now_ms: int) -> JointCommitDecision:
-        """Whatever these members have open is aborted; what they have open no longer stays as it was decided."""
+        """Abort the open transactions of these members; decided ones keep their outcome."""
         _check_members(name, members)
         return self._aborted(members, now_ms)
 
     def open_in(self, name: str) -> Iterator[TransactionMetadata]:
-        """The transactions of the bundle that nobody has decided about yet."""
+        """Iterate over the undecided transactions of the bundle."""
         beginning = joint_commit_owner_id(name)
         for transaction in self._transactions:
             if transaction.status is TransactionStatus.ONGOING and transaction.transactional_id.startswith(beginning):
                 yield transaction
 
     def expired(self, now_ms: int, expiration_ms: int) -> list[str]:
-        """The bundles that have committed nothing for so long, and of whose members none is known any more."""
+        """Return the bundles without a commit for this long and without any known member."""
         old = {bundle.name for bundle in self if now_ms - bundle.updated_ms > expiration_ms}
         if old:
             old.difference_update(joint_commit_of(known.transactional_id) or "" for known in self._transactions)
@@ -127,16 +129,16 @@ class JointCommits:
         self._by_name.pop(name, None)
 
     def restore(self, bundle: JointCommit, now_ms: int) -> None:
-        """Apply what was stored before the start. A clock that went back since must not make it live longer."""
+        """Apply a stored record after a restart. If the clock went back since, the record must not live longer."""
         self.apply(replace(bundle, updated_ms=min(bundle.updated_ms, now_ms)))
 
     def _committed(self, member: JointCommitMember, now_ms: int) -> TransactionMetadata | None:
-        """The member's transaction as it commits; None if it has written nothing."""
+        """Return the committing transaction of the member, or None if it has written nothing."""
         producer = ProducerIdAndEpoch(member.producer_id, member.epoch)
         transaction = self._transactions.present(member.transactional_id, producer)
         if transaction.status is TransactionStatus.ONGOING:
             return transaction.fenced(now_ms, is_commit=True)
-        # Who was bumped by its own abort begins anew with that epoch, too.
+        # A producer whose epoch was bumped by its own abort begins again with that epoch.
         if transaction.status is TransactionStatus.EMPTY or (not transaction.is_open and transaction.previous):
             return None
         raise InvalidTransactionState(
@@ -160,34 +162,34 @@ class JointCommits:
 
 
 def member_id(bundle: str, member: str) -> str:
-    """The transactional id of a member, or `InvalidRequest`."""
+    """Return the transactional id of a member, or raise `InvalidRequest`."""
     check_joint_commit_name(bundle)
     if not 0 < len(member) <= NAME_LENGTH_MAX:
-        raise InvalidRequest(f"the name of a member has 1 to {NAME_LENGTH_MAX} characters, not {len(member)}")
+        raise InvalidRequest(f"the name of a member must have 1 to {NAME_LENGTH_MAX} characters, not {len(member)}")
     return f"{joint_commit_owner_id(bundle)}{member}"
 
 
 def check_joint_commit_name(bundle: str) -> None:
     if not 0 < len(bundle) <= NAME_LENGTH_MAX:
-        raise InvalidRequest(f"the name of a bundle has 1 to {NAME_LENGTH_MAX} characters, not {len(bundle)}")
+        raise InvalidRequest(f"the name of a bundle must have 1 to {NAME_LENGTH_MAX} characters, not {len(bundle)}")
     if _SEPARATOR in bundle:
         raise InvalidRequest(f"the name of a bundle must not contain {_SEPARATOR!r}: {bundle!r}")
 
 
 def joint_commit_owner_id(bundle: str) -> str:
-    """What the ids of all members begin with, and no member's id: it stands for the bundle itself."""
+    """Return the id that stands for the bundle itself: the prefix of its members' ids."""
     return f"{_PREFIX}{bundle}{_SEPARATOR}"
 
 
 def joint_commit_of(transactional_id: str) -> str | None:
-    """The bundle that this id is a member of; None for an id that stands for itself."""
+    """Return the bundle of which this id is a member, or None."""
     if not transactional_id.startswith(_PREFIX):
         return None
     return transactional_id[len(_PREFIX) :].partition(_SEPARATOR)[0]
 
 
 def check_transactional_id(transactional_id: str) -> None:
-    """Raise `InvalidRequest` for one that looks like a member's and is none; any other text will do."""
+    """Raise `InvalidRequest` for an id with the prefix of members that is not a valid member id."""
     if not transactional_id:
         raise InvalidRequest("the transactional id is empty; set transactional.id")
     bundle = joint_commit_of(transactional_id)
@@ -196,7 +198,7 @@ def check_transactional_id(transactional_id: str) -> None:
 
 
 def partitioning_id(transactional_id: str) -> str:
-    """The text whose hash chooses the partition: one for all members of a bundle."""
+    """Return the text whose hash selects the partition: the same for all members of a bundle."""
     if not transactional_id.startswith(_PREFIX):
         return transactional_id
     return transactional_id.partition(_SEPARATOR)[0]
@@ -208,9 +210,9 @@ def _check_members(name: str, members: Iterable[JointCommitMember]) -> None:
     for member in members:
         check_transactional_id(member.transactional_id)
         if joint_commit_of(member.transactional_id) != name:
-            raise InvalidRequest(f"{member.transactional_id} is no member of bundle {name}")
+            raise InvalidRequest(f"{member.transactional_id} is not a member of bundle {name}")
         if member.transactional_id in seen:
-            raise InvalidRequest(f"{member.transactional_id} is named more than once")
+            raise InvalidRequest(f"{member.transactional_id} is listed more than once")
         seen.add(member.transactional_id)
     if len(seen) > MEMBERS_MAX:
-        raise InvalidRequest(f"a bundle commits up to {MEMBERS_MAX} transactions at once, not {len(seen)}")
+        raise InvalidRequest(f"a joint commit may have at most {MEMBERS_MAX} members, not {len(seen)}")

@@ -1,10 +1,10 @@
-"""The transactions of one partition: which are open, and which were aborted.
+"""The open and the aborted transactions of one partition. Pure.
 
-A transaction is open from its first batch to its marker, and unstable until the marker itself is committed. Whoever
-reads only what is committed stops at the first offset that is unstable: the last stable offset. Aborted batches stay in
-the log; their readers get a list of them with the data and skip them.
+A transaction is open from its first batch to its marker, and unstable until the marker is committed. `read_committed`
+consumers read up to the first unstable offset, which is the last stable offset. Aborted batches stay in the log; these
+consumers get a list of them with the data and skip them.
 
-Invariants: open transactions are in the order of their first offsets; aborted ones in the order of their markers.
+- Open transactions are in the order of their first offsets, aborted ones in the order of their markers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from headrace.model.errors import CorruptMessage
 
-# Flat, because a list of tuples costs five times the memory: producer id, first offset, offset of the marker, and the
-# last stable offset once it was written, behind which all later transactions begin.
+# Flat, because a list of tuples takes five times the memory: producer id, first offset, offset of the marker, and the
+# last stable offset after the marker, behind which all later transactions begin.
 _VALUES = 4
 _FIRST, _LAST, _STABLE = 1, 2, 3
 _HEAD = Struct(">I")
@@ -41,7 +41,7 @@ class PartitionTransactions:
 
     @property
     def first_unstable(self) -> int | None:
-        """The first offset of the oldest transaction that may still turn out either way."""
+        """The first offset of the oldest transaction without a committed outcome."""
         first = next(iter(self._open.values()), None)
         for _, ended in self._ended:
             if first is None or ended < first:
@@ -49,7 +49,7 @@ class PartitionTransactions:
         return first
 
     def first_offset(self, producer_id: int) -> int:
-        """Where the producer's open transaction begins; -1 if it has none."""
+        """Return the first offset of the producer's open transaction, or -1."""
         return self._open.get(producer_id, -1)
 
     def begin(self, producer_id: int, first_offset: int) -> None:
@@ -57,7 +57,7 @@ class PartitionTransactions:
         self._open[producer_id] = first_offset
 
     def end(self, producer_id: int, marker_offset: int, *, is_commit: bool) -> None:
-        """Its marker was appended. Without an open transaction there is nothing to end."""
+        """Record the marker of the producer. Without an open transaction it has no effect."""
         first_offset = self._open.pop(producer_id, None)
         if first_offset is None:
             return
@@ -67,13 +67,13 @@ class PartitionTransactions:
             self._aborted.extend((producer_id, first_offset, marker_offset, stable))
 
     def committed(self, high_watermark: int) -> None:
-        """Everything below is committed: the markers there are final."""
+        """Everything below the high watermark is committed, so the markers there are final."""
         ended = self._ended
         while ended and ended[0][0] < high_watermark:
             ended.popleft()
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those that have anything between these offsets, in the order of their first offsets."""
+        """Return the aborted transactions that overlap these offsets, in the order of their first offsets."""
         values = self._aborted
         found = []
         index = bisect_left(range(len(values) // _VALUES), start_offset, key=lambda at: values[at * _VALUES + _LAST])
@@ -85,7 +85,7 @@ class PartitionTransactions:
         return sorted(found, key=lambda one: one.first_offset)
 
     def trim(self, start_offset: int) -> None:
-        """The log begins here now: nobody will read what was aborted before."""
+        """The log starts at this offset now: remove transactions that were aborted before."""
         values = self._aborted
         if not values:
             return
@@ -93,7 +93,7 @@ class PartitionTransactions:
         del values[: index * _VALUES]
 
     def forget(self, markers: Iterable[int]) -> None:
-        """Compaction has dropped the transactions whose markers lay at these offsets, with all that they wrote."""
+        """Compaction has removed the transactions with markers at these offsets, with all their records."""
         gone = set(markers)
         values = self._aborted
         kept: array[int] = array("q")
@@ -103,13 +103,13 @@ class PartitionTransactions:
         self._aborted = kept
 
     def snapshot(self) -> bytes:
-        """The aborted ones; those that are open are told by their producers."""
+        """Serialize the aborted transactions; the open ones are part of the producers' state."""
         copy = array("q", self._aborted)
         copy.byteswap()
         return _HEAD.pack(len(copy)) + copy.tobytes()
 
     def restore_aborted(self, data: bytes) -> None:
-        """The counterpart of `snapshot`."""
+        """The reverse of `snapshot`."""
         values: array[int] = array("q")
         if len(data) < _HEAD.size or len(data) != _HEAD.size + 8 * _HEAD.unpack_from(data)[0]:
             raise CorruptMessage(f"a snapshot of aborted transactions has {len(data)} bytes")

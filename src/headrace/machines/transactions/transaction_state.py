@@ -1,18 +1,17 @@
-"""One transactional id: who its producer is at present, and how far its transaction has come.
+"""The state of one transactional id: its producer, and the state of its transaction. Pure.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing ...
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing ...
 
-A transaction is a value; each step returns the next one, and that value is what is stored. From a Prepare state there
-is one way only: once it is stored, the outcome is decided.
+A transaction is a value. Each step returns the next value, which is then stored. A stored Prepare state decides the
+outcome: it has only one successor.
 
-A producer is its id and epoch; whoever has an older epoch is fenced. The epoch moves with every InitProducerId, with
-every end in the newer protocol, with the end of a bundle, and whenever the coordinator itself aborts. `EPOCH_LAST` is
-the last epoch that a producer is told; the one above it only stands in the markers that fence it. Behind that comes a
-new producer id.
-
-Invariants: partitions are named in Ongoing and Prepare only; a next producer id is named in Prepare only, and then the
-epoch is the one above the last.
+- A producer consists of an id and an epoch; a producer with an older epoch is fenced. The epoch grows with every
+  InitProducerId, with every end in the newer protocol (KIP-890), with the end of a joint commit, and whenever the
+  coordinator itself aborts. `EPOCH_LAST` is the last epoch that a producer gets; the epoch above it is only used in
+  markers that fence it. After that there is a new producer id.
+- Partitions are set in Ongoing and Prepare only. A next producer id is set in Prepare only, and then the epoch is the
+  one above the last.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TopicPartition = tuple[str, int]
 
 
 class TransactionStatus(StrEnum):
-    """By the names that Kafka's tools show."""
+    """The names that Kafka's tools show."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -55,18 +54,18 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = (
         -1
-    )  # of the transaction that is open or, as Kafka's tools show it, was the last; -1: none since Empty
+    )  # of the open transaction or, as Kafka's tools show it, the last one; -1 if there was none since Empty
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
 
     @property
     def is_ending(self) -> bool:
-        """Decided, but not yet told to all its partitions."""
+        """Whether the outcome is decided, but some partitions do not have the marker yet."""
         return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
     @property
     def is_open(self) -> bool:
-        """Partitions may hold something of it whose end they do not know."""
+        """Whether partitions may have records of this transaction without its marker."""
         return self.status is TransactionStatus.ONGOING or self.is_ending
 
     @property
@@ -75,12 +74,13 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
 
     @property
     def is_exhausted(self) -> bool:
-        """The next bump must be to a new producer id."""
+        """Whether the next bump needs a new producer id."""
         return self.producer.epoch >= EPOCH_LAST
 
     @property
     def previous(self) -> ProducerIdAndEpoch | None:
-        """The producer before the last bump, if it asked for that itself: it may ask again, not having heard."""
+        """The producer before the last bump if the producer itself requested the bump: it may retry after a lost
+        response."""
         if self.previous_producer_id == NO_PRODUCER_ID:
             return None
         if self.previous_producer_id == self.producer.id:
@@ -89,13 +89,14 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
 
     @property
     def next_producer(self) -> ProducerIdAndEpoch:
-        """The producer as it will be when a transaction that is ending is over."""
+        """The producer after the end of an ending transaction."""
         return (
             self.producer if self.next_producer_id == NO_PRODUCER_ID else ProducerIdAndEpoch(self.next_producer_id, 0)
         )
 
     def joined(self, partitions: Iterable[TopicPartition], now_ms: int) -> TransactionMetadata:
-        """Ongoing, with these partitions too. Who begins anew has heard of the last bump: nobody asks for it again."""
+        """Return the Ongoing transaction with these partitions added. Its producer knows the last bump, so there will
+        be no retry of it."""
         assert not self.is_ending
         return replace(
             self,
@@ -107,11 +108,11 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
         )
 
     def ending(self, now_ms: int, *, is_commit: bool) -> TransactionMetadata:
-        """Decided in the older protocol: the producer goes on in its epoch."""
+        """Decide in the older protocol: the producer keeps its epoch."""
         return self._decided(now_ms, is_commit=is_commit)
 
     def ending_bumped(self, new_producer_id: int | None, now_ms: int, *, is_commit: bool) -> TransactionMetadata:
-        """Decided in the newer protocol: the markers carry the next epoch, with which the producer goes on."""
+        """Decide in the newer protocol: the markers have the next epoch, which the producer uses from then on."""
         assert self.producer.epoch <= EPOCH_LAST
         assert new_producer_id is not None or not self.is_exhausted
         return replace(
@@ -122,7 +123,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
         )
 
     def fenced(self, now_ms: int, *, is_commit: bool = False) -> TransactionMetadata:
-        """Decided under an epoch that nobody is told: whoever has begun it is shut out."""
+        """Decide with an epoch that no client gets: the producer that began the transaction is fenced."""
         assert self.producer.epoch <= EPOCH_LAST
         return replace(
             self._decided(now_ms, is_commit=is_commit),
@@ -130,7 +131,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
         )
 
     def ended(self, now_ms: int) -> TransactionMetadata:
-        """All partitions know; nothing is open any more."""
+        """Return the completed transaction: all partitions have their markers."""
         assert self.is_ending
         is_new_id = self.next_producer_id != NO_PRODUCER_ID
         return replace(
@@ -146,7 +147,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
     def taken_over(
         self, new_producer_id: int | None, timeout_ms: int, now_ms: int, *, by_itself: bool = False
     ) -> TransactionMetadata:
-        """Empty, for a producer in the next epoch; `by_itself`: the one before may ask again."""
+        """Return Empty for a producer in the next epoch; `by_itself`: its former self may retry."""
         assert not self.is_open
         producer = ProducerIdAndEpoch(self.producer.id, self.producer.epoch + 1)
         if self.is_exhausted:
@@ -159,7 +160,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
         )
 
     def emptied(self, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-        """Empty, for the same producer."""
+        """Return Empty for the same producer."""
         assert not self.is_open
         return replace(self, status=TransactionStatus.EMPTY, timeout_ms=timeout_ms, start_ms=-1, updated_ms=now_ms)
 

@@ -1,13 +1,13 @@
-"""The decisions of the transaction coordinator, for all its transactional ids.
+"""The decisions of the transaction coordinator, for all transactional ids of one partition. Pure.
 
-A question returns the next value of one transaction, or raises; what it returns is appended to the log and applied in
-the same step. A question that changes nothing returns the present value itself. So a replay of the log gives the same
-state again, and whatever is asked twice is answered alike:
+A method returns the next value of one transaction, or raises. The caller appends and applies the value in the same
+step. A method that changes nothing returns the current value itself.
 
-- the older protocol keeps the epoch over the end of a transaction: the outcome tells a retry from the next end;
-- the newer one bumps it with every end: whoever still has the epoch before it asks again for what was done.
-
-Who is not the present producer of his id changes nothing: that is what makes a producer that was given up harmless.
+- A replay of the log restores the same state.
+- A retry gets the same response as the first request. In the older protocol the epoch stays the same over the end of a
+  transaction, and the outcome distinguishes a retry from the next end. In the newer protocol every end bumps the epoch:
+  a producer with the epoch before retries a request that was already executed.
+- Only the current producer of an id changes anything, so an abandoned producer is harmless.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TransactionStates:
         return self._by_id.get(transactional_id)
 
     def needs_producer_id(self, transactional_id: str) -> bool:
-        """Whether `init` and `end` must be given a new producer id: one that nobody had before."""
+        """Whether `init` and `end` need a new producer id that was never used before."""
         transaction = self._by_id.get(transactional_id)
         return transaction is None or transaction.is_exhausted
 
@@ -62,14 +62,14 @@ class TransactionStates:
         new_producer_id: int | None,
         now_ms: int,
     ) -> TransactionMetadata:
-        """A producer begins to use the id, or (with a claim) goes on after an error.
+        """A producer begins to use the id, or, with a claim, continues after an error.
 
-        If what is returned is ending, an open transaction must be ended first; then ask again.
+        If the returned transaction is ending, it must be completed first; then call again.
         """
         self._check_timeout(timeout_ms)
         transaction = self._by_id.get(transactional_id)
         if transaction is None:
-            # A claim to an id that has expired is as good as none.
+            # The id of the claim may have expired: then the claim has no effect.
             assert new_producer_id is not None
             return TransactionMetadata(transactional_id, ProducerIdAndEpoch(new_producer_id, 0), timeout_ms, now_ms)
         if claim is not None and not _is_current_or_previous(transaction, claim):
@@ -87,14 +87,14 @@ class TransactionStates:
     def add(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Collection[TopicPartition], now_ms: int
     ) -> TransactionMetadata:
-        """The partitions become part of the producer's transaction, which begins with the first of them."""
+        """Add partitions to the producer's transaction; the first ones begin it."""
         transaction = self._of(transactional_id, producer)
         if transaction.partitions.issuperset(partitions):
             return transaction
         return transaction.joined(partitions, now_ms)
 
     def present(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
-        """What the id has come to, whatever that is, for its present producer alone."""
+        """Return the transaction in any state, if this is its current producer."""
         transaction = self._by_id.get(transactional_id)
         if transaction is None:
             raise _invalid_mapping(transactional_id, producer)
@@ -119,8 +119,8 @@ class TransactionStates:
         is_commit: bool,
         bumps_epoch: bool,
     ) -> TransactionMetadata:
-        """The producer ends its transaction; `bumps_epoch` in the newer protocol. Its next epoch is the answer's
-        `next_producer`."""
+        """End the producer's transaction; `bumps_epoch` in the newer protocol. The producer's next epoch is in
+        `next_producer` of the result."""
         transaction = self._by_id.get(transactional_id)
         if transaction is None:
             raise _invalid_mapping(transactional_id, producer)
@@ -135,7 +135,7 @@ class TransactionStates:
                 return transaction.ending_bumped(new_producer_id, now_ms, is_commit=is_commit)
             return transaction.ending(now_ms, is_commit=is_commit)
         if bumps_epoch and not is_commit:
-            # A producer that sent nothing, or does not know whether it did, may abort. There is nobody to tell.
+            # A producer that has sent nothing, or does not know whether it has, may abort. No partition needs a marker.
             return transaction.ending_bumped(new_producer_id, now_ms, is_commit=False).ended(now_ms)
         if bumps_epoch or transaction.status is TransactionStatus.EMPTY:
             raise InvalidTransactionState(f"{transactional_id} has no open transaction that could be ended")
@@ -143,11 +143,11 @@ class TransactionStates:
         return transaction
 
     def ended(self, transactional_id: str, now_ms: int) -> TransactionMetadata:
-        """All partitions of a transaction that was ending have their markers."""
+        """Complete an ending transaction whose partitions all have their markers."""
         return self._by_id[transactional_id].ended(now_ms)
 
     def timed_out(self, now_ms: int) -> list[TransactionMetadata]:
-        """The transactions that have been open for too long, fenced and to be aborted."""
+        """Return the transactions that were open for too long, fenced and aborting."""
         return [
             transaction.fenced(now_ms)
             for transaction in self._by_id.values()
@@ -156,7 +156,7 @@ class TransactionStates:
         ]
 
     def expired(self, now_ms: int, expiration_ms: int) -> list[str]:
-        """The ids that nobody has used for so long."""
+        """Return the ids that were not used for this long."""
         return [
             transaction.transactional_id
             for transaction in self._by_id.values()
@@ -164,7 +164,7 @@ class TransactionStates:
         ]
 
     def holder(self, producer_id: int, partition: TopicPartition) -> TransactionMetadata | None:
-        """The open transaction of this producer that will tell the partition its outcome."""
+        """Return the open transaction of this producer that includes the partition."""
         for transaction in self._by_id.values():
             if transaction.is_open and transaction.producer.id == producer_id and partition in transaction.partitions:
                 return transaction
@@ -179,7 +179,7 @@ class TransactionStates:
         self._by_id.pop(transactional_id, None)
 
     def restore(self, transaction: TransactionMetadata, now_ms: int) -> None:
-        """Apply what was stored before the start. A clock that went back since must not make it live longer."""
+        """Apply a stored record after a restart. If the clock went back since, the record must not live longer."""
         self.apply(
             replace(
                 transaction,
@@ -195,7 +195,7 @@ class TransactionStates:
             )
 
     def _of(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
-        """The transaction in which this producer can do something now."""
+        """Return the transaction in which this producer may do something now."""
         transaction = self._by_id.get(transactional_id)
         if transaction is None:
             raise _invalid_mapping(transactional_id, producer)
@@ -213,13 +213,13 @@ def _is_current_or_previous(transaction: TransactionMetadata, claim: ProducerIdA
 def _reject_while_ending(
     transaction: TransactionMetadata, producer: ProducerIdAndEpoch, *, is_commit: bool, bumps_epoch: bool
 ) -> NoReturn:
-    """A transaction that is decided cannot be ended now; say why."""
+    """Raise the error for ending a transaction that is already decided."""
     previous = transaction.previous
     if producer == (previous or transaction.producer) and (bumps_epoch or previous is None):
         _check_outcome(transaction, is_commit=is_commit)
         raise _concurrent_transactions(transaction)
     if producer == transaction.next_producer:
-        # It has heard that this one is over, but a crash took that back; what it ends now is its next one.
+        # The response was sent, but a crash reverted the completion; the producer is ending its next transaction.
         raise _concurrent_transactions(transaction)
     _check_present(transaction, producer)
     raise _fenced(transaction, producer)
@@ -233,7 +233,7 @@ def _check_present(transaction: TransactionMetadata, producer: ProducerIdAndEpoc
 
 
 def _check_outcome(transaction: TransactionMetadata, *, is_commit: bool) -> None:
-    """A retry asks for the outcome that was decided. Anything else comes too late."""
+    """A retry must request the decided outcome; any other request is too late."""
     if transaction.is_commit != is_commit:
         raise InvalidTransactionState(
             f"the transaction of {transaction.transactional_id} is in state {transaction.status}: its outcome is fixed"
@@ -252,4 +252,4 @@ def _fenced(transaction: TransactionMetadata, producer: ProducerIdAndEpoch) -> P
 
 
 def _concurrent_transactions(transaction: TransactionMetadata) -> ConcurrentTransactions:
-    return ConcurrentTransactions(f"the last transaction of {transaction.transactional_id} is still ending; ask again")
+    return ConcurrentTransactions(f"the last transaction of {transaction.transactional_id} is still ending; retry")

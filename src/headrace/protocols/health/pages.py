@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 
 HEALTH_PATHS = frozenset(("/livez", "/readyz", "/healthz"))
 PATHS = HEALTH_PATHS | {"/metrics"}
@@ -41,8 +41,8 @@ class HealthPages:
     async def admit(self, request: Request) -> None:
         """Admit every request: health pages require no token."""
 
-    async def answer(self, request: Request) -> Response:
-        """Answer a request for one of `PATHS`."""
+    async def handle(self, request: Request) -> Response:
+        """Respond to a request for one of `PATHS`."""
         if request.method not in ("GET", "HEAD"):
             raise Problem(
                 405, "method_not_allowed", f"{request.method} is not supported here", "use GET", [("allow", "GET")]

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext
 from headrace.model.errors import HeadraceError, MalformedFrame
 from headrace.protocols.kafka.frames import RequestFrameReader
-from headrace.protocols.kafka.outbox import SendBuffer, release
+from headrace.protocols.kafka.send_buffer import SendBuffer, release
 from headrace.runtime.inline_start import InlineCoroutine, start_inline, start_inline_coroutine
 from headrace.runtime.network import ByteStream
 from headrace.wire.codec.codec import decode, encode
@@ -135,8 +135,8 @@ class Connection:
         self._frame_reader.release()
         self._stream.close()
         self._server.forget(self)
-        for farewell in self._close_callbacks.values():
-            farewell()
+        for callback in self._close_callbacks.values():
+            callback()
 
     # Receiving
 

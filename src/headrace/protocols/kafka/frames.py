@@ -27,8 +27,8 @@ _CAPACITY_FIRST = 65_536
 
 
 class RequestFrameReader:
-    """The receiving half of a connection, independent of sockets: it provides a buffer and is told how many bytes were
-    received."""
+    """The receiving half of a connection, independent of sockets: it provides a buffer, and its caller reports how many
+    bytes were received."""
 
     __slots__ = ("_budget", "_buffer", "_filled", "_first", "_rest", "_scratch", "_size_bytes_max", "_wanted")
 

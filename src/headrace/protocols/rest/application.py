@@ -4,26 +4,43 @@
                    -> reject unknown parameters and encodings (415, 422)
     body complete: if it came later than the head, the same checks again -> handler
 
-Therefore a body is read only if the client is authorized to send it, and processed only if it is still authorized.
-
-Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
+- A body is read only if the client is authorized to send it, and processed only if it is still authorized.
+- Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from headrace.client.cluster import Cluster
+from headrace.client.produce.publisher import Publisher
+from headrace.client.queues.puller import PullerPool
 from headrace.http.message import HttpResponse, Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Route, RouteTable, Verb
 from headrace.model.errors import HeadraceError
-from headrace.protocols.rest.access import ANONYMOUS, AllowAllAuthorizer, Authorizer
-from headrace.protocols.rest.authorization_rechecks import with_authorization_rechecks
+from headrace.protocols.rest.authorization import ANONYMOUS, AllowAllAuthorizer, Authorizer
+from headrace.protocols.rest.authorization_rechecks import (
+    IsStillAuthorized,
+    always_authorized,
+    with_authorization_rechecks,
+)
 from headrace.protocols.rest.bodies import invalid_parameter
+from headrace.protocols.rest.dead_letters import DeadLetterRoutes
 from headrace.protocols.rest.error_responses import problem_of_error
-from headrace.protocols.rest.routes import RestServices, routes
-from headrace.protocols.rest.webhooks import StatusOf
+from headrace.protocols.rest.messages import MessageRoutes
+from headrace.protocols.rest.openapi import ApiDescription
+from headrace.protocols.rest.publish import PublishRoutes, ReplyService
+from headrace.protocols.rest.pull import PullRoutes
+from headrace.protocols.rest.scheduled import ScheduledRoutes
+from headrace.protocols.rest.settle import SettleRoutes
+from headrace.protocols.rest.streams import StreamRoutes
+from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
+from headrace.protocols.rest.subscriptions import SubscriptionRoutes
+from headrace.protocols.rest.topics import TopicRoutes
+from headrace.protocols.rest.webhooks import StatusOf, WebhookRoutes
+from headrace.push.settlements_elsewhere import FeedRegistry
 
 ALL_ROLES = frozenset({ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE})
 BODY_BYTES_MAX = 1 << 20
@@ -32,21 +49,68 @@ _METRICS = Access(Verb.METRICS, AccessSubject.CLUSTER)
 _KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
 
 
+class RestServices:
+    """The shared objects of the handlers. `described` are the served routes, for the API description. `status_of`
+    returns the push status of a subscription in this process. `is_authorized` returns whether the token of a waiting
+    request is still valid."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        status_of: StatusOf,
+        is_authorized: IsStillAuthorized = always_authorized,
+        *,
+        with_auth: bool,
+    ) -> None:
+        self.cluster = cluster
+        self.status_of = status_of
+        self.is_authorized = is_authorized
+        self.with_auth = with_auth
+        self.publisher = Publisher(cluster)
+        self.replies = ReplyService(cluster)
+        self.directory = SubscriptionDirectory(cluster)
+        self.pullers = PullerPool(cluster)
+        self.feeds = FeedRegistry()
+        self.described: list[Route] = []
+
+    async def close(self) -> None:
+        await self.pullers.close()
+        await self.replies.close()
+        await self.publisher.close()
+
+
+def routes(services: RestServices) -> Sequence[Route]:
+    cluster, directory = services.cluster, services.directory
+    return [
+        *TopicRoutes(cluster).routes(),
+        *PublishRoutes(cluster, services.publisher, services.replies, services.is_authorized).routes(),
+        *MessageRoutes(cluster).routes(),
+        *ScheduledRoutes(cluster).routes(),
+        *SubscriptionRoutes(cluster, directory).routes(),
+        *PullRoutes(services.pullers, directory, services.is_authorized).routes(),
+        *SettleRoutes(cluster, directory, services.feeds).routes(),
+        *DeadLetterRoutes(cluster).routes(),
+        *StreamRoutes(cluster, services.feeds).routes(),
+        *WebhookRoutes(cluster, services.status_of).routes(),
+        *ApiDescription(services.described, with_auth=services.with_auth).routes(),
+    ]
+
+
 class RestApplication:
-    """`sides` selects the publisher and subscriber routes. Close it after its listener has been drained."""
+    """`roles` selects the publisher and subscriber routes. Close it after its listener has been drained."""
 
     def __init__(
         self,
         cluster: Cluster,
         authorizer: Authorizer,
-        sides: frozenset[ForwarderRole] = ALL_ROLES,
+        roles: frozenset[ForwarderRole] = ALL_ROLES,
         *,
         status_of: StatusOf = lambda *_: None,
         with_auth: bool = False,
     ) -> None:
         self.cluster = cluster
         self.services = RestServices(cluster, status_of, authorizer.is_still_authorized, with_auth=with_auth)
-        table = [route for route in routes(self.services) if route.side is ForwarderRole.BOTH or route.side in sides]
+        table = [route for route in routes(self.services) if route.role is ForwarderRole.BOTH or route.role in roles]
         self.services.described.extend(table)
         self.routes = RouteTable(table)
         self._authorizer = authorizer
@@ -66,31 +130,23 @@ class RestApplication:
         """Raise `Problem` unless the route exists and the client may use it."""
         route, params = self._find_route(request.method, request.path)
         request.params = params.copy()  # handlers add to them
-        try:
-            await self._check_access(request, route.access)
-        except HeadraceError as error:
-            raise problem_of_error(error) from None
+        await self._check_access(request, route.access)
         _check_nothing_ignored(request, route)
 
     async def admit_metrics(self, request: Request) -> None:
         """Raise `Problem` unless the client may read the metrics, which name all topics and subscriptions."""
-        try:
-            await self._check_access(request, _METRICS)
-        except HeadraceError as error:
-            raise problem_of_error(error) from None
+        await self._check_access(request, _METRICS)
 
-    async def answer(self, request: Request) -> HttpResponse:
-        """Handle a request that `admit` has accepted."""
+    async def handle(self, request: Request) -> HttpResponse:
+        """Handle a request that `admit` has accepted; raise `Problem` if it fails."""
         route, _ = self._find_route(request.method, request.path)
         try:
-            answer = await route.handle(request)
-        except Problem as problem:
-            return problem.response()
+            response = await route.handle(request)
         except HeadraceError as error:
-            return problem_of_error(error).response()
-        if isinstance(answer, Response):
-            return answer
-        return with_authorization_rechecks(answer, partial(self._authorizer.is_still_authorized, request))
+            raise problem_of_error(error) from None
+        if isinstance(response, Response):
+            return response
+        return with_authorization_rechecks(response, partial(self._authorizer.is_still_authorized, request))
 
     async def close(self) -> None:
         """Fail waiting requests with the information that the server is stopping."""
@@ -111,6 +167,12 @@ class RestApplication:
     async def _check_access(self, request: Request, access: Access) -> None:
         if access.verb is Verb.PUBLIC:
             return
+        try:
+            await self._authorize(request, access)
+        except HeadraceError as error:
+            raise problem_of_error(error) from None
+
+    async def _authorize(self, request: Request, access: Access) -> None:
         request.caller = caller = ANONYMOUS if self._is_public else await self._authorizer.authenticate(request)
         topic = request.params.get("topic")
         if access.subject is AccessSubject.SUBSCRIPTION:

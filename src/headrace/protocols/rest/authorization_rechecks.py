@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from headrace.http.message import HttpResponse, Request, Response, StreamedResponse, WebSocket, WebSocketResponse
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.supervise import Supervisor
 
@@ -37,17 +37,17 @@ def authorization_revoked() -> Problem:
     )
 
 
-def with_authorization_rechecks(answer: HttpResponse, is_authorized: IsAuthorized) -> HttpResponse:
+def with_authorization_rechecks(response: HttpResponse, is_authorized: IsAuthorized) -> HttpResponse:
     """Return the same response, which ends when its token is no longer valid."""
-    if isinstance(answer, Response):
-        return answer
-    if isinstance(answer, StreamedResponse):
+    if isinstance(response, Response):
+        return response
+    if isinstance(response, StreamedResponse):
         return StreamedResponse(
-            _stream(answer.chunks, is_authorized), answer.content_type, answer.status, answer.headers
+            _stream(response.chunks, is_authorized), response.content_type, response.status, response.headers
         )
-    websocket_handler = answer.websocket_handler
+    websocket_handler = response.websocket_handler
 
-    async def checked_talk(socket: WebSocket) -> None:
+    async def checked_handler(socket: WebSocket) -> None:
         checked = _RecheckedWebSocket(socket, is_authorized)
         await switch_to_task()
         tasks = Supervisor()
@@ -57,7 +57,7 @@ def with_authorization_rechecks(answer: HttpResponse, is_authorized: IsAuthorize
         finally:
             await tasks.stop()
 
-    return WebSocketResponse(checked_talk)
+    return WebSocketResponse(checked_handler)
 
 
 async def _stream(chunks: AsyncIterator[bytes], is_authorized: IsAuthorized) -> AsyncIterator[bytes]:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from headrace.http.message import Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.model.durations import DURATION_MS_MAX, TIME_MS_MAX, parse_duration, parse_time
 from headrace.model.errors import HeadraceError
 
@@ -137,14 +137,14 @@ def parse_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
 
 def invalid_json(body: bytes, error: Exception) -> Problem:
     if isinstance(error, UnicodeDecodeError):
-        said = f"it is not UTF-8: {error.reason}"
+        reason = f"it is not UTF-8: {error.reason}"
     elif isinstance(error, RecursionError):
-        said = "it is nested too deeply"
+        reason = "it is nested too deeply"
     else:
-        said = str(error)
-        if "(byte" not in said:
-            said += f" (byte {len(body)})"
-    return Problem(400, "malformed_json", f"the body is not valid JSON: {said}", "correct the JSON and send it again")
+        reason = str(error)
+        if "(byte" not in reason:
+            reason += f" (byte {len(body)})"
+    return Problem(400, "malformed_json", f"the body is not valid JSON: {reason}", "correct the JSON and send it again")
 
 
 def invalid_parameter(what: str, why: str, next_step: str = "see GET /openapi.json") -> Problem:

@@ -20,12 +20,12 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection, SettleLimits
 from headrace.client.queues.redrive import MAX_REDRIVES, DeadLetter, RedriveOptions, RedriveResult
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.machines.queues.filters import Filter, compile_filter
 from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.model.message_headers import Headers, dead_letter_origin
-from headrace.model.message_ids import MessageId, message_id_from_text
 from headrace.model.names import dead_letter_topic
 from headrace.protocols.rest.bodies import (
     MessageBody,
@@ -37,6 +37,7 @@ from headrace.protocols.rest.bodies import (
     rfc3339_time,
     value_fields,
 )
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
 from headrace.protocols.rest.topics import ensure_writable
 from headrace.runtime.inline_start import switch_to_task
 
@@ -113,7 +114,6 @@ class DeadLettersSettled(msgspec.Struct):
 
 _REDRIVE = msgspec.json.Decoder(Redrive)
 _DISCARD = msgspec.json.Decoder(Discard)
-_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 _NOTHING = DeadLettersSettled(0, 0, 0, [], complete=True, left=0)
 
 
@@ -186,22 +186,22 @@ class DeadLetterRoutes:
     def routes(self) -> list[Route]:
         one = "/subscriptions/{subscription}"
         manage, read = Access(Verb.MANAGE, AccessSubject.SUBSCRIPTION), Access(Verb.READ, AccessSubject.SUBSCRIPTION)
-        look = Operation(
+        list_ = Operation(
             "List the dead letters of a subscription, oldest first in each partition",
             {200: DeadLetterList},
             parameters=(
                 Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"At most this many; default {_LIMIT}."),
                 Parameter("filter", str, _FILTER_TEXT),
                 Parameter("settled", bool, "Include those that were redriven or discarded."),
-                _TOPIC,
+                TOPIC_PARAMETER,
             ),
             problems=(404, 409, 422),
         )
         problems = (400, 404, 409, 413, 415, 422)
-        redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (_TOPIC,), problems)
-        discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (_TOPIC,), problems)
+        redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (TOPIC_PARAMETER,), problems)
+        discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (TOPIC_PARAMETER,), problems)
         return [
-            Route("GET", f"{one}/dead-letters", self.list_all, read, look, ForwarderRole.SUBSCRIBE),
+            Route("GET", f"{one}/dead-letters", self.list_all, read, list_, ForwarderRole.SUBSCRIBE),
             Route("POST", f"{one}/redrive", self.redrive, manage, redrive, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
             Route("POST", f"{one}/discard", self.discard, manage, discard, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
         ]
@@ -217,8 +217,8 @@ def _filter_of(request: Request, text: str | None) -> Filter:
         raise invalid_parameter("filter", error.message, _FILTER_TEXT) from None
 
     def is_wanted(key: bytes | None, headers: Headers) -> bool:
-        death = dead_letter_origin(headers)
-        is_ours = death is not None and (death.subscription, death.topic) == (name, topic)
+        origin = dead_letter_origin(headers)
+        is_ours = origin is not None and (origin.subscription, origin.topic) == (name, topic)
         return is_ours and (matches is None or matches(key, headers))
 
     return is_wanted
@@ -243,17 +243,17 @@ def _letter_id(text: str, queue: str) -> MessageId:
 
 
 def _dead_letter_body(letter: DeadLetter, state: str) -> DeadLetterBody:
-    record, death = letter.record, letter.death
-    assert death is not None, "the filter requires an origin"
+    record, origin = letter.record, letter.death
+    assert origin is not None, "the filter requires an origin"
     shown = DeadLetterBody(
         message_id=str(letter.id),
         published_at=rfc3339_time(record.timestamp_ms),
         headers=header_fields(record.headers),
         state=state,
-        died_at=rfc3339_time(death.at_ms),
-        attempts=death.attempts,
-        reason=death.reason,
-        origin=str(MessageId(death.topic, death.partition, death.offset)),
+        died_at=rfc3339_time(origin.at_ms),
+        attempts=origin.attempts,
+        reason=origin.reason,
+        origin=str(MessageId(origin.topic, origin.partition, origin.offset)),
         redriven=letter.redriven,
     )
     shown.value, shown.value_base64 = value_fields(record.value, record.headers)

@@ -1,6 +1,7 @@
-"""Map errors to problems: the HTTP status, the stable code, and the next step.
+"""Map every `HeadraceError` to its HTTP error response: the status, the stable code, and the next step.
 
-Codes are for programs and never change. Errors for which a retry may succeed are mapped to 503 with Retry-After.
+This is the only place that knows the status of an error. Codes are for programs and never change. Errors for which a
+retry may succeed are mapped to 503 with Retry-After.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import NamedTuple
 from headrace.client import errors as client_errors
 from headrace.client.produce.publisher import Overloaded
 from headrace.http.message import Header
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.model import errors
 from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import DEDUP_ID_REUSED
@@ -43,14 +44,14 @@ def problem_of_error(error: HeadraceError) -> Problem:
 _UNAVAILABLE = _ErrorMapping(503, "unavailable", "retry after the time in Retry-After")
 _UNPROCESSABLE = _ErrorMapping(422, "refused", "correct the request as the message says")
 
+_TOPIC_NOT_FOUND = _ErrorMapping(404, "topic_not_found", "GET /topics lists the topics, POST /topics creates one")
+_TOO_LARGE = _ErrorMapping(413, "message_too_large", "send less, or raise the topic's max.message.bytes")
+_FORBIDDEN = _ErrorMapping(403, "forbidden", "use a token with the required scope")
+
 _BY_ERROR: dict[type, _ErrorMapping] = {
     # Does not exist
-    errors.UnknownTopicOrPartition: _ErrorMapping(
-        404, "topic_not_found", "GET /topics lists the topics, POST /topics creates one"
-    ),
-    errors.UnknownTopicId: _ErrorMapping(
-        404, "topic_not_found", "GET /topics lists the topics, POST /topics creates one"
-    ),
+    errors.UnknownTopicOrPartition: _TOPIC_NOT_FOUND,
+    errors.UnknownTopicId: _TOPIC_NOT_FOUND,
     errors.GroupIdNotFound: _ErrorMapping(
         404, "subscription_not_found", "POST /topics/{topic}/subscriptions creates one, GET lists them"
     ),
@@ -72,12 +73,8 @@ _BY_ERROR: dict[type, _ErrorMapping] = {
     errors.PolicyViolation: _ErrorMapping(
         422, "policy_violation", "the configuration of this broker does not allow it"
     ),
-    errors.MessageTooLarge: _ErrorMapping(
-        413, "message_too_large", "send less, or raise the topic's max.message.bytes"
-    ),
-    client_errors.RecordListTooLarge: _ErrorMapping(
-        413, "message_too_large", "send less, or raise the topic's max.message.bytes"
-    ),
+    errors.MessageTooLarge: _TOO_LARGE,
+    client_errors.RecordListTooLarge: _TOO_LARGE,
     # Conflicts with the current state
     errors.TopicAlreadyExists: _ErrorMapping(409, "topic_exists", "PATCH /topics/{topic} changes it"),
     errors.TopicDeletionDisabled: _ErrorMapping(
@@ -88,9 +85,9 @@ _BY_ERROR: dict[type, _ErrorMapping] = {
         409, "lease_lost", "the lease has expired: the message has been or will be delivered again"
     ),
     # Not allowed
-    client_errors.TopicAuthorizationFailed: _ErrorMapping(403, "forbidden", "use a token with the required scope"),
-    client_errors.GroupAuthorizationFailed: _ErrorMapping(403, "forbidden", "use a token with the required scope"),
-    client_errors.ClusterAuthorizationFailed: _ErrorMapping(403, "forbidden", "use a token with the required scope"),
+    client_errors.TopicAuthorizationFailed: _FORBIDDEN,
+    client_errors.GroupAuthorizationFailed: _FORBIDDEN,
+    client_errors.ClusterAuthorizationFailed: _FORBIDDEN,
     # Temporary
     Overloaded: _ErrorMapping(503, "overloaded", "retry after the time in Retry-After, at a lower rate"),
     client_errors.Unreachable: _ErrorMapping(503, "no_broker", "no broker is reachable now; retry later"),

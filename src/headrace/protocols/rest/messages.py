@@ -12,10 +12,10 @@ from headrace.client.groups.offsets import END, find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.client.queues.message_status import SETTLED, message_statuses
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, Operation, Route, Verb
 from headrace.model.errors import OffsetNotAvailable, OffsetOutOfRange
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.protocols.rest.bodies import MessageBody, message_body, rfc3339_time
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -53,53 +53,55 @@ class MessageRoutes:
 
     async def show(self, request: Request) -> Response:
         await switch_to_task()
-        place = await self._message_id(request)
-        found = await self._cluster.call_with_retries(lambda: self._fetch(place))
+        message_id = await self._existing_message_id(request)
+        found = await self._cluster.call_with_retries(lambda: self._fetch(message_id))
         if found is None:
-            raise _not_found(place)
-        return json_response(message_body(str(place), found.timestamp_ms, found.key, found.value, found.headers))
+            raise _not_found(message_id)
+        return json_response(message_body(str(message_id), found.timestamp_ms, found.key, found.value, found.headers))
 
     async def acks(self, request: Request) -> Response:
         await switch_to_task()
-        place = await self._message_id(request)
-        target = TopicPartition(place.topic, place.partition)
-        statuses = await message_statuses(self._cluster, target, [place.offset], with_history=True)
+        message_id = await self._existing_message_id(request)
+        target = TopicPartition(message_id.topic, message_id.partition)
+        statuses = await message_statuses(self._cluster, target, [message_id.offset], with_history=True)
         # The status is also known for messages that were deleted after all subscriptions had settled them.
         is_known = any(status.state == SETTLED for status in statuses)
-        if not is_known and await self._cluster.call_with_retries(lambda: self._fetch(place)) is None:
-            raise _not_found(place)
-        told = [_ack_status(status) for status in statuses]
-        return json_response(AckStatuses(str(place), all(one.state == SETTLED for one in told), told))
+        if not is_known and await self._cluster.call_with_retries(lambda: self._fetch(message_id)) is None:
+            raise _not_found(message_id)
+        shown = [_ack_status(status) for status in statuses]
+        return json_response(AckStatuses(str(message_id), all(one.state == SETTLED for one in shown), shown))
 
-    async def _message_id(self, request: Request) -> MessageId:
+    async def _existing_message_id(self, request: Request) -> MessageId:
         """Parse the id; raise `Problem` 404 if the partition or the topic does not exist."""
-        place = message_id_from_text(request.params["message_id"])
+        message_id = message_id_from_text(request.params["message_id"])
         view = await self._cluster.call_with_retries(lambda: self._cluster.topic(request.params["topic"]))
-        if place.topic != view.name or place.partition >= len(view.partitions):
-            raise _not_found(place)
-        return place
+        if message_id.topic != view.name or message_id.partition >= len(view.partitions):
+            raise _not_found(message_id)
+        return message_id
 
-    async def _fetch(self, place: MessageId) -> ConsumedRecord | None:
-        requested = FetchPartition(partition=place.partition, fetch_offset=place.offset, partition_max_bytes=1)
-        request = FetchRequest(
-            isolation_level=_READ_COMMITTED, topics=[FetchTopic(topic=place.topic, partitions=[requested])]
+    async def _fetch(self, message_id: MessageId) -> ConsumedRecord | None:
+        requested = FetchPartition(
+            partition=message_id.partition, fetch_offset=message_id.offset, partition_max_bytes=1
         )
-        leader = (await self._cluster.partition(place.topic, place.partition)).leader
-        answer: FetchResponse = await self._cluster.call(request, node_id=leader, version_max=_NAMES_UNTIL)
-        raise_for_code(answer.error_code)
-        told = only_result(only_result(answer.responses).partitions)
-        if told.error_code == OffsetOutOfRange.code:
+        request = FetchRequest(
+            isolation_level=_READ_COMMITTED, topics=[FetchTopic(topic=message_id.topic, partitions=[requested])]
+        )
+        leader = (await self._cluster.partition(message_id.topic, message_id.partition)).leader
+        response: FetchResponse = await self._cluster.call(request, node_id=leader, version_max=_NAMES_UNTIL)
+        raise_for_code(response.error_code)
+        fetched = only_result(only_result(response.responses).partitions)
+        if fetched.error_code == OffsetOutOfRange.code:
             return None
-        raise_for_code(told.error_code)
-        target = TopicPartition(place.topic, place.partition)
-        if not told.records and told.high_watermark <= place.offset:
+        raise_for_code(fetched.error_code)
+        target = TopicPartition(message_id.topic, message_id.partition)
+        if not fetched.records and fetched.high_watermark <= message_id.offset:
             # A new leader may not know the high watermark yet. It responds to this request only when it does.
             end = (await find_offsets(self._cluster, {target: END}))[target].offset
-            if place.offset < end:
-                raise OffsetNotAvailable(f"{place} is not known to be committed yet; retry")
-        batches = memoryview(told.records or b"")  # type: ignore[arg-type]
-        first = next(iter(FetchedRecords(target, batches, place.offset, told.aborted_transactions)), None)
-        return first if first is not None and first.offset == place.offset else None
+            if message_id.offset < end:
+                raise OffsetNotAvailable(f"{message_id} is not known to be committed yet; retry")
+        batches = memoryview(fetched.records or b"")  # type: ignore[arg-type]
+        first = next(iter(FetchedRecords(target, batches, message_id.offset, fetched.aborted_transactions)), None)
+        return first if first is not None and first.offset == message_id.offset else None
 
     def routes(self) -> list[Route]:
         read = Access(Verb.READ, AccessSubject.TOPIC)
@@ -134,7 +136,10 @@ def _ack_status(status: SubscriptionStatus) -> AckStatus:
     )
 
 
-def _not_found(place: MessageId) -> Problem:
+def _not_found(message_id: MessageId) -> Problem:
     return Problem(
-        404, "message_not_found", f"message {place} does not exist", "check the id; the message may have been deleted"
+        404,
+        "message_not_found",
+        f"message {message_id} does not exist",
+        "check the id; the message may have been deleted",
     )

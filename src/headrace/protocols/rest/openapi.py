@@ -14,7 +14,7 @@ import msgspec
 
 from headrace import __version__
 from headrace.http.message import JSON, Header, Request, Response
-from headrace.http.problem import ProblemBody
+from headrace.http.problems import ProblemBody
 from headrace.http.routes import Access, AccessSubject, Operation, Parameter, Route, Verb
 from headrace.protocols.rest.docs_page import POLICY, page
 
@@ -115,13 +115,13 @@ class _ComponentSchemas:
         for route in routes:
             operation = route.operation
             kinds += [parameter.kind for parameter in operation.parameters]
-            for content in (operation.body, *operation.answers.values()):
+            for content in (operation.body, *operation.responses.values()):
                 for kind in _contents(content).values():
                     kinds += [one for one in _alternatives(kind) if one is not bytes]
         found, self.components = msgspec.json.schema_components(kinds, ref_template=_REFS)
-        # By identity, because not every type description is hashable.
+        # By identity, because not every type is hashable; `_kinds` keeps the identities valid.
         self._schemas: dict[int, Any] = {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}
-        self._routes_kept = kinds
+        self._kinds = kinds
 
     def of(self, kind: Any) -> dict[str, Any]:
         if kind is bytes:
@@ -146,7 +146,7 @@ def _operation(route: Route, types: _ComponentSchemas, *, with_auth: bool) -> di
             *(_parameter(parameter, types) for parameter in operation.parameters),
         ],
         "responses": {
-            str(status): _response(status, content, types) for status, content in sorted(operation.answers.items())
+            str(status): _response(status, content, types) for status, content in sorted(operation.responses.items())
         },
     }
     for status in sorted({*operation.problems, *_common_problems(route)}):
@@ -194,10 +194,10 @@ def _parameter(parameter: Parameter, types: _ComponentSchemas) -> dict[str, Any]
 
 
 def _response(status: int, content: Any, types: _ComponentSchemas) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": _MEANINGS.get(status, _PROBLEM)}
+    described: dict[str, Any] = {"description": _MEANINGS.get(status, _PROBLEM)}
     if content is not None:
-        answer["content"] = _content(content, types)
-    return answer
+        described["content"] = _content(content, types)
+    return described
 
 
 def _content(content: Any, types: _ComponentSchemas) -> dict[str, Any]:

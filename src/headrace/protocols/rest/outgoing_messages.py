@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.machines.delays.due_time import parse_repeat
 from headrace.model.errors import HeadraceError
 from headrace.model.message_headers import (
@@ -59,17 +59,17 @@ class Idempotency(msgspec.Struct, frozen=True, gc=False):
 
 
 def idempotency_of(
-    said: Mapping[str, str], body: bytes, token_id: str, *, is_batch: bool = False
+    request_headers: Mapping[str, str], body: bytes, token_id: str, *, is_batch: bool = False
 ) -> Idempotency | None:
     """Return the key of a request, or raise `Problem` 422. The key is bound to the token, so that a client can neither
     see nor suppress messages of another. It is bound to the content as well: reuse of a key for other content is an
     error of the client, which silently dropping the message would hide."""
-    key = said.get("idempotency-key")
+    key = request_headers.get("idempotency-key")
     if key is None:
         return None
     if not 1 <= len(key) <= _DEDUP_ID_LENGTH_MAX:
         raise invalid_parameter("Idempotency-Key", f"it must have 1 to {_DEDUP_ID_LENGTH_MAX} characters")
-    message_key = said.get("headrace-key", "").encode("latin-1")
+    message_key = request_headers.get("headrace-key", "").encode("latin-1")
     # Distinguish a batch from a single message: both may have the same body.
     form = _FORM_BATCH if is_batch else _FORM_SINGLE
     digest = blake2b(b"%d " % len(message_key) + message_key, digest_size=_DIGEST_BYTES, person=form)
@@ -149,39 +149,39 @@ def record_from_body(item: OutgoingBody, now_ms: int, idempotency: Idempotency |
 
 
 def record_from_headers(
-    said: Mapping[str, str], value: bytes, now_ms: int, idempotency: Idempotency | None = None
+    request_headers: Mapping[str, str], value: bytes, now_ms: int, idempotency: Idempotency | None = None
 ) -> OutgoingRecord:
     """Convert a request whose body is the value of a single message, or raise `Problem` 422."""
     headers: list[tuple[str, bytes | None]] = []
-    content_type = said.get(CONTENT_TYPE)
+    content_type = request_headers.get(CONTENT_TYPE)
     if content_type is not None and not is_json(content_type) and not content_type.startswith(_FORM):
         headers.append((CONTENT_TYPE, content_type.encode("latin-1")))
-    ours: dict[str, str] = {}
-    for name, text in said.items():
+    reserved: dict[str, str] = {}
+    for name, text in request_headers.items():
         if name.startswith(RESERVED_PREFIX):
             if name.startswith(_HEADER_PREFIX):
-                own = name[len(_HEADER_PREFIX) :]
-                _check_settable(own)
-                headers.append((own, text.encode("latin-1")))
+                header_name = name[len(_HEADER_PREFIX) :]
+                _check_settable(header_name)
+                headers.append((header_name, text.encode("latin-1")))
             else:
-                ours[name] = text
+                reserved[name] = text
     record = BatchRecord(None, value, headers, now_ms)
-    if not ours and idempotency is None:
+    if not reserved and idempotency is None:
         return OutgoingRecord(record)
-    partition, due_ms = _apply_reserved_headers(ours, record, headers, now_ms)
+    partition, due_ms = _apply_reserved_headers(reserved, record, headers, now_ms)
     return _outgoing_record(record, partition, due_ms, idempotency)
 
 
 def _apply_reserved_headers(
-    ours: dict[str, str], record: BatchRecord, headers: list[tuple[str, bytes | None]], now_ms: int
+    reserved: dict[str, str], record: BatchRecord, headers: list[tuple[str, bytes | None]], now_ms: int
 ) -> tuple[int | None, int | None]:
     """Apply the Headrace-* request headers to the record; return the partition and the due time."""
-    key, partition = ours.pop("headrace-key", None), ours.pop("headrace-partition", None)
+    key, partition = reserved.pop("headrace-key", None), reserved.pop("headrace-partition", None)
     if key is not None:
         record.key = key.encode("latin-1")
     if partition is not None and not (partition.isascii() and partition.isdigit() and len(partition) < 10):
         raise invalid_parameter("Headrace-Partition", f"{partition[:40]!r} is not a number")
-    priority, ttl, tags = ours.pop(PRIORITY, None), ours.pop(TTL, None), ours.pop(TAGS, None)
+    priority, ttl, tags = reserved.pop(PRIORITY, None), reserved.pop(TTL, None), reserved.pop(TAGS, None)
     if priority is not None:
         if len(priority) != 1 or priority not in "0123456789":
             raise invalid_parameter("Headrace-Priority", f"{priority[:40]!r} is not a digit from 0 to 9")
@@ -190,9 +190,9 @@ def _apply_reserved_headers(
         headers.append((TTL, b"%dms" % duration_ms(ttl, "Headrace-Ttl")))
     if tags is not None:
         headers.append((TAGS, tags.encode("latin-1")))
-    delay, deliver_at, repeat = ours.pop(DELAY, None), ours.pop(DELIVER_AT, None), ours.pop(REPEAT, None)
-    if ours:
-        name = next(iter(ours))
+    delay, deliver_at, repeat = reserved.pop(DELAY, None), reserved.pop(DELIVER_AT, None), reserved.pop(REPEAT, None)
+    if reserved:
+        name = next(iter(reserved))
         raise invalid_parameter(name, "unknown header", f"to set a header of the message use {_HEADER_PREFIX}NAME")
     due_ms = None
     if delay is not None or deliver_at is not None or repeat is not None:
@@ -229,8 +229,8 @@ def _schedule(
         first_ms = parse_repeat(repeat).next_ms(now_ms, now_ms)
         headers.append((REPEAT, repeat.encode()))
     except (HeadraceError, UnicodeEncodeError) as error:
-        said = error.message if isinstance(error, HeadraceError) else "it is not valid text"
-        raise invalid_parameter("repeat", said, "use `every 10s`, or a cron expression with five fields") from None
+        reason = error.message if isinstance(error, HeadraceError) else "it is not valid text"
+        raise invalid_parameter("repeat", reason, "use `every 10s`, or a cron expression with five fields") from None
     if due_ms is None and first_ms is None:
         raise invalid_parameter("repeat", f"{repeat!r} never occurs", "use a date that exists")
     return first_ms if due_ms is None else due_ms

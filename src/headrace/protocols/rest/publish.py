@@ -1,13 +1,17 @@
-"""Publish over REST: one message per request, or several in a batch.
+"""Publish over REST: one message per request, several in a batch, or a request that waits for a reply.
 
-The response is sent when the message is as durable as its topic is configured to be. Concurrent requests share record
-batches, so that many small requests cost little more than a few large ones. A batch request is written to one partition
-as one record batch, except for messages with keys, whose partitions depend on the keys.
+- The response is sent when the message is as durable as its topic is configured to be.
+- Concurrent requests share record batches, so that many small requests cost little more than a few large ones.
+- A batch request is written to one partition as one record batch, except for messages with keys, whose partitions
+  depend on the keys.
+- Requests that wait for a reply share one reply topic, which is created on the first such request.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,12 +19,13 @@ from msgspec import UNSET, Meta, UnsetType
 
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicView
+from headrace.client.produce.producer import Header
 from headrace.client.produce.publisher import PendingPublish, Publisher
-from headrace.client.queues.requests import REPLY_PREFIX
+from headrace.client.queues.requests import REPLY_PREFIX, ReplyMessage, Requests
 from headrace.http.message import JSON, Request, Response, json_response
-from headrace.http.problem import Problem, ProblemBody
+from headrace.http.problems import Problem, ProblemBody
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
-from headrace.model.errors import HeadraceError
+from headrace.model.errors import HeadraceError, RequestTimedOut
 from headrace.model.names import delayed_topic
 from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, always_authorized, authorization_revoked
 from headrace.protocols.rest.bodies import (
@@ -47,9 +52,9 @@ from headrace.protocols.rest.outgoing_messages import (
     record_from_headers,
     values_only,
 )
-from headrace.protocols.rest.replies import ReplyService
 from headrace.protocols.rest.topics import ensure_writable
 from headrace.runtime.cooperative_yield import CooperativeYield
+from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.batches.batch import BatchRecord
 
 BATCH = "application/vnd.headrace.messages+json"
@@ -57,6 +62,44 @@ BODY_BYTES_MAX = 16 << 20
 _ERROR_PREFIX = '{"error"'
 _REUSED = f'{_ERROR_PREFIX}:{{"code":"{IDEMPOTENCY_KEY_REUSED}"'
 _REPLY_SECONDS, _REPLY_SECONDS_MAX = 30.0, 60.0
+_CLOSE_SECONDS = 2.0
+
+
+class ReplyService:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._requests: Requests | None = None
+        self._opening = asyncio.Lock()
+
+    async def request(
+        self, topic: str, value: bytes, key: bytes | None, headers: Iterable[Header], timeout_seconds: float
+    ) -> ReplyMessage:
+        """Return the reply, or raise `Problem` 504 if none arrives in time."""
+        await switch_to_task()
+        requests = await self._open()
+        try:
+            return await requests.request(topic, value, key=key, headers=headers, timeout_seconds=timeout_seconds)
+        except RequestTimedOut as error:
+            raise Problem(
+                504, "no_reply", error.message, "check that a consumer of the topic is running; a late reply is dropped"
+            ) from None
+        except HeadraceError:
+            self._requests = None  # the next request creates a new reply topic in case this one is gone
+            raise
+
+    async def close(self) -> None:
+        if self._requests is not None:
+            with suppress(TimeoutError):  # the broker deletes the idle topic later anyway
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._requests.close()
+
+    async def _open(self) -> Requests:
+        async with self._opening:
+            if self._requests is None:
+                opened = Requests(self._cluster)
+                await opened.__aenter__()
+                self._requests = opened
+            return self._requests
 
 
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,10 +177,10 @@ class PublishRoutes:
         if one.due_ms is not None:
             topic = delayed_topic(topic)
             view = await self._view(topic)
-        (shipment,) = self._submit(view, one)
-        offset = await shipment.batch.offset_of(shipment.first)
-        answer = f'{{"message_id":"{topic}:{shipment.partition}:{offset}"{_due_text(one)}}}'
-        return Response(201, answer.encode(), JSON)
+        (publish,) = self._submit(view, one)
+        offset = await publish.batch.offset_of(publish.first)
+        text = f'{{"message_id":"{topic}:{publish.partition}:{offset}"{_due_text(one)}}}'
+        return Response(201, text.encode(), JSON)
 
     def _submit(self, view: TopicView, one: OutgoingRecord) -> list[PendingPublish]:
         partition = self._partition(view, one)
@@ -171,9 +214,9 @@ class PublishRoutes:
         reply = await self._replies.request(topic, request.body, record.key, record.headers, seconds)
         if not await self._is_authorized(request):
             raise authorization_revoked()
-        answer = ReplyBody(headers=header_fields(reply.headers))
-        answer.value, answer.value_base64 = value_fields(reply.value, reply.headers)
-        return json_response(answer)
+        body = ReplyBody(headers=header_fields(reply.headers))
+        body.value, body.value_base64 = value_fields(reply.value, reply.headers)
+        return json_response(body)
 
     # Batches
 
@@ -196,46 +239,50 @@ class PublishRoutes:
         view = self._publisher.cached_topic(topic) or await self._view(topic)
         texts: list[str] = []
         failures: list[HeadraceError] = []
-        for shipment in self._publisher.submit(view, [BatchRecord(None, value, (), now_ms) for value in values]):
-            texts += _result_texts(topic, shipment.partition, await shipment.outcomes(), failures)
+        for publish in self._publisher.submit(view, [BatchRecord(None, value, (), now_ms) for value in values]):
+            texts += _result_texts(topic, publish.partition, await publish.outcomes(), failures)
         return _batch_response(texts, failures)
 
     async def _publish_each(
         self, topic: str, items: Sequence[OutgoingBody], idempotency: Idempotency | None
     ) -> Response:
         """Publish the messages; those of one partition are sent together, in order."""
-        now_ms, yield_turn = self._clock.now_ms(), CooperativeYield(self._clock)
-        ones: list[OutgoingRecord] = []
+        now_ms, yield_control = self._clock.now_ms(), CooperativeYield(self._clock)
+        outgoing: list[OutgoingRecord] = []
         for index, item in enumerate(items):
-            await yield_turn()
+            await yield_control()
             try:
-                ones.append(record_from_body(item, now_ms, None if idempotency is None else idempotency.of(index)))
+                outgoing.append(record_from_body(item, now_ms, None if idempotency is None else idempotency.of(index)))
             except Problem as problem:
                 problem.message = f"message {index}: {problem.message}"
                 raise
         views = {False: await self._view(topic)}
-        if any(one.due_ms is not None for one in ones):
+        if any(one.due_ms is not None for one in outgoing):
             views[True] = await self._view(delayed_topic(topic))
         groups: dict[_Group, list[int]] = {}
-        for index, one in enumerate(ones):
-            await yield_turn()
+        for index, one in enumerate(outgoing):
+            await yield_control()
             is_delayed = one.due_ms is not None
             partition = self._partition_of_batch(views[is_delayed], one, idempotency)
             groups.setdefault((is_delayed, partition), []).append(index)
-        texts = [""] * len(ones)
+        texts = [""] * len(outgoing)
         failures: list[HeadraceError] = []
-        for some in self._rounds(groups, views[False], idempotency):
-            shipped = [
+        for round_groups in self._rounds(groups, views[False], idempotency):
+            submitted = [
                 (
                     groups[group],
-                    self._submit_partition(views[group[0]], [ones[at] for at in groups[group]], group[1], idempotency),
+                    self._submit_partition(
+                        views[group[0]], [outgoing[at] for at in groups[group]], group[1], idempotency
+                    ),
                 )
-                for group in some
+                for group in round_groups
             ]
-            for indexes, shipments in shipped:
-                name = topic if ones[indexes[0]].due_ms is None else delayed_topic(topic)
-                for index, text in zip(indexes, await _told(name, len(indexes), shipments, failures), strict=True):
-                    texts[index] = _with_due(text, ones[index])
+            for indexes, pending in submitted:
+                name = topic if outgoing[indexes[0]].due_ms is None else delayed_topic(topic)
+                for index, text in zip(
+                    indexes, await _group_results(name, len(indexes), pending, failures), strict=True
+                ):
+                    texts[index] = _with_due(text, outgoing[index])
             if failures and all(text.startswith(_REUSED) for text in texts if text):
                 raise failures[0]  # the remaining messages are not written
         return _batch_response(texts, failures)
@@ -258,9 +305,13 @@ class PublishRoutes:
         return self._partition(view, one)
 
     def _submit_partition(
-        self, view: TopicView, ones: Sequence[OutgoingRecord], partition: int | None, idempotency: Idempotency | None
+        self,
+        view: TopicView,
+        outgoing: Sequence[OutgoingRecord],
+        partition: int | None,
+        idempotency: Idempotency | None,
     ) -> Sequence[PendingPublish | HeadraceError]:
-        records = [one.record for one in ones]
+        records = [one.record for one in outgoing]
         try:
             return self._publisher.submit(view, records, partition, alone=idempotency is not None)
         except HeadraceError as error:
@@ -314,25 +365,23 @@ def _result_texts(
     for outcome in outcomes:
         if isinstance(outcome, HeadraceError):
             failures.append(outcome)
-            problem = problem_of_error(outcome)
-            body = FailedMessage(ProblemBody(problem.code, problem.message, problem.next_step))
-            texts.append(msgspec.json.encode(body).decode())
+            texts.append(msgspec.json.encode(FailedMessage(problem_of_error(outcome).body)).decode())
         else:
             texts.append(f'{start}{outcome}"}}')
     return texts
 
 
-async def _told(
-    topic: str, count: int, shipments: Sequence[PendingPublish | HeadraceError], failures: list[HeadraceError]
+async def _group_results(
+    topic: str, count: int, pending: Sequence[PendingPublish | HeadraceError], failures: list[HeadraceError]
 ) -> list[str]:
     """Wait for the messages of one group; return the result of each."""
-    told: list[str] = []
-    for shipment in shipments:
-        if isinstance(shipment, HeadraceError):
-            told += _result_texts(topic, -1, [shipment] * count, failures)
+    texts: list[str] = []
+    for publish in pending:
+        if isinstance(publish, HeadraceError):
+            texts += _result_texts(topic, -1, [publish] * count, failures)
         else:
-            told += _result_texts(topic, shipment.partition, await shipment.outcomes(), failures)
-    return told
+            texts += _result_texts(topic, publish.partition, await publish.outcomes(), failures)
+    return texts
 
 
 def _batch_response(texts: Sequence[str], failures: Sequence[HeadraceError]) -> Response:

@@ -10,10 +10,10 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.client.cluster import Cluster
 from headrace.client.queues.schedule import Schedule, ScheduledMessage
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import InvalidRecordState, UnknownTopicOrPartition
-from headrace.model.message_ids import MessageId, message_id_from_text
+from headrace.model.ids import MessageId, message_id_from_text
 from headrace.model.names import delayed_topic
 from headrace.protocols.rest.bodies import (
     Duration,
@@ -94,9 +94,9 @@ class ScheduledRoutes:
 
     async def cancel(self, request: Request) -> Response:
         await switch_to_task()
-        schedule, place = self._named(request)
+        schedule, message_id = self._schedule_and_id(request)
         try:
-            await schedule.cancel(place)
+            await schedule.cancel(message_id)
         except InvalidRecordState as error:
             raise _not_waiting(error) from None
         return Response(204)
@@ -104,7 +104,7 @@ class ScheduledRoutes:
     async def move(self, request: Request) -> Response:
         await switch_to_task()
         body = parse_body(request, _RESCHEDULE)
-        schedule, place = self._named(request)
+        schedule, message_id = self._schedule_and_id(request)
         if (body.deliver_at is UNSET) == (body.delay is UNSET):
             raise invalid_parameter("deliver_at", "exactly one of delay and deliver_at is required", "send one of them")
         if body.deliver_at is not UNSET:
@@ -113,22 +113,22 @@ class ScheduledRoutes:
             assert body.delay is not UNSET
             due_ms = self._cluster.clock.now_ms() + duration_ms(body.delay, "delay")
         try:
-            await schedule.move(place, due_ms)
+            await schedule.move(message_id, due_ms)
         except InvalidRecordState as error:
             raise _not_waiting(error) from None
-        return json_response(RescheduledBody(str(place), rfc3339_time(due_ms)))
+        return json_response(RescheduledBody(str(message_id), rfc3339_time(due_ms)))
 
-    def _named(self, request: Request) -> tuple[Schedule, MessageId]:
+    def _schedule_and_id(self, request: Request) -> tuple[Schedule, MessageId]:
         schedule = Schedule(self._cluster, request.params["topic"])
-        place = message_id_from_text(request.params["message_id"])
-        if place.topic != delayed_topic(schedule.topic):
+        message_id = message_id_from_text(request.params["message_id"])
+        if message_id.topic != delayed_topic(schedule.topic):
             raise Problem(
                 404,
                 "message_not_found",
-                f"{place} is not the id of a delayed message of {schedule.topic}",
+                f"{message_id} is not the id of a delayed message of {schedule.topic}",
                 "GET /topics/{topic}/scheduled lists delayed messages",
             )
-        return schedule, place
+        return schedule, message_id
 
     async def _partitions(self, topic: str) -> int:
         """Return the number of partitions with delayed messages; 0 if no message was ever delayed. Raise if the topic

@@ -8,6 +8,13 @@ The frames of a WebSocket stream other than messages: settle requests of the rec
     {"error": {"code": ..., "message": ..., "next": ...}}                 for an invalid frame
 
 There is no response for messages that were settled successfully.
+
+- A receiver has at most `max_in_flight` unsettled messages, and gets the next one when it settles one: over the
+  WebSocket, or with POST .../ack to any gateway.
+- Leases are not extended automatically: as after a pull, a message that is not settled in time is delivered again.
+- When a receiver disconnects, messages that were not sent to it are released at once, and so are those that were sent
+  over a WebSocket. Messages that were sent as events stay leased until their leases expire, because the receiver
+  settles them with separate requests, which may still arrive.
 """
 
 from __future__ import annotations
@@ -25,12 +32,13 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, receipt_from_text
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement
 from headrace.http.message import HttpResponse, Request, StreamedResponse, WebSocket, WebSocketResponse
-from headrace.http.problem import Problem, ProblemBody
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.protocols.rest.bodies import Duration, duration_ms, integer_parameter
 from headrace.protocols.rest.error_responses import problem_of_error
-from headrace.protocols.rest.pulls import lease_ms, pulled_message
+from headrace.protocols.rest.pull import lease_ms, pulled_message
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
 from headrace.push.feed import Feed
 from headrace.push.settlements_elsewhere import FeedRegistry, forget_foreign_settlements
 from headrace.runtime.inline_start import switch_to_task
@@ -103,15 +111,14 @@ def read_frame(text: str | bytes, topics: Collection[str]) -> ParsedSettleFrame:
 
 
 def failed_receipts_frame(refused: Sequence[FailedReceipt | FailedSettlement]) -> str:
-    told = [
+    failed = [
         _failed_receipt(str(one.receipt), one.error) if isinstance(one, FailedSettlement) else one for one in refused
     ]
-    return msgspec.json.encode({"refused": told}).decode()
+    return msgspec.json.encode({"refused": failed}).decode()
 
 
 def error_frame(problem: Problem) -> str:
-    body = ProblemBody(problem.code, problem.message, problem.next_step)
-    return msgspec.json.encode({"error": body}).decode()
+    return msgspec.json.encode({"error": problem.body}).decode()
 
 
 def _receipt(text: str, topics: Collection[str]) -> LeaseReceipt:
@@ -127,17 +134,6 @@ def _failed_receipt(receipt: str, error: HeadraceError) -> FailedReceipt:
 
 def _invalid_frame(message: str) -> Problem:
     return Problem(422, "invalid_frame", message, _NEXT_STEP)
-
-
-# GET /subscriptions/{subscription}/stream: stream messages as server-sent events or over a WebSocket.
-#
-# A receiver has at most `max_in_flight` unsettled messages, and gets the next one when it settles one: over the
-# WebSocket, or with POST .../ack to any gateway. Leases are not extended automatically: as after a pull, a message that
-# is not settled in time is delivered again.
-#
-# When a receiver disconnects, messages that were not sent to it are released at once, and so are those that were sent
-# over a WebSocket. Messages that were sent as events stay leased until their leases expire, because the receiver
-# settles them with separate requests, which may still arrive.
 
 
 IN_FLIGHT_DEFAULT, IN_FLIGHT_MAX = 100, 10_000
@@ -160,7 +156,7 @@ class StreamRoutes:
                 "max_in_flight", int, f"Maximum unsettled messages, 1 to {IN_FLIGHT_MAX}; default {IN_FLIGHT_DEFAULT}."
             ),
             Parameter("lease", str, "The lease duration; default: as the subscription is configured."),
-            Parameter("topic", str, "The topic, if several topics have a subscription of this name."),
+            TOPIC_PARAMETER,
         ]
         operation = Operation(
             "Stream messages as server-sent events, or over a WebSocket if the request is an upgrade.",

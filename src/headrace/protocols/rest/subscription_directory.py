@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.errors import SubscriptionNotFound
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
+from headrace.http.routes import Parameter
 from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.supervise import Supervisor
 
 _KEPT_SECONDS = 10.0
 _KEPT_MAX = 10_000
+
+TOPIC_PARAMETER = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 
 _TopicQuery = tuple[str, str | None]
 
@@ -62,10 +65,10 @@ class SubscriptionDirectory:
         task = self._pending_queries.get(query)
         if task is None:
             task = self._pending_queries[query] = self._tasks.spawn(self._run_query(query), f"topics of {query[0]}")
-        answer = await asyncio.shield(task)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        found_topics = await asyncio.shield(task)
+        if isinstance(found_topics, Exception):
+            raise found_topics
+        return found_topics
 
     def forget(self, name: str) -> None:
         for query in [query for query in self._topics if query[0] == name]:

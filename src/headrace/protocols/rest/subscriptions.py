@@ -18,13 +18,13 @@ from headrace.client.admin.webhooks import set_webhook, webhook_configs
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
-from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
+from headrace.http.problems import Problem
+from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
 from headrace.model.errors import OffsetOutOfRange
 from headrace.model.names import check_group_id
 from headrace.protocols.rest.bodies import invalid_parameter, parse_body, rfc3339_time, time_ms
-from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
-from headrace.protocols.rest.topics import ConfigValue, ensure_writable
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER, SubscriptionDirectory
+from headrace.protocols.rest.topics import ConfigValue, config_text, ensure_writable
 from headrace.protocols.rest.webhooks import WebhookSettingsBody, webhook_settings
 from headrace.runtime.inline_start import switch_to_task
 
@@ -122,7 +122,6 @@ class SeekResult(msgspec.Struct):
 _NEW = msgspec.json.Decoder(NewSubscription)
 _CHANGE = msgspec.json.Decoder(SubscriptionChange)
 _SEEK = msgspec.json.Decoder(Seek)
-_TOPIC = Parameter("topic", str, "The topic, if several topics have a subscription of this name.")
 
 
 class SubscriptionRoutes:
@@ -144,7 +143,7 @@ class SubscriptionRoutes:
         push = None if body.push is None else webhook_settings(body.push)
         secret, is_new = None, not await self._admin.exists(topic, name)
         if is_new:
-            configs = {key: _text(value) for key, value in body.configs.items() if value is not None}
+            configs = {key: config_text(value) for key, value in body.configs.items() if value is not None}
             if push is not None:
                 secret = self._cluster.entropy.token(32) if push.secret is None else None
                 configs.update(webhook_configs(push, push.secret or secret))
@@ -202,7 +201,7 @@ class SubscriptionRoutes:
             await self._admin.configure(
                 topic,
                 name,
-                {key: _text(value) for key, value in configs.items() if value is not None},
+                {key: config_text(value) for key, value in configs.items() if value is not None},
                 [key for key, value in configs.items() if value is None],
             )
 
@@ -234,7 +233,7 @@ class SubscriptionRoutes:
             "Move a subscription: its leases end, and all messages after the new position are delivered again",
             {200: SeekResult},
             Seek,
-            (_TOPIC,),
+            (TOPIC_PARAMETER,),
             (400, 404, 409, 413, 415, 422),
         )
         return [
@@ -334,7 +333,3 @@ def _partition_backlog(one: PartitionBacklog) -> PartitionBacklogBody:
         one.dying,
         None if one.oldest_ms is None else rfc3339_time(one.oldest_ms),
     )
-
-
-def _text(value: ConfigValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

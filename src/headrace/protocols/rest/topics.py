@@ -21,7 +21,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import error_of_code
 from headrace.client.metadata import TopicView
 from headrace.http.message import Request, Response, json_response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, Operation, Parameter, Route, Verb
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.protocols.rest.bodies import integer_parameter, parse_body
@@ -127,10 +127,10 @@ class TopicRoutes:
                 body.name,
                 -1 if body.partitions is UNSET else body.partitions,
                 -1 if body.replication_factor is UNSET else body.replication_factor,
-                {name: _text(value) for name, value in body.configs.items()},
+                {name: config_text(value) for name, value in body.configs.items()},
             )
         )
-        return await self._shown(body.name, 201)
+        return await self._topic_response(body.name, 201)
 
     async def page(self, request: Request) -> Response:
         await switch_to_task()
@@ -147,10 +147,10 @@ class TopicRoutes:
 
     async def show(self, request: Request) -> Response:
         await switch_to_task()
-        shown = await self._shown(request.params["topic"])
-        if _matches(request.headers.get("if-none-match"), shown):
-            return Response(304, b"", headers=shown.headers)
-        return shown
+        response = await self._topic_response(request.params["topic"])
+        if _matches(request.headers.get("if-none-match"), response):
+            return Response(304, b"", headers=response.headers)
+        return response
 
     async def change(self, request: Request) -> Response:
         await switch_to_task()
@@ -161,12 +161,12 @@ class TopicRoutes:
         if body.configs:
             await self._admin.alter_configs(
                 name,
-                set_to={key: _text(value) for key, value in body.configs.items() if value is not None},
+                set_to={key: config_text(value) for key, value in body.configs.items() if value is not None},
                 back_to_default=[key for key, value in body.configs.items() if value is None],
             )
         if body.partitions is not UNSET:
             await self._admin.add_partitions(name, body.partitions)
-        return await self._shown(name)
+        return await self._topic_response(name)
 
     async def delete(self, request: Request) -> Response:
         await switch_to_task()
@@ -182,12 +182,12 @@ class TopicRoutes:
         wanted = request.headers.get("if-match")
         if wanted is None:
             await self._described(request.params["topic"])
-        elif not _matches(wanted, await self._shown(request.params["topic"])):
+        elif not _matches(wanted, await self._topic_response(request.params["topic"])):
             raise Problem(
                 412, "topic_changed", "the topic was modified", "GET it and send its current ETag as If-Match"
             )
 
-    async def _shown(self, name: str, status: int = 200) -> Response:
+    async def _topic_response(self, name: str, status: int = 200) -> Response:
         view = await self._described(name)
         configs = {
             one.name: one.value for one in await self._admin.configs(name) if one.source == ReportedConfigSource.TOPIC
@@ -235,17 +235,18 @@ def ensure_writable(topic: str) -> None:
         raise Problem(403, "topic_internal", f"topic {topic} is internal and read-only", "use another topic")
 
 
-def _matches(wanted: str | None, shown: Response) -> bool:
+def _matches(wanted: str | None, response: Response) -> bool:
     if wanted is None:
         return False
-    etag = dict(shown.headers)["etag"]
+    etag = dict(response.headers)["etag"]
     return wanted.strip() == _ANY_ETAG or etag in [one.strip().removeprefix("W/") for one in wanted.split(",")]
 
 
 def _etag(view: TopicView, configs: Mapping[str, str | None]) -> str:
-    said = msgspec.json.encode([str(view.topic_id), len(view.partitions), sorted(configs.items())])
-    return f'"{blake2b(said, digest_size=8).hexdigest()}"'
+    content = msgspec.json.encode([str(view.topic_id), len(view.partitions), sorted(configs.items())])
+    return f'"{blake2b(content, digest_size=8).hexdigest()}"'
 
 
-def _text(value: ConfigValue) -> str:
+def config_text(value: ConfigValue) -> str:
+    """Return the value in the form of Kafka's configs."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,9 +16,10 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.client.admin.webhooks import WebhookSettings, delete_webhook, get_webhook, set_webhook
 from headrace.client.cluster import Cluster
 from headrace.http.message import HttpResponse, Request, Response, json_response
-from headrace.http.problem import Problem
-from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
+from headrace.http.problems import Problem
+from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
 from headrace.protocols.rest.bodies import Duration, duration_ms, parse_body, rfc3339_time
+from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
 from headrace.push.pusher import WebhookStatus
 from headrace.runtime.inline_start import switch_to_task
 
@@ -72,7 +73,7 @@ class WebhookRoutes:
 
     def routes(self) -> list[Route]:
         pattern = "/subscriptions/{subscription}/push"
-        topic = [Parameter("topic", str, "The topic, if several topics have a subscription of this name.")]
+        topic = (TOPIC_PARAMETER,)
         manage = Access(Verb.MANAGE, AccessSubject.SUBSCRIPTION)
         put = Operation(
             "Push the messages of a subscription to a URL.",
@@ -92,24 +93,24 @@ class WebhookRoutes:
 
     async def put(self, request: Request) -> HttpResponse:
         name, topic = request.params["subscription"], request.params["topic"]
-        body = parse_body(request, _DECODER)
+        settings = parse_body(request, _DECODER)
         await switch_to_task()
-        made = await set_webhook(self._cluster, topic, name, webhook_settings(body))
-        answer = await self._answer(request)
-        if made is not None:
-            answer.secret = made
-        return json_response(answer)
+        secret = await set_webhook(self._cluster, topic, name, webhook_settings(settings))
+        body = await self._webhook_body(request)
+        if secret is not None:
+            body.secret = secret
+        return json_response(body)
 
     async def get(self, request: Request) -> HttpResponse:
-        return json_response(await self._answer(request))
+        return json_response(await self._webhook_body(request))
 
     async def delete(self, request: Request) -> HttpResponse:
         await switch_to_task()
-        await self._answer(request)
+        await self._webhook_body(request)
         await delete_webhook(self._cluster, request.params["topic"], request.params["subscription"])
         return Response(204)
 
-    async def _answer(self, request: Request) -> WebhookBody:
+    async def _webhook_body(self, request: Request) -> WebhookBody:
         name, topic = request.params["subscription"], request.params["topic"]
         push = await get_webhook(self._cluster, topic, name)
         if push is None:

@@ -120,13 +120,13 @@ async def _end_offsets(broker: Broker, places: Collection[TopicPartition]) -> di
     requested: dict[int, list[TopicPartition]] = defaultdict(list)
     for topic, index in places:
         found = broker.catalogue.find(topic)
-        if found is None or index not in found.places:
+        if found is None or index not in found.partition_records:
             continue
         held = found.local(index)
         if held is not None:  # a follower's high watermark may be behind
             ends[topic, index] = held.high_watermark
         else:
-            requested[found.places[index].leader].append((topic, index))
+            requested[found.partition_records[index].leader].append((topic, index))
     if requested:
         await switch_to_task()
         async with asyncio.TaskGroup() as tasks:

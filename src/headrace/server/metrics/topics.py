@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
-from headrace.broker.topic import Topic
-from headrace.broker.topic_counts import TopicCounts
+from headrace.broker.topic import Topic, TopicCounts
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.names import DEAD_LETTER_SUFFIX
-from headrace.model.partition_record import NO_LEADER
+from headrace.model.registry_records import NO_LEADER
 from headrace.runtime.cooperative_yield import CooperativeYield
 from headrace.server.metrics.exposition import Exposition, format_labels
 
@@ -100,7 +99,7 @@ async def _count_offline(broker: Broker, yield_turn: CooperativeYield) -> int:
     count = 0
     for topic in list(broker.catalogue) if broker.cluster.controller.is_active_controller else ():
         await yield_turn()
-        count += sum(place.leader == NO_LEADER for place in topic.places.values())
+        count += sum(place.leader == NO_LEADER for place in topic.partition_records.values())
     return count
 
 

@@ -35,10 +35,10 @@ from headrace.wire.batches.batch import (
     MAGIC,
     TRANSACTIONAL,
     BatchHeader,
+    parse_marker,
     set_crc,
 )
 from headrace.wire.batches.compression import NONE, compress, decompress
-from headrace.wire.batches.control import parse_marker
 from headrace.wire.codec.primitives import read_varint, varint
 
 if TYPE_CHECKING:

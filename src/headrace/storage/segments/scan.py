@@ -15,8 +15,16 @@ import google_crc32c
 
 from headrace.runtime.disk import File
 from headrace.storage.segments.gaps import GapList
-from headrace.wire.batches.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, crc32c, parse_header
-from headrace.wire.batches.control import Marker, parse_marker
+from headrace.wire.batches.batch import (
+    CRC_START,
+    HEADER_SIZE,
+    MAGIC,
+    BatchHeader,
+    Marker,
+    crc32c,
+    parse_header,
+    parse_marker,
+)
 
 CHUNK_BYTES = 1 << 20
 HEADER_CHUNK_BYTES = 8 << 10

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import msgspec
 
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import TopicRecord
 from headrace.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)

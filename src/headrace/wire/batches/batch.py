@@ -1,4 +1,4 @@
-"""Record batches, format 2: what producers send, the log keeps, and consumers get, byte for byte.
+"""Record batches, format 2: the bytes that producers send, the log stores and consumers receive unchanged.
 
      0 base_offset i64        23 last_offset_delta i32
      8 batch_length i32       27 base_timestamp i64
@@ -9,8 +9,12 @@
                               57 record_count i32
                               61 records
 
-The CRC-32C covers byte 21 to the end, so a leader may give a batch its offset and epoch without touching it.
-Records carry only differences to the header's offset and timestamp; `wire.records` looks into them.
+- The CRC-32C covers the bytes from 21 to the end, so a leader can set the offset and the epoch of a batch without
+  computing it again.
+- Records store their differences from the offset and timestamp of the header.
+- A control batch is the marker that ends a transaction in a partition; only brokers write it. It has one record: the
+  key is the outcome (0 abort, 1 commit), the value is the epoch of the coordinator. The header has the producer id and
+  epoch. Consumers skip markers, but each one has an offset.
 """
 
 from __future__ import annotations
@@ -18,19 +22,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from struct import error as struct_error
-from typing import Final
+from typing import Final, NamedTuple
 
 import google_crc32c
 import msgspec
 
-from headrace.model.errors import CorruptMessage, InvalidRecord, MalformedFrame
+from headrace.model.errors import CorruptMessage, HeadraceError, InvalidRecord, MalformedFrame
 from headrace.wire.batches.compression import NONE, compress, decompress
 from headrace.wire.codec.primitives import read_varint, varint
 
 HEADER_SIZE: Final = 61
 MAGIC: Final = 2
 CRC_START: Final = 21
-RECORDS_START: Final = HEADER_SIZE - CRC_START  # in the sealed bytes
+RECORDS_START: Final = HEADER_SIZE - CRC_START  # within the bytes that the CRC covers
 
 COMPRESSION_MASK: Final = 0b111
 LOG_APPEND_TIME: Final = 1 << 3
@@ -52,7 +56,7 @@ _KEPT_VARINTS: Final = 1 << 14  # those of up to two bytes
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     base_offset: int
-    size_bytes: int  # of the whole batch, with the twelve bytes that batch_length does not count
+    size_bytes: int  # of the whole batch, including the twelve bytes that batch_length excludes
     leader_epoch: int
     magic: int
     crc: int
@@ -75,7 +79,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record; they wrap around behind 2**31 - 1."""
+        """Return the sequence number of the last record; sequence numbers wrap around after 2**31 - 1."""
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
     @property
@@ -96,7 +100,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
-    """Read the 61 bytes. Whether the whole batch is there, and intact, is for the caller to ask."""
+    """Parse the 61 bytes. The caller checks whether the batch is complete and intact."""
     try:
         (
             base_offset,
@@ -114,9 +118,9 @@ def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> B
             record_count,
         ) = HEADER.unpack_from(buffer, position)
     except struct_error:
-        raise CorruptMessage(f"{len(buffer) - position} bytes are less than a batch header") from None
+        raise CorruptMessage(f"{len(buffer) - position} bytes are too short for a batch header") from None
     if length < HEADER_SIZE - _LENGTH_END:
-        raise CorruptMessage(f"a batch of length {length}")
+        raise CorruptMessage(f"invalid batch length {length}")
     return BatchHeader(
         base_offset,
         length + _LENGTH_END,
@@ -135,28 +139,28 @@ def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> B
 
 
 def check_crc(batch: memoryview, header: BatchHeader) -> bytes:
-    """Raise `CorruptMessage` unless these bytes, all of the batch, are what its writer had.
+    """Raise `CorruptMessage` unless the length and the checksum of the batch are correct.
 
-    Returns the sealed bytes, those that the checksum covers. The library takes no views, so they had to be copied, and
-    a copy is too dear to be made again by whoever looks at the records next.
+    Returns the bytes that the CRC covers. The CRC library does not accept views, so these had to be copied, and callers
+    that read the records next need not copy them again.
     """
     if len(batch) != header.size_bytes:
-        raise CorruptMessage(f"{len(batch)} bytes of a batch of {header.size_bytes}")
-    sealed = bytes(batch[CRC_START:])
-    crc = google_crc32c.value(sealed)
+        raise CorruptMessage(f"the batch is incomplete: {len(batch)} of {header.size_bytes} bytes")
+    payload = bytes(batch[CRC_START:])
+    crc = google_crc32c.value(payload)
     if crc != header.crc:
         raise CorruptMessage(f"the batch at offset {header.base_offset} has crc {crc:#x}, not {header.crc:#x}")
-    return sealed
+    return payload
 
 
 def assign_offset_and_epoch(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in the log. The checksum does not cover these two fields."""
+    """Set the two fields that the checksum does not cover."""
     _OFFSET.pack_into(batch, 0, base_offset)
     _INT32.pack_into(batch, 12, leader_epoch)
 
 
 def set_log_append_time(batch: memoryview, now_ms: int) -> None:
-    """Mark a batch with the broker's time, for all its records, and renew the checksum."""
+    """Set the broker's time for all records of the batch, and update the checksum."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, 21)
     _ATTRIBUTES.pack_into(batch, 21, attributes | LOG_APPEND_TIME)
     _OFFSET.pack_into(batch, 35, now_ms)
@@ -168,7 +172,7 @@ def set_crc(batch: memoryview) -> None:
 
 
 def crc32c(data: memoryview) -> int:
-    """The library takes no views, so the bytes are copied, in steps that stay in the processor's cache."""
+    """The CRC library does not accept views, so the bytes are copied, in steps that fit into the CPU cache."""
     crc: int = google_crc32c.value(bytes(data[:_CRC_STEP_BYTES]))
     for position in range(_CRC_STEP_BYTES, len(data), _CRC_STEP_BYTES):
         crc = google_crc32c.extend(crc, bytes(data[position : position + _CRC_STEP_BYTES]))
@@ -176,7 +180,7 @@ def crc32c(data: memoryview) -> int:
 
 
 class _Varints(dict[int, bytes]):
-    """Lengths and deltas come again and again: looked up, they cost a fifth."""
+    """A cache of varints: lengths and deltas recur, and a lookup takes a fifth of the time of encoding."""
 
     def __missing__(self, value: int) -> bytes:
         data = varint(value)
@@ -189,7 +193,7 @@ _VARINTS: Final = _Varints()
 
 
 class _PlainHeads(dict[int, bytes]):
-    """What stands before the value of a record that has no key, and the timestamp of its batch; by offset delta."""
+    """A cache by offset delta: the bytes before the value of a record without key and timestamp delta."""
 
     def __missing__(self, delta: int) -> bytes:
         data = b"\0\0" + _VARINTS[delta] + _NULL
@@ -202,7 +206,7 @@ _PLAIN_HEADS: Final = _PlainHeads()
 
 
 class BatchRecord(msgspec.Struct, gc=False):
-    """One message. `offset` is -1 while the log has given it none."""
+    """One message. `offset` is -1 until the log assigns one."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -222,7 +226,7 @@ def build_batch(
     base_sequence: int = -1,
     attributes: int = 0,
 ) -> bytearray:
-    """Make a batch of at least one record. A record with an offset keeps it; the others are counted up."""
+    """Build a batch of at least one record. Records without an offset get the next one."""
     assert records
     base_timestamp = records[0].timestamp_ms
     max_timestamp = base_timestamp
@@ -232,7 +236,7 @@ def build_batch(
         delta = delta + 1 if record.offset < 0 else record.offset - base_offset
         timestamp_ms, value = record.timestamp_ms, record.value
         if value is not None and timestamp_ms == base_timestamp and record.key is None and not record.headers:
-            # As `_add_record` has it, for those that have nothing but a value: they come by the thousands.
+            # The fast path of `_add_record` for records that have only a value.
             head, value_size = _PLAIN_HEADS[delta], _VARINTS[len(value)]
             size_bytes = len(head) + len(value_size) + len(value) + 1
             parts += (_VARINTS[size_bytes], head, value_size, value, _NO_HEADERS)
@@ -266,7 +270,7 @@ def build_batch(
 
 
 def recompress(batch: memoryview, header: BatchHeader, compression: int, size_bytes_max: int) -> bytearray:
-    """The same records under another compression; everything else of the header stays."""
+    """Return the batch with another compression; the rest of the header is unchanged."""
     payload: bytes | memoryview = batch[HEADER_SIZE:]
     if header.compression:
         payload = decompress(header.compression, batch[HEADER_SIZE:], size_bytes_max)
@@ -280,7 +284,7 @@ def recompress(batch: memoryview, header: BatchHeader, compression: int, size_by
 
 
 def _add_record(parts: list[bytes], record: BatchRecord, timestamp_delta: int, offset_delta: int) -> None:
-    """Its pieces, to be joined with those of all others: a copy per batch is cheaper than one per record."""
+    """Append the pieces of the record; joining the pieces of a batch once is cheaper than joining each record."""
     key, value, headers = record.key, record.value, record.headers
     stamps = _VARINTS[timestamp_delta] + _VARINTS[offset_delta]
     if key is None:
@@ -306,7 +310,7 @@ def _headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def read_records(batch: memoryview, header: BatchHeader, size_bytes_max: int) -> Iterator[BatchRecord]:
-    """Return the records one by one; `InvalidRecord` when they are not what the header says."""
+    """Yield the records; raise `InvalidRecord` if they do not match the header."""
     data = decompress(header.compression, batch[HEADER_SIZE : header.size_bytes], size_bytes_max)
     position = 0
     try:
@@ -314,13 +318,13 @@ def read_records(batch: memoryview, header: BatchHeader, size_bytes_max: int) ->
             size_bytes, position = read_varint(data, position)
             end = position + size_bytes
             if not position < end <= len(data):
-                raise InvalidRecord(f"a record of {size_bytes} bytes where {len(data) - position} remain")
+                raise InvalidRecord(f"a record has {size_bytes} bytes, but only {len(data) - position} remain")
             yield _read_record(data, position + 1, end, header)
             position = end
     except (IndexError, MalformedFrame):
         raise InvalidRecord("a record ends too early") from None
     if position != len(data):
-        raise InvalidRecord(f"{len(data) - position} bytes behind the last record")
+        raise InvalidRecord(f"{len(data) - position} bytes follow the last record")
 
 
 def _read_record(data: bytes, position: int, end: int, header: BatchHeader) -> BatchRecord:
@@ -330,16 +334,16 @@ def _read_record(data: bytes, position: int, end: int, header: BatchHeader) -> B
     value, position = _read_sized(data, position, end)
     header_count, position = read_varint(data, position)
     if not 0 <= header_count <= end - position:
-        raise InvalidRecord(f"{header_count} headers where {end - position} bytes remain")
+        raise InvalidRecord(f"{header_count} headers declared, but only {end - position} bytes remain")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(header_count):
         name, position = _read_sized(data, position, end)
         if name is None:
-            raise InvalidRecord("a header without a name")
+            raise InvalidRecord("a header has no name")
         content, position = _read_sized(data, position, end)
         headers.append((name.decode("utf-8", "surrogateescape"), content))
     if position != end:
-        raise InvalidRecord("a record's parts do not add up to its size")
+        raise InvalidRecord("the parts of a record do not add up to its length")
     timestamp_ms = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
     return BatchRecord(key, value, headers, timestamp_ms, header.base_offset + offset_delta)
 
@@ -350,5 +354,45 @@ def _read_sized(data: bytes, position: int, end: int) -> tuple[bytes | None, int
         return None, position
     stop = position + size_bytes
     if not position <= stop <= end:
-        raise InvalidRecord(f"a part of {size_bytes} bytes where {end - position} remain")
+        raise InvalidRecord(f"a part has {size_bytes} bytes, but only {end - position} remain")
     return data[position:stop], stop
+
+
+# Control batches
+
+_MARKER_KEY: Final = Struct(">hh")
+_MARKER_VALUE: Final = Struct(">hi")
+_MARKER_VERSION: Final = 0
+_ABORT: Final = 0
+_COMMIT: Final = 1
+_MARKER_BYTES_MAX: Final = 4096
+
+
+class Marker(NamedTuple):
+    is_commit: bool
+    coordinator_epoch: int
+
+
+def build_marker(producer_id: int, producer_epoch: int, marker: Marker, timestamp_ms: int) -> bytearray:
+    kind = _COMMIT if marker.is_commit else _ABORT
+    record = BatchRecord(
+        key=_MARKER_KEY.pack(_MARKER_VERSION, kind),
+        value=_MARKER_VALUE.pack(_MARKER_VERSION, marker.coordinator_epoch),
+        timestamp_ms=timestamp_ms,
+    )
+    return build_batch(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL | CONTROL
+    )
+
+
+def parse_marker(batch: memoryview, header: BatchHeader) -> Marker | None:
+    """Return the marker of a control batch, or None if it is another kind of control record."""
+    try:
+        record = next(read_records(batch, header, _MARKER_BYTES_MAX), None)
+        if record is None or record.key is None or record.value is None:
+            return None
+        _, kind = _MARKER_KEY.unpack_from(record.key)
+        _, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
+    except (HeadraceError, struct_error):
+        return None
+    return Marker(kind == _COMMIT, coordinator_epoch) if kind in (_ABORT, _COMMIT) else None

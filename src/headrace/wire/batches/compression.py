@@ -1,9 +1,8 @@
-"""The five compressions of record batches, and how far they are trusted: not at all.
+"""Compress and decompress record batches: gzip, snappy, lz4 and zstd.
 
-A few bytes can stand for gigabytes, so nothing is unpacked but in steps that are counted against a bound.
-What a frame says about its own size is believed only when it says too much.
-
-A codec's library is imported with the first block that needs it, so that no start waits for those that nobody uses.
+- Compressed data are untrusted: a few bytes can expand to gigabytes. Therefore data are decompressed in steps, which
+  are counted against a limit. The size that a frame declares is used only to reject frames that exceed the limit.
+- The library of a codec is imported on first use, so that it does not slow down startup.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ ZSTD: Final = 4
 NAMES: Final = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 
 STEP_BYTES: Final = 1 << 18
-# Kafka's own limit, which level 22 needs. The window is reserved, but takes memory only as output fills it.
+# Kafka's limit, which level 22 requires. The window is address space, and uses memory only as output fills it.
 ZSTD_WINDOW_BYTES_MAX: Final = 1 << 27
 
-# The framing of the Java library: a magic, two version numbers, then blocks behind their lengths.
+# The framing of the Java library: a magic, two version numbers, then blocks, each after its length.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
@@ -45,7 +44,7 @@ def compress(codec: int, data: bytes) -> bytes:
     if codec == LZ4:
         import lz4.frame  # type: ignore[import-untyped]
 
-        # Kafka's own reader, and so every Java client, refuses blocks that lean on each other.
+        # Kafka's reader, and so every Java client, rejects linked blocks.
         return bytes(lz4.frame.compress(data, store_size=False, block_linked=False))
     if codec == ZSTD:
         import zstandard
@@ -55,12 +54,12 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: memoryview, size_bytes_max: int) -> bytes:
-    """Unpack all of it, or raise `MessageTooLarge` before more than the bound has been unpacked."""
+    """Decompress all data; raise `MessageTooLarge` if they are larger than the limit."""
     return b"".join(decompress_pieces(codec, data, size_bytes_max))
 
 
 def decompress_pieces(codec: int, data: memoryview, size_bytes_max: int) -> Iterator[bytes]:
-    """Unpack in pieces: of a step's size, or of a snappy block's. Nothing bounds what was not packed."""
+    """Decompress in pieces of a step or of a snappy block. The limit does not apply to uncompressed data."""
     if codec == NONE:
         yield bytes(data)
         return
@@ -99,8 +98,8 @@ def _gzip_steps(data: memoryview) -> Iterator[bytes]:
             raise CorruptMessage("the gzip data end too early")
         yield step
     if unpacker.unused_data:
-        # No producer writes a second member, and a million tiny ones would take for ever.
-        raise CorruptMessage("bytes behind the gzip data")
+        # Producers write one member only; decompressing a million tiny ones would take too long.
+        raise CorruptMessage("unexpected bytes after the gzip data")
 
 
 def _lz4_steps(data: memoryview) -> Iterator[bytes]:
@@ -118,11 +117,11 @@ def _lz4_steps(data: memoryview) -> Iterator[bytes]:
             raise CorruptMessage("the lz4 data end too early")
         yield step
     if unpacker.unused_data:
-        raise CorruptMessage("bytes behind the lz4 frame")
+        raise CorruptMessage("unexpected bytes after the lz4 frame")
 
 
 def _zstd_steps(data: memoryview) -> Iterator[bytes]:
-    """The reader does not tell a frame that was cut short from a whole one; the count of records does."""
+    """The reader does not detect a truncated frame; the caller detects it by the number of records."""
     import zstandard
 
     unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
@@ -142,11 +141,11 @@ def _snappy_steps(data: memoryview, size_bytes_max: int) -> Iterator[bytes]:
     left = size_bytes_max
     while position < len(data):
         if position + 4 > len(data):
-            raise CorruptMessage("the snappy data end inside a block's length")
+            raise CorruptMessage("the snappy data end within the length of a block")
         (length,) = _LENGTH.unpack_from(data, position)
         position += 4
         if not 0 <= length <= len(data) - position:
-            raise CorruptMessage(f"a snappy block of {length} bytes where {len(data) - position} remain")
+            raise CorruptMessage(f"a snappy block has {length} bytes, but only {len(data) - position} remain")
         step = _unpack_snappy(data[position : position + length], left)
         left -= len(step)
         position += length
@@ -154,7 +153,7 @@ def _snappy_steps(data: memoryview, size_bytes_max: int) -> Iterator[bytes]:
 
 
 def _unpack_snappy(block: memoryview, size_bytes_max: int) -> bytes:
-    """Unpack one raw block, whose preamble tells its size; a lie about it is found by the unpacking."""
+    """Decompress one raw block. Its preamble declares the size; the library detects a wrong one."""
     try:
         size_bytes, _ = read_uvarint(block, 0)
     except (IndexError, MalformedFrame):
@@ -162,8 +161,8 @@ def _unpack_snappy(block: memoryview, size_bytes_max: int) -> bytes:
     if size_bytes > size_bytes_max:
         raise MessageTooLarge(f"a snappy block unpacks to more than {size_bytes_max} bytes")
     if size_bytes > 64 * len(block):
-        # Snappy cannot pack better than this, so do not even allocate.
-        raise CorruptMessage(f"a snappy block of {len(block)} bytes claims {size_bytes}")
+        # More than the maximum compression ratio of snappy: do not allocate memory for it.
+        raise CorruptMessage(f"a snappy block of {len(block)} bytes declares a size of {size_bytes} bytes")
     import cramjam
 
     try:

@@ -1,12 +1,13 @@
-"""Are the records of a batch what its header says? Asked of every produced batch, before it is acknowledged.
+"""Check that the records of a batch match its header. Every produced batch is checked before it is acknowledged.
 
     length | attributes i8 | timestamp delta | offset delta | key | value | header count | headers
     lengths, deltas and counts are zigzag varints; a part is its length, -1 for null, and its bytes
 
-A batch passes when it holds exactly as many records as declared, each of them adds up to its length, their
-offsets count up from zero, and nothing is left over. To look at one record costs Python half a microsecond.
-But neighbours of one size mostly have their lengths in the same places, so such a run is compared place by
-place, for all its records at once, by strided slices: that costs some ten nanoseconds per record.
+- A batch is valid if it has exactly the declared number of records, each record has exactly its declared length, the
+  offset deltas count up from zero, and no bytes follow the last record.
+- Checking one record takes half a microsecond in Python. Adjacent records of the same size usually have their lengths
+  at the same positions, so a run of such records is compared position by position, for all its records at once, by
+  strided slices. This takes about ten nanoseconds per record.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from headrace.wire.batches.batch import RECORDS_START, BatchHeader
 from headrace.wire.batches.compression import NONE, decompress_pieces
 from headrace.wire.codec.primitives import ONE_BYTE, read_varint, varint
 
-# No record is smaller; and where so much is left, a length can be read without looking for the end.
+# The minimum size of a record. A length can be read without a bounds check if this many bytes remain.
 _RECORD_BYTES_MIN: Final = 7
-# How many records a run is tried with first. It grows while all of them fit.
+# The number of records that a run is first compared with. It grows as long as all of them match.
 _RUN_MIN: Final = 256
 _RUN_GROWTH: Final = 16
-# Where runs are short, so many records are looked at one by one before the next is tried.
+# If runs are short, this many records are checked individually before the next run is tried.
 _SHORT_RECORDS_MIN: Final = 4
 _SHORT_RECORDS_MAX: Final = 64
-# Turns a byte with the high bit into one without it, and the other way round.
+# Toggles the high bit of a byte.
 _FLIP: Final = bytes(byte ^ 0x80 for byte in range(256))
-# The first byte of an offset delta's varint counts in twos, the second steps with every 64th delta; either with
-# or without the flag of a byte that is not the last.
+# The first byte of an offset delta's varint increases by two per delta, the second by one per 64 deltas; each with or
+# without the continuation flag.
 _DELTA_PERIODS: Final = {
     (nth, flag): b"".join(ONE_BYTE[step | flag] * repeat for step in range(0, 128, 2 - nth))
     for nth, repeat in ((0, 1), (1, 64))
@@ -39,25 +40,23 @@ _DELTA_PERIODS: Final = {
 }
 
 
-def check_records(sealed: bytes, header: BatchHeader, *, keys_required: bool = False, size_bytes_max: int) -> None:
-    """Raise `InvalidRecord` unless the batch keeps its word; unpacks at most `size_bytes_max` bytes.
-
-    `sealed` is what `check_crc` has returned.
-    """
+def check_records(crc_payload: bytes, header: BatchHeader, *, keys_required: bool = False, size_bytes_max: int) -> None:
+    """Raise `InvalidRecord` unless the batch is valid; decompresses at most `size_bytes_max` bytes. `crc_payload` is
+    the result of `check_crc`."""
     checker = _RecordChecker(header.record_count, keys_required)
     if header.compression == NONE:
-        rest = checker.check(sealed, RECORDS_START)
+        rest = checker.check(crc_payload, RECORDS_START)
     else:
-        packed = memoryview(sealed)[RECORDS_START:]
+        packed = memoryview(crc_payload)[RECORDS_START:]
         rest = _check_pieces(checker, decompress_pieces(header.compression, packed, size_bytes_max))
     if rest or checker.index != header.record_count:
         raise InvalidRecord(
-            f"{header.record_count} records declared; found are {checker.index}, and {rest} bytes behind them"
+            f"the batch declares {header.record_count} records, but has {checker.index} and {rest} more bytes"
         )
 
 
 def _check_pieces(checker: _RecordChecker, steps: Iterable[bytes]) -> int:
-    """Walk over pieces as they are unpacked, so that only a record that is not complete is kept."""
+    """Check pieces as they are decompressed, so that only an incomplete record is kept in memory."""
     gathered: list[bytes] = []
     size_bytes = 0
     for step in steps:
@@ -73,18 +72,18 @@ def _check_pieces(checker: _RecordChecker, steps: Iterable[bytes]) -> int:
 
 
 class _RecordChecker:
-    """The way through the records of one batch, which may come in pieces."""
+    """Checks the records of one batch, which may arrive in pieces."""
 
     def __init__(self, count: int, keys_required: bool) -> None:
         self.count = count
-        self.index = 0  # of the record that comes next
-        self.size_bytes_needed = 0  # going on makes no sense before so many bytes are there
+        self.index = 0  # of the next record
+        self.size_bytes_needed = 0  # the next check needs at least this many bytes
         self._keys_required = keys_required
         self._run = _RUN_MIN
         self._skip_short_records = 0 if count > _SHORT_RECORDS_MIN else _SHORT_RECORDS_MIN
 
     def check(self, data: bytes, position: int = 0) -> int:
-        """Check all records that are complete in these bytes; return how many bytes are left."""
+        """Check all complete records in these bytes; return the number of remaining bytes."""
         self.size_bytes_needed = _RECORD_BYTES_MIN
         while True:
             if self._skip_short_records > 0:
@@ -102,23 +101,23 @@ class _RecordChecker:
         return len(data) - position
 
     def _layout(self, data: bytes, position: int, start: int, length: int) -> _RecordLayout:
-        """Check one record fully."""
+        """Check one record individually; return its layout."""
         try:
             layout = _RecordLayout.of(data, position, start, start + length)
         except (IndexError, MalformedFrame):
-            raise InvalidRecord(f"record {self.index} does not add up to its length") from None
+            raise InvalidRecord(f"the parts of record {self.index} do not add up to its length") from None
         if layout.end != start + length:
-            raise InvalidRecord(f"record {self.index} does not add up to its length")
+            raise InvalidRecord(f"the parts of record {self.index} do not add up to its length")
         if layout.offset_delta != self.index:
             raise InvalidRecord(f"record {self.index} has offset delta {layout.offset_delta}")
         if self._keys_required and not layout.has_key:
-            raise InvalidRecord(f"record {self.index} has no key, which a compacted topic needs")
+            raise InvalidRecord(f"record {self.index} has no key, which a compacted topic requires")
         return layout
 
     def _check_run(self, data: bytes, position: int, layout: _RecordLayout) -> int:
-        """Pass over the next records as far as they surely have the same shape; return how many."""
+        """Skip the following records that certainly have the same layout; return their number."""
         stride = layout.end - position
-        # A longer offset delta would be another shape.
+        # An offset delta with more bytes is a different layout.
         same_width = (1 << 7 * len(layout.offset) - 1) - self.index
         there = (len(data) - layout.end) // stride
         tried = found = max(min(self._run, there, self.count - self.index, same_width), 0)
@@ -148,9 +147,9 @@ class _RecordChecker:
 
 
 class _RecordLayout(NamedTuple):
-    """Where a record has its lengths and deltas."""
+    """The positions of the lengths and deltas of a record."""
 
-    lengths: list[int]  # the places of all bytes that make up lengths and the header count
+    lengths: list[int]  # the positions of all bytes of lengths and of the header count
     timestamp: range
     offset: range
     offset_delta: int
@@ -175,14 +174,14 @@ def _read_length(data: bytes, position: int) -> tuple[int, int]:
     except (IndexError, MalformedFrame):
         length = -1
     if length < 0 or start - position > 5:
-        raise InvalidRecord("a record without a length")
+        raise InvalidRecord("a record has no valid length")
     return length, start
 
 
 def _skip_part(data: bytes, position: int, lengths: list[int]) -> tuple[int, int]:
     size_bytes, at = read_varint(data, position)
     if size_bytes < -1:
-        raise MalformedFrame(f"a part of {size_bytes} bytes")
+        raise MalformedFrame(f"invalid part length {size_bytes}")
     lengths += range(position, at)
     return size_bytes, at + max(size_bytes, 0)
 
@@ -191,17 +190,17 @@ def _skip_headers(data: bytes, position: int, limit: int, lengths: list[int]) ->
     count, at = read_varint(data, position)
     lengths += range(position, at)
     if not 0 <= count <= limit - at:
-        raise MalformedFrame(f"{count} headers where {limit - at} bytes remain")
+        raise MalformedFrame(f"{count} headers declared, but only {limit - at} bytes remain")
     for _ in range(count):
         name_size, at = _skip_part(data, at, lengths)
         if name_size < 0:
-            raise MalformedFrame("a header without a name")
+            raise MalformedFrame("a header has no name")
         _, at = _skip_part(data, at, lengths)
     return at
 
 
 def _delta_bytes(index: int, count: int, nth: int, is_last: bool) -> bytes:
-    """The nth bytes of the varints of the offset deltas `index` and following."""
+    """Return the nth byte of the varints of `count` offset deltas from `index` on."""
     flag = 0 if is_last else 0x80
     if nth < 2:
         period = _DELTA_PERIODS[nth, flag]
@@ -216,9 +215,9 @@ def _delta_bytes(index: int, count: int, nth: int, is_last: bool) -> bytes:
 
 
 def _check_short_records(data: bytes, position: int, index: int, until: int, keys_required: bool) -> tuple[int, int]:
-    """Walk over records with short lengths; stop before the first that is not as expected.
+    """Skip valid records with short lengths; stop before the first other one, which `_layout` then checks.
 
-    This is the inner loop for records of mixed sizes. It refuses nothing: that is left to `_Shape`.
+    This is the inner loop for records of different sizes.
     """
     last = len(data) - _RECORD_BYTES_MIN
     starts_with = data.startswith
@@ -246,7 +245,7 @@ def _check_short_records(data: bytes, position: int, index: int, until: int, key
                 at += key >> 1
             elif keys_required:
                 break
-            # Without headers the value fills what is left, so its length is known before it is read.
+            # Without headers the value fills the rest of the record, so its length is known before it is read.
             value = lengths.get(end - 1 - at)
             plain = value is not None and data[end - 1] == 0 and starts_with(value, at)
             if not plain and not _value_and_headers_fill(data, at, end):
@@ -266,6 +265,6 @@ def _value_and_headers_fill(data: bytes, position: int, end: int) -> bool:
 
 @cache
 def _plain_varints() -> tuple[list[bytes], dict[int, bytes]]:
-    """The first offset deltas; and, by the size of a part with its length, the length of up to two bytes."""
+    """Return the varints of the first offset deltas, and by the size of a part with its length, that length."""
     varints = [varint(value) for value in range(1 << 14)]
     return varints, {value + len(data): data for value, data in enumerate(varints) if len(data) <= 2}

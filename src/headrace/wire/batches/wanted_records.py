@@ -1,7 +1,7 @@
-"""Some records of a batch, by their offsets: those before them are stepped over, and those behind are not looked at.
+"""Read a range of offsets from a batch: records before the range are skipped, records after it are not read.
 
-For whoever takes a batch bit by bit, as leases do: stepping over a record costs a tenth of reading it, and a batch that
-is kept open costs nothing to go on in.
+Leases use this, because they consume a batch piece by piece: skipping a record takes a tenth of the time of reading it,
+and an open batch continues where the previous read ended.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Headers = list[tuple[str, bytes | None]]
 WantedRecord = tuple[int, int, bytes | None, bytes | None, Headers]
 """Offset, timestamp, key, value and headers."""
 
-_ONE_BYTE = 0x80  # below it
+_ONE_BYTE = 0x80  # a varint below this value has one byte
 
 
 class UnpackedBatch:
-    """A batch whose checksum is right, unpacked. It knows where it was read to."""
+    """A decompressed batch with a valid checksum, and the position up to which it was read."""
 
     __slots__ = ("_append_time", "_data", "_has_gaps", "_header", "_next_offset", "_position")
 
@@ -31,7 +31,7 @@ class UnpackedBatch:
         self._data = decompress(header.compression, batch[HEADER_SIZE : header.size_bytes], size_bytes_max)
         self._has_gaps = header.record_count != header.last_offset_delta + 1
         self._append_time = header.max_timestamp if header.is_log_append_time else None
-        self._next_offset = header.base_offset  # the record at the position is this one, or behind it
+        self._next_offset = header.base_offset  # the record at the position has this offset or a later one
         self._position = 0
 
     def __len__(self) -> int:
@@ -39,16 +39,16 @@ class UnpackedBatch:
 
     @property
     def is_read(self) -> bool:
-        """To its end."""
+        """Whether the batch was read to its end."""
         return self._position >= len(self._data)
 
     def is_of(self, header: BatchHeader) -> bool:
-        """Whether another copy of it has this header."""
+        """Whether the header is that of the same batch, in another copy."""
         mine = self._header
         return (mine.base_offset, mine.crc, mine.size_bytes) == (header.base_offset, header.crc, header.size_bytes)
 
     def read(self, first: int, last: int) -> Iterator[WantedRecord]:
-        """The records from `first` to `last`, both included; `InvalidRecord` for what is none."""
+        """Yield the records from `first` to `last`, inclusive; raise `InvalidRecord` for an invalid one."""
         data, base_offset, base_timestamp = self._data, self._header.base_offset, self._header.base_timestamp
         try:
             position = self._go_to(first)
@@ -56,8 +56,8 @@ class UnpackedBatch:
                 size_bytes, position = _read_size(data, position)
                 end = position + size_bytes
                 if not position < end <= len(data):
-                    raise InvalidRecord(f"a record of {size_bytes} bytes where {len(data) - position} remain")
-                number = data[position + 1]  # behind the attributes, which mean nothing
+                    raise InvalidRecord(f"a record has {size_bytes} bytes, but only {len(data) - position} remain")
+                number = data[position + 1]  # after the attributes, which are unused
                 if number < _ONE_BYTE:
                     delta, at = (number >> 1) ^ -(number & 1), position + 2
                 else:
@@ -75,18 +75,18 @@ class UnpackedBatch:
             raise InvalidRecord("a record ends too early") from None
 
     def _go_to(self, offset: int) -> int:
-        """The position of a record that is not behind this offset; where there are no gaps, of just this one."""
+        """Return the position of a record at or before this offset; without gaps, of the record at this offset."""
         if offset < self._next_offset:
             self._next_offset, self._position = self._header.base_offset, 0
         if not self._has_gaps and offset > self._next_offset:
             count = min(offset, self._header.next_offset) - self._next_offset
-            self._position = _position_behind(self._data, self._position, count)
+            self._position = _position_after(self._data, self._position, count)
             self._next_offset += count
         return self._position
 
 
-def _position_behind(data: bytes, position: int, count: int) -> int:
-    """Where the record begins that lies behind so many others."""
+def _position_after(data: bytes, position: int, count: int) -> int:
+    """Return the position after `count` more records."""
     for _ in range(count):
         number = data[position]
         if number < _ONE_BYTE:
@@ -96,13 +96,13 @@ def _position_behind(data: bytes, position: int, count: int) -> int:
         else:
             size_bytes, position = read_varint(data, position)
             if size_bytes < 0:
-                raise InvalidRecord(f"a record of {size_bytes} bytes")
+                raise InvalidRecord(f"invalid record length {size_bytes}")
             position += size_bytes
     return position
 
 
 def _read_size(data: bytes, position: int) -> tuple[int, int]:
-    """As `read_varint`, sooner for what is usual."""
+    """Like `read_varint`, but faster for one and two bytes."""
     number = data[position]
     if number < _ONE_BYTE:
         return (number >> 1) ^ -(number & 1), position + 1
@@ -132,12 +132,12 @@ def _content(data: bytes, at: int, end: int) -> tuple[bytes | None, bytes | None
 def _headers(data: bytes, at: int, end: int) -> Headers:
     count, at = read_varint(data, at)
     if not 0 <= count <= end - at:
-        raise InvalidRecord(f"{count} headers where {end - at} bytes remain")
+        raise InvalidRecord(f"{count} headers declared, but only {end - at} bytes remain")
     headers: Headers = []
     for _ in range(count):
         size_bytes, at = read_varint(data, at)
         if size_bytes < 0:
-            raise InvalidRecord("a header without a name")
+            raise InvalidRecord("a header has no name")
         name, at = data[at : at + size_bytes].decode("utf-8", "surrogateescape"), at + size_bytes
         size_bytes, at = read_varint(data, at)
         content = None
@@ -145,5 +145,5 @@ def _headers(data: bytes, at: int, end: int) -> Headers:
             content, at = data[at : at + size_bytes], at + size_bytes
         headers.append((name, content))
     if at != end:
-        raise InvalidRecord("a record's parts do not add up to its size")
+        raise InvalidRecord("the parts of a record do not add up to its length")
     return headers

@@ -1,20 +1,21 @@
-"""Bytes to messages and back. One function per (class, version) is compiled when it is first needed.
+"""Decode and encode messages, and values that begin with their version.
 
-Whatever a peer sends, `decode` returns a message or raises `MalformedFrame`: every length is checked
-against the bytes that remain before anything is made of it. Strings and bytes are copied; `records` stay
-views of the buffer.
+- One function per (class, version) is compiled on first use.
+- For any input, `decode` returns a message or raises `MalformedFrame`: every length is compared with the number of
+  remaining bytes before memory is allocated for it.
+- Strings and bytes are copied; `records` are views of the buffer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from struct import error as struct_error
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace.model.errors import MalformedFrame
-from headrace.wire.codec.decoder import compile_decoder
-from headrace.wire.codec.encoder import compile_encoder
-from headrace.wire.codec.schema import Chunk
+from headrace.wire.codec.compiler import compile_decoder, compile_encoder
+from headrace.wire.codec.schema import Chunk, layout
 
 M = TypeVar("M")
 
@@ -23,7 +24,7 @@ _encoders: dict[tuple[type, int], Callable[[Any], list[Chunk]]] = {}
 
 
 def decode(cls: type[M], version: int, buffer: memoryview, position: int = 0) -> M:
-    """Read the message that begins at the position; bytes behind it are let be."""
+    """Decode the message at the position; bytes after it are ignored."""
     decoder = _decoders.get((cls, version))
     if decoder is None:
         decoder = _decoders[cls, version] = compile_decoder(cls, version)
@@ -32,12 +33,12 @@ def decode(cls: type[M], version: int, buffer: memoryview, position: int = 0) ->
     except (IndexError, struct_error):
         raise MalformedFrame(f"{cls.__name__} v{version} ends too early") from None
     except UnicodeDecodeError as error:
-        raise MalformedFrame(f"{cls.__name__} v{version} holds a string that is not UTF-8: {error.reason}") from None
+        raise MalformedFrame(f"{cls.__name__} v{version} contains a string that is not UTF-8: {error.reason}") from None
     return message
 
 
 def encode(message: object, version: int) -> list[Chunk]:
-    """Return the message in pieces: `records` as they were given, all between them joined."""
+    """Encode to chunks: `records` are passed through, and everything between them is joined."""
     cls = type(message)
     encoder = _encoders.get((cls, version))
     if encoder is None:
@@ -46,7 +47,34 @@ def encode(message: object, version: int) -> list[Chunk]:
 
 
 def encode_bytes(message: object, version: int) -> bytes:
-    """Return a message that holds no records in one piece."""
+    """Encode a message without `records`."""
     (chunk,) = encode(message, version)
     assert isinstance(chunk, bytes)
     return chunk
+
+
+# Versioned values: the keys and values of Kafka's internal topics begin with the version of their layout (int16).
+
+_VERSION: Final = Struct(">h")
+VERSION_BYTES: Final = _VERSION.size
+
+
+def encode_versioned(value: object, version: int) -> bytes:
+    return _VERSION.pack(version) + encode_bytes(value, version)
+
+
+def decode_versioned(cls: type[M], data: bytes) -> M:
+    version = version_of(data)
+    declared = layout(cls)
+    if not declared.min_version <= version <= declared.max_version:
+        raise MalformedFrame(f"{cls.__name__} v{version} is not supported")
+    return decode(cls, version, memoryview(data), VERSION_BYTES)
+
+
+def version_of(data: bytes) -> int:
+    if len(data) < VERSION_BYTES:
+        raise MalformedFrame(f"a record of {len(data)} bytes has no version")
+    (version,) = _VERSION.unpack_from(data)
+    if version < 0:
+        raise MalformedFrame(f"invalid record version {version}")
+    return int(version)

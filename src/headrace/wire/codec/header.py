@@ -1,9 +1,9 @@
-"""What stands before every request and response, behind the frame's length.
+"""Headers of requests and responses, which follow the length of the frame.
 
     request:   api_key i16, api_version i16, correlation_id i32, client_id string, [tags if flexible]
     response:  correlation_id i32, [tags if flexible, but never for ApiVersions]
 
-The client id has the legacy form, an int16 length, in all versions.
+The client id has an int16 length in all versions, including flexible ones.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RequestHeader(NamedTuple):
 def parse_request_header(buffer: memoryview) -> tuple[RequestHeader, int]:
     """Return the header and the position of the body.
 
-    The header of a version that we do not know can be read too, because ApiVersions must be answered; then
-    the position is a guess, and the body must not be read.
+    The header of an unsupported version is parsed as well, because ApiVersions requires a response to it. Then the
+    position may be wrong, and the body must not be parsed.
     """
     try:
         api_key, api_version, correlation_id, length = _REQUEST.unpack_from(buffer)
@@ -41,10 +41,10 @@ def parse_request_header(buffer: memoryview) -> tuple[RequestHeader, int]:
         if length >= 0:
             position += length
             if position > len(buffer):
-                raise MalformedFrame(f"a client id of {length} bytes where {len(buffer) - 10} remain")
+                raise MalformedFrame(f"the client id has {length} bytes, but only {len(buffer) - 10} remain")
             client_id = str(buffer[10:position], "utf-8")
         elif length != -1:
-            raise MalformedFrame(f"a client id of length {length}")
+            raise MalformedFrame(f"invalid client id length {length}")
         header = RequestHeader(api_key, api_version, correlation_id, client_id)
         api = APIS.get(api_key)
         if api is not None and api.flexible_since <= api_version <= api.max_version:

@@ -1,7 +1,7 @@
-"""Variable-length integers and ids, for everything that is not compiled.
+"""Variable-length integers, tagged fields and ids, for compiled and other code.
 
-An unsigned varint carries seven bits per byte, lowest first; a signed one is zigzag: 0, -1, 1, -2 become 0,
-1, 2, 3.
+An unsigned varint has seven bits per byte, lowest first. A signed one is zigzag encoded: 0, -1, 1, -2 become 0, 1, 2,
+3.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def varint(value: int) -> bytes:
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return the 32-bit value and the position behind it."""
+    """Return the 32-bit value and the position after it."""
     first = buffer[position]
     if first < 0x80:
         return first, position + 1
@@ -43,7 +43,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def uvarint_rest(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """Go on behind a first byte that had its high bit set."""
+    """Read the rest of a varint whose first byte has the high bit set."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = buffer[position]
@@ -55,7 +55,7 @@ def uvarint_rest(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Return the signed 64-bit value and the position behind it."""
+    """Return the signed 64-bit value and the position after it."""
     value = buffer[position]
     position += 1
     if value < 0x80:
@@ -74,13 +74,13 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Buffer, position: int, count: int, end: int) -> int:
-    """Return the position behind a tagged section whose first count byte has been read."""
+    """Return the position after a tagged section whose first count byte has been read."""
     count, position = tag_count(buffer, position, count)
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
         size_bytes, position = read_uvarint(buffer, position)
         if size_bytes > end - position:
-            raise MalformedFrame(f"a tagged field of {size_bytes} bytes where {end - position} remain")
+            raise MalformedFrame(f"a tagged field has {size_bytes} bytes, but only {end - position} remain")
         position += size_bytes
     return position
 
@@ -96,5 +96,5 @@ def tag_count(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def uuid_of(data: bytes) -> UUID:
-    """A UUID costs a microsecond to make, and the same topic ids come with every request."""
+    """Return a cached UUID: creating one takes a microsecond, and every request has the same topic ids."""
     return UUID(bytes=data)

@@ -1,1 +1,1 @@
-"""One file per API: its request and its response, for all versions that we serve."""
+"""Requests and responses by API family, in all supported versions."""

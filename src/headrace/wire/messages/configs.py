@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, array, message, part, wire
 
-# DescribeConfigs (32): all settings of topics (resource type 2) and brokers (4), with their sources.
-#
-# v3 adds type and documentation, v4 is flexible.
+# DescribeConfigs (32): return the configs of topics (resource type 2) and brokers (4), with their sources. v3 adds
+# the type and the documentation, v4 is flexible.
 
 
 @part
@@ -57,9 +56,7 @@ class DescribeConfigsResponse:
     results: list[DescribeConfigsResult] = wire(array(DescribeConfigsResult))
 
 
-# AlterConfigs (33): replace all settings of a resource; what is not named falls back to its default.
-#
-# v2 is flexible.
+# AlterConfigs (33): replace all configs of a resource; omitted ones are reset to their defaults. v2 is flexible.
 
 
 @part
@@ -95,9 +92,8 @@ class AlterConfigsResponse:
     responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse))
 
 
-# IncrementalAlterConfigs (44): set (0), delete (1), append (2) or subtract (3) single settings.
-#
-# v1 is flexible.
+# IncrementalAlterConfigs (44): set (0), delete (1), append to (2) or subtract from (3) individual configs. v1 is
+# flexible.
 
 
 @part
@@ -120,23 +116,14 @@ class IncrementalAlterConfigsRequest:
     validate_only: bool = wire(BOOL)
 
 
-@part
-class IncrementalAlterConfigsResourceResponse:
-    error_code: int = wire(INT16)
-    error_message: str | None = wire(STRING, nullable=0, default=None)
-    resource_type: int = wire(INT8)
-    resource_name: str = wire(STRING)
-
-
 @message(versions=(0, 1), flexible_since=1)
 class IncrementalAlterConfigsResponse:
     throttle_time_ms: int = wire(INT32)
-    responses: list[IncrementalAlterConfigsResourceResponse] = wire(array(IncrementalAlterConfigsResourceResponse))
+    responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse))
 
 
-# ListConfigResources (74): what has configs, by type.
-#
-# v0 knows client metrics only, v1 selects by type; none asked for means all.
+# ListConfigResources (74): list the resources that have configs. v0 returns client metrics only. v1 selects by type;
+# an empty list selects all types.
 
 
 CLIENT_METRICS = 16

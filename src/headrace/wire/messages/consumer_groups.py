@@ -6,10 +6,11 @@ from uuid import UUID
 
 from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, array, message, part, wire
 
-# ConsumerGroupHeartbeat (68): all that a member of the newer group protocol tells and is told.
+# ConsumerGroupHeartbeat (68): join, heartbeat and leave, with the consumer protocol (KIP-848).
 #
-# What has not changed since the last heartbeat is null or -1. Member epoch 0 joins, -1 leaves, -2 leaves for a while (a
-# static member). v1 subscribes by a regular expression, and the member makes up its own id.
+# - A field that has not changed since the last heartbeat is null or -1.
+# - Member epoch 0 joins, -1 leaves, and -2 is the temporary leave of a static member.
+# - v1 adds subscriptions by regular expression; the member generates its own id.
 
 
 @part
@@ -48,9 +49,8 @@ class ConsumerGroupHeartbeatResponse:
     assignment: Assignment | None = wire(Assignment, nullable=0)
 
 
-# ConsumerGroupDescribe (69): state and members of groups of the newer protocol.
-#
-# v1 tells whether a member speaks the newer protocol (1) or the classic one (0).
+# ConsumerGroupDescribe (69): return the state and the members of groups of the consumer protocol. v1 adds the
+# protocol of a member: consumer (1) or classic (0).
 
 
 @message(versions=(0, 1), flexible_since=0)
@@ -72,7 +72,7 @@ class DescribedAssignment:
 
 
 @part
-class Member:
+class ConsumerGroupMember:
     member_id: str = wire(STRING)
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
@@ -87,7 +87,7 @@ class Member:
 
 
 @part
-class DescribedGroup:
+class DescribedConsumerGroup:
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     group_id: str = wire(STRING)
@@ -95,11 +95,11 @@ class DescribedGroup:
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
     assignor_name: str = wire(STRING)
-    members: list[Member] = wire(array(Member))
+    members: list[ConsumerGroupMember] = wire(array(ConsumerGroupMember))
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
 @message(versions=(0, 1), flexible_since=0)
 class ConsumerGroupDescribeResponse:
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribedGroup] = wire(array(DescribedGroup))
+    groups: list[DescribedConsumerGroup] = wire(array(DescribedConsumerGroup))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from headrace.wire.codec.schema import BYTES, INT16, INT32, INT64, STRING, array, message, part, wire
 
-# ListDelayed (10006, our own): the messages that wait for one partition, by when they are due.
-#
-# Asked of the leader of the partition, page by page: `after_due_ms` and `after_offset` are of the last one on the page
-# before. A page may be shorter than asked for; there are no more when it is empty.
+# ListDelayed (10006, Headrace): list the delayed messages of one partition by due time. The partition's leader
+# responds. `after_due_ms` and `after_offset` are those of the last message of the previous page. A page may be
+# shorter than requested; only an empty page is the last one.
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -44,10 +43,8 @@ class ListDelayedResponse:
     messages: list[DelayedMessage] = wire(array(DelayedMessage))
 
 
-# AlterDelayed (10007, our own): messages that wait for one partition are not to come, or at another time.
-#
-# Asked of the leader of the partition. A change stands for itself: some may be refused where others succeed. With a due
-# time of -1 the message is cancelled.
+# AlterDelayed (10007, Headrace): cancel or reschedule delayed messages of one partition. The partition's leader
+# responds. Each change has its own result. The due time -1 cancels the message.
 
 
 CANCEL = -1

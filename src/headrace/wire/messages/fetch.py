@@ -18,13 +18,15 @@ from headrace.wire.codec.schema import (
     part,
     wire,
 )
+from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
 
-# Fetch (1): read whole batches of many partitions, waiting up to `max_wait_ms` for `min_bytes`.
+# Fetch (1): read batches of several partitions, and wait up to `max_wait_ms` for `min_bytes`.
 #
-# v5 tells the log's start, v7 has sessions (only changed partitions travel), v9 the leader epoch, v10 allows
-# zstd, v11 racks, v12 is flexible and finds divergence by epoch, v13 has topic ids instead of names, v15
-# moves the follower's identity into a tag, v16 names new leaders, v17 directory ids, v18 a follower's high
-# watermark.
+# - v5 adds the log start offset, v7 sessions (only changed partitions are sent), v9 the leader epoch, v10 zstd, v11
+#   racks.
+# - v12 is flexible and reports the epoch at which logs diverge. v13 has topic ids instead of names.
+# - v15 moves the follower's identity to a tagged field, v16 adds the endpoints of new leaders, v17 directory ids, v18
+#   the follower's high watermark.
 
 
 @part
@@ -76,7 +78,7 @@ class FetchRequest:
 
 
 @part
-class AbortedTransaction:
+class FetchAbortedTransaction:
     producer_id: int = wire(INT64)
     first_offset: int = wire(INT64)
 
@@ -85,12 +87,6 @@ class AbortedTransaction:
 class EpochEndOffset:
     epoch: int = wire(INT32, default=-1)
     end_offset: int = wire(INT64, default=-1)
-
-
-@part
-class LeaderIdAndEpoch:
-    leader_id: int = wire(INT32, default=-1)
-    leader_epoch: int = wire(INT32, default=-1)
 
 
 @part
@@ -109,7 +105,9 @@ class PartitionData:
     diverging_epoch: EpochEndOffset | None = wire(EpochEndOffset, since=12, tag=0)
     current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=12, tag=1)
     snapshot_id: SnapshotId | None = wire(SnapshotId, since=12, tag=2)
-    aborted_transactions: list[AbortedTransaction] | None = wire(array(AbortedTransaction), nullable=4, default=None)
+    aborted_transactions: list[FetchAbortedTransaction] | None = wire(
+        array(FetchAbortedTransaction), nullable=4, default=None
+    )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Chunk | None = wire(RECORDS, nullable=4)
 
@@ -121,14 +119,6 @@ class FetchableTopicResponse:
     partitions: list[PartitionData] = wire(array(PartitionData))
 
 
-@part
-class NodeEndpoint:
-    node_id: int = wire(INT32)
-    host: str = wire(STRING)
-    port: int = wire(INT32)
-    rack: str | None = wire(STRING, nullable=16, default=None)
-
-
 @message(versions=(4, 18), flexible_since=12)
 class FetchResponse:
     throttle_time_ms: int = wire(INT32)
@@ -138,12 +128,12 @@ class FetchResponse:
     node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint), since=16, tag=0)
 
 
-# ListOffsets (2): the offset that belongs to a timestamp.
+# ListOffsets (2): find the offset for a timestamp.
 #
-# Special timestamps: -1 the end, -2 the start, -3 (v7) the record with the largest timestamp, -4 (v8) the
-# start of the local log, -5 (v9) the end of the remote log, -6 (v11) the earliest not yet remote. v2 brings
-# the isolation level, v4 leader epochs, v6 is flexible, v10 a timeout for remote storage. No match is offset
-# -1, timestamp -1.
+# - Special timestamps: -1 the end, -2 the start, -3 (v7) the record with the largest timestamp, -4 (v8) the start of
+#   the local log, -5 (v9) the end of the remote log, -6 (v11) the earliest offset that is not in remote storage.
+# - If no record matches, offset and timestamp are -1.
+# - v2 adds the isolation level, v4 leader epochs; v6 is flexible; v10 adds a timeout for remote storage.
 
 
 @part
@@ -188,9 +178,8 @@ class ListOffsetsResponse:
     topics: list[ListOffsetsTopicResponse] = wire(array(ListOffsetsTopicResponse))
 
 
-# OffsetForLeaderEpoch (23): where an epoch ended, so that logs can be compared.
-#
-# v3 names the asker, v4 is flexible.
+# OffsetForLeaderEpoch (23): return the end offset of an epoch, so that a client can find where its log diverges. v3
+# adds the replica id of the sender, v4 is flexible.
 
 
 @part

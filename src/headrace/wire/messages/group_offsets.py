@@ -6,10 +6,9 @@ from uuid import UUID
 
 from headrace.wire.codec.schema import BOOL, INT16, INT32, INT64, STRING, UUID16, array, message, part, wire
 
-# OffsetCommit (8): remember how far a group has read.
-#
-# v5 drops the retention time, v6 adds leader epochs, v7 static members, v8 is flexible, v9 is for the newer
-# group protocol (the generation is the member's epoch), v10 has topic ids instead of names.
+# OffsetCommit (8): commit offsets of a group. v5 drops the retention time, v6 adds leader epochs, v7 static members;
+# v8 is flexible; v9 supports the consumer protocol (the generation is the member epoch); v10 has topic ids instead of
+# names.
 
 
 @part
@@ -56,21 +55,13 @@ class OffsetCommitResponse:
     topics: list[OffsetCommitResponseTopic] = wire(array(OffsetCommitResponseTopic))
 
 
-# OffsetFetch (9): how far a group has read.
-#
-# From v2 null topics mean all. v2 has a group error, v5 leader epochs, v6 is flexible, v7 can ask for stable
-# offsets only, v8 asks for many groups at once, v9 carries the member's epoch, v10 has topic ids instead of
-# names.
+# OffsetFetch (9): return committed offsets of groups. From v2 on, null selects all topics. v2 adds an error of the
+# group, v5 leader epochs; v6 is flexible; v7 adds `require_stable`, v8 several groups per request, v9 the member
+# epoch; v10 has topic ids instead of names.
 
 
 @part
 class OffsetFetchRequestTopic:
-    name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
-
-
-@part
-class OffsetFetchRequestTopics:
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
     partition_indexes: list[int] = wire(array(INT32))
@@ -81,7 +72,7 @@ class OffsetFetchRequestGroup:
     group_id: str = wire(STRING)
     member_id: str | None = wire(STRING, since=9, nullable=9, default=None)
     member_epoch: int = wire(INT32, since=9, default=-1)
-    topics: list[OffsetFetchRequestTopics] | None = wire(array(OffsetFetchRequestTopics), nullable=8, default=None)
+    topics: list[OffsetFetchRequestTopic] | None = wire(array(OffsetFetchRequestTopic), nullable=8, default=None)
 
 
 @message(versions=(1, 10), flexible_since=6)
@@ -103,30 +94,15 @@ class OffsetFetchResponsePartition:
 
 @part
 class OffsetFetchResponseTopic:
-    name: str = wire(STRING)
-    partitions: list[OffsetFetchResponsePartition] = wire(array(OffsetFetchResponsePartition))
-
-
-@part
-class OffsetFetchResponsePartitions:
-    partition_index: int = wire(INT32)
-    committed_offset: int = wire(INT64)
-    committed_leader_epoch: int = wire(INT32, default=-1)
-    metadata: str | None = wire(STRING, nullable=8)
-    error_code: int = wire(INT16)
-
-
-@part
-class OffsetFetchResponseTopics:
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetFetchResponsePartitions] = wire(array(OffsetFetchResponsePartitions))
+    partitions: list[OffsetFetchResponsePartition] = wire(array(OffsetFetchResponsePartition))
 
 
 @part
 class OffsetFetchResponseGroup:
     group_id: str = wire(STRING)
-    topics: list[OffsetFetchResponseTopics] = wire(array(OffsetFetchResponseTopics))
+    topics: list[OffsetFetchResponseTopic] = wire(array(OffsetFetchResponseTopic))
     error_code: int = wire(INT16)
 
 
@@ -138,7 +114,7 @@ class OffsetFetchResponse:
     groups: list[OffsetFetchResponseGroup] = wire(array(OffsetFetchResponseGroup), since=8)
 
 
-# OffsetDelete (47): forget a group's offsets of topics that it no longer reads. Never flexible.
+# OffsetDelete (47): delete committed offsets of topics to which the group is not subscribed. Never flexible.
 
 
 @part
@@ -177,10 +153,8 @@ class OffsetDeleteResponse:
     topics: list[OffsetDeleteResponseTopic] = wire(array(OffsetDeleteResponseTopic))
 
 
-# TxnOffsetCommit (28): remember how far a group has read, if the transaction commits.
-#
-# v2 adds leader epochs, v3 is flexible and tells who the member is, v4 knows TRANSACTION_ABORTABLE, v5 adds the group
-# to the transaction by itself.
+# TxnOffsetCommit (28): commit offsets of a group as a part of a transaction. v2 adds leader epochs; v3 is flexible
+# and adds the member; v4 adds TRANSACTION_ABORTABLE; v5 adds the group to the transaction implicitly.
 
 
 @part

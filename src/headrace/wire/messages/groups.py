@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from headrace.wire.codec.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, array, message, part, wire
 
-# FindCoordinator (10): who coordinates a group (type 0), a transaction (1) or a share group (2, v6).
-#
-# v1 adds the type, v3 is flexible, v4 asks for many keys at once, v5 tells of aborted transactions.
+# FindCoordinator (10): find the coordinator of a group (type 0), a transactional id (1) or a share group (2, v6). v1
+# adds the type; v3 is flexible; v4 adds several keys per request, v5 TRANSACTION_ABORTABLE.
 
 
 @message(versions=(0, 6), flexible_since=3)
@@ -37,10 +36,9 @@ class FindCoordinatorResponse:
     coordinators: list[Coordinator] = wire(array(Coordinator), since=4)
 
 
-# JoinGroup (11): become a member, and wait for the next generation.
-#
-# v1 adds the rebalance timeout, v4 sends a new member back once with its id, v5 has static members, v6 is
-# flexible, v7 names the protocol type, v8 gives a reason, v9 can tell the leader to skip the assignment.
+# JoinGroup (11): join a group, and wait for the next generation. v1 adds the rebalance timeout; in v4 a new member is
+# given an id and must join again with it; v5 adds static members; v6 is flexible; v7 adds the protocol type, v8 the
+# reason, v9 `skip_assignment`.
 
 
 @part
@@ -81,9 +79,8 @@ class JoinGroupResponse:
     members: list[JoinGroupResponseMember] = wire(array(JoinGroupResponseMember))
 
 
-# SyncGroup (14): the leader hands in the assignment, all members fetch theirs.
-#
-# v3 static members, v4 is flexible, v5 repeats the protocol so that it can be checked.
+# SyncGroup (14): the group leader sends the assignment, and each member receives its part. v3 adds static members; v4
+# is flexible; v5 repeats the protocol, so that it can be validated.
 
 
 @part
@@ -112,9 +109,8 @@ class SyncGroupResponse:
     assignment: bytes = wire(BYTES)
 
 
-# Heartbeat (12): the member is alive; the answer says whether the group rebalances.
-#
-# v3 static members, v4 flexible.
+# Heartbeat (12): keep a member alive; the response says whether the group is rebalancing. v3 adds static members, v4
+# is flexible.
 
 
 @message(versions=(0, 4), flexible_since=4)
@@ -131,9 +127,8 @@ class HeartbeatResponse:
     error_code: int = wire(INT16)
 
 
-# LeaveGroup (13): up to v2 one member leaves; from v3 many, also static ones.
-#
-# v4 is flexible, v5 gives a reason.
+# LeaveGroup (13): remove one member, or several from v3 on, including static ones. v4 is flexible, v5 adds the
+# reason.
 
 
 @part
@@ -164,9 +159,8 @@ class LeaveGroupResponse:
     members: list[MemberResponse] = wire(array(MemberResponse), since=3)
 
 
-# DescribeGroups (15): state and members of groups.
-#
-# v3 authorised operations, v4 static members, v5 is flexible, v6 has an error message and GROUP_ID_NOT_FOUND.
+# DescribeGroups (15): return the state and the members of groups. v3 adds authorized operations, v4 static members;
+# v5 is flexible; v6 adds an error message and GROUP_ID_NOT_FOUND.
 
 
 @message(versions=(0, 6), flexible_since=5)
@@ -203,9 +197,7 @@ class DescribeGroupsResponse:
     groups: list[DescribedGroup] = wire(array(DescribedGroup))
 
 
-# ListGroups (16): the groups that this broker coordinates.
-#
-# v3 is flexible, v4 selects by state, v5 by type.
+# ListGroups (16): list the groups that this broker coordinates. v3 is flexible, v4 filters by state, v5 by type.
 
 
 @message(versions=(0, 5), flexible_since=3)
@@ -215,7 +207,7 @@ class ListGroupsRequest:
 
 
 @part
-class ListedGroup:
+class ListGroupsEntry:
     group_id: str = wire(STRING)
     protocol_type: str = wire(STRING)
     group_state: str = wire(STRING, since=4)
@@ -226,10 +218,10 @@ class ListedGroup:
 class ListGroupsResponse:
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    groups: list[ListedGroup] = wire(array(ListedGroup))
+    groups: list[ListGroupsEntry] = wire(array(ListGroupsEntry))
 
 
-# DeleteGroups (42): forget empty groups and their offsets. v2 is flexible.
+# DeleteGroups (42): delete empty groups and their offsets. v2 is flexible.
 
 
 @message(versions=(0, 2), flexible_since=2)

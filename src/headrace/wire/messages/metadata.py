@@ -19,12 +19,12 @@ from headrace.wire.codec.schema import (
     wire,
 )
 
-# Metadata (3): brokers, and the leaders of topics.
+# Metadata (3): return the brokers, and the topics with their leaders.
 #
-# v0 knows no controller, and an empty list means all topics; from v1 that is null. v4 lets the client forbid
-# auto-creation, v5 tells offline replicas, v7 leader epochs, v8 to v10 authorised operations (for the
-# cluster: now DescribeCluster's), v9 is flexible, v10 shows topic ids, v12 asks by them, v13 has an error for
-# the whole answer.
+# - In v0 an empty list selects all topics, and there is no controller; from v1 on, null selects all topics.
+# - v4 adds `allow_auto_topic_creation`, v5 offline replicas, v7 leader epochs.
+# - v8 to v10 have authorized operations of the cluster; later versions of clients use DescribeCluster for these.
+# - v9 is flexible. v10 adds topic ids, v12 selects by them, v13 adds an error of the whole response.
 
 
 @part
@@ -81,11 +81,29 @@ class MetadataResponse:
     error_code: int = wire(INT16, since=13)
 
 
-# DescribeTopicPartitions (75): Metadata's topics in pages, with the eligible leaders.
+# Parts of the responses to Produce (0), Fetch (1), ShareFetch (78) and ShareAcknowledge (79): the current leader of a
+# partition and the addresses of the leaders. With them, a client that asked the wrong broker need not fetch metadata.
 
 
 @part
-class TopicRequest:
+class LeaderIdAndEpoch:
+    leader_id: int = wire(INT32, default=-1)
+    leader_epoch: int = wire(INT32, default=-1)
+
+
+@part
+class NodeEndpoint:
+    node_id: int = wire(INT32)
+    host: str = wire(STRING)
+    port: int = wire(INT32)
+    rack: str | None = wire(STRING, nullable=0, default=None)
+
+
+# DescribeTopicPartitions (75): return topics in pages, with their eligible leader replicas.
+
+
+@part
+class DescribeTopicPartitionsTopic:
     name: str = wire(STRING)
 
 
@@ -97,7 +115,7 @@ class Cursor:
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeTopicPartitionsRequest:
-    topics: list[TopicRequest] = wire(array(TopicRequest))
+    topics: list[DescribeTopicPartitionsTopic] = wire(array(DescribeTopicPartitionsTopic))
     response_partition_limit: int = wire(INT32, default=2000)
     cursor: Cursor | None = wire(Cursor, nullable=0)
 
@@ -125,23 +143,16 @@ class DescribeTopicPartitionsResponseTopic:
     topic_authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-@part
-class NextCursor:
-    topic_name: str = wire(STRING)
-    partition_index: int = wire(INT32)
-
-
 @message(versions=(0, 0), flexible_since=0)
 class DescribeTopicPartitionsResponse:
     throttle_time_ms: int = wire(INT32)
     topics: list[DescribeTopicPartitionsResponseTopic] = wire(array(DescribeTopicPartitionsResponseTopic))
-    next_cursor: NextCursor | None = wire(NextCursor, nullable=0)
+    next_cursor: Cursor | None = wire(Cursor, nullable=0)
 
 
-# DescribeCluster (60): brokers and controller.
-#
-# v1 can ask for controllers' endpoints (type 2), v2 also for fenced brokers. `is_draining` is our own, in a tag that
-# other clients skip: the broker is up, and is to hold nothing or about to go.
+# DescribeCluster (60): return the brokers and the controller. v1 adds the endpoints of controllers (type 2), v2
+# fenced brokers. `is_draining` is a tagged field of Headrace, which other clients skip: the broker is online and is
+# being drained, or is stopping.
 
 
 @message(versions=(0, 2), flexible_since=0)
@@ -173,9 +184,8 @@ class DescribeClusterResponse:
     cluster_authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-# DescribeQuorum (55): who leads the cluster's metadata, and who follows it.
-#
-# v1 adds when a replica was last heard of, v2 directory ids, error texts and the addresses of the nodes.
+# DescribeQuorum (55): return the leader and the replicas of the cluster metadata. v1 adds the time of a replica's
+# last fetch, v2 directory ids, error messages and the endpoints of the nodes.
 
 
 @part
@@ -242,11 +252,9 @@ class DescribeQuorumResponse:
     nodes: list[QuorumNode] = wire(array(QuorumNode), since=2)
 
 
-# ApiVersions (18): what this broker speaks; the first request of every connection.
-#
-# v3 is flexible, with the client's name and our features; its response header stays version 0, so that a
-# client can read the answer to a version that the broker does not know. v4 allows features whose minimum is
-# 0.
+# ApiVersions (18): return the supported versions; the first request of every connection. v3 is flexible, and adds the
+# name of the client and the features. Its response header remains version 0, so that a client can read the response
+# to an unsupported version. v4 allows features with the minimum 0.
 
 
 @message(versions=(0, 4), flexible_since=3)
@@ -287,10 +295,8 @@ class ApiVersionsResponse:
     zk_migration_ready: bool = wire(BOOL, since=3, tag=3)
 
 
-# UpdateFeatures (57): change the finalized level of a feature.
-#
-# v1 can ask without changing (`validate_only`) and says how a level may change (`upgrade_type`). v2 has one error for
-# the whole request instead of one per feature.
+# UpdateFeatures (57): change the finalized level of a feature. v1 adds `validate_only` and `upgrade_type`, v2 has one
+# error for the request instead of one for each feature.
 
 
 @part

@@ -1,8 +1,8 @@
-"""Produce (0): append one batch to each of the named partitions.
+"""Produce (0): append one batch to each of the partitions. There is no response to acks=0.
 
-v3 is the first with batch format 2, v5 tells the log's start, v7 allows zstd, v8 names the records that
-broke a rule, v9 is flexible, v10 names the new leader with NOT_LEADER, v12 lets a transaction begin
-implicitly, v13 has topic ids instead of names. acks=0 is never answered.
+- v3 is the first version with batch format 2. v5 adds the log start offset, v7 zstd, v8 the invalid records.
+- v9 is flexible. v10 adds the new leader to NOT_LEADER errors, v12 begins a transaction implicitly.
+- v13 has topic ids instead of names.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from headrace.wire.codec.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, array, message, part, wire
+from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
 
 
 @part
@@ -40,12 +41,6 @@ class BatchIndexAndErrorMessage:
 
 
 @part
-class LeaderIdAndEpoch:
-    leader_id: int = wire(INT32, default=-1)
-    leader_epoch: int = wire(INT32, default=-1)
-
-
-@part
 class PartitionProduceResponse:
     index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -62,14 +57,6 @@ class TopicProduceResponse:
     name: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
     partition_responses: list[PartitionProduceResponse] = wire(array(PartitionProduceResponse))
-
-
-@part
-class NodeEndpoint:
-    node_id: int = wire(INT32)
-    host: str = wire(STRING)
-    port: int = wire(INT32)
-    rack: str | None = wire(STRING, nullable=10, default=None)
 
 
 @message(versions=(3, 13), flexible_since=9)

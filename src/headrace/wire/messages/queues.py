@@ -1,4 +1,4 @@
-"""Subscriptions: lease, settle, administer."""
+"""Subscriptions: lease, settle, administer, and their status. These APIs are Headrace's own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from headrace.wire.codec.schema import (
     wire,
 )
 
-# Lease (10001, our own): take messages of a subscription for a while, waiting up to `max_wait_ms` for some.
+# Lease (10001): lease messages of a subscription, and wait up to `max_wait_ms` for some. The partitions' leader
+# responds.
 #
-# To the leader of the partitions. The answer has whole batches, as Fetch has them; leased are only the offsets that it
-# names. A receipt is an offset with its attempt and the partition's `lease_epoch`: Settle wants all three. Partitions
-# that gave nothing are left out of the answer.
+# - The response has whole batches, as those of Fetch; only the listed offsets are leased.
+# - A receipt consists of the offset, its attempt and the `lease_epoch` of the partition: Settle requires all three.
+# - Partitions without leased messages are omitted from the response.
 
 
 @part
@@ -32,9 +33,9 @@ class LeaseTopic:
 
 @message(versions=(0, 0), flexible_since=0)
 class LeaseRequest:
-    """`member` is whatever the client calls itself: a lease is settled by whoever took it. -1 as `lease_ms` leaves the
-    time to the subscription. A subscription that is missing is made, unless `must_exist`. 0 as `max_messages`: the
-    member leaves, and is given nothing any more."""
+    """`member` is chosen by the client; only the member that holds a lease can settle it. `lease_ms` -1 is the lease
+    duration of the subscription. Unless `must_exist`, a missing subscription is created. `max_messages` 0 removes the
+    member."""
 
     subscription: str = wire(STRING)
     member: str = wire(STRING)
@@ -48,7 +49,7 @@ class LeaseRequest:
 
 @part
 class LeasedRange:
-    """Offsets from `first` to `last`, both included, and how often they have been delivered with this time."""
+    """Offsets from `first` to `last`, inclusive, and their number of deliveries including this one."""
 
     first: int = wire(INT64)
     last: int = wire(INT64)
@@ -56,7 +57,7 @@ class LeasedRange:
 
 
 @part
-class LeasePartitionAnswer:
+class LeasePartitionResponse:
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -67,9 +68,9 @@ class LeasePartitionAnswer:
 
 
 @part
-class LeaseTopicAnswer:
+class LeaseTopicResponse:
     name: str = wire(STRING)
-    partitions: list[LeasePartitionAnswer] = wire(array(LeasePartitionAnswer))
+    partitions: list[LeasePartitionResponse] = wire(array(LeasePartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -77,18 +78,17 @@ class LeaseResponse:
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[LeaseTopicAnswer] = wire(array(LeaseTopicAnswer))
+    topics: list[LeaseTopicResponse] = wire(array(LeaseTopicResponse))
 
 
-# LeaseOffsets (10008, our own): lease single messages of a subscription by their offsets. To the partition's leader.
-#
-# For whoever has read the messages already and has chosen among them, such as dead letters that are sent back. What is
-# settled, or leased by somebody else, is left out of the answer; nothing is waited for. Settle (10002) ends the leases.
+# LeaseOffsets (10008): lease messages of a subscription by their offsets. The partition's leader responds. For
+# clients that have already read the messages, such as a redrive of dead letters. Messages that are settled, or leased
+# by another member, are omitted from the response, which does not wait.
 
 
 @part
-class OffsetRange:
-    """Offsets from `first` to `last`, both included."""
+class LeaseOffsetsRange:
+    """Offsets from `first` to `last`, inclusive."""
 
     first: int = wire(INT64)
     last: int = wire(INT64)
@@ -96,14 +96,14 @@ class OffsetRange:
 
 @message(versions=(0, 0), flexible_since=0)
 class LeaseOffsetsRequest:
-    """-1 as `lease_ms` leaves the time to the subscription."""
+    """`lease_ms` -1 is the lease duration of the subscription."""
 
     subscription: str = wire(STRING)
     member: str = wire(STRING)
     topic: str = wire(STRING)
     partition_index: int = wire(INT32)
     lease_ms: int = wire(INT32, default=-1)
-    wanted: list[OffsetRange] = wire(array(OffsetRange))
+    wanted: list[LeaseOffsetsRange] = wire(array(LeaseOffsetsRange))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -116,17 +116,17 @@ class LeaseOffsetsResponse:
     leased: list[LeasedRange] = wire(array(LeasedRange))
 
 
-# Settle (10002, our own): say what became of leased messages. Answered when it is committed.
+# Settle (10002): settle leased messages. The response is sent when the settlements are committed.
 #
-# Each item stands for itself: one that is refused (its lease is over, or somebody else's) changes nothing, and the
-# others count. `how` has Kafka's numbers: 0 gap (there is no message), 1 ack, 2 nack, 3 reject, 4 extend; and 5
-# release, which is ours: the message was delivered to nobody, it is ready at once, and the lease does not count.
+# - Each item has its own result: an item whose lease has expired or belongs to another member changes nothing.
+# - `how` is Kafka's acknowledge type: 0 gap (there is no record), 1 ack, 2 nack, 3 reject, 4 extend. Headrace adds 5
+#   release: the message was not delivered, is available at once, and the lease does not count as a delivery.
 
 
 @part
 class SettleItem:
-    """Offsets from `first` to `last`, both included. `attempt` -1: whichever it is now. `delay_ms` is for a nack, -1
-    leaves it to the subscription; `lease_ms` for an extension, likewise; `reason` for a nack or reject."""
+    """Offsets from `first` to `last`, inclusive. `attempt` -1 is the current attempt. `delay_ms` applies to a nack and
+    `lease_ms` to an extension; -1 is the value of the subscription. `reason` applies to a nack or a reject."""
 
     first: int = wire(INT64)
     last: int = wire(INT64)
@@ -152,8 +152,8 @@ class SettleTopic:
 
 @message(versions=(0, 0), flexible_since=0)
 class SettleRequest:
-    """`member` "": whoever holds the lease; with that, epoch -1 is the present one. So, and with attempt -1, a message
-    is settled by its id alone, if anybody has leased it: also under the hands of whoever it was delivered to again."""
+    """An empty `member` is any member; then epoch -1 is the current one. With attempt -1 in addition, a message that is
+    leased is settled by its id alone, even if it has been delivered again to another member."""
 
     subscription: str = wire(STRING)
     member: str = wire(STRING)
@@ -161,8 +161,8 @@ class SettleRequest:
 
 
 @part
-class RefusedItem:
-    """`index` counts the items of the request's partition from 0."""
+class FailedSettleItem:
+    """`index` is that of the item in the request's partition, from 0."""
 
     index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -170,19 +170,19 @@ class RefusedItem:
 
 
 @part
-class SettlePartitionAnswer:
-    """An error here is one of all items. Items that are not among the refused have been settled."""
+class SettlePartitionResponse:
+    """`error_code` applies to all items. Items that are not in `refused` have been settled."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    refused: list[RefusedItem] = wire(array(RefusedItem))
+    refused: list[FailedSettleItem] = wire(array(FailedSettleItem))
 
 
 @part
-class SettleTopicAnswer:
+class SettleTopicResponse:
     name: str = wire(STRING)
-    partitions: list[SettlePartitionAnswer] = wire(array(SettlePartitionAnswer))
+    partitions: list[SettlePartitionResponse] = wire(array(SettlePartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -190,13 +190,12 @@ class SettleResponse:
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[SettleTopicAnswer] = wire(array(SettleTopicAnswer))
+    topics: list[SettleTopicResponse] = wire(array(SettleTopicResponse))
 
 
-# AlterSubscriptions (10004, our own): create, seek or delete a subscription in partitions. To the partitions' leader.
-#
-# `action`: 0 create (one that exists stays as it is), 1 seek, 2 delete. Where to begin is `timestamp_ms` if that is not
-# -1, else `offset`, of which -1 is the end and -2 the start.
+# AlterSubscriptions (10004): create (action 0), seek (1) or delete (2) a subscription in partitions. The partitions'
+# leader responds. Creating an existing subscription changes nothing. The position is `timestamp_ms` unless it is -1,
+# otherwise `offset`: -1 is the end, -2 the start.
 
 
 @part
@@ -220,8 +219,8 @@ class AlterSubscriptionsRequest:
 
 
 @part
-class AlterSubscriptionsPartitionAnswer:
-    """`floor` is where it stands now; -1 if it is deleted."""
+class AlterSubscriptionsPartitionResponse:
+    """`floor` is the current ack floor; -1 if the subscription is deleted."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -230,9 +229,9 @@ class AlterSubscriptionsPartitionAnswer:
 
 
 @part
-class AlterSubscriptionsTopicAnswer:
+class AlterSubscriptionsTopicResponse:
     name: str = wire(STRING)
-    partitions: list[AlterSubscriptionsPartitionAnswer] = wire(array(AlterSubscriptionsPartitionAnswer))
+    partitions: list[AlterSubscriptionsPartitionResponse] = wire(array(AlterSubscriptionsPartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -240,12 +239,11 @@ class AlterSubscriptionsResponse:
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[AlterSubscriptionsTopicAnswer] = wire(array(AlterSubscriptionsTopicAnswer))
+    topics: list[AlterSubscriptionsTopicResponse] = wire(array(AlterSubscriptionsTopicResponse))
 
 
-# DescribeSubscriptions (10003, our own): how far the subscriptions of partitions are. To the partitions' leader.
-#
-# `subscriptions` null asks for all that there are. A subscription that a partition does not know is left out.
+# DescribeSubscriptions (10003): return the backlog of subscriptions. The partitions' leader responds. Null selects
+# all subscriptions. A subscription that does not exist in a partition is omitted.
 
 
 @part
@@ -262,9 +260,9 @@ class DescribeSubscriptionsRequest:
 
 @part
 class DescribedSubscription:
-    """Everything below `floor` is settled; `end` is what may be delivered. `backlog` counts what is not settled, with
-    those that are leased, wait for a retry or for their dead letter. `oldest_ms` is the timestamp of the first that is
-    not settled, -1 if there is none."""
+    """All messages below `floor` are settled; those below `end` may be delivered. `backlog` is the number of unsettled
+    messages, including those that are leased, wait for a retry or are becoming dead letters. `oldest_ms` is the
+    timestamp of the first unsettled message, -1 if there is none."""
 
     subscription: str = wire(STRING)
     floor: int = wire(INT64)
@@ -277,7 +275,7 @@ class DescribedSubscription:
 
 
 @part
-class DescribeSubscriptionsPartitionAnswer:
+class DescribeSubscriptionsPartitionResponse:
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -285,22 +283,20 @@ class DescribeSubscriptionsPartitionAnswer:
 
 
 @part
-class DescribeSubscriptionsTopicAnswer:
+class DescribeSubscriptionsTopicResponse:
     name: str = wire(STRING)
-    partitions: list[DescribeSubscriptionsPartitionAnswer] = wire(array(DescribeSubscriptionsPartitionAnswer))
+    partitions: list[DescribeSubscriptionsPartitionResponse] = wire(array(DescribeSubscriptionsPartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeSubscriptionsResponse:
     throttle_time_ms: int = wire(INT32)
-    topics: list[DescribeSubscriptionsTopicAnswer] = wire(array(DescribeSubscriptionsTopicAnswer))
+    topics: list[DescribeSubscriptionsTopicResponse] = wire(array(DescribeSubscriptionsTopicResponse))
 
 
-# MessageStatus (10005, our own): what became of messages, for each subscription. To the partition's leader.
-#
-# `state` is ready, leased, waiting (for a retry), dying (for its dead letter) or settled. How and when a message was
-# settled or has last failed is looked up in the acks log if `with_history` asks for it, and told as long as that has
-# it.
+# MessageStatus (10005): return the status of messages in each subscription. The partition's leader responds. `state`
+# is ready, leased, waiting (for a retry), dying (until its dead letter is written) or settled. With `with_history`,
+# the leader also searches the acks log for the settlement or the last failure of each message.
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -314,8 +310,8 @@ class MessageStatusRequest:
 
 @part
 class SubscriptionStatus:
-    """`attempts` are the deliveries that are known of. `at_ms` says when it was settled or has last failed, `until_ms`
-    until when it is leased or waits; -1 if there is no such time. `reason` is that of the last failure."""
+    """`attempts` is the number of known deliveries. `at_ms` is the time of the settlement or of the last failure,
+    `until_ms` the end of the lease or of the wait; -1 if there is none. `reason` is that of the last failure."""
 
     offset: int = wire(INT64)
     subscription: str = wire(STRING)
@@ -336,10 +332,9 @@ class MessageStatusResponse:
     statuses: list[SubscriptionStatus] = wire(array(SubscriptionStatus))
 
 
-# DescribePushes (10012, our own): which subscriptions are pushed, to where and how. To any broker.
-#
-# For whoever does the pushing, so it has the secrets in it. `version` stands for all that is told, and is the same at
-# every broker that knows the same: whoever names it hears `is_changed` false and nothing else.
+# DescribePushes (10012): return all webhooks, including their secrets, for the processes that push. Any broker
+# responds. `version` identifies the content and is the same on all brokers with the same metadata: if the request has
+# the current version, the response has `is_changed` false and no content.
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -349,8 +344,8 @@ class DescribePushesRequest:
 
 @part
 class DescribedPush:
-    """`topics` are those whose messages are pushed, none for all that the subscription is in. `backoff_ms` is what it
-    lets a failed message wait at first; 0 leaves it to the sender."""
+    """`topics` are the pushed topics; empty selects all topics of the subscription. `backoff_ms` is the first back-off
+    of a failed message; 0 is the default of the pushing process."""
 
     subscription: str = wire(STRING)
     url: str = wire(STRING)

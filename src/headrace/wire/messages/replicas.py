@@ -1,12 +1,11 @@
-"""Replicas: reassignment, elections, drains, log folders."""
+"""Replicas: reassignments, elections, drains, log directories."""
 
 from __future__ import annotations
 
 from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, array, message, part, wire
 
-# AlterPartitionReassignments (45): move partitions to other replicas; null ends a move that is under way.
-#
-# v1 can forbid that the number of replicas changes by it.
+# AlterPartitionReassignments (45): move partitions to other replicas; null cancels a reassignment. v1 adds
+# `allow_replication_factor_change`.
 
 
 @part
@@ -50,7 +49,7 @@ class AlterPartitionReassignmentsResponse:
     responses: list[ReassignableTopicResponse] = wire(array(ReassignableTopicResponse))
 
 
-# ListPartitionReassignments (46): the moves that are under way. Null means those of all topics.
+# ListPartitionReassignments (46): list ongoing reassignments. Null selects all topics.
 
 
 @part
@@ -87,13 +86,12 @@ class ListPartitionReassignmentsResponse:
     topics: list[OngoingTopicReassignment] = wire(array(OngoingTopicReassignment))
 
 
-# ElectLeaders (43): let the preferred replica lead (0), or, with loss, one that is not in sync (1). Null means all.
-#
-# v1 adds the kind of election, v2 is flexible.
+# ElectLeaders (43): elect the preferred replica (0) or, accepting data loss, a replica that is not in sync (1). Null
+# selects all partitions. v1 adds the election type, v2 is flexible.
 
 
 @part
-class TopicPartitions:
+class ElectLeadersTopic:
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
@@ -101,7 +99,7 @@ class TopicPartitions:
 @message(versions=(0, 2), flexible_since=2)
 class ElectLeadersRequest:
     election_type: int = wire(INT8, since=1)
-    topic_partitions: list[TopicPartitions] | None = wire(array(TopicPartitions), nullable=0)
+    topic_partitions: list[ElectLeadersTopic] | None = wire(array(ElectLeadersTopic), nullable=0)
     timeout_ms: int = wire(INT32, default=60_000)
 
 
@@ -125,7 +123,7 @@ class ElectLeadersResponse:
     replica_election_results: list[ReplicaElectionResult] = wire(array(ReplicaElectionResult))
 
 
-# DrainBroker (10000, our own): an operator wants a broker to hold nothing, or to take part again.
+# DrainBroker (10000, Headrace): move all replicas off a broker, or end that.
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -141,9 +139,8 @@ class DrainBrokerResponse:
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-# DescribeLogDirs (35): the folders of this broker and the sizes in them.
-#
-# v2 is flexible, v3 has an error for the whole answer, v4 the size of the volume, v5 whether it takes no more.
+# DescribeLogDirs (35): return the log directories of this broker and the sizes of their logs. v2 is flexible, v3 adds
+# an error of the whole response, v4 the size of the volume, v5 whether the directory is cordoned.
 
 
 @part

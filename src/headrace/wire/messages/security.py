@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from headrace.wire.codec.schema import BOOL, BYTES, FLOAT64, INT8, INT16, INT32, STRING, array, message, part, wire
 
-# SaslHandshake (17): a client says by which mechanism it will prove who it is.
-#
-# v1 has the same shape; what would follow it differs.
+# SaslHandshake (17): choose the SASL mechanism. v1 has the same fields as v0, but other requests follow it.
 
 
 @message(versions=(0, 1))
@@ -20,7 +18,7 @@ class SaslHandshakeResponse:
     mechanisms: list[str] = wire(array(STRING))
 
 
-# DescribeAcls (29): the rules about who may do what. v2 is flexible; v3 changes no field.
+# DescribeAcls (29): list ACLs. v2 is flexible, v3 changes no field.
 
 
 LITERAL = 3
@@ -61,7 +59,7 @@ class DescribeAclsResponse:
     resources: list[DescribeAclsResource] = wire(array(DescribeAclsResource))
 
 
-# CreateAcls (30): new rules about who may do what. v2 is flexible; v3 changes no field.
+# CreateAcls (30): create ACLs. v2 is flexible, v3 changes no field.
 
 
 @part
@@ -92,7 +90,7 @@ class CreateAclsResponse:
     results: list[AclCreationResult] = wire(array(AclCreationResult))
 
 
-# DeleteAcls (31): away with the rules that match. v2 is flexible; v3 changes no field.
+# DeleteAcls (31): delete the ACLs that match. v2 is flexible, v3 changes no field.
 
 
 @part
@@ -137,7 +135,7 @@ class DeleteAclsResponse:
     filter_results: list[DeleteAclsFilterResult] = wire(array(DeleteAclsFilterResult))
 
 
-# DescribeClientQuotas (48): how much users and clients may do. v1 is flexible.
+# DescribeClientQuotas (48): list the quotas of users and clients. v1 is flexible.
 
 
 @part
@@ -179,7 +177,7 @@ class DescribeClientQuotasResponse:
     entries: list[EntryData] | None = wire(array(EntryData), nullable=0)
 
 
-# AlterClientQuotas (49): change how much users and clients may do. v1 is flexible.
+# AlterClientQuotas (49): set and remove quotas of users and clients. v1 is flexible.
 
 
 @part
@@ -214,7 +212,7 @@ class AlterClientQuotasResponse:
     entries: list[EntryResult] = wire(array(EntryResult))
 
 
-# AlterUserScramCredentials (51): give users a password for SCRAM, or take it away.
+# AlterUserScramCredentials (51): set and delete SCRAM credentials of users.
 
 
 @part
@@ -251,7 +249,7 @@ class AlterUserScramCredentialsResponse:
     results: list[AlterUserScramCredentialsResult] = wire(array(AlterUserScramCredentialsResult))
 
 
-# DescribeUserScramCredentials (50): which users have a password, for SCRAM. Null means all users.
+# DescribeUserScramCredentials (50): list the users with SCRAM credentials. Null selects all users.
 
 
 @part

@@ -19,11 +19,12 @@ from headrace.wire.codec.schema import (
     part,
     wire,
 )
+from headrace.wire.messages.consumer_groups import Assignment, DescribedAssignment
+from headrace.wire.messages.metadata import NodeEndpoint
 
-# ShareGroupHeartbeat (76): all that a member of a share group tells and is told.
-#
-# What has not changed since the last heartbeat is null. The member makes up its own id; member epoch 0 joins, -1
-# leaves. v0 was Kafka's early access and is gone.
+# ShareGroupHeartbeat (76): join, heartbeat and leave. A field that has not changed since the last heartbeat is null.
+# The member generates its own id; member epoch 0 joins, -1 leaves. v0 was an early access version and is not
+# supported.
 
 
 @message(versions=(1, 1), flexible_since=0)
@@ -33,17 +34,6 @@ class ShareGroupHeartbeatRequest:
     member_epoch: int = wire(INT32)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
-
-
-@part
-class TopicPartitions:
-    topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-
-
-@part
-class Assignment:
-    topic_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
 
 
 @message(versions=(1, 1), flexible_since=0)
@@ -57,7 +47,7 @@ class ShareGroupHeartbeatResponse:
     assignment: Assignment | None = wire(Assignment, nullable=0)
 
 
-# ShareGroupDescribe (77): state and members of share groups. v0 was Kafka's early access and is gone.
+# ShareGroupDescribe (77): return the state and the members of share groups. v0 was an early access version.
 
 
 @message(versions=(1, 1), flexible_since=0)
@@ -67,19 +57,7 @@ class ShareGroupDescribeRequest:
 
 
 @part
-class DescribedTopicPartitions:
-    topic_id: UUID = wire(UUID16)
-    topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
-
-
-@part
-class DescribedAssignment:
-    topic_partitions: list[DescribedTopicPartitions] = wire(array(DescribedTopicPartitions))
-
-
-@part
-class Member:
+class ShareGroupMember:
     member_id: str = wire(STRING)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     member_epoch: int = wire(INT32)
@@ -90,7 +68,7 @@ class Member:
 
 
 @part
-class DescribedGroup:
+class DescribedShareGroup:
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     group_id: str = wire(STRING)
@@ -98,26 +76,26 @@ class DescribedGroup:
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
     assignor_name: str = wire(STRING)
-    members: list[Member] = wire(array(Member))
+    members: list[ShareGroupMember] = wire(array(ShareGroupMember))
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
 @message(versions=(1, 1), flexible_since=0)
 class ShareGroupDescribeResponse:
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribedGroup] = wire(array(DescribedGroup))
+    groups: list[DescribedShareGroup] = wire(array(DescribedShareGroup))
 
 
-# ShareFetch (78): acquire records of a share group's partitions, and settle such as were acquired before.
+# ShareFetch (78): acquire records of partitions for a share group, and acknowledge records acquired before.
 #
-# `share_session_epoch` 0 opens a session, -1 closes it, else it counts the session's requests. v0 was Kafka's early
-# access and is gone; v2 has the acquire mode (0: whole batches, 1: never more than `max_records`) and renewals, for
-# which a request fetches nothing.
+# - `share_session_epoch` 0 opens a session, -1 closes it; otherwise it counts the requests of the session.
+# - v2 adds the acquire mode (0: whole batches, 1: at most `max_records`), and renewals: a request with renewals
+#   acquires nothing. v0 was an early access version.
 
 
 @part
 class AcknowledgementBatch:
-    """One type is for the whole range; else there is one for each offset."""
+    """`acknowledge_types` has one type for the whole range, or one for each offset."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
@@ -125,19 +103,19 @@ class AcknowledgementBatch:
 
 
 @part
-class FetchPartition:
+class ShareFetchPartition:
     partition_index: int = wire(INT32)
     acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
 
 
 @part
-class FetchTopic:
+class ShareFetchTopic:
     topic_id: UUID = wire(UUID16)
-    partitions: list[FetchPartition] = wire(array(FetchPartition))
+    partitions: list[ShareFetchPartition] = wire(array(ShareFetchPartition))
 
 
 @part
-class ForgottenTopic:
+class ShareForgottenTopic:
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
 
@@ -154,12 +132,12 @@ class ShareFetchRequest:
     batch_size: int = wire(INT32)
     share_acquire_mode: int = wire(INT8, since=2)
     is_renew_ack: bool = wire(BOOL, since=2)
-    topics: list[FetchTopic] = wire(array(FetchTopic))
-    forgotten_topics_data: list[ForgottenTopic] = wire(array(ForgottenTopic))
+    topics: list[ShareFetchTopic] = wire(array(ShareFetchTopic))
+    forgotten_topics_data: list[ShareForgottenTopic] = wire(array(ShareForgottenTopic))
 
 
 @part
-class LeaderIdAndEpoch:
+class ShareLeaderIdAndEpoch:
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32)
 
@@ -178,7 +156,7 @@ class ShareFetchPartitionData:
     error_message: str | None = wire(STRING, nullable=0, default=None)
     acknowledge_error_code: int = wire(INT16)
     acknowledge_error_message: str | None = wire(STRING, nullable=0, default=None)
-    current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch)
+    current_leader: ShareLeaderIdAndEpoch = wire(ShareLeaderIdAndEpoch)
     records: Chunk | None = wire(RECORDS, nullable=0)
     acquired_records: list[AcquiredRecords] = wire(array(AcquiredRecords))
 
@@ -187,14 +165,6 @@ class ShareFetchPartitionData:
 class ShareFetchableTopicResponse:
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareFetchPartitionData] = wire(array(ShareFetchPartitionData))
-
-
-@part
-class NodeEndpoint:
-    node_id: int = wire(INT32)
-    host: str = wire(STRING)
-    port: int = wire(INT32)
-    rack: str | None = wire(STRING, nullable=0, default=None)
 
 
 @message(versions=(1, 2), flexible_since=0)
@@ -207,9 +177,8 @@ class ShareFetchResponse:
     node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
 
 
-# ShareAcknowledge (79): settle records that were acquired by ShareFetch, in the same session.
-#
-# v0 was Kafka's early access and is gone; v2 has renewals, and tells for how long they hold.
+# ShareAcknowledge (79): acknowledge records that were acquired by ShareFetch, in the same session. v2 adds renewals
+# and the duration of the acquisition lock. v0 was an early access version.
 
 
 @part
@@ -238,7 +207,7 @@ class ShareAcknowledgePartitionData:
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    current_leader: LeaderIdAndEpoch = wire(LeaderIdAndEpoch)
+    current_leader: ShareLeaderIdAndEpoch = wire(ShareLeaderIdAndEpoch)
 
 
 @part
@@ -257,7 +226,7 @@ class ShareAcknowledgeResponse:
     node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
 
 
-# DescribeShareGroupOffsets (90): where share groups stand in their partitions. v1 tells the lag, too.
+# DescribeShareGroupOffsets (90): return the start offsets of share groups. v1 adds the lag.
 
 
 @part
@@ -268,7 +237,7 @@ class DescribeShareGroupOffsetsRequestTopic:
 
 @part
 class DescribeShareGroupOffsetsRequestGroup:
-    """`topics` null: all that the group has been at."""
+    """Null `topics` selects all topics of the group."""
 
     group_id: str = wire(STRING)
     topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
@@ -314,7 +283,7 @@ class DescribeShareGroupOffsetsResponse:
     groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(array(DescribeShareGroupOffsetsResponseGroup))
 
 
-# AlterShareGroupOffsets (91): let a share group without members go on from other offsets.
+# AlterShareGroupOffsets (91): set the start offsets of a share group without members.
 
 
 @part
@@ -357,7 +326,7 @@ class AlterShareGroupOffsetsResponse:
     responses: list[AlterShareGroupOffsetsResponseTopic] = wire(array(AlterShareGroupOffsetsResponseTopic))
 
 
-# DeleteShareGroupOffsets (92): let a share group without members forget topics.
+# DeleteShareGroupOffsets (92): delete the offsets of topics of a share group without members.
 
 
 @part

@@ -1,12 +1,11 @@
-"""Access tokens."""
+"""Access tokens: check, create, revoke and list them. These APIs are Headrace's own; any broker responds."""
 
 from __future__ import annotations
 
 from headrace.wire.codec.schema import BOOL, BYTES, INT16, INT32, INT64, STRING, array, message, part, wire
 
-# CheckToken (10009, our own): who presents these access tokens, and what they may do. To any broker.
-#
-# The hash of the presented secret is sent, not the secret. Answers stand in the order of the question.
+# CheckToken (10009): verify access tokens and return their scopes, in the order of the request. The request has the
+# hash of each secret, not the secret.
 
 
 @part
@@ -22,8 +21,8 @@ class CheckTokenRequest:
 
 @part
 class CheckedToken:
-    """`is_known`: there is such a token, and the secret is its own; else the rest is empty. `expires_ms` and
-    `requests_per_second` are -1 where there is no limit."""
+    """`is_known` means that the token exists and that the secret is correct; otherwise the other fields are empty.
+    `expires_ms` and `requests_per_second` are -1 if there is no limit."""
 
     token_id: str = wire(STRING)
     is_known: bool = wire(BOOL)
@@ -42,14 +41,13 @@ class CheckTokenResponse:
     tokens: list[CheckedToken] = wire(array(CheckedToken))
 
 
-# AlterTokens (10010, our own): create and revoke access tokens. To any broker.
-#
-# Who creates a token makes up its secret and sends the hash of it. All are created, or none.
+# AlterTokens (10010): create and revoke access tokens. The client generates the secret and sends its hash. Either all
+# tokens are created or none.
 
 
 @part
 class NewToken:
-    """`expires_ms` and `requests_per_second` are -1 where there is no limit."""
+    """`expires_ms` and `requests_per_second` are -1 if there is no limit."""
 
     token_id: str = wire(STRING)
     hash: bytes = wire(BYTES)
@@ -68,7 +66,7 @@ class AlterTokensRequest:
 
 @message(versions=(0, 0), flexible_since=0)
 class AlterTokensResponse:
-    """`revoked` are those of `revoke` that there were."""
+    """`revoked` are the ids of `revoke` that existed."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -76,7 +74,7 @@ class AlterTokensResponse:
     revoked: list[str] = wire(array(STRING))
 
 
-# ListTokens (10011, our own): the access tokens that there are, without what would prove one. To any broker.
+# ListTokens (10011): list the access tokens, without their hashes.
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -86,7 +84,7 @@ class ListTokensRequest:
 
 @part
 class ListedToken:
-    """`expires_ms` and `requests_per_second` are -1 where there is no limit."""
+    """`expires_ms` and `requests_per_second` are -1 if there is no limit."""
 
     token_id: str = wire(STRING)
     name: str = wire(STRING)

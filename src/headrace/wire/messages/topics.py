@@ -1,4 +1,4 @@
-"""Topics: create, delete, grow, trim."""
+"""Topics: create and delete topics, add partitions, delete records."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from uuid import UUID
 
 from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID16, array, message, part, wire
 
-# CreateTopics (19).
-#
-# v4 takes the broker's defaults for -1, v5 is flexible and shows the configs, v7 the topic id.
+# CreateTopics (19): create topics. v4 accepts -1 for the broker's defaults; v5 is flexible and returns the configs; v7
+# returns the topic id.
 
 
 @part
@@ -66,7 +65,7 @@ class CreateTopicsResponse:
     topics: list[CreatableTopicResult] = wire(array(CreatableTopicResult))
 
 
-# DeleteTopics (20). v4 is flexible, v5 has error messages, v6 names topics by name or id.
+# DeleteTopics (20): delete topics. v4 is flexible, v5 adds error messages, v6 selects topics by name or id.
 
 
 @part
@@ -96,7 +95,7 @@ class DeleteTopicsResponse:
     responses: list[DeletableTopicResult] = wire(array(DeletableTopicResult))
 
 
-# CreatePartitions (37): raise the number of partitions of topics. v2 is flexible.
+# CreatePartitions (37): increase the number of partitions of topics. v2 is flexible.
 
 
 @part
@@ -133,9 +132,7 @@ class CreatePartitionsResponse:
     results: list[CreatePartitionsTopicResult] = wire(array(CreatePartitionsTopicResult))
 
 
-# DeleteRecords (21): move the start of partitions forward. Offset -1 means the high watermark.
-#
-# v2 is flexible.
+# DeleteRecords (21): advance the log start offset of partitions. Offset -1 is the high watermark. v2 is flexible.
 
 
 @part

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, array, message, part, wire
 
-# InitProducerId (22): an id for an idempotent producer, or the next epoch of a transactional one.
-#
-# v2 is flexible, v3 lets a producer bump its own epoch, v4 knows PRODUCER_FENCED, v5 implicit transactions.
+# InitProducerId (22): allocate a producer id, or increment the epoch of a transactional producer. v2 is flexible; v3
+# lets a producer increment its own epoch; v4 adds PRODUCER_FENCED, v5 implicit transactions.
 
 
 @message(versions=(0, 5), flexible_since=2)
@@ -25,10 +24,9 @@ class InitProducerIdResponse:
     producer_epoch: int = wire(INT16)
 
 
-# AddPartitionsToTxn (24): these partitions take part in the transaction; its markers must reach them.
-#
-# v2 knows PRODUCER_FENCED, v3 is flexible. v4 is for brokers: many transactions at once, with a question instead of an
-# addition if `verify_only`. v5 knows TRANSACTION_ABORTABLE.
+# AddPartitionsToTxn (24): add partitions to a transaction, so that they will get its markers. v2 adds
+# PRODUCER_FENCED; v3 is flexible; v4 is for brokers: several transactions per request, which are only verified with
+# `verify_only`; v5 adds TRANSACTION_ABORTABLE.
 
 
 @part
@@ -83,9 +81,8 @@ class AddPartitionsToTxnResponse:
     )
 
 
-# AddOffsetsToTxn (25): the transaction will commit offsets of this group.
-#
-# v2 knows PRODUCER_FENCED, v3 is flexible, v4 knows TRANSACTION_ABORTABLE.
+# AddOffsetsToTxn (25): add the offsets of a group to a transaction. v2 adds PRODUCER_FENCED; v3 is flexible; v4 adds
+# TRANSACTION_ABORTABLE.
 
 
 @message(versions=(0, 4), flexible_since=3)
@@ -102,10 +99,8 @@ class AddOffsetsToTxnResponse:
     error_code: int = wire(INT16)
 
 
-# EndTxn (26): commit or abort a transaction.
-#
-# v2 knows PRODUCER_FENCED, v3 is flexible, v4 knows TRANSACTION_ABORTABLE, v5 answers with the producer's id and epoch
-# for its next transaction.
+# EndTxn (26): commit or abort a transaction. v2 adds PRODUCER_FENCED; v3 is flexible; v4 adds TRANSACTION_ABORTABLE;
+# v5 returns the producer id and epoch of the next transaction.
 
 
 @message(versions=(0, 5), flexible_since=3)
@@ -124,9 +119,8 @@ class EndTxnResponse:
     producer_epoch: int = wire(INT16, since=5, default=-1)
 
 
-# WriteTxnMarkers (27): a coordinator, or an operator, ends transactions in the partitions that they wrote to.
-#
-# `transaction_result` is true for a commit. v2 tells which version of the transaction protocol the marker obeys.
+# WriteTxnMarkers (27): a coordinator or an operator ends transactions in their partitions. `transaction_result` true
+# is a commit. v2 adds the version of the transaction protocol.
 
 
 @part
@@ -173,9 +167,8 @@ class WriteTxnMarkersResponse:
     markers: list[WritableTxnMarkerResult] = wire(array(WritableTxnMarkerResult))
 
 
-# ListTransactions (66): the transactional ids that this broker coordinates.
-#
-# v1 selects those open for longer than `duration_filter` ms, v2 by a regular expression.
+# ListTransactions (66): list the transactional ids that this broker coordinates. v1 filters by a minimum duration in
+# ms, v2 by a regular expression.
 
 
 @message(versions=(0, 2), flexible_since=0)
@@ -201,7 +194,7 @@ class ListTransactionsResponse:
     transaction_states: list[ListedTransactionState] = wire(array(ListedTransactionState))
 
 
-# DescribeTransactions (65): what the coordinator knows of transactional ids.
+# DescribeTransactions (65): return the coordinator's state of transactional ids.
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -210,7 +203,7 @@ class DescribeTransactionsRequest:
 
 
 @part
-class TopicData:
+class DescribeTransactionsTopic:
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
@@ -224,7 +217,7 @@ class DescribedTransactionState:
     transaction_start_time_ms: int = wire(INT64)
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
-    topics: list[TopicData] = wire(array(TopicData))
+    topics: list[DescribeTransactionsTopic] = wire(array(DescribeTransactionsTopic))
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -233,18 +226,18 @@ class DescribeTransactionsResponse:
     transaction_states: list[DescribedTransactionState] = wire(array(DescribedTransactionState))
 
 
-# DescribeProducers (61): the producers that a partition remembers, and where their open transactions begin.
+# DescribeProducers (61): return the producers of a partition, and the start of their open transactions.
 
 
 @part
-class TopicRequest:
+class DescribeProducersTopic:
     name: str = wire(STRING)
     partition_indexes: list[int] = wire(array(INT32))
 
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeProducersRequest:
-    topics: list[TopicRequest] = wire(array(TopicRequest))
+    topics: list[DescribeProducersTopic] = wire(array(DescribeProducersTopic))
 
 
 @part
@@ -258,7 +251,7 @@ class ProducerState:
 
 
 @part
-class PartitionResponse:
+class DescribeProducersPartitionResponse:
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -266,18 +259,19 @@ class PartitionResponse:
 
 
 @part
-class TopicResponse:
+class DescribeProducersTopicResponse:
     name: str = wire(STRING)
-    partitions: list[PartitionResponse] = wire(array(PartitionResponse))
+    partitions: list[DescribeProducersPartitionResponse] = wire(array(DescribeProducersPartitionResponse))
 
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeProducersResponse:
     throttle_time_ms: int = wire(INT32)
-    topics: list[TopicResponse] = wire(array(TopicResponse))
+    topics: list[DescribeProducersTopicResponse] = wire(array(DescribeProducersTopicResponse))
 
 
-# EndBundle (10014, our own): the transactions of these members commit as one, or are aborted. To their coordinator.
+# EndBundle (10014, Headrace): commit or abort the transactions of several producers atomically (a joint commit). The
+# coordinator of the bundle responds.
 
 
 @part
@@ -289,8 +283,8 @@ class BundleMember:
 
 @message(versions=(0, 0), flexible_since=0)
 class EndBundleRequest:
-    """`sequence` counts for a commit only; the members of an abort have none. `digest` names what the commit is for; it
-    is stored with it. Empty: unknown."""
+    """`sequence` applies to a commit only. `digest` identifies the content of the commit and is stored with it; it is
+    empty if unknown."""
 
     bundle: str = wire(STRING)
     sequence: int = wire(INT64, default=-1)
@@ -301,8 +295,8 @@ class EndBundleRequest:
 
 @message(versions=(0, 0), flexible_since=0)
 class EndBundleResponse:
-    """`is_committed`: now, or by an earlier ask with the same members. Else, without an error, whatever of the members
-    was open is aborted. `sequence`: the last that the bundle has committed."""
+    """`is_committed` is true after a commit by this or an earlier request with the same members. Otherwise, without an
+    error, all open transactions of the members are aborted. `sequence` is the last committed one of the bundle."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
@@ -311,7 +305,7 @@ class EndBundleResponse:
     sequence: int = wire(INT64, default=-1)
 
 
-# DescribeBundle (10013, our own): the last sequence that a bundle has committed, and by whom. To its coordinator.
+# DescribeBundle (10013, Headrace): return the last joint commit of a bundle. The coordinator of the bundle responds.
 
 
 @message(versions=(0, 0), flexible_since=0)
@@ -321,8 +315,7 @@ class DescribeBundleRequest:
 
 @message(versions=(0, 0), flexible_since=0)
 class DescribeBundleResponse:
-    """`sequence` is -1 for a bundle that has committed nothing, or is not known any more. `digest` as it was given with
-    the commit."""
+    """`sequence` is -1 if the bundle has committed nothing or has expired. `digest` is that of the commit."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)

@@ -1,1 +1,1 @@
-"""The records of internal topics, most of them in Kafka's own format."""
+"""Records of internal topics, most of them in Kafka's format."""

@@ -1,11 +1,12 @@
-"""The events of `__acks.<topic>`: what happened to the messages of a partition, for each of its subscriptions.
+"""The events of the acks log `__acks.<topic>`: the settlements and failures of a partition, for each subscription.
 
-The key of a record is the subscription's id, its value one event as JSON, so that people and Spark can read it:
+The key of a record is the name of the subscription. Its value is one event as JSON, so that people and Spark can read
+it:
 
     orders-workers  {"type":"settled","at":1763280000000,"how":"ack","ranges":[[100,199]]}
 
-Offsets are those of the topic's partition, ranges include both ends, and `at` is when it happened, in ms since 1970.
-Leases are not in the log: they end with the lead of the broker that gave them.
+Offsets are those of the partition of the topic, ranges are inclusive, and `at` is the time of the event in ms since
+1970. Leases are not logged: they end with the leadership of the broker that granted them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from headrace.model.errors import MalformedFrame
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 SettledHow: TypeAlias = Literal["ack", "reject", "dead", "gap", "expired", "filtered", "discarded"]
-"""Why a message will not be delivered again: worked on; refused, with dead letters off; kept as a dead letter; never
-there; outlived its time or the log; does not match; failed too often, with dead letters off."""
+"""Why a message is not delivered again: acked; rejected, with dead letters disabled; written as a dead letter; no
+record at the offset; expired or deleted by retention; not matching the filter; attempts exhausted, with dead letters
+disabled."""
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=str.lower, omit_defaults=True):
@@ -28,18 +30,18 @@ class _Event(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag=str.lo
 
 
 class Created(_Event, frozen=True):
-    """The subscription begins here: everything below `floor` does not concern it."""
+    """The subscription was created, and begins at `floor`."""
 
     floor: Number
 
 
 class Deleted(_Event, frozen=True):
-    """The subscription is no more."""
+    """The subscription was deleted."""
 
 
 class Settled(_Event, frozen=True):
-    """These messages will not be delivered again. `by_retention`: those of them that were not settled before were
-    removed from the log; an audit tells them from messages that outlived their own time."""
+    """Messages that are not delivered again. `by_retention` means that retention removed the unsettled ones of them
+    from the log, so that an audit can distinguish them from messages whose own time to live has expired."""
 
     how: SettledHow
     ranges: Sequence[tuple[Number, Number]]
@@ -47,7 +49,7 @@ class Settled(_Event, frozen=True):
 
 
 class Failed(_Event, frozen=True):
-    """These messages were delivered `attempts` times in vain; unless they are dying, they are due again at `due_ms`."""
+    """Messages that have failed `attempts` deliveries. Unless `is_dying`, they are delivered again at `due_ms`."""
 
     first: Number
     last: Number
@@ -58,26 +60,26 @@ class Failed(_Event, frozen=True):
 
 
 class Sought(_Event, frozen=True):
-    """From `floor` on everything is delivered again, whatever was settled before."""
+    """A seek: all messages from `floor` on are delivered again, including settled ones."""
 
     floor: Number
 
 
 class Reconciled(_Event, frozen=True):
-    """What is known of all subscriptions holds for the topic's log as the leader of `epoch` found it.
+    """The state of all subscriptions applies to the log of the topic at the beginning of leader epoch `epoch`.
 
-    Written when a leader epoch of the topic's partition begins: an unclean election may have put other messages at
-    offsets that were settled. What was settled counts for no message of a later epoch until the next one.
+    Written when a leader epoch of the topic's partition begins, because an unclean election may have put other messages
+    at settled offsets. Settlements do not apply to messages of a later epoch until the next such event.
     """
 
     epoch: Number
 
 
 class SnapshotEvent(_Event, frozen=True, tag="snapshot"):
-    """A part of what is known of a subscription. All parts of an `id` together replace the events before them.
+    """A part of the state of a subscription. All parts of one `id` together replace the events before them.
 
-    `part` counts from 1 to `parts` within the subscription; `subscriptions` is how many of them the partition had,
-    each of which has its parts under this id.
+    `part` counts from 1 to `parts` within the subscription. `subscriptions` is the number of subscriptions in the
+    snapshot; each has its parts under the same id.
     """
 
     id: int
@@ -86,11 +88,11 @@ class SnapshotEvent(_Event, frozen=True, tag="snapshot"):
     subscriptions: Number
     floor: Number
     settled: bytes = b""
-    """A slice of the 64-bit roaring bitmap of settled offsets above the floor, in the portable format."""
+    """A slice of the 64-bit roaring bitmap of the settled offsets above the ack floor, in the portable format."""
     failed: Sequence[tuple[Number, Number, Number, int, str, bool]] = ()
-    """The fields of `Failed`, for each range."""
+    """The fields of `Failed` for each range."""
     epoch: int = -1
-    """Of the last `Reconciled`."""
+    """The epoch of the last `Reconciled`."""
 
 
 AcksEvent: TypeAlias = Created | Deleted | Settled | Failed | Sought | Reconciled | SnapshotEvent
@@ -100,12 +102,12 @@ _decode = msgspec.json.Decoder(AcksEvent).decode
 
 
 def encode_event(subscription: str, event: AcksEvent) -> tuple[bytes, bytes]:
-    """The key and the value of the event's record."""
+    """Return the key and the value of the record."""
     return subscription.encode(), _encode(event)
 
 
 def decode_event(key: bytes | None, value: bytes | None) -> tuple[str, AcksEvent]:
-    """The subscription and the event of a record. Raises `MalformedFrame` when it is not one."""
+    """Return the subscription and the event of a record; raise `MalformedFrame` if it is not an event."""
     if not key or value is None:
         raise MalformedFrame("a record of an acks log must have a key and a value")
     try:

@@ -1,9 +1,11 @@
-"""The records of `__consumer_offsets` that tell of groups of the newer protocol, in Kafka's own form.
+"""Records of `__consumer_offsets` for groups of the consumer protocol, in Kafka's format.
 
-A key begins with a version (i16) that also says what it is a key of: 3 a group, 5 a member, 6 the epoch of the target
-assignment, 7 a member's part of it, 8 what a member holds now, 16 the topics that a regular expression stands for. A
-value begins with the version of its own layout; a null value deletes. Kind 4 (the partitions of subscribed topics) is
-known to be Kafka's and passed over: newer versions of Kafka write a hash into the group's record instead, and so do we.
+- A key begins with a version (int16) that is also its type: 3 a group, 5 a member, 6 the epoch of the target
+  assignment, 7 the target assignment of a member, 8 its current assignment, 16 the topics that match a regular
+  expression.
+- A value begins with the version of its layout; a null value deletes.
+- Type 4 (partitions of subscribed topics) is Kafka's and is ignored: newer versions of Kafka store a hash in the record
+  of the group instead, and so does Headrace.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
+from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
 from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, array, layout, message, part, wire
-from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
 
 _VALUE_VERSION: Final = 0
 
@@ -48,7 +50,7 @@ class ClassicMemberMetadata:
 
 @message(versions=(0, 0), flexible_since=0)
 class ConsumerGroupMemberMetadataValue:
-    """`classic_member_metadata`: null unless the member uses the classic protocol."""
+    """`classic_member_metadata` is null unless the member uses the classic protocol."""
 
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
@@ -96,7 +98,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @part
 class HeldPartitions:
-    """`assignment_epochs`, one for each partition: since which epoch the member holds it (KIP-1251)."""
+    """`assignment_epochs` has for each partition the epoch since which the member holds it (KIP-1251)."""
 
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
@@ -154,7 +156,7 @@ def encode_consumer_group_value(value: object) -> bytes:
 
 
 def decode_consumer_group_key(data: bytes) -> ConsumerGroupKey | None:
-    """Return what the record is about, or None for a kind that is not of these."""
+    """Return the key, or None for another type."""
     cls = _KEY_OF.get(version_of(data))
     if cls is None:
         return None
@@ -163,5 +165,5 @@ def decode_consumer_group_key(data: bytes) -> ConsumerGroupKey | None:
 
 
 def decode_consumer_group_value(key: ConsumerGroupKey, data: bytes) -> Any:
-    """The value that belongs to a key of this class."""
+    """Decode the value that belongs to the key."""
     return decode_versioned(_VALUE_OF[type(key)], data)

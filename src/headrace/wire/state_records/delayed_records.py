@@ -1,17 +1,17 @@
-"""What lies in a `__delayed.T` log: messages of clients that wait for their time, and the broker's own events.
+"""Records of `__delayed.T`: delayed messages of clients, and the broker's own events.
 
-An event is a record with the header `headrace-event` in a batch of the broker's own, which the base sequence -2 marks:
-clients write -1 or count from 0. So an event that was copied here from elsewhere is no event. Its key and its header
-name its type, its value is JSON with `type` first:
+An event is a record with the header `headrace-event`, in a batch with the base sequence -2. Clients write -1 or count
+from 0, so an event that a client copied from another log is not mistaken for one. The key and the header of an event
+contain its type; its value is JSON, with `type` first:
 
-    releasing    these messages go to T, in one batch, in this order: written before they do
-    released     all that were announced up to this offset of the delayed log are in T, and committed there
-    cancelled    these messages will not come
-    rescheduled  this message comes at another time
-    dropped      these messages cannot be part of T, and why
+    releasing    these messages are being appended to T, in one batch, in this order; written before that
+    released     all messages announced up to this offset of the delayed log are committed in T
+    cancelled    these messages are not delivered
+    rescheduled  this message has another due time
+    dropped      these messages cannot be appended to T, with the reason
 
-`scan` is for reading a log again after a restart: it looks at the headers that say when a message is due, and at
-nothing else, because a million messages must be read in seconds.
+`scan_waiting` reads a log after a restart: it decodes only the headers that determine the due time, because a million
+messages must be read within seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headrace.wire.codec.primitives import read_varint
 
 EVENT: Final = "headrace-event"
 DELAYED_ID: Final = "headrace-delayed-id"
-"""Of a message that was delayed: the id that it had while it waited."""
+"""The header of a delivered message with the id that it had while it was delayed."""
 
 _EVENT_SEQUENCE: Final = -2
 _KEY_PREFIX: Final = "headrace:"
@@ -51,8 +51,8 @@ _NAMES: Final = {_DELIVER_AT: 0, _DELAY: 1, _REPEAT: 2, _EVENT: 3}
 
 
 class Releasing(msgspec.Struct, tag="releasing", frozen=True, gc=False):
-    """`at` is the timestamp that the messages get in T, `end` where T ended when this was written. `again` names those
-    that come again, and when. What was announced up to the offset `done` is over."""
+    """`at` is the timestamp of the messages in T, `end` the log end offset of T when this was written. `again` has the
+    offsets and next due times of repeated messages. Releases announced up to the offset `done` are complete."""
 
     at: int
     producer: int
@@ -92,12 +92,12 @@ _decoder = msgspec.json.Decoder(DelayedEvent)
 
 
 WaitingMessage = tuple[int, int, bytes | None, bytes | None, bytes | None]
-"""A message as far as its time goes: its offset and timestamp, and what its headers say of when to deliver it, of its
-delay and of its repetition, as they were written last. Plain, because a million of them are made at a restart."""
+"""Offset and timestamp of a message, and its last headers for delivery time, delay and repeat. A plain tuple, because a
+restart creates a million of them."""
 
 
 def build_event(event: DelayedEvent) -> bytearray:
-    """The batch that carries it."""
+    """Build the batch of an event."""
     kind = str(event.__struct_config__.tag)
     record = BatchRecord(
         key=(_KEY_PREFIX + kind).encode(),
@@ -113,7 +113,7 @@ def is_event(header: BatchHeader) -> bool:
 
 
 def read_event(batch: memoryview, header: BatchHeader) -> DelayedEvent:
-    """Raises `InvalidRecord` for what `build_event` has not made."""
+    """Return the event of a batch; raise `InvalidRecord` unless `build_event` has built it."""
     for record in read_records(batch, header, _EVENT_BYTES_MAX):
         try:
             event: DelayedEvent = _decoder.decode(record.value or b"")
@@ -124,7 +124,7 @@ def read_event(batch: memoryview, header: BatchHeader) -> DelayedEvent:
 
 
 def scan_waiting(batch: memoryview, header: BatchHeader, size_bytes_max: int) -> Iterator[WaitingMessage]:
-    """The messages of a batch; without those that are events by their header, whoever wrote it."""
+    """Yield the messages of a batch, without records that have the header of an event, even if a client wrote them."""
     data = decompress(header.compression, batch[HEADER_SIZE : header.size_bytes], size_bytes_max)
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     appended_ms = header.max_timestamp if header.is_log_append_time else None
@@ -135,7 +135,7 @@ def scan_waiting(batch: memoryview, header: BatchHeader, size_bytes_max: int) ->
             end = position + size_bytes
             timestamp_delta, position = read_varint(data, position + 1)
             offset_delta, position = read_varint(data, position)
-            position = _behind(data, _behind(data, position))  # key and value
+            position = _position_after(data, _position_after(data, position))  # key and value
             found = _NOTHING if data[position] == 0 else _scan_headers(data, position)
             position = end
             if found[3] is None:
@@ -150,9 +150,9 @@ def scan_waiting(batch: memoryview, header: BatchHeader, size_bytes_max: int) ->
 def read_records_at(
     batch: memoryview, header: BatchHeader, offsets: Iterable[int], size_bytes_max: int
 ) -> Iterator[BatchRecord]:
-    """The records at some offsets of a batch, in order. The others are stepped over, which costs a twentieth of reading
-    them: of a large batch with many times a few are due at once."""
-    if header.record_count != header.last_offset_delta + 1:  # some were cleaned away
+    """Return the records at these offsets, in order. The others are skipped, which takes a twentieth of the time of
+    reading them: usually only a few messages of a large batch are due at the same time."""
+    if header.record_count != header.last_offset_delta + 1:  # compaction removed some
         wanted = set(offsets)
         return (record for record in read_records(batch, header, size_bytes_max) if record.offset in wanted)
     data = decompress(header.compression, batch[HEADER_SIZE : header.size_bytes], size_bytes_max)
@@ -163,7 +163,7 @@ def read_records_at(
             count += 1
             while index <= offset - header.base_offset:
                 start = position
-                position = _behind(data, position)
+                position = _position_after(data, position)
                 index += 1
             frames += data[start:position]
     except (IndexError, MalformedFrame):
@@ -176,8 +176,8 @@ def read_records_at(
 _NOTHING: Final[Sequence[bytes | None]] = (None, None, None, None)
 
 
-def _behind(data: bytes, position: int) -> int:
-    """The position behind a part; nearly all are short or null, and have their length in one byte."""
+def _position_after(data: bytes, position: int) -> int:
+    """Return the position after a part. Most are short or null, so that their length is one byte."""
     size_bytes = data[position]
     if size_bytes == _NULL:
         return position + 1
@@ -188,15 +188,15 @@ def _behind(data: bytes, position: int) -> int:
 
 
 def _scan_headers(data: bytes, position: int) -> Sequence[bytes | None]:
-    """The values of the headers of `_NAMES`, in that order."""
+    """Return the values of the headers in `_NAMES`, in that order."""
     count, position = read_varint(data, position)
     found: list[bytes | None] = [None, None, None, None]
     for _ in range(count):
-        following = _behind(data, position)
-        # The names that count are short, so their length is one byte.
+        following = _position_after(data, position)
+        # The relevant names are short, so their length is one byte.
         at = _NAMES.get(data[position + 1 : following])
         position = following
-        following = _behind(data, position)
+        following = _position_after(data, position)
         if at is not None:
             size_bytes, position = read_varint(data, position)
             found[at] = data[position:following] if size_bytes >= 0 else b""

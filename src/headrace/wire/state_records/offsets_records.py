@@ -1,8 +1,9 @@
-"""The records of `__consumer_offsets`, in Kafka's own form, so that Kafka's tools can read our log.
+"""Records of `__consumer_offsets` for committed offsets and classic groups, in Kafka's format.
 
-A key begins with a version (i16) that also says what it is a key of: 0 and 1 an offset, 2 a group. A value
-begins with the version of its own layout; a null value deletes. Offsets are written with their topic id (v4): a topic
-that was deleted and made again must not find the offsets of its predecessor. All versions are read.
+- A key begins with a version (int16) that is also its type: 0 and 1 an offset, 2 a group.
+- A value begins with the version of its layout; a null value deletes. All versions are read.
+- Offsets are written with the topic id (v4), so that a topic that was deleted and created again does not get the
+  offsets of its predecessor.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
 from headrace.wire.codec.schema import BYTES, INT32, INT64, STRING, UUID16, array, message, part, wire
-from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
 
 _OFFSET_KEY_VERSION: Final = 1
 _OFFSET_VALUE_VERSION: Final = 4
@@ -28,7 +29,7 @@ class OffsetCommitKey:
 
 @message(versions=(0, 4), flexible_since=4)
 class OffsetCommitValue:
-    """v1 alone has a time of expiry; since then it is a matter of the group. v4 carries the topic's id."""
+    """Only v1 has an expiry time; later, offsets expire with their group. v4 adds the topic id."""
 
     offset: int = wire(INT64)
     leader_epoch: int = wire(INT32, since=3, default=-1)
@@ -44,7 +45,7 @@ class GroupMetadataKey:
 
 
 @part
-class MemberMetadata:
+class GroupMemberMetadata:
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
     client_id: str = wire(STRING)
@@ -62,7 +63,7 @@ class GroupMetadataValue:
     protocol: str | None = wire(STRING, nullable=0, default=None)
     leader: str | None = wire(STRING, nullable=0, default=None)
     current_state_timestamp: int = wire(INT64, since=2, default=-1)
-    members: list[MemberMetadata] = wire(array(MemberMetadata))
+    members: list[GroupMemberMetadata] = wire(array(GroupMemberMetadata))
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
@@ -82,7 +83,7 @@ def encode_group_value(value: GroupMetadataValue) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetCommitKey | GroupMetadataKey | None:
-    """Return what the record is about, or None for a kind that we do not know."""
+    """Return the key, or None for another type."""
     version = version_of(data)
     if version <= _OFFSET_KEY_VERSION:
         return decode_versioned(OffsetCommitKey, data)

@@ -1,16 +1,16 @@
-"""The records of `__consumer_offsets` that tell of share groups, in Kafka's own form.
+"""Records of `__consumer_offsets` for share groups, in Kafka's format.
 
-A key begins with a version (i16) that also says what it is a key of: 10 a member, 11 a group. Kinds 12 to 15 (target
-assignment, what members hold, where partitions were begun) are known to be Kafka's and passed over: here assignments
-are made anew, and each partition's acks log tells where a group stands in it.
+- A key begins with a version (int16) that is also its type: 10 a member, 11 a group.
+- Types 12 to 15 (target assignment, current assignments, initialized partitions) are Kafka's and are ignored: Headrace
+  computes assignments again, and the acks log of each partition has the position of the group.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
 from headrace.wire.codec.schema import INT32, INT64, STRING, array, layout, message, wire
-from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
 
 _VALUE_VERSION: Final = 0
 
@@ -58,7 +58,7 @@ def encode_share_group_value(value: object) -> bytes:
 
 
 def decode_share_group_key(data: bytes) -> ShareGroupKey | None:
-    """Return what the record is about, or None for a kind that is not of these."""
+    """Return the key, or None for another type."""
     cls = _KEY_OF.get(version_of(data))
     if cls is None:
         return None
@@ -67,5 +67,5 @@ def decode_share_group_key(data: bytes) -> ShareGroupKey | None:
 
 
 def decode_share_group_value(key: ShareGroupKey, data: bytes) -> Any:
-    """The value that belongs to a key of this class."""
+    """Decode the value that belongs to the key."""
     return decode_versioned(_VALUE_OF[type(key)], data)

@@ -1,17 +1,17 @@
-"""The records of `__transaction_state`, in Kafka's own form, so that Kafka's tools can read our log.
+"""Records of `__transaction_state`, in Kafka's format, which Kafka's tools read.
 
-A key begins with a version (i16) that also says what it is a key of: 0 a transactional id; 1000 a bundle, our own,
-which Kafka's tools pass by as a kind that they do not know. A value begins with the version of its own layout; a null
-value deletes. Values are written in the flexible layout (v1), because only it can hold the producer ids and epochs that
-a transaction of the newer protocol moves between; both versions are read.
+- A key begins with a version (int16) that is also its type: 0 a transactional id; 1000 a bundle, which is Headrace's
+  own and which Kafka's tools skip.
+- A value begins with the version of its layout; a null value deletes. Both versions are read. v1 is written, because
+  only this flexible layout has the previous and next producer ids and epochs of transaction protocol 2.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
 from headrace.wire.codec.schema import INT8, INT16, INT32, INT64, STRING, array, message, part, wire
-from headrace.wire.codec.versioned import decode_versioned, encode_versioned, version_of
 
 EMPTY: Final = 0
 ONGOING: Final = 1
@@ -83,7 +83,7 @@ def encode_transaction_value(value: TransactionValue) -> bytes:
 
 
 def decode_transaction_key(data: bytes) -> str | None:
-    """Return the transactional id, or None for a key of a kind that we do not know."""
+    """Return the transactional id, or None for a key of another type."""
     if version_of(data) != _KEY_VERSION:
         return None
     return decode_versioned(TransactionKey, data).transactional_id
@@ -102,7 +102,7 @@ def encode_bundle_value(value: BundleValue) -> bytes:
 
 
 def decode_bundle_key(data: bytes) -> str | None:
-    """Return the name of the bundle, or None for a key of another kind."""
+    """Return the name of the bundle, or None for a key of another type."""
     if version_of(data) != _BUNDLE_KEY_VERSION:
         return None
     return decode_versioned(BundleKey, data).bundle

@@ -6,8 +6,7 @@ import pytest
 from tests.unit.broker.broker_requests import produce
 from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker, decode_as_client
 
-from headrace.broker.handlers import UNKNOWN_VERSION
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import UNKNOWN_VERSION, RequestContext
 from headrace.model.errors import MalformedFrame
 from headrace.registry.brokers import drain
 from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, PRODUCE

@@ -249,10 +249,10 @@ async def test_what_has_configs_is_listed_by_type(simulated_broker: SimulatedBro
     assert await listed(simulated_broker, GROUP) == []
 
 
-async def test_whoever_keeps_to_a_limit_is_told_of_another(simulated_broker: SimulatedBroker) -> None:
-    told: list[int] = []
-    simulated_broker.broker.catalogue.on_config_change.append(lambda config: told.append(config.max_connections))
+async def test_listeners_hear_of_changed_configs_but_not_of_a_dry_run(simulated_broker: SimulatedBroker) -> None:
+    notified: list[int] = []
+    simulated_broker.broker.catalogue.on_config_change.append(lambda config: notified.append(config.max_connections))
     assert await change(simulated_broker, BROKER, "1", ("max.connections", SET, "100"), dry_run=True) == 0
     assert await change(simulated_broker, BROKER, "1", ("max.connections", SET, "100")) == 0
-    assert told == [100]
+    assert notified == [100]
     assert await change(simulated_broker, BROKER, "1", ("max.connections", SET, "0")) == 40, "nobody could take it back"

@@ -19,9 +19,9 @@ from headrace.wire.messages.metadata import (
     Cursor,
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsTopic,
     MetadataRequest,
     MetadataRequestTopic,
-    TopicRequest,
 )
 
 LEADER_NOT_AVAILABLE = 5
@@ -97,7 +97,9 @@ async def test_two_who_ask_for_the_same_missing_topic_at_once_both_get_it(simula
 
 
 async def test_a_description_of_a_name_that_no_topic_can_have_says_so(simulated_broker: SimulatedBroker) -> None:
-    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="a/b"), TopicRequest(name="missing")])
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsTopic(name="a/b"), DescribeTopicPartitionsTopic(name="missing")]
+    )
     described = (await simulated_broker.ask(request, 0)).topics
     assert {topic.name: topic.error_code for topic in described} == {
         "a/b": InvalidTopic.code,
@@ -148,7 +150,7 @@ async def test_answers_follow_every_change(simulated_broker: SimulatedBroker) ->
 async def describe(
     simulated_broker: SimulatedBroker, *names: str, limit: int = 2000, cursor: Cursor | None = None
 ) -> Any:
-    topics = [TopicRequest(name=name) for name in names]
+    topics = [DescribeTopicPartitionsTopic(name=name) for name in names]
     request = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=limit, cursor=cursor)
     return await simulated_broker.ask(request, 0)
 
@@ -223,16 +225,18 @@ async def test_a_leader_that_is_down_is_not_named(simulated_cluster: SimulatedCl
     simulated_cluster[3].kill()
     await simulated_cluster.until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
     await simulated_cluster.wait_for_leaders("t", 2, index=1)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t", 1).leader == 2)
+    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 1).leader == 2)
     first, second = (await ask(simulated_cluster[1], "t")).topics[0].partitions
     assert (first.error_code, first.leader_id, first.offline_replicas) == (LEADER_NOT_AVAILABLE, -1, [3])
     assert (second.error_code, second.leader_id, second.leader_epoch) == (0, 2, 1)
     assert (second.offline_replicas, second.isr_nodes) == ([3], [2])
-    described = await simulated_cluster[1].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    described = await simulated_cluster[1].ask(
+        DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
+    )
     assert [one.error_code for one in described.topics[0].partitions] == [LEADER_NOT_AVAILABLE, 0]
     await simulated_cluster.open(3)
     await simulated_cluster.wait_for_leaders("t", 3)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t", 0).leader == 3)
+    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).leader == 3)
     assert (await ask(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
 
 
@@ -243,7 +247,7 @@ async def test_a_leader_that_is_gone_is_not_named_even_before_another_is_elected
     await simulated_cluster.make_topic("t", (3, 1))
     catalogue = simulated_cluster[1].broker.catalogue
     assert (await ask(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
-    catalogue.take(live_key(3), None)
+    catalogue.apply(live_key(3), None)
     answer = (await ask(simulated_cluster[1], "t")).topics[0].partitions[0]
     assert (answer.error_code, answer.leader_id) == (LEADER_NOT_AVAILABLE, -1)
 
@@ -253,8 +257,10 @@ async def test_those_that_may_still_lead_are_told(simulated_cluster: SimulatedCl
     await simulated_cluster.make_topic("t", (1, 2), min_insync_replicas="2")
     simulated_cluster[2].kill()
     await simulated_cluster.until(lambda: simulated_cluster.record("t").elr == (2,))
-    await simulated_cluster.until(lambda: simulated_cluster[3].broker.catalogue.place("t", 0).elr == (2,))
-    described = await simulated_cluster[3].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    await simulated_cluster.until(lambda: simulated_cluster[3].broker.catalogue.partition_record("t", 0).elr == (2,))
+    described = await simulated_cluster[3].ask(
+        DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
+    )
     (partition,) = described.topics[0].partitions
     assert (partition.isr_nodes, partition.eligible_leader_replicas) == ([1], [2])
 
@@ -263,9 +269,11 @@ async def test_those_that_may_still_lead_are_told(simulated_cluster: SimulatedCl
 async def test_a_topic_whose_partitions_are_not_seen_yet_has_no_leaders(simulated_cluster: SimulatedCluster) -> None:
     catalogue = simulated_cluster[1].broker.catalogue
     record = TopicRecord(name="t", id=UUID(int=1), partitions=2, created_ms=0)
-    catalogue.take(topic_key("t"), RegistryEntry(topic_key("t"), msgspec.json.encode(record), 0))
+    catalogue.apply(topic_key("t"), RegistryEntry(topic_key("t"), msgspec.json.encode(record), 0))
     (topic,) = (await ask(simulated_cluster[1], "t")).topics
     assert [(one.partition_index, one.error_code) for one in topic.partitions] == [(0, 5), (1, 5)]
-    described = await simulated_cluster[1].ask(DescribeTopicPartitionsRequest(topics=[TopicRequest("t")]), 0)
+    described = await simulated_cluster[1].ask(
+        DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
+    )
     assert described.topics[0].error_code == 0
-    catalogue.take(topic_key("t"), None)
+    catalogue.apply(topic_key("t"), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.cluster.broker_metadata_file import BrokerMetadataFile, read_broker_metadata, write_broker_metadata
+from headrace.broker.cluster.membership import BrokerMetadataFile, read_broker_metadata, write_broker_metadata
 from headrace.model.errors import StorageFailure
 from headrace.testkit.disk import SimDisk, SimulatedPowerCut
 

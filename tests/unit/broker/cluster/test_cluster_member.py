@@ -15,7 +15,7 @@ from headrace.broker.controller.controller import Controller
 from headrace.broker.partition import Partition
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import Unreachable
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import live_key
 from headrace.registry.interface import RegistryUnavailable
 from headrace.registry.topics import TopicRecords

@@ -11,13 +11,11 @@ from msgspec.structs import replace
 from headrace.broker.cluster.cluster_metadata import ClusterMetadata
 from headrace.broker.topic import Topic
 from headrace.model.broker_configs import BrokerConfig
-from headrace.model.broker_record import BrokerRecord, ControllerRecord
 from headrace.model.errors import UnknownTopicOrPartition
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, ControllerRecord, PartitionRecord
 from headrace.registry.brokers import CONTROLLER_KEY, drained_key, live_key
 from headrace.registry.interface import RegistryEntry
-from headrace.registry.partitions import encode_partition, partition_key
-from headrace.registry.topics import TopicRecord, topic_key
+from headrace.registry.topics import TopicRecord, encode_partition, partition_key, topic_key
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
 PLACE = PartitionRecord(replicas=(1, 2), isr=(1, 2), leader=1, leader_broker_epoch=1)
@@ -40,23 +38,23 @@ class NotifiedClusterMetadata(ClusterMetadata):
     ) -> None:
         configs = {} if retention_ms is None else {"retention.ms": str(retention_ms)}
         record = TopicRecord(name=name, id=topic_id, partitions=partitions, configs=configs, created_ms=0)
-        self.take(topic_key(name), RegistryEntry(topic_key(name), msgspec.json.encode(record), 0))
+        self.apply(topic_key(name), RegistryEntry(topic_key(name), msgspec.json.encode(record), 0))
 
     def put_place(
         self, index: int = 0, record: PartitionRecord = PLACE, version: int = 0, topic_id: UUID = FIRST
     ) -> None:
         key = partition_key(topic_id, index)
-        self.take(key, RegistryEntry(key, encode_partition(record), version))
+        self.apply(key, RegistryEntry(key, encode_partition(record), version))
 
     def remove_place(self, index: int, topic_id: UUID = FIRST) -> None:
-        self.take(partition_key(topic_id, index), None)
+        self.apply(partition_key(topic_id, index), None)
 
     def remove_topic(self, name: str = "t") -> None:
-        self.take(topic_key(name), None)
+        self.apply(topic_key(name), None)
 
     def put_node(self, node_id: int) -> None:
         record = BrokerRecord(node_id=node_id, epoch=1, host="h", port=1)
-        self.take(live_key(node_id), RegistryEntry(live_key(node_id), msgspec.json.encode(record), 0))
+        self.apply(live_key(node_id), RegistryEntry(live_key(node_id), msgspec.json.encode(record), 0))
 
     def heard(self) -> list[tuple[str, str, int]]:
         news, self.news = self.news, []
@@ -74,14 +72,14 @@ def test_partitions_wait_for_their_topic() -> None:
     directory.put_topic(partitions=2)
     assert directory.heard() == [("topic", "t", 1), ("place", "t", 0), ("place", "t", 1)]
     assert directory.orphans == []
-    assert directory.place("t", 1) == PLACE
+    assert directory.partition_record("t", 1) == PLACE
 
 
 def test_a_topic_may_be_seen_before_its_partitions() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=2)
     with pytest.raises(UnknownTopicOrPartition):
-        directory.place("t", 0)
+        directory.partition_record("t", 0)
     directory.put_place(0)
     assert directory.heard() == [("topic", "t", 1), ("place", "t", 0)]
 
@@ -99,7 +97,7 @@ def test_a_name_that_is_given_again_is_another_topic() -> None:
     assert directory.find_by_id(FIRST) is None
     directory.put_place(0, replace(PLACE, leader=2), 1, FIRST)
     assert directory.heard() == [], "what becomes of the predecessor's partitions is no news"
-    assert directory.place("t", 0) == PLACE
+    assert directory.partition_record("t", 0) == PLACE
 
 
 def test_what_is_left_of_a_deleted_topic_is_known_until_it_is_removed() -> None:
@@ -121,7 +119,7 @@ def test_partitions_that_are_removed_before_their_topic_leave_nothing_behind() -
     directory.put_place(0)
     directory.remove_place(0)
     with pytest.raises(UnknownTopicOrPartition):
-        directory.place("t", 0)
+        directory.partition_record("t", 0)
     directory.remove_topic()
     assert (directory.orphans, directory.deleted) == ([], set())
 
@@ -132,7 +130,7 @@ def test_an_answer_of_a_server_that_lags_does_not_bring_the_past_back() -> None:
     directory.put_place(0, replace(PLACE, leader_epoch=1), version=5)
     directory.heard()
     directory.put_place(0, PLACE, version=4)
-    assert (directory.heard(), directory.place("t", 0).leader_epoch) == ([], 1)
+    assert (directory.heard(), directory.partition_record("t", 0).leader_epoch) == ([], 1)
     assert directory.topic("t").versions[0] == 5
 
 
@@ -143,7 +141,7 @@ def test_partitions_beyond_the_number_of_the_topic_wait_until_it_has_grown() -> 
     directory.heard()
     directory.put_place(1)
     directory.put_place(2)
-    assert (directory.heard(), list(directory.topic("t").places)) == ([], [0])
+    assert (directory.heard(), list(directory.topic("t").partition_records)) == ([], [0])
     assert directory.orphans == [], "the controller must not clear away the partitions of a topic"
     directory.put_topic(partitions=2)
     assert directory.heard() == [("topic", "t", 1), ("place", "t", 1)]
@@ -158,7 +156,7 @@ def test_partitions_of_a_growth_that_was_cut_off_are_forgotten_when_they_are_mad
     directory.put_place(1, replace(PLACE, leader_epoch=3), version=7)
     directory.put_place(1, replace(PLACE, leader=2), version=0)
     directory.put_topic(partitions=2)
-    assert directory.place("t", 1) == replace(PLACE, leader=2)
+    assert directory.partition_record("t", 1) == replace(PLACE, leader=2)
     assert directory.topic("t").versions[1] == 0
 
 
@@ -183,7 +181,7 @@ def test_changed_configs_are_told_and_the_places_stay() -> None:
     directory.put_topic(retention_ms=7)
     assert directory.heard() == [("topic", "t", 1)]
     assert directory.topic("t") is topic
-    assert (topic.config.retention_ms, topic.places) == (7, {0: PLACE})
+    assert (topic.config.retention_ms, topic.partition_records) == (7, {0: PLACE})
     assert directory.version > version
 
 
@@ -192,14 +190,14 @@ def test_who_is_up_who_decides_and_who_is_drained() -> None:
     directory.put_node(1)
     directory.put_node(2)
     controller = ControllerRecord(node_id=2, epoch=3)
-    directory.take(CONTROLLER_KEY, RegistryEntry(CONTROLLER_KEY, msgspec.json.encode(controller), 0))
-    directory.take(drained_key(1), RegistryEntry(drained_key(1), b"", 0))
+    directory.apply(CONTROLLER_KEY, RegistryEntry(CONTROLLER_KEY, msgspec.json.encode(controller), 0))
+    directory.apply(drained_key(1), RegistryEntry(drained_key(1), b"", 0))
     assert (list(directory.nodes), directory.controller, directory.drained) == ([1, 2], controller, {1})
-    assert {node.node_id: node.is_draining for node in directory.standing.values()} == {1: True, 2: False}
+    assert {node.node_id: node.is_draining for node in directory.live_brokers.values()} == {1: True, 2: False}
     assert directory.node_news == 4
-    directory.take(live_key(2), None)
-    directory.take(CONTROLLER_KEY, None)
-    directory.take(drained_key(1), None)
+    directory.apply(live_key(2), None)
+    directory.apply(CONTROLLER_KEY, None)
+    directory.apply(drained_key(1), None)
     assert (list(directory.nodes), directory.controller, directory.drained) == ([1], None, set())
     assert directory.node_news == 7
 

@@ -16,7 +16,7 @@ from headrace.broker.cluster.membership import (
     assign_broker_epoch,
     confirm_broker_epoch,
 )
-from headrace.model.broker_record import BrokerRecord, ControllerRecord
+from headrace.model.registry_records import BrokerRecord, ControllerRecord
 from headrace.registry.brokers import CONTROLLER_KEY, decode_broker, epoch_key, live_key
 from headrace.registry.interface import Create, RegistryUnavailable, SessionLost, SessionState, Set
 from headrace.testkit.disk import SimDisk

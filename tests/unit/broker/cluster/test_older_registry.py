@@ -9,11 +9,11 @@ from tests.unit.broker.broker_requests import produce, read_all
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.machines.controller.registry_rebuild import EPOCH_MARGIN
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import decode_number
 from headrace.registry.counters import PRODUCER_IDS_KEY
 from headrace.registry.interface import RegistryEntry, RegistryUnavailable
-from headrace.registry.partitions import decode_partition, partition_key
+from headrace.registry.topics import decode_partition, partition_key
 from headrace.wire.messages.transactions import InitProducerIdRequest
 
 

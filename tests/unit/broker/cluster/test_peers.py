@@ -52,7 +52,7 @@ def test_a_broker_that_is_alone_makes_no_dialer() -> None:
         made: list[TcpDialer] = []
         scripted_cluster = ScriptedCluster(world)
         peers = peers_of(scripted_cluster, made)
-        with pytest.raises(Unreachable, match="broker 1 is not up"):
+        with pytest.raises(Unreachable, match="broker 1 is not live"):
             await peers.call(1, MetadataRequest(), timeout_seconds=1)
         peers.close()
         assert not made

@@ -1,4 +1,4 @@
-"""Companions: made once, where their owner is, and gone when it is gone, whoever dies in between."""
+"""Co-located topics are created once, on the brokers of their owner, and deleted with it, also when brokers die."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.machines.controller.leadership import with_leader
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.errors import InvalidTopic, UnknownTopicOrPartition
 from headrace.model.names import ACKS_PREFIX, DELAYED_PREFIX, TOPIC_NAME_LENGTH_MAX
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import drain
 from headrace.registry.interface import Create, Delete, RegistryOperation, RegistryUnavailable
 from headrace.registry.topics import TopicRecords, topic_key
@@ -173,7 +173,7 @@ async def test_one_that_is_made_while_its_owner_grows_is_not_too_small(simulated
 
 
 def _count(simulated_cluster: SimulatedCluster, name: str) -> int:
-    return len(next(simulated_cluster.up).broker.catalogue.topic(name).places)
+    return len(next(simulated_cluster.up).broker.catalogue.topic(name).partition_records)
 
 
 @in_simulated_cluster()
@@ -293,7 +293,7 @@ async def test_none_is_made_for_an_owner_that_has_just_gone(simulated_cluster: S
     assert topic_key(ACKS) not in simulated_cluster.truth.entries
 
 
-async def test_one_of_a_namesake_is_replaced_by_whoever_needs_its_own() -> None:
+async def test_the_colocated_topic_of_an_earlier_topic_is_replaced() -> None:
     places = RegisteredPartitions(1)
     alone = PartitionRecord(replicas=(1,), isr=(1,), leader=1, leader_broker_epoch=1)
     await places.add("t", alone)
@@ -364,4 +364,4 @@ async def test_a_topic_with_companions_weighs_as_much_as_one_without(simulated_c
     made = await simulated_cluster[1].host.start(
         simulated_cluster[1].broker.catalogue.create("t", 1, {}, replication=1), "create"
     )
-    assert made.places[0].leader == 1
+    assert made.partition_records[0].leader == 1

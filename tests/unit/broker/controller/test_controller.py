@@ -14,17 +14,17 @@ from tests.unit.broker.three_brokers import SimulatedClusterBroker
 
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.names import CONSUMER_OFFSETS
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, CONTROLLER_KEY, decode_controller, drain, live_key
 from headrace.registry.interface import Check, Create, OutcomeUnknown, RegistryEntry, RegistryOperation, Set
-from headrace.registry.partitions import (
+from headrace.registry.topics import (
     PARTITIONS_KEY,
+    TopicRecord,
     create_operations,
     encode_partition,
     partition_key,
     split_into_commits,
 )
-from headrace.registry.topics import TopicRecord
 from headrace.testkit.registry import SimRegistry
 
 PLACE = PartitionRecord(replicas=(1, 2), isr=(1, 2), leader=1, leader_broker_epoch=1)
@@ -114,7 +114,7 @@ async def test_it_decides_nothing_while_its_session_is_in_doubt_and_goes_on_when
     first.registry.disconnect()
     await asyncio.sleep(0.01)
     assert not first.broker.cluster.controller.is_active_controller
-    first.broker.catalogue.take(live_key(2), None)  # what it believes is not the question
+    first.broker.catalogue.apply(live_key(2), None)  # what it believes is not the question
     await asyncio.sleep(0.5)
     assert watched.commits == []
     simulated_cluster[2].kill()
@@ -458,7 +458,7 @@ async def test_a_growth_that_was_cut_off_is_no_part_of_the_topic(simulated_clust
     left_behind = [PLACE] * 2
     await SimRegistry(simulated_cluster.truth).commit(create_operations(catalogue.topic("t").id, 1, left_behind))
     await asyncio.sleep(1)
-    assert list(catalogue.topic("t").places) == [0]
+    assert list(catalogue.topic("t").partition_records) == [0]
     began = simulated_cluster.world.clock.monotonic()
     await simulated_cluster[1].restart()
     assert simulated_cluster.world.clock.monotonic() - began < 3, "nobody waits until they are led"

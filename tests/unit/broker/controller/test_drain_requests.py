@@ -1,4 +1,4 @@
-"""DrainBroker: the wish is kept in the registry, unless it could not be fulfilled."""
+"""DrainBroker marks the broker in the registry, unless too few other brokers are available."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from tests.unit.broker.registered_partitions import RegisteredPartitions, contex
 from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import DrainRequests
+from headrace.broker.handlers import RequestHandler
 from headrace.registry.brokers import drained_key
+from headrace.wire import apis
 from headrace.wire.messages.replicas import DrainBrokerRequest, DrainBrokerResponse
 
 OK, TIMED_OUT, INVALID, POLICY = 0, 7, 42, 44
 
 
 async def drain(places: RegisteredPartitions, node_id: int, *, is_drained: bool = True) -> DrainBrokerResponse:
-    requests = DrainRequests(places.catalogue, places.registry)
-    return await requests.drain(DrainBrokerRequest(node_id, is_drained), context())
+    handler = RequestHandler(apis.DRAIN_BROKER, DrainRequests(places.catalogue, places.registry).drain)
+    response = await handler.handle(DrainBrokerRequest(node_id, is_drained), context())
+    assert response is not None
+    return response
 
 
 async def is_drained(places: RegisteredPartitions, node_id: int) -> bool:
@@ -40,7 +44,7 @@ async def test_a_broker_that_is_down_can_be_drained() -> None:
     assert (await drain(places, 3)).error_code == OK
 
 
-async def test_a_broker_that_never_was_cannot_be_drained() -> None:
+async def test_an_unknown_broker_cannot_be_drained() -> None:
     places = RegisteredPartitions(1, 2)
     await places.register(1, 2)
     answer = await drain(places, 3)
@@ -48,7 +52,7 @@ async def test_a_broker_that_never_was_cannot_be_drained() -> None:
     assert answer.error_message == "broker 3 has never been part of this cluster"
 
 
-async def test_a_drain_is_refused_when_the_others_are_too_few() -> None:
+async def test_a_drain_is_rejected_if_too_few_other_brokers_are_available() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.register(1, 2, 3)
     await places.add("small", led_partition(1, 2))
@@ -72,7 +76,7 @@ async def test_replicas_that_are_to_go_are_not_counted() -> None:
     assert (await drain(places, 3)).error_code == OK
 
 
-async def test_a_registry_that_is_away_makes_clients_ask_again() -> None:
+async def test_an_unavailable_registry_is_a_retriable_error() -> None:
     places = RegisteredPartitions(1, 2)
     await places.register(1, 2)
     places.registry.unavailable = True

@@ -11,9 +11,11 @@ from tests.unit.broker.registered_partitions import RegisteredPartitions, contex
 from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import ElectionRequests
-from headrace.model.partition_record import PartitionRecord
+from headrace.broker.handlers import RequestHandler
+from headrace.model.registry_records import PartitionRecord
 from headrace.runtime.inline_start import start_inline
-from headrace.wire.messages.replicas import ElectLeadersRequest, TopicPartitions
+from headrace.wire import apis
+from headrace.wire.messages.replicas import ElectLeadersRequest, ElectLeadersTopic
 
 PREFERRED, UNCLEAN = 0, 1
 OK, UNKNOWN, TIMED_OUT, INVALID, NOT_PREFERRED, NOT_ELIGIBLE, NOT_NEEDED = 0, 3, 7, 42, 80, 83, 84
@@ -24,12 +26,13 @@ OFFLINE = PartitionRecord(replicas=(1, 2, 3), isr=(1,), leader=-1, leader_epoch=
 async def elect(
     places: RegisteredPartitions, kind: int, *partitions: tuple[str, int], timeout_ms: int = 1000
 ) -> dict[tuple[str, int], int]:
-    requested = [TopicPartitions(topic, [index]) for topic, index in partitions]
+    requested = [ElectLeadersTopic(topic, [index]) for topic, index in partitions]
     return codes(await ask(places, ElectLeadersRequest(kind, requested, timeout_ms)))
 
 
 async def ask(places: RegisteredPartitions, request: ElectLeadersRequest) -> Any:
-    return await ElectionRequests(places.catalogue, places.changes).elect(request, context(2))
+    handler = RequestHandler(apis.ELECT_LEADERS, ElectionRequests(places.catalogue, places.changes).elect)
+    return await handler.handle(request, context(2))
 
 
 def codes(response: Any) -> dict[tuple[str, int], int]:
@@ -65,7 +68,7 @@ async def test_nothing_is_elected_where_the_preferred_replica_leads() -> None:
     assert await places.record("t") == led_partition(1, 2)
 
 
-async def test_a_preferred_replica_that_cannot_lead_is_told() -> None:
+async def test_the_response_says_if_the_preferred_replica_cannot_lead() -> None:
     places = RegisteredPartitions(2, 4)
     places.start(3, is_draining=True)
     await places.drain(4)
@@ -120,14 +123,14 @@ async def test_an_unclean_election_takes_a_replica_that_is_up_and_says_so_in_the
     assert (record.isr, record.elr) == ((2,), ())
 
 
-async def test_nothing_is_lost_where_somebody_leads_or_can_lead_without_loss() -> None:
+async def test_an_unclean_election_is_rejected_if_a_replica_leads_or_can_lead_without_loss() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1), OFFLINE)
     assert await elect(places, UNCLEAN, ("t", 0), ("t", 1)) == {("t", 0): NOT_NEEDED, ("t", 1): NOT_NEEDED}
     assert await places.record("t", 1) == OFFLINE
 
 
-async def test_an_unclean_election_needs_somebody_who_is_up() -> None:
+async def test_an_unclean_election_needs_a_live_replica() -> None:
     places = RegisteredPartitions(4)
     await places.add("t", OFFLINE)
     assert await elect(places, UNCLEAN, ("t", 0)) == {("t", 0): NOT_ELIGIBLE}
@@ -144,7 +147,7 @@ async def test_an_unclean_election_is_logged_with_who_asked(caplog: pytest.LogCa
     assert not caplog.records
 
 
-async def test_a_kind_of_election_that_is_not_known_is_refused() -> None:
+async def test_an_unknown_election_type_is_rejected() -> None:
     places = RegisteredPartitions(1)
     assert (await ask(places, ElectLeadersRequest(2, []))).error_code == INVALID
 
@@ -178,7 +181,7 @@ async def test_a_registry_that_is_away_makes_clients_ask_again() -> None:
     assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): TIMED_OUT}
 
 
-async def test_a_companion_is_led_by_whoever_leads_its_owner() -> None:
+async def test_a_colocated_partition_is_led_by_the_leader_of_its_owner() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     await places.add("__acks.t", led_partition(2, 1, first=1), owner=places.catalogue.topic("t").id)

@@ -11,7 +11,7 @@ from tests.unit.broker.registered_partitions import RegisteredPartitions, contex
 from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import ReassignmentRequests
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,

@@ -10,7 +10,6 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.broker.coordination.state_log import java_hash
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -18,6 +17,7 @@ from headrace.model.errors import (
     UnsupportedVersion,
 )
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.model.registry_records import BrokerRecord
 from headrace.wire.messages.groups import FindCoordinatorRequest
 
 GROUPS, TRANSACTIONS, SHARE_GROUPS = 0, 1, 2
@@ -41,7 +41,7 @@ async def test_one_broker_coordinates_everything(simulated_broker: SimulatedBrok
 
 
 @pytest.mark.parametrize(("key_type", "topic"), [(GROUPS, CONSUMER_OFFSETS), (TRANSACTIONS, TRANSACTION_STATE)])
-async def test_the_log_is_made_for_the_first_who_asks(
+async def test_the_topic_is_created_on_the_first_request(
     simulated_broker: SimulatedBroker, key_type: int, topic: str
 ) -> None:
     assert simulated_broker.broker.catalogue.find(topic) is None
@@ -50,7 +50,7 @@ async def test_the_log_is_made_for_the_first_who_asks(
 
 
 @pytest.mark.parametrize(("key_type", "topic"), [(GROUPS, CONSUMER_OFFSETS), (TRANSACTIONS, TRANSACTION_STATE)])
-async def test_it_is_who_leads_the_partition_of_the_key(
+async def test_the_coordinator_is_the_leader_of_the_partition_of_the_key(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, key_type: int, topic: str
 ) -> None:
     led_by(
@@ -65,7 +65,7 @@ async def test_it_is_who_leads_the_partition_of_the_key(
     ]
 
 
-async def test_while_nobody_leads_the_partition_there_is_no_coordinator(
+async def test_a_partition_without_leader_has_no_coordinator(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led_by(monkeypatch, lambda *_: None)
@@ -73,7 +73,7 @@ async def test_while_nobody_leads_the_partition_there_is_no_coordinator(
     assert (found.error_code, found.node_id) == (CoordinatorNotAvailable.code, -1)
 
 
-async def test_a_log_of_which_this_broker_has_not_heard_yet_is_asked_for_again(
+async def test_a_topic_that_this_broker_does_not_know_yet_gives_a_retriable_error(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unheard_of(topic: str, index: int) -> BrokerRecord:
@@ -85,7 +85,7 @@ async def test_a_log_of_which_this_broker_has_not_heard_yet_is_asked_for_again(
 
 
 @pytest.mark.parametrize(("key_type", "error"), [(SHARE_GROUPS, UnsupportedVersion), (7, InvalidRequest)])
-async def test_other_kinds_are_refused(
+async def test_other_coordinator_types_are_rejected(
     simulated_broker: SimulatedBroker, key_type: int, error: type[UnsupportedVersion]
 ) -> None:
     refused = await simulated_broker.ask(FindCoordinatorRequest(key="k", key_type=key_type), 3)

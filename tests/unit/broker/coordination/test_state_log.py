@@ -19,7 +19,7 @@ OWNER = "somebody"
 
 async def ready(simulated_broker: SimulatedBroker, replication: int = 3) -> tuple[StateLog, Partition]:
     log = StateLog(simulated_broker.broker.catalogue, simulated_broker.host.clock, TOPIC)
-    await simulated_broker.host.start(log.ensure(4, {}, replication), "ensure")
+    await simulated_broker.host.start(log.ensure_topic(4, {}, replication), "ensure")
     return log, log.partition_of(OWNER)
 
 
@@ -27,7 +27,7 @@ async def read(log: StateLog, partition: Partition) -> list[bytes]:
     return [stored.key async for stored in log.load(partition) if isinstance(stored, StoredRecord)]
 
 
-async def test_an_owner_has_one_partition_whoever_leads_it(simulated_broker: SimulatedBroker) -> None:
+async def test_an_owner_has_one_partition_whichever_broker_leads_it(simulated_broker: SimulatedBroker) -> None:
     log, partition = await ready(simulated_broker)
     assert (partition.topic, partition.index) == (TOPIC, java_hash(OWNER) % 4)
     assert log.partition_index_of(OWNER) == partition.index
@@ -37,7 +37,7 @@ async def test_an_owner_has_one_partition_whoever_leads_it(simulated_broker: Sim
         log.partition_of(OWNER)
 
 
-async def test_nobody_coordinates_before_there_is_a_log(simulated_broker: SimulatedBroker) -> None:
+async def test_no_broker_coordinates_before_the_topic_exists(simulated_broker: SimulatedBroker) -> None:
     log = StateLog(simulated_broker.broker.catalogue, simulated_broker.host.clock, TOPIC)
     with pytest.raises(NotCoordinator):
         log.partition_index_of(OWNER)
@@ -45,14 +45,14 @@ async def test_nobody_coordinates_before_there_is_a_log(simulated_broker: Simula
         log.partition_of(OWNER)
 
 
-async def test_it_has_as_many_replicas_as_there_can_be(simulated_broker: SimulatedBroker) -> None:
+async def test_the_topic_has_as_many_replicas_as_possible(simulated_broker: SimulatedBroker) -> None:
     await ready(simulated_broker)
     topic = simulated_broker.broker.catalogue.topic(TOPIC)
-    assert topic.places[0].replicas == (1,)
+    assert topic.partition_records[0].replicas == (1,)
     assert (topic.config.min_insync_replicas, topic.config.compacts) == (1, True)
 
 
-async def test_what_is_appended_is_read_by_the_next_leader(simulated_broker: SimulatedBroker) -> None:
+async def test_the_next_leader_loads_appended_records(simulated_broker: SimulatedBroker) -> None:
     log, partition = await ready(simulated_broker)
     for key in (b"a", b"b"):
         await log.committed(OWNER, log.append(OWNER, [(key, b"x")]))
@@ -61,7 +61,7 @@ async def test_what_is_appended_is_read_by_the_next_leader(simulated_broker: Sim
     assert await simulated_broker.host.start(read(log, partition), "read") == [b"a", b"b"]
 
 
-async def test_all_of_it_is_read_but_only_what_is_committed_counts(
+async def test_a_load_reads_all_records_and_ends_when_they_are_committed(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, partition = await ready(simulated_broker)
@@ -75,7 +75,7 @@ async def test_all_of_it_is_read_but_only_what_is_committed_counts(
     assert await reading == [b"a"]
 
 
-async def test_a_lead_that_ends_meanwhile_ends_the_reading(
+async def test_a_lost_leadership_ends_the_load(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, partition = await ready(simulated_broker)
@@ -89,7 +89,7 @@ async def test_a_lead_that_ends_meanwhile_ends_the_reading(
         await reading
 
 
-async def test_a_leader_whose_session_was_in_doubt_meanwhile_goes_on_reading(
+async def test_a_leader_whose_session_was_in_doubt_continues_the_load(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, partition = await ready(simulated_broker)
@@ -106,7 +106,7 @@ async def test_a_leader_whose_session_was_in_doubt_meanwhile_goes_on_reading(
     assert not log.is_damaged(partition)
 
 
-async def test_who_does_not_lead_appends_nothing_and_waits_for_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_a_follower_neither_appends_nor_waits(simulated_broker: SimulatedBroker) -> None:
     log, partition = await ready(simulated_broker)
     end_offset = log.append(OWNER, [(b"a", b"x")])
     waiting = asyncio.create_task(log.committed(OWNER, end_offset))
@@ -118,7 +118,7 @@ async def test_who_does_not_lead_appends_nothing_and_waits_for_nothing(simulated
         log.append(OWNER, [(b"b", b"x")])
 
 
-async def test_nothing_is_appended_that_cannot_be_committed_now(
+async def test_an_append_that_cannot_be_committed_now_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, partition = await ready(simulated_broker)

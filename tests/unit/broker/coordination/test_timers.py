@@ -9,7 +9,7 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from headrace.broker.coordination.timers import Timers
 
 
-async def test_an_alarm_rings_at_the_earliest_time_it_was_set_to_for_the_last_who_set_it(
+async def test_a_timer_fires_at_the_earliest_deadline_with_the_last_callback(
     simulated_broker: SimulatedBroker,
 ) -> None:
     rung: list[str] = []
@@ -25,7 +25,7 @@ async def test_an_alarm_rings_at_the_earliest_time_it_was_set_to_for_the_last_wh
     assert rung == ["third"]
 
 
-async def test_an_alarm_that_was_cancelled_does_not_ring(simulated_broker: SimulatedBroker) -> None:
+async def test_a_cancelled_timer_does_not_fire(simulated_broker: SimulatedBroker) -> None:
     rung: list[str] = []
     alarms = Timers(lambda: 0)
     for name in ("a", "b", "c"):

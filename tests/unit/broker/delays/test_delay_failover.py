@@ -41,7 +41,7 @@ async def until_both_led(simulated_cluster: SimulatedCluster) -> SimulatedCluste
 
 @ways
 @in_simulated_cluster()
-async def test_the_next_leader_releases_what_waits(simulated_cluster: SimulatedCluster, way: str) -> None:
+async def test_the_next_leader_releases_waiting_messages(simulated_cluster: SimulatedCluster, way: str) -> None:
     leader = await make(simulated_cluster)
     sent_ms = now_ms(leader)
     await delay(leader, *[message(leader, b"%d" % n, delay=f"{n}s") for n in range(0, 60, 5)])

@@ -66,7 +66,7 @@ class Interrupted:
 
 @pytest.mark.parametrize("then", [nothing, forget_producers])
 @pytest.mark.parametrize("writes", [True, False])
-async def test_a_release_that_was_cut_short_is_made_good_once(
+async def test_an_interrupted_release_is_completed_once(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, writes: bool, then: Step
 ) -> None:
     await delayed.make(simulated_broker)
@@ -92,7 +92,7 @@ async def test_a_release_that_was_cut_short_is_made_good_once(
 
 @pytest.mark.parametrize("then", [nothing, forget_producers])
 @pytest.mark.parametrize("writes", [True, False])
-async def test_the_next_lead_makes_it_good(
+async def test_the_next_leadership_completes_an_interrupted_release(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, writes: bool, then: Step
 ) -> None:
     await delayed.make(simulated_broker)
@@ -116,7 +116,7 @@ async def test_the_next_lead_makes_it_good(
     assert await values(simulated_broker) == [b"a", b"tick", b"tick"]
 
 
-async def test_nothing_is_released_while_somebody_else_leads_the_topic(simulated_broker: SimulatedBroker) -> None:
+async def test_nothing_is_released_while_another_broker_leads_the_topic(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     target = simulated_broker.partition(TOPIC)
     await delay(simulated_broker, message(simulated_broker, b"a", delay="1s"))
@@ -129,7 +129,7 @@ async def test_nothing_is_released_while_somebody_else_leads_the_topic(simulated
     assert await values(simulated_broker) == [b"a"]
 
 
-async def test_a_lead_of_the_topic_that_ends_and_comes_back_is_looked_at_anew(
+async def test_open_releases_are_checked_again_in_a_new_leadership_of_the_topic(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await delayed.make(simulated_broker)
@@ -178,7 +178,7 @@ async def test_a_topic_that_lost_what_its_producer_wrote_gets_what_is_open_under
     assert await values(simulated_broker) == [b"kept", b"open", b"new"]
 
 
-async def test_that_a_release_is_over_is_noted_when_nothing_else_happens(simulated_broker: SimulatedBroker) -> None:
+async def test_a_completed_release_is_recorded_without_other_activity(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"a"))
     await simulated_broker.pass_time(3)
@@ -246,7 +246,7 @@ async def test_a_release_is_open_until_the_topic_has_committed_it(
     assert [type(event) for event in await events(simulated_broker)] == [Releasing, Releasing, Released]
 
 
-async def test_what_cannot_be_committed_now_is_released_later(
+async def test_a_release_that_cannot_be_committed_now_is_retried(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await delayed.make(simulated_broker)

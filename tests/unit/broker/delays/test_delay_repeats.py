@@ -11,7 +11,7 @@ from headrace.testkit.clock import START_MS
 MINUTE_MS = 60_000
 
 
-async def test_a_message_comes_every_so_often_until_it_is_cancelled(simulated_broker: SimulatedBroker) -> None:
+async def test_a_repeating_message_is_released_until_it_is_cancelled(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     sent_ms = now_ms(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"tick", repeat="every 10s"))
@@ -44,7 +44,7 @@ async def test_cron_says_when(simulated_broker: SimulatedBroker) -> None:
     assert all(time % (2 * MINUTE_MS) <= 20 for time in times)
 
 
-async def test_what_was_missed_while_the_broker_was_down_comes_once_and_then_in_rhythm(
+async def test_missed_repeats_are_released_once(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await delayed.make(simulated_broker)

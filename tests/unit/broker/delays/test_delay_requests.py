@@ -31,7 +31,7 @@ from headrace.model.errors import (
 from headrace.wire.messages.delays import AlterDelayedRequest, DelayedChange
 
 
-async def test_what_waits_is_listed_by_when_it_is_due_page_by_page(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_messages_are_listed_by_due_time_in_pages(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     sent_ms = now_ms(simulated_broker)
     seconds = [40, 7200, 10, 900_000_000, 50, 7200, 90]
@@ -66,7 +66,7 @@ async def test_a_page_of_large_messages_is_shorter_but_goes_on(simulated_broker:
     assert pages > 3
 
 
-async def test_a_cancelled_message_never_comes(simulated_broker: SimulatedBroker) -> None:
+async def test_a_cancelled_message_is_never_released(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     offset = await delay(
         simulated_broker, message(simulated_broker, b"a", delay="2s"), message(simulated_broker, b"b", delay="2s")
@@ -102,7 +102,7 @@ async def test_one_that_was_just_accepted_can_be_cancelled_when_it_is_read(
     assert await cancel(simulated_broker, offset + 10) == InvalidRecordState.code
 
 
-async def test_a_moved_message_comes_at_its_new_time_only(simulated_broker: SimulatedBroker) -> None:
+async def test_a_rescheduled_message_is_released_at_its_new_time_only(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     sent_ms = now_ms(simulated_broker)
     offset = await delay(
@@ -148,7 +148,7 @@ async def test_what_does_not_wait_cannot_be_changed(simulated_broker: SimulatedB
     )
 
 
-async def test_a_change_that_makes_no_sense_is_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_an_invalid_change_is_rejected(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"a", delay="1h"))
     assert await alter(simulated_broker, [(offset, -2), (offset, 2**62)]) == [InvalidRequest.code] * 2
@@ -176,7 +176,7 @@ async def test_only_the_leader_of_the_delayed_log_answers(simulated_broker: Simu
     assert (await listed(simulated_broker)).error_code in (0, CoordinatorLoading.code)
 
 
-async def test_one_who_waits_for_his_change_hears_when_the_lead_ends(simulated_broker: SimulatedBroker) -> None:
+async def test_a_waiting_change_fails_when_the_leadership_ends(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"a", delay="1h"))
     partition = simulated_broker.partition(delayed.DELAYED)

@@ -58,7 +58,7 @@ def check(found: list[bytes]) -> None:
     assert Counter(found) == Counter([b"tick", *(b"%d" % number + FILL for number in range(COUNT))])
 
 
-async def test_what_is_over_goes_and_what_waits_comes(simulated_broker: SimulatedBroker) -> None:
+async def test_completed_messages_are_removed_and_waiting_ones_released(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     await load(simulated_broker)
     before_bytes = stored(simulated_broker).size_bytes
@@ -95,7 +95,7 @@ async def test_what_is_over_does_not_come_back_from_a_segment_that_was_not_clean
     assert await values(simulated_broker) == expected
 
 
-async def test_what_was_cancelled_or_is_not_decided_stays_so(simulated_broker: SimulatedBroker) -> None:
+async def test_cancelled_and_undecided_messages_stay_so(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"long", delay="1h"))
     offset = await delay(simulated_broker, message(simulated_broker, b"never", delay="3m"))

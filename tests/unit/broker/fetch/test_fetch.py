@@ -104,7 +104,7 @@ async def test_an_offset_inside_a_batch_gives_the_whole_batch(simulated_broker: 
     assert offsets_and_values(data.records) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
 
 
-async def test_nothing_above_the_high_watermark_is_shown(simulated_broker: SimulatedBroker) -> None:
+async def test_nothing_above_the_high_watermark_is_returned(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a")
     asking = simulated_broker.begin(produce_request({("t", 0): batch(b"b")}), 9)
@@ -245,7 +245,7 @@ async def test_a_topic_that_is_deleted_ends_the_wait(simulated_broker: Simulated
         assert fetched_partitions(await asking)["t", 0].error_code == 3
 
 
-async def test_a_broker_that_goes_down_answers_all_who_wait(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_fetches_get_a_response_when_the_broker_stops(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     asking = [simulated_broker.begin(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11) for _ in range(3)]
     await simulated_broker.pass_time(1)
@@ -256,7 +256,7 @@ async def test_a_broker_that_goes_down_answers_all_who_wait(simulated_broker: Si
         await simulated_broker.ask(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
 
 
-async def test_nobody_watches_a_partition_after_the_answer(simulated_broker: SimulatedBroker) -> None:
+async def test_no_watcher_is_left_after_the_response(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     asking = simulated_broker.begin(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
     await simulated_broker.turn()
@@ -266,13 +266,13 @@ async def test_nobody_watches_a_partition_after_the_answer(simulated_broker: Sim
     assert not simulated_broker.partition("t")._watchers
     await simulated_broker.ask(fetch_request({("t", 0): 0}, max_wait_ms=100), 11)
     assert not simulated_broker.partition("t")._watchers
-    assert not simulated_broker.broker.fetch._polls
+    assert not simulated_broker.broker.fetch._delayed_fetches
 
 
 # Epochs
 
 
-async def test_leader_epochs_grow_with_every_start_and_old_or_unknown_ones_are_told_so(
+async def test_old_or_unknown_leader_epochs_are_rejected(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -285,7 +285,7 @@ async def test_leader_epochs_grow_with_every_start_and_old_or_unknown_ones_are_t
         assert fetched_partitions(await simulated_broker.ask(request, 11))["t", 0].error_code == code
 
 
-async def test_a_reader_whose_history_is_not_ours_is_told_where_they_part(simulated_broker: SimulatedBroker) -> None:
+async def test_a_diverging_reader_gets_the_diverging_epoch(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a", b"b")
     await simulated_broker.restart()
@@ -331,7 +331,7 @@ async def test_bytes_that_are_only_guessed_at_do_not_end_the_wait_for_more(simul
         assert len(values(fetched_partitions(await asking)["t", 0].records)) == 2
 
 
-async def test_damage_is_told_and_not_served_and_the_others_are(simulated_broker: SimulatedBroker) -> None:
+async def test_a_damaged_partition_returns_an_error_and_others_are_served(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 2)
     for partition in (0, 1):
         await produce(simulated_broker, "t", b"old", partition=partition)
@@ -434,7 +434,7 @@ async def copy(
 
 
 @in_simulated_cluster()
-async def test_a_follower_is_given_what_is_not_committed_and_consumers_are_not(
+async def test_only_followers_get_uncommitted_records(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.make_topic("t")
@@ -447,7 +447,7 @@ async def test_a_follower_is_given_what_is_not_committed_and_consumers_are_not(
 
 
 @in_simulated_cluster()
-async def test_a_follower_is_believed_only_in_the_present_epoch(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_follower_fetch_counts_only_in_the_current_epoch(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.move_lead("t", 2)
@@ -477,7 +477,7 @@ async def test_one_that_holds_no_replica_or_an_earlier_start_of_one_that_does_is
 
 
 @in_simulated_cluster()
-async def test_where_histories_part_a_follower_is_told_and_its_offset_counts_for_nothing(
+async def test_a_diverging_follower_gets_the_diverging_epoch_and_its_offset_is_ignored(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.make_topic("t")
@@ -506,7 +506,7 @@ async def test_a_follower_gets_a_session_although_consumers_have_them_all(simula
     assert [session.privileged for session in sessions._sessions.values()] == [True]
 
 
-async def test_what_a_follower_sent_before_its_newest_session_counts_no_more(simulated_broker: SimulatedBroker) -> None:
+async def test_requests_before_the_newest_session_of_a_follower_are_ignored(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
 
     def of_follower(session_id: int, epoch: int) -> FetchRequest:

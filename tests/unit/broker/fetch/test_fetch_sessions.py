@@ -50,7 +50,7 @@ async def test_the_first_answer_names_all_and_the_next_only_what_changed(simulat
     assert {key: values(data.records) for key, data in found.items()} == {("t", 1): [b"a"]}
 
 
-async def test_what_was_not_taken_yet_comes_again(simulated_broker: SimulatedBroker) -> None:
+async def test_records_that_were_not_fetched_yet_are_returned_again(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a")
     session = Session(simulated_broker)
@@ -129,7 +129,7 @@ async def test_partitions_take_turns_when_the_answer_is_limited(simulated_broker
     assert seen == [0, 1, 2, 0, 1, 2]
 
 
-async def test_a_forgotten_partition_is_silent(simulated_broker: SimulatedBroker) -> None:
+async def test_a_forgotten_partition_is_not_returned(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 2)
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0, ("t", 1): 0})
@@ -140,7 +140,7 @@ async def test_a_forgotten_partition_is_silent(simulated_broker: SimulatedBroker
     assert simulated_broker.partition("t", 0)._watchers
 
 
-async def test_a_session_from_which_all_is_forgotten_is_over(simulated_broker: SimulatedBroker) -> None:
+async def test_a_session_without_partitions_is_closed(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
@@ -149,7 +149,7 @@ async def test_a_session_from_which_all_is_forgotten_is_over(simulated_broker: S
     assert not simulated_broker.partition("t")._watchers
 
 
-async def test_unknown_ids_and_wrong_epochs_are_told(simulated_broker: SimulatedBroker) -> None:
+async def test_unknown_ids_and_wrong_epochs_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
@@ -177,7 +177,7 @@ async def test_the_final_epoch_closes_the_session(simulated_broker: SimulatedBro
     assert (await simulated_broker.ask(session.request(), 11)).error_code == 70
     simulated_broker.broker.fetch.sweep()
     assert not simulated_broker.partition("t")._watchers
-    assert not simulated_broker.broker.fetch._polls
+    assert not simulated_broker.broker.fetch._delayed_fetches
 
 
 async def test_a_session_that_is_evicted_is_swept(simulated_broker: SimulatedBroker) -> None:
@@ -192,7 +192,7 @@ async def test_a_session_that_is_evicted_is_swept(simulated_broker: SimulatedBro
     await second.fetch({("t", 0): 0})
     assert second.id != 0
     await simulated_broker.pass_time(2)
-    assert len(simulated_broker.partition("t")._watchers) == len(simulated_broker.broker.fetch._polls) == 1
+    assert len(simulated_broker.partition("t")._watchers) == len(simulated_broker.broker.fetch._delayed_fetches) == 1
 
 
 async def test_a_topic_that_is_deleted_and_made_again_inside_a_session(simulated_broker: SimulatedBroker) -> None:
@@ -283,7 +283,7 @@ async def test_a_cancelled_fetch_does_not_harm_the_next_one_of_its_session(simul
 
 
 @pytest.mark.parametrize("wait_ms", [0, 200])
-async def test_a_broker_that_goes_down_ends_the_waits_of_sessions_too(
+async def test_waiting_fetches_of_sessions_end_when_the_broker_stops(
     simulated_broker: SimulatedBroker, wait_ms: int
 ) -> None:
     await simulated_broker.make_topic("t")

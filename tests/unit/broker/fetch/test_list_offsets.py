@@ -77,7 +77,7 @@ async def test_an_empty_log(simulated_broker: SimulatedBroker) -> None:
     assert await look_up(simulated_broker, TIMESTAMP_MS) == (0, -1, -1, -1)
 
 
-async def test_what_is_not_committed_is_not_seen(simulated_broker: SimulatedBroker) -> None:
+async def test_uncommitted_records_are_not_found(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"a", timestamp_ms=TIMESTAMP_MS)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
@@ -100,7 +100,7 @@ async def test_the_epoch_is_that_of_the_record_and_not_the_present_one(simulated
     assert await look_up(simulated_broker, LATEST) == (0, 2, -1, 2)
 
 
-async def test_errors_are_told(simulated_broker: SimulatedBroker) -> None:
+async def test_errors_are_returned(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await simulated_broker.restart()
     assert (await look_up(simulated_broker, LATEST, topic="missing"))[0] == 3
@@ -138,7 +138,9 @@ async def test_the_end_of_an_epoch(simulated_broker: SimulatedBroker) -> None:
 
 
 @in_simulated_cluster()
-async def test_a_new_leader_does_not_tell_of_an_end_before_it_knows_it(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_new_leader_returns_no_end_offset_before_it_knows_the_high_watermark(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     """Its high watermark lags by a fetch: consumers would see the end go back (I8)."""
     await simulated_cluster.make_topic("t")
     await produce(simulated_cluster[1], "t", b"a")

@@ -15,19 +15,19 @@ from headrace.wire.messages.group_offsets import (
     OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
+    OffsetFetchRequestTopic,
 )
 
 
 async def fetch(simulated_broker: SimulatedBroker, **said: Any) -> tuple[int, list[int]]:
     """The error, and the offsets."""
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics, **said)])
     (group,) = (await simulated_broker.ask(request, 9)).groups
     return group.error_code, [one.committed_offset for topic in group.topics for one in topic.partitions]
 
 
-async def test_a_member_that_has_not_heard_of_its_new_epoch_commits_what_it_holds(
+async def test_a_member_with_the_previous_epoch_commits_for_partitions_that_it_holds(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t", 1)
@@ -52,7 +52,7 @@ async def test_a_member_that_has_not_heard_of_its_new_epoch_commits_what_it_hold
         ({"member_id": "m2", "member_epoch": 1}, (25, [])),
     ],
 )
-async def test_offsets_are_for_members_of_the_right_epoch_and_for_those_who_say_nothing(
+async def test_offsets_are_fetched_by_members_of_the_right_epoch_and_by_non_members(
     simulated_broker: SimulatedBroker, said: dict[str, Any], answer: tuple[int, list[int]]
 ) -> None:
     await simulated_broker.make_topic("t", 1)
@@ -62,7 +62,7 @@ async def test_offsets_are_for_members_of_the_right_epoch_and_for_those_who_say_
     assert await fetch(simulated_broker, **said) == answer
 
 
-async def test_offsets_of_topics_that_nobody_subscribes_to_can_be_deleted(simulated_broker: SimulatedBroker) -> None:
+async def test_offsets_of_topics_without_subscribers_can_be_deleted(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 1)
     await simulated_broker.make_topic("u", 1)
     member = ConsumerMember(simulated_broker, "m1", "t")

@@ -82,7 +82,7 @@ def test_an_event_survives_its_record(group_id: str, event: ConsumerGroupEvent) 
     assert read_record(key, value) == StoredConsumerGroupEvent(group_id, event)
 
 
-def test_the_end_of_a_group_is_told_by_its_tombstones() -> None:
+def test_tombstones_end_a_group() -> None:
     read = [read_record(key, value) for key, value in group_tombstones("g")]
     assert read == [StoredConsumerGroupEvent("g", TargetAssignmentEpochSet(0)), StoredConsumerGroupEvent("g", None)]
 
@@ -109,9 +109,7 @@ def test_partitions_without_epochs_count_as_held_since_the_epoch_of_the_member()
         {"assigned_partitions": [HeldPartitions(topic_id=UUID(int=1), partitions=[3], assignment_epochs=[1, 2])]},
     ],
 )
-def test_a_record_that_makes_no_sense_is_told_in_the_log_and_passed_over(
-    fields: dict[str, object], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_record_is_logged_and_skipped(fields: dict[str, object], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         assert read_record(*_current(**fields)) is None
     assert "invalid record in __consumer_offsets" in caplog.text

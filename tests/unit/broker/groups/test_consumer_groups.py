@@ -39,7 +39,7 @@ async def test_members_share_the_partitions_as_they_come_and_go(simulated_broker
     assert one.indexes == [0, 1, 2, 3]
 
 
-async def test_version_0_is_given_a_member_id(simulated_broker: SimulatedBroker) -> None:
+async def test_version_0_gets_a_member_id(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     member = ConsumerMember(simulated_broker, "", "t")
     assert (await member.beat(version=0)).error_code == 0
@@ -49,7 +49,7 @@ async def test_version_0_is_given_a_member_id(simulated_broker: SimulatedBroker)
     assert (refused.error_code, refused.error_message) == (42, "MemberId can't be empty.")
 
 
-async def test_an_assignor_and_a_regular_expression_can_be_asked_for(simulated_broker: SimulatedBroker) -> None:
+async def test_a_member_can_select_an_assignor_and_a_regular_expression(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t1", 2)
     await simulated_broker.make_topic("t2", 2)
     one = ConsumerMember(simulated_broker, "m1", subscribed_topic_regex="t.*", server_assignor="range")
@@ -96,7 +96,7 @@ async def test_each_kind_of_group_is_described_by_its_own_request(simulated_brok
     assert (await describe_consumers(simulated_broker, "none")).error_code == 69
 
 
-async def test_a_member_that_goes_silent_is_out(simulated_broker: SimulatedBroker) -> None:
+async def test_a_member_expires_after_its_session_timeout(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 2)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t")
     await settle(one, two)
@@ -107,7 +107,7 @@ async def test_a_member_that_goes_silent_is_out(simulated_broker: SimulatedBroke
     assert (await one.beat()).error_code == 25
 
 
-async def test_a_group_may_have_a_session_and_a_heartbeat_interval_of_its_own(
+async def test_a_group_may_configure_its_session_timeout_and_heartbeat_interval(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.restart(
@@ -143,7 +143,7 @@ async def test_a_topic_that_grows_is_noticed_with_the_next_heartbeat(simulated_b
 # Two protocols
 
 
-async def test_a_member_is_refused_what_it_asks_by_the_protocol_that_it_does_not_use(
+async def test_requests_of_the_other_protocol_are_rejected(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -158,7 +158,7 @@ async def test_a_member_is_refused_what_it_asks_by_the_protocol_that_it_does_not
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_an_empty_group_goes_over_to_the_other_protocol_with_its_offsets(
+async def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
     simulated_broker: SimulatedBroker, restarts: bool
 ) -> None:
     async def pause() -> None:
@@ -271,7 +271,7 @@ async def test_an_empty_group_goes_when_its_offsets_have_expired(simulated_broke
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "power cut"])
-async def test_members_go_on_after_every_kind_of_end(simulated_broker: SimulatedBroker, end: str) -> None:
+async def test_members_survive_every_kind_of_restart(simulated_broker: SimulatedBroker, end: str) -> None:
     await simulated_broker.make_topic("t", 4)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t", instance_id="i")
     await settle(one, two)
@@ -290,7 +290,7 @@ async def test_members_go_on_after_every_kind_of_end(simulated_broker: Simulated
     assert await listed(simulated_broker) == {GROUP: "Empty"}
 
 
-async def test_an_assignment_is_told_only_when_it_is_durable(simulated_broker: SimulatedBroker) -> None:
+async def test_an_assignment_is_returned_only_when_it_is_durable(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 2)
     await ConsumerMember(simulated_broker, "m0", "t", group="others").beat()
     simulated_broker.host.disk.delay_seconds = (0.1, 0.2)
@@ -307,7 +307,7 @@ async def test_an_assignment_is_told_only_when_it_is_durable(simulated_broker: S
     joining.cancel()
 
 
-async def test_what_cannot_be_stored_has_not_happened(simulated_broker: SimulatedBroker) -> None:
+async def test_a_change_that_cannot_be_stored_has_no_effect(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 2)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t")
     await settle(one)
@@ -317,7 +317,7 @@ async def test_what_cannot_be_stored_has_not_happened(simulated_broker: Simulate
     assert await describe_consumers(simulated_broker) == before
 
 
-async def test_until_the_log_is_read_members_are_told_to_come_again(simulated_broker: SimulatedBroker) -> None:
+async def test_members_get_a_loading_error_until_the_log_is_loaded(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)

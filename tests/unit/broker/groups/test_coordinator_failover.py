@@ -60,7 +60,7 @@ ways = pytest.mark.parametrize("leave", [transfer_leadership, stop, kill, cut_po
 
 
 @with_three_brokers
-async def test_a_coordinator_that_may_have_been_replaced_tells_no_offsets(three_brokers: ThreeBrokers) -> None:
+async def test_a_coordinator_that_may_have_been_replaced_returns_no_offsets(three_brokers: ThreeBrokers) -> None:
     """Its successor may know newer ones, and who hears of older ones, or of none, reads everything again."""
     simulated_broker = await three_brokers.coordinator()
     await simulated_broker.make_topic("t")
@@ -80,7 +80,7 @@ async def test_a_coordinator_that_may_have_been_replaced_tells_no_offsets(three_
 
 @ways
 @with_three_brokers
-async def test_offsets_and_members_are_known_to_the_next_coordinator(three_brokers: ThreeBrokers, leave: Leave) -> None:
+async def test_the_next_coordinator_knows_offsets_and_members(three_brokers: ThreeBrokers, leave: Leave) -> None:
     first = await three_brokers.coordinator()
     await first.make_topic("t")
     member = ClassicMember(first)
@@ -97,7 +97,7 @@ async def test_offsets_and_members_are_known_to_the_next_coordinator(three_broke
 
 @ways
 @with_three_brokers
-async def test_members_of_the_newer_protocol_go_on_too(three_brokers: ThreeBrokers, leave: Leave) -> None:
+async def test_members_of_the_consumer_protocol_continue_too(three_brokers: ThreeBrokers, leave: Leave) -> None:
     first = await three_brokers.coordinator()
     await first.make_topic("t", 2)
     member = ConsumerMember(first, "m", "t")
@@ -113,7 +113,7 @@ async def test_members_of_the_newer_protocol_go_on_too(three_brokers: ThreeBroke
 
 
 @with_three_brokers
-async def test_the_former_coordinator_tells_everybody_to_look_for_the_next(three_brokers: ThreeBrokers) -> None:
+async def test_the_former_coordinator_responds_with_not_coordinator(three_brokers: ThreeBrokers) -> None:
     first = await three_brokers.coordinator()
     await first.make_topic("t")
     member, other = ClassicMember(first), ClassicMember(first)
@@ -131,7 +131,7 @@ async def test_the_former_coordinator_tells_everybody_to_look_for_the_next(three
 
 
 @with_three_brokers
-async def test_nothing_is_written_that_could_not_be_committed(three_brokers: ThreeBrokers) -> None:
+async def test_a_write_that_could_not_be_committed_is_rejected(three_brokers: ThreeBrokers) -> None:
     """There are fewer replicas in sync than the topic asks for: who commits is told so at once, not after a wait."""
     first = await three_brokers.coordinator()
     await first.make_topic("t")
@@ -144,7 +144,7 @@ async def test_nothing_is_written_that_could_not_be_committed(three_brokers: Thr
     other = next(simulated_broker for simulated_broker in three_brokers if simulated_broker is not first)
     other.kill()
     partition = log_of(first, GROUP)
-    while len(first.broker.catalogue.place(CONSUMER_OFFSETS, partition.index).isr) == 3:
+    while len(first.broker.catalogue.partition_record(CONSUMER_OFFSETS, partition.index).isr) == 3:
         await first.pass_time(0.1)
     end_offset = partition.log.end_offset
     assert await commit(first, 2) == CoordinatorNotAvailable.code
@@ -185,7 +185,7 @@ class Committer:
 
 @pytest.mark.parametrize("three_brokers", range(1, 4), indirect=True)
 @with_three_brokers
-async def test_no_offset_that_was_acknowledged_is_ever_taken_back(three_brokers: ThreeBrokers) -> None:
+async def test_an_acknowledged_offset_is_never_reverted(three_brokers: ThreeBrokers) -> None:
     await (await three_brokers.coordinator()).make_topic("t")
     committer = Committer(three_brokers)
     disturbing = asyncio.create_task(_disturb(three_brokers))

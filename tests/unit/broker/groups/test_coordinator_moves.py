@@ -80,7 +80,7 @@ async def every_answer(simulated_broker: SimulatedBroker, member: ClassicMember)
 # The lead goes
 
 
-async def test_whoever_asks_for_a_group_that_went_elsewhere_is_told_to_look_for_it(
+async def test_requests_for_a_group_that_moved_get_not_coordinator(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -92,7 +92,7 @@ async def test_whoever_asks_for_a_group_that_went_elsewhere_is_told_to_look_for_
     assert await listed(simulated_broker) == {}, "those that are not here are not told"
 
 
-async def test_groups_of_other_partitions_go_on(simulated_broker: SimulatedBroker) -> None:
+async def test_groups_of_other_partitions_are_not_affected(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     member = ClassicMember(simulated_broker, group=ELSEWHERE)
     await member.enter()
@@ -104,7 +104,7 @@ async def test_groups_of_other_partitions_go_on(simulated_broker: SimulatedBroke
     assert await listed(simulated_broker) == {ELSEWHERE: "Stable"}
 
 
-async def test_members_that_wait_for_others_are_told_to_look_elsewhere(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_joins_get_not_coordinator(simulated_broker: SimulatedBroker) -> None:
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker)
     await member.enter()
     joining = other.begin_join(3)
@@ -114,7 +114,7 @@ async def test_members_that_wait_for_others_are_told_to_look_elsewhere(simulated
     assert (await joining).error_code == NotCoordinator.code
 
 
-async def test_members_that_wait_for_their_assignment_are_told_to_look_elsewhere(
+async def test_waiting_syncs_get_not_coordinator(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker)
@@ -129,7 +129,7 @@ async def test_members_that_wait_for_their_assignment_are_told_to_look_elsewhere
     assert (await syncing).error_code == NotCoordinator.code
 
 
-async def test_what_is_not_durable_yet_is_not_answered_as_if_it_were(simulated_broker: SimulatedBroker) -> None:
+async def test_changes_that_are_not_durable_are_not_acknowledged(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     member, newer = ClassicMember(simulated_broker), ConsumerMember(simulated_broker, "m", "t", group="newer")
     await member.join()
@@ -151,7 +151,7 @@ async def test_what_is_not_durable_yet_is_not_answered_as_if_it_were(simulated_b
     await simulated_broker.pass_time(5)
 
 
-async def test_nothing_rings_for_groups_that_went_elsewhere(simulated_broker: SimulatedBroker) -> None:
+async def test_no_timer_fires_for_groups_that_moved(simulated_broker: SimulatedBroker) -> None:
     """They are somebody else's to look after: he alone says who has fallen silent."""
     await simulated_broker.make_topic("t")
     member, newer = ClassicMember(simulated_broker), ConsumerMember(simulated_broker, "m", "t", group="newer")
@@ -171,7 +171,7 @@ async def test_nothing_rings_for_groups_that_went_elsewhere(simulated_broker: Si
 # The lead comes back
 
 
-async def test_groups_and_offsets_are_read_when_the_lead_begins(simulated_broker: SimulatedBroker) -> None:
+async def test_groups_and_offsets_are_loaded_when_the_leadership_begins(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     member = ClassicMember(simulated_broker)
     await member.enter()
@@ -183,7 +183,7 @@ async def test_groups_and_offsets_are_read_when_the_lead_begins(simulated_broker
     assert await member.heartbeat() == 0, "it does not even have to join again"
 
 
-async def test_sessions_begin_anew_with_the_lead(simulated_broker: SimulatedBroker) -> None:
+async def test_sessions_are_renewed_when_the_leadership_begins(simulated_broker: SimulatedBroker) -> None:
     member = ClassicMember(simulated_broker)
     await member.enter()
     become_follower(simulated_broker, log_of(simulated_broker, GROUP))
@@ -195,14 +195,14 @@ async def test_sessions_begin_anew_with_the_lead(simulated_broker: SimulatedBrok
     assert (await describe(simulated_broker)).group_state == "Empty"
 
 
-async def test_a_partition_in_which_nothing_is_stored_need_not_be_read(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_partition_needs_no_load(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.broker.offsets_log.ensure()
     become_follower(simulated_broker, log_of(simulated_broker, GROUP))
     become_leader(simulated_broker, log_of(simulated_broker, GROUP))
     assert list(simulated_broker.broker.coordinator.of(GROUP)) == []
 
 
-async def test_until_a_partition_is_read_only_its_groups_are_told_to_come_again(
+async def test_only_groups_of_a_loading_partition_get_a_loading_error(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -219,7 +219,7 @@ async def test_until_a_partition_is_read_only_its_groups_are_told_to_come_again(
     assert await member.heartbeat() == 0
 
 
-async def test_nothing_is_told_before_all_that_was_found_is_committed(simulated_broker: SimulatedBroker) -> None:
+async def test_nothing_is_served_before_all_loaded_records_are_committed(simulated_broker: SimulatedBroker) -> None:
     """What the new leader has read may be on its disk alone."""
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1)
@@ -242,7 +242,7 @@ def _event(simulated_broker: SimulatedBroker, offset: int) -> OffsetCommitted:
     return GroupOffsets().commit(GROUP, "t", 0, offset, now_ms=simulated_broker.host.clock.now_ms(), topic_id=topic.id)
 
 
-async def test_a_new_epoch_of_the_same_leader_starts_from_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_a_new_epoch_of_the_same_leader_loads_everything_again(simulated_broker: SimulatedBroker) -> None:
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker)
     await member.enter()
     joining = other.begin_join(3)
@@ -260,7 +260,7 @@ async def test_a_new_epoch_of_the_same_leader_starts_from_nothing(simulated_brok
 # Between two leads
 
 
-async def test_what_was_decided_under_an_earlier_lead_is_not_written_in_a_later_one(
+async def test_decisions_of_an_earlier_leadership_are_not_written_in_a_later_one(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -284,7 +284,7 @@ async def test_what_was_decided_under_an_earlier_lead_is_not_written_in_a_later_
     assert await committed(simulated_broker) == (7, "")
 
 
-async def test_a_load_that_is_overtaken_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
+async def test_an_outdated_load_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     member = ClassicMember(simulated_broker)
     await member.enter()
@@ -307,7 +307,7 @@ async def test_a_load_that_is_overtaken_leaves_nothing_behind(simulated_broker: 
     assert await member.heartbeat() == 0
 
 
-async def test_a_load_that_is_under_way_ends_with_the_broker(simulated_broker: SimulatedBroker) -> None:
+async def test_a_load_in_progress_ends_when_the_broker_stops(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1)
     become_follower(simulated_broker, log_of(simulated_broker, GROUP))
@@ -321,7 +321,7 @@ async def test_a_load_that_is_under_way_ends_with_the_broker(simulated_broker: S
     await simulated_broker.close()
 
 
-async def test_offsets_of_a_transaction_wait_for_its_end_across_leads(simulated_broker: SimulatedBroker) -> None:
+async def test_pending_offsets_wait_for_the_marker_across_leaderships(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 3)
     one = Transactor(simulated_broker)
@@ -337,7 +337,7 @@ async def test_offsets_of_a_transaction_wait_for_its_end_across_leads(simulated_
     assert await committed(simulated_broker) == (7, "m")
 
 
-async def test_the_end_of_a_transaction_that_comes_while_the_log_is_read_counts(
+async def test_a_marker_that_arrives_during_the_load_applies(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -357,7 +357,7 @@ async def test_the_end_of_a_transaction_that_comes_while_the_log_is_read_counts(
     assert await listed(simulated_broker) == {GROUP: "Empty"}
 
 
-async def test_no_offset_that_was_acknowledged_is_forgotten_however_often_the_lead_moves(
+async def test_no_acknowledged_offset_is_lost_however_often_the_leadership_moves(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")

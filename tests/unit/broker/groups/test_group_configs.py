@@ -8,7 +8,7 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
 from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
-from headrace.registry.group_configs import group_config_key, group_of_key
+from headrace.registry.configs import group_config_key, group_of_key
 from headrace.registry.interface import Create
 
 GROUP_TYPE = 32
@@ -21,7 +21,7 @@ INVALID_CONFIG = 40
 INVALID_GROUP_ID = 24
 
 
-async def test_a_group_that_nobody_has_configured_has_the_defaults(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unconfigured_group_has_the_defaults(simulated_broker: SimulatedBroker) -> None:
     result = await describe(simulated_broker, GROUP_TYPE, "g", include_synonyms=True, include_documentation=True)
     assert {config.name for config in result.configs} == set(SUBSCRIPTION_SETTINGS)
     assert {config.config_source for config in result.configs} == {DEFAULT}
@@ -29,7 +29,7 @@ async def test_a_group_that_nobody_has_configured_has_the_defaults(simulated_bro
     assert simulated_broker.broker.group_configs.of("g") == SubscriptionConfig()
 
 
-async def test_what_was_set_is_in_force_at_once_and_told_with_what_stands_behind_it(
+async def test_a_setting_applies_at_once_and_is_described_with_its_synonyms(
     simulated_broker: SimulatedBroker,
 ) -> None:
     told: list[str] = []
@@ -58,7 +58,7 @@ async def test_all_can_be_replaced_at_once(simulated_broker: SimulatedBroker) ->
 @pytest.mark.parametrize(
     ("name", "value"), [("bogus", "1"), (RESET, "sometimes"), (LOCK, "soon"), ("headrace.filter", "header.x = ")]
 )
-async def test_what_is_wrong_is_refused_and_changes_nothing(
+async def test_an_invalid_setting_is_rejected_and_changes_nothing(
     simulated_broker: SimulatedBroker, name: str, value: str
 ) -> None:
     assert await change(simulated_broker, GROUP_TYPE, "g", (LOCK, SET, "5000"), (name, SET, value)) in (
@@ -77,13 +77,13 @@ async def test_a_dry_run_changes_nothing(simulated_broker: SimulatedBroker) -> N
     assert simulated_broker.broker.group_configs.of("g") == SubscriptionConfig()
 
 
-async def test_they_outlive_a_restart(simulated_broker: SimulatedBroker) -> None:
+async def test_configurations_survive_a_restart(simulated_broker: SimulatedBroker) -> None:
     await change(simulated_broker, GROUP_TYPE, "g", (LOCK, SET, "5000"))
     await simulated_broker.restart()
     assert await shown(simulated_broker, GROUP_TYPE, "g", LOCK) == ("5000", DYNAMIC_GROUP)
 
 
-async def test_consumer_groups_have_the_timing_of_the_broker_unless_they_have_their_own(
+async def test_consumer_groups_use_the_timing_of_the_broker_by_default(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.restart(group_consumer_session_timeout_ms="50000")
@@ -127,7 +127,7 @@ async def test_a_group_may_have_any_name(simulated_broker: SimulatedBroker, grou
 
 
 @pytest.mark.parametrize("value", [b"{", b'{"bogus": "1"}', b'{"share.session.timeout.ms": "x"}'])
-async def test_one_that_cannot_be_used_leaves_the_one_before_in_force(
+async def test_an_unusable_configuration_keeps_the_previous_one(
     simulated_broker: SimulatedBroker, value: bytes
 ) -> None:
     key = group_config_key("g")
@@ -138,7 +138,7 @@ async def test_one_that_cannot_be_used_leaves_the_one_before_in_force(
 
 
 @in_simulated_cluster(2)
-async def test_what_was_changed_at_one_broker_is_seen_by_the_others(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_change_at_one_broker_reaches_the_others(simulated_cluster: SimulatedCluster) -> None:
     one, two = simulated_cluster[1], simulated_cluster[2]
     assert await change(one, GROUP_TYPE, "g", (LOCK, SET, "5000")) == 0
     await simulated_cluster.until(lambda: two.broker.group_configs.of("g").share_record_lock_duration_ms == 5000)

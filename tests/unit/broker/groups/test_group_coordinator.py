@@ -43,9 +43,7 @@ def topics_of(simulated_broker: SimulatedBroker, group: str = GROUP) -> list[str
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "power cut"])
-async def test_groups_and_offsets_come_back_after_every_kind_of_end(
-    simulated_broker: SimulatedBroker, end: str
-) -> None:
+async def test_groups_and_offsets_survive_every_kind_of_restart(simulated_broker: SimulatedBroker, end: str) -> None:
     await simulated_broker.make_topic("t")
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker, group="other")
     await member.enter()
@@ -77,7 +75,7 @@ async def test_members_that_do_not_come_back_are_dropped_after_their_session(sim
     assert (await describe(simulated_broker)).group_state == "Empty"
 
 
-async def test_what_was_answered_is_durable(simulated_broker: SimulatedBroker) -> None:
+async def test_acknowledged_commits_are_durable(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     for number in range(5):
         assert await commit(simulated_broker, number) == 0
@@ -86,7 +84,7 @@ async def test_what_was_answered_is_durable(simulated_broker: SimulatedBroker) -
         assert await committed(simulated_broker) == (number, "")
 
 
-async def test_a_commit_is_not_answered_before_it_is_durable(simulated_broker: SimulatedBroker) -> None:
+async def test_a_commit_gets_no_response_before_it_is_durable(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
@@ -96,7 +94,7 @@ async def test_a_commit_is_not_answered_before_it_is_durable(simulated_broker: S
     await asking
 
 
-async def test_an_assignment_is_not_answered_before_it_is_durable(simulated_broker: SimulatedBroker) -> None:
+async def test_an_assignment_is_not_sent_before_it_is_durable(simulated_broker: SimulatedBroker) -> None:
     member = ClassicMember(simulated_broker)
     await member.join()
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
@@ -106,7 +104,7 @@ async def test_an_assignment_is_not_answered_before_it_is_durable(simulated_brok
     assert (await syncing).assignment == b"all"
 
 
-async def test_until_its_log_is_read_everybody_is_told_to_come_again(simulated_broker: SimulatedBroker) -> None:
+async def test_requests_get_a_loading_error_until_the_log_is_loaded(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     member = ClassicMember(simulated_broker)
     await member.enter()
@@ -131,7 +129,9 @@ async def test_until_its_log_is_read_everybody_is_told_to_come_again(simulated_b
     assert await committed(simulated_broker) == (5, "")
 
 
-async def test_the_records_are_kafkas_and_lie_in_the_partition_of_the_group(simulated_broker: SimulatedBroker) -> None:
+async def test_the_records_have_kafkas_format_and_are_in_the_partition_of_the_group(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 3, "t", GROUP)
     index = java_hash(GROUP) % 2
@@ -219,7 +219,7 @@ async def test_an_empty_group_that_never_committed_goes_too(simulated_broker: Si
     assert await listed(simulated_broker) == {}
 
 
-async def test_one_who_was_told_to_come_again_is_not_forgotten_meanwhile(simulated_broker: SimulatedBroker) -> None:
+async def test_a_pending_member_does_not_expire_with_its_group(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(offsets_retention_check_interval_ms="1000")
     member = ClassicMember(simulated_broker)
     response = await member.begin_join(5)
@@ -229,7 +229,7 @@ async def test_one_who_was_told_to_come_again_is_not_forgotten_meanwhile(simulat
     assert (await member.join()).error_code == 0
 
 
-async def test_offsets_of_a_deleted_topic_are_forgotten(simulated_broker: SimulatedBroker) -> None:
+async def test_offsets_of_a_deleted_topic_are_removed(simulated_broker: SimulatedBroker) -> None:
     for name in ("t", "u"):
         await simulated_broker.make_topic(name)
         await commit(simulated_broker, 1, name)
@@ -251,7 +251,9 @@ def fail_offsets_log(
         simulated_broker.host.disk.fail_next(operation, f"*{topic_id.hex}*.log", number)  # type: ignore[arg-type]
 
 
-async def test_members_are_told_to_look_for_their_coordinator_again(simulated_broker: SimulatedBroker) -> None:
+async def test_members_get_a_retriable_error_when_the_coordinator_is_unavailable(
+    simulated_broker: SimulatedBroker,
+) -> None:
     """Storage errors mean nothing to a consumer: Java's would give up."""
     await simulated_broker.make_topic("t")
     member = ClassicMember(simulated_broker)
@@ -262,7 +264,7 @@ async def test_members_are_told_to_look_for_their_coordinator_again(simulated_br
 
 
 @pytest.mark.parametrize("operation", ["append", "sync"])
-async def test_a_commit_that_cannot_be_kept_is_refused_in_a_way_that_clients_try_again(
+async def test_a_commit_that_cannot_be_stored_gets_a_retriable_error(
     simulated_broker: SimulatedBroker, operation: str
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -271,7 +273,7 @@ async def test_a_commit_that_cannot_be_kept_is_refused_in_a_way_that_clients_try
     assert await commit(simulated_broker, 2) == 15
 
 
-async def test_a_full_disk_refuses_a_commit_and_takes_the_next(simulated_broker: SimulatedBroker) -> None:
+async def test_a_commit_succeeds_after_one_was_rejected_by_a_full_disk(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC)
@@ -280,14 +282,14 @@ async def test_a_full_disk_refuses_a_commit_and_takes_the_next(simulated_broker:
     assert await commit(simulated_broker, 2) == 0
 
 
-async def test_a_full_disk_at_the_first_join_is_told_and_tried_again(simulated_broker: SimulatedBroker) -> None:
+async def test_a_join_can_be_retried_after_a_full_disk(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     member = ClassicMember(simulated_broker)
     assert (await member.join(3)).error_code == 15
     assert (await member.join(3)).error_code == 0
 
 
-async def test_a_group_whose_deletion_cannot_be_kept_stays(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_stays_if_its_deletion_cannot_be_stored(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC)
@@ -297,7 +299,7 @@ async def test_a_group_whose_deletion_cannot_be_kept_stays(simulated_broker: Sim
     assert (await member.join()).error_code == 0
 
 
-async def test_a_topic_is_deleted_though_its_offsets_cannot_be_forgotten(simulated_broker: SimulatedBroker) -> None:
+async def test_a_topic_is_deleted_even_if_its_offsets_cannot_be_removed(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC)
@@ -321,7 +323,7 @@ async def test_a_full_disk_does_not_end_the_broker_when_offsets_expire(simulated
 # Going down
 
 
-async def test_everybody_who_waits_is_answered_when_the_broker_goes_down(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_requests_get_a_response_when_the_broker_stops(simulated_broker: SimulatedBroker) -> None:
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker)
     await member.enter()
     joining = other.begin_join(3)
@@ -334,7 +336,7 @@ async def test_everybody_who_waits_is_answered_when_the_broker_goes_down(simulat
     assert (await simulated_broker.ask(HeartbeatRequest(group_id="nobody's"), 4)).error_code == 15
 
 
-async def test_a_group_that_was_stopped_in_order_is_as_it_was(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_is_unchanged_after_a_clean_restart(simulated_broker: SimulatedBroker) -> None:
     member = ClassicMember(simulated_broker)
     await member.enter()
     await simulated_broker.restart()

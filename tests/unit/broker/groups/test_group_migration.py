@@ -25,7 +25,7 @@ from headrace.model.errors import (
 )
 from headrace.wire.state_records.consumer_protocol import (
     ConsumerProtocolAssignment,
-    TopicPartitions,
+    NamedTopicPartitions,
     decode_assignment,
     encode_assignment,
 )
@@ -63,7 +63,7 @@ class Reader(ClassicMember):
 
 def assignment(*indexes: int) -> bytes:
     return encode_assignment(
-        ConsumerProtocolAssignment(assigned_partitions=[TopicPartitions(topic="t", partitions=list(indexes))])
+        ConsumerProtocolAssignment(assigned_partitions=[NamedTopicPartitions(topic="t", partitions=list(indexes))])
     )
 
 
@@ -111,7 +111,7 @@ async def restart(simulated_broker: SimulatedBroker) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_group_goes_over_member_by_member_and_back(simulated_broker: SimulatedBroker, restarts: bool) -> None:
+async def test_a_group_migrates_member_by_member_and_back(simulated_broker: SimulatedBroker, restarts: bool) -> None:
     async def pause() -> None:
         if restarts:
             await restart(simulated_broker)
@@ -203,7 +203,7 @@ async def test_a_group_whose_policy_is_disabled_stays_classic(simulated_broker: 
 
 
 @pytest.mark.parametrize(("policy", "kind"), [("Downgrade", "classic"), ("upgrade", "consumer")])
-async def test_a_group_that_is_left_with_classic_members_is_what_the_policy_says(
+async def test_the_policy_decides_the_protocol_of_a_group_with_only_classic_members(
     simulated_broker: SimulatedBroker, policy: str, kind: str
 ) -> None:
     await simulated_broker.restart(group_consumer_migration_policy=policy)
@@ -220,7 +220,7 @@ async def test_a_group_that_is_left_with_classic_members_is_what_the_policy_says
     assert await old.heartbeat() == 0
 
 
-async def test_a_consumer_member_that_goes_silent_leaves_a_classic_group(simulated_broker: SimulatedBroker) -> None:
+async def test_an_expired_consumer_member_leaves_a_classic_group(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", PARTITIONS)
     new, old = ConsumerMember(simulated_broker, "m1", "t"), Reader(simulated_broker)
     await rounds(simulated_broker, new, old)
@@ -232,7 +232,7 @@ async def test_a_consumer_member_that_goes_silent_leaves_a_classic_group(simulat
     assert (await new.beat()).error_code == GroupIdNotFound.code
 
 
-async def test_a_classic_member_that_goes_silent_is_out(simulated_broker: SimulatedBroker) -> None:
+async def test_a_classic_member_expires(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", PARTITIONS)
     new, old = ConsumerMember(simulated_broker, "m1", "t"), Reader(simulated_broker)
     await rounds(simulated_broker, new, old)
@@ -242,7 +242,7 @@ async def test_a_classic_member_that_goes_silent_is_out(simulated_broker: Simula
     assert await old.heartbeat() == UnknownMemberId.code
 
 
-async def test_who_waits_in_a_classic_group_that_is_upgraded_joins_again(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_members_rejoin_when_their_group_is_upgraded(simulated_broker: SimulatedBroker) -> None:
     one, two = await classic_group(simulated_broker)
     three = Reader(simulated_broker)
     three.id = (await three.begin_join()).member_id
@@ -279,7 +279,7 @@ async def test_a_static_member_changes_the_protocol_and_keeps_its_partitions(sim
     assert await again.heartbeat() == await two.heartbeat() == 0
 
 
-async def test_a_static_member_that_comes_back_with_other_topics_makes_the_group_rebalance(
+async def test_a_static_member_that_returns_with_other_topics_triggers_a_rebalance(
     simulated_broker: SimulatedBroker,
 ) -> None:
     _, two = await classic_group(simulated_broker)
@@ -314,7 +314,7 @@ async def test_classic_members_of_a_mixed_group_commit_with_their_generation(sim
     assert await committed(simulated_broker) == (9, "")
 
 
-async def test_a_group_with_what_is_no_subscription_stays_classic(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_with_invalid_subscriptions_stays_classic(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await ClassicMember(simulated_broker, "t").enter()
     refused = await ConsumerMember(simulated_broker, "m1", "t").beat()
@@ -322,7 +322,7 @@ async def test_a_group_with_what_is_no_subscription_stays_classic(simulated_brok
     assert "the embedded consumer protocol is malformed" in refused.error_message
 
 
-async def test_a_member_that_is_refused_changes_nothing_of_a_classic_group(simulated_broker: SimulatedBroker) -> None:
+async def test_a_rejected_member_does_not_change_a_classic_group(simulated_broker: SimulatedBroker) -> None:
     one, two = await classic_group(simulated_broker)
     refused = await ConsumerMember(simulated_broker, "m1", "t").beat(subscribed_topic_regex="(")
     assert refused.error_code != 0

@@ -41,20 +41,20 @@ snapshots = st.builds(
 
 
 @given(st.builds(OffsetCommitted, names, names, int32s, offsets) | st.builds(OffsetForgotten, names, names, int32s))
-def test_an_offset_comes_back_as_it_was(event: OffsetCommitted | OffsetForgotten) -> None:
+def test_an_offset_record_round_trips(event: OffsetCommitted | OffsetForgotten) -> None:
     key, value = offset_record(event)
     assert (value is None) == isinstance(event, OffsetForgotten)
     assert read_record(key, value) == event
 
 
 @given(names, st.none() | snapshots)
-def test_a_group_comes_back_as_it_was(group_id: str, snapshot: GroupSnapshot | None) -> None:
+def test_a_group_record_round_trips(group_id: str, snapshot: GroupSnapshot | None) -> None:
     key, value = group_record(group_id, snapshot)
     assert (value is None) == (snapshot is None)
     assert read_record(key, value) == StoredGroup(group_id, snapshot)
 
 
-def test_keys_of_other_kinds_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_of_other_kinds_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     for kind in (4, 9, 15, 17):
         assert read_record(bytes([0, kind]) + b"whatever", b"\0\0") is None
     assert not caplog.records
@@ -72,7 +72,7 @@ def test_keys_of_other_kinds_are_passed_over(caplog: pytest.LogCaptureFixture) -
         (offset_record(OffsetForgotten("g", "t", 0))[0], b"\0\x04\0"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_told_and_passed_over(
+def test_an_unreadable_record_is_logged_and_skipped(
     key: bytes, value: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):

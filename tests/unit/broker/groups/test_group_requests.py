@@ -40,7 +40,7 @@ async def test_a_member_joins_syncs_and_stays_in_every_version(simulated_broker:
     assert (shown.client_id, shown.client_host, shown.member_assignment) == ("tester", "/10.0.0.1", b"all")
 
 
-async def test_from_version_4_on_a_new_member_is_told_its_id_first(simulated_broker: SimulatedBroker) -> None:
+async def test_from_version_4_on_a_new_member_gets_its_id_first(simulated_broker: SimulatedBroker) -> None:
     member = ClassicMember(simulated_broker)
     response = await member.begin_join(4)
     assert response.error_code == 79
@@ -56,7 +56,7 @@ async def test_members_share_a_generation(simulated_broker: SimulatedBroker) -> 
     assert await first.heartbeat() == await second.heartbeat() == 0
 
 
-async def test_one_that_leaves_makes_the_others_join_again(simulated_broker: SimulatedBroker) -> None:
+async def test_a_leaving_member_makes_the_others_rejoin(simulated_broker: SimulatedBroker) -> None:
     first, second = await a_pair(simulated_broker)
     assert await first.leave() == 0
     assert await second.heartbeat() == 27
@@ -65,7 +65,7 @@ async def test_one_that_leaves_makes_the_others_join_again(simulated_broker: Sim
     assert await first.heartbeat() == 25
 
 
-async def test_one_that_falls_silent_is_dropped(simulated_broker: SimulatedBroker) -> None:
+async def test_a_silent_member_is_removed(simulated_broker: SimulatedBroker) -> None:
     first, second = await a_pair(simulated_broker)
     for _ in range(4):
         await simulated_broker.pass_time(3)
@@ -75,7 +75,7 @@ async def test_one_that_falls_silent_is_dropped(simulated_broker: SimulatedBroke
     assert await second.heartbeat() == 25
 
 
-async def test_a_jump_of_the_wall_clock_drops_nobody(simulated_broker: SimulatedBroker) -> None:
+async def test_a_jump_of_the_wall_clock_expires_no_member(simulated_broker: SimulatedBroker) -> None:
     first, second = await a_pair(simulated_broker)
     for jump in (3_600_000, -7_200_000):
         simulated_broker.host.clock.jump(jump)
@@ -185,7 +185,7 @@ async def test_a_group_that_was_deleted_can_begin_again(simulated_broker: Simula
     assert again.generation == 1
 
 
-async def test_a_request_whose_connection_is_gone_does_no_harm(simulated_broker: SimulatedBroker) -> None:
+async def test_a_request_of_a_closed_connection_does_no_harm(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.broker.offsets_log.ensure()
     first = ClassicMember(simulated_broker)
     joining = first.begin_join(3)

@@ -8,13 +8,13 @@ import pytest
 from tests.unit.broker.groups.classic_members import GROUP, commit, committed
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 
 async def found(simulated_broker: SimulatedBroker, version: int) -> int:
     if version < 8:
         return (await committed(simulated_broker, version=version))[0]
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     group = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
     (answer,) = (await simulated_broker.ask(OffsetFetchRequest(groups=[group]), version)).groups
     assert answer.error_code == 0
@@ -22,7 +22,7 @@ async def found(simulated_broker: SimulatedBroker, version: int) -> int:
 
 
 @pytest.mark.parametrize("version", [7, 8])
-async def test_a_commit_is_told_only_when_it_is_durable(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_a_commit_is_visible_only_when_it_is_durable(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.make_topic("t")
     assert await commit(simulated_broker, 1) == 0
     simulated_broker.host.disk.delay_seconds = (0.1, 0.2)
@@ -36,9 +36,7 @@ async def test_a_commit_is_told_only_when_it_is_durable(simulated_broker: Simula
 
 
 @pytest.mark.parametrize("version", [7, 8])
-async def test_a_log_of_offsets_that_has_failed_tells_nothing_new(
-    simulated_broker: SimulatedBroker, version: int
-) -> None:
+async def test_a_failed_offsets_log_returns_no_new_offsets(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.make_topic("t")
     assert await commit(simulated_broker, 1) == 0
     simulated_broker.host.disk.fail_next("sync", "*.log")

@@ -28,19 +28,18 @@ from headrace.wire.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
 )
 
 
 @pytest.mark.parametrize("version", range(2, 10))
-async def test_what_is_committed_is_found_in_every_version(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_committed_offsets_are_found_in_every_version(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.make_topic("t")
     assert await commit(simulated_broker, 42, metadata="mine", version=version) == 0
     for requested in range(2, 8):
         assert await committed(simulated_broker, version=requested) == (42, "mine")
 
 
-async def test_a_group_without_members_shows_up_when_it_commits(simulated_broker: SimulatedBroker) -> None:
+async def test_a_commit_creates_a_group_without_members(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1)
     assert await listed(simulated_broker) == {GROUP: "Empty"}
@@ -49,7 +48,7 @@ async def test_a_group_without_members_shows_up_when_it_commits(simulated_broker
     assert await listed(simulated_broker) == {}
 
 
-async def test_a_commit_that_names_nothing_leaves_no_group_behind(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_commit_creates_no_group(simulated_broker: SimulatedBroker) -> None:
     assert await commit(simulated_broker, 1, "missing") == 3
     assert await listed(simulated_broker) == {}
 
@@ -61,7 +60,7 @@ async def test_nothing_committed_is_minus_one(simulated_broker: SimulatedBroker)
     assert await committed(simulated_broker, "missing") == (-1, "")
 
 
-async def test_partitions_of_a_commit_stand_for_themselves(simulated_broker: SimulatedBroker) -> None:
+async def test_partitions_of_a_commit_fail_separately(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     request = commit_request(5)
     request.topics[0].partitions.append(OffsetCommitRequestPartition(partition_index=7, committed_offset=5))
@@ -88,7 +87,7 @@ async def test_members_commit_in_their_generation_only(simulated_broker: Simulat
     assert await commit(simulated_broker, 8) == 0
 
 
-async def test_a_commit_while_the_group_rebalances_is_refused_or_kept(simulated_broker: SimulatedBroker) -> None:
+async def test_a_commit_during_a_rebalance_is_rejected_or_stored(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker)
     await member.enter()
@@ -116,8 +115,8 @@ async def test_version_10_names_topics_by_id(simulated_broker: SimulatedBroker) 
         (UUID(int=4), 100),
     ]
     wanted = [
-        OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0]),
-        OffsetFetchRequestTopics(topic_id=UUID(int=4), partition_indexes=[0]),
+        OffsetFetchRequestTopic(topic_id=topic_id, partition_indexes=[0]),
+        OffsetFetchRequestTopic(topic_id=UUID(int=4), partition_indexes=[0]),
     ]
     for group in (
         OffsetFetchRequestGroup(group_id=GROUP, topics=wanted),
@@ -137,11 +136,11 @@ def found(answer: Any) -> dict[str, list[tuple[int, int]]]:
     }
 
 
-async def test_many_groups_are_asked_for_at_once(simulated_broker: SimulatedBroker) -> None:
+async def test_one_request_fetches_offsets_of_several_groups(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await commit(simulated_broker, 1, "t", "a")
     await commit(simulated_broker, 2, "t", "b")
-    wanted = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 9])]
+    wanted = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 9])]
     groups = [
         OffsetFetchRequestGroup(group_id="a", topics=wanted),
         OffsetFetchRequestGroup(group_id="b", topics=None),
@@ -153,7 +152,9 @@ async def test_many_groups_are_asked_for_at_once(simulated_broker: SimulatedBrok
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_without_topics_all_that_is_committed_is_found(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_a_fetch_without_topics_returns_all_committed_offsets(
+    simulated_broker: SimulatedBroker, version: int
+) -> None:
     for name in ("t", "u"):
         await simulated_broker.make_topic(name)
         await commit(simulated_broker, 1, name)
@@ -161,7 +162,7 @@ async def test_without_topics_all_that_is_committed_is_found(simulated_broker: S
     assert found(response) == {"t": [(0, 1)], "u": [(0, 1)]}
 
 
-async def test_a_topic_made_again_does_not_find_the_offsets_of_its_predecessor(
+async def test_a_recreated_topic_has_no_committed_offsets(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -174,7 +175,7 @@ async def test_a_topic_made_again_does_not_find_the_offsets_of_its_predecessor(
     assert await committed(simulated_broker) == (-1, "")
 
 
-async def test_not_even_when_the_broker_had_no_time_to_forget_them(
+async def test_a_recreated_topic_has_no_committed_offsets_after_a_crash(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -222,7 +223,7 @@ async def test_offsets_are_deleted_one_by_one(simulated_broker: SimulatedBroker)
     assert await committed(simulated_broker, "u") == (-1, "")
 
 
-async def test_an_old_client_is_told_of_an_error_where_it_looks_for_it(simulated_broker: SimulatedBroker) -> None:
+async def test_an_old_client_gets_the_error_in_each_partition(simulated_broker: SimulatedBroker) -> None:
     requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(group_id=GROUP, topics=requested)
     response = await simulated_broker.ask(request, 1)

@@ -83,7 +83,7 @@ def test_a_sound_batch_passes(compression: int) -> None:
     assert refusal(make(producer_id=7, producer_epoch=0, base_sequence=0)) is None
 
 
-def test_what_the_library_has_found_sound_is_not_walked_again(is_native: bool) -> None:
+def test_a_batch_that_the_library_accepted_is_not_checked_again(is_native: bool) -> None:
     batch = memoryview(make())
     _, sealed = check_batch(batch, 9, DEFAULTS, NOW_MS)
     assert sealed == (None if is_native else bytes(batch[CRC_START:]))
@@ -143,14 +143,14 @@ def test_a_count_that_lies_about_the_records_is_found_by_walking_them() -> None:
 
 
 @pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
-def test_what_cannot_be_unpacked_is_refused(compression: int) -> None:
+def test_a_batch_that_cannot_be_decompressed_is_rejected(compression: int) -> None:
     batch = make(compression=compression)
     batch[61:] = b"\x05" * (len(batch) - 61)
     set_crc(memoryview(batch))
     assert isinstance(refusal(batch), InvalidRecord | CorruptMessage)
 
 
-def test_what_would_unpack_to_far_too_much_is_refused() -> None:
+def test_a_decompression_bomb_is_rejected() -> None:
     bomb = build_batch([BatchRecord(value=bytes(40 << 20), timestamp_ms=NOW_MS)], compression=GZIP)
     assert len(bomb) < 100_000
     assert refusal(bomb) is not None

@@ -8,7 +8,7 @@ from headrace.broker.produce.commit_waits import CommitWaits
 from headrace.model.errors import NotLeader, RequestTimedOut
 
 
-async def test_those_whose_offset_is_reached_go_and_the_others_stay() -> None:
+async def test_waits_below_the_offset_complete_and_the_others_stay() -> None:
     waits = CommitWaits()
     first, second, third = (waits.add(offset, 10.0) for offset in (1, 2, 3))
     waits.reach(2)
@@ -18,7 +18,7 @@ async def test_those_whose_offset_is_reached_go_and_the_others_stay() -> None:
     assert third.done()
 
 
-async def test_time_that_is_up_ends_only_the_waits_that_it_is_up_for() -> None:
+async def test_expire_ends_only_waits_with_a_passed_deadline() -> None:
     waits = CommitWaits()
     late, soon = waits.add(1, 10.0), waits.add(2, 5.0)
     waits.expire(4.9)
@@ -30,7 +30,7 @@ async def test_time_that_is_up_ends_only_the_waits_that_it_is_up_for() -> None:
     assert late.result() is None
 
 
-async def test_an_end_is_told_to_all() -> None:
+async def test_end_fails_all_waits() -> None:
     waits = CommitWaits()
     futures = [waits.add(offset, 10.0) for offset in (1, 2)]
     waits.end(NotLeader("gone"))
@@ -41,7 +41,7 @@ async def test_an_end_is_told_to_all() -> None:
     assert len(waits) == 0
 
 
-async def test_whoever_has_gone_away_is_in_nobodys_way() -> None:
+async def test_a_cancelled_wait_does_not_affect_the_others() -> None:
     waits = CommitWaits()
     gone = [waits.add(offset, 5.0) for offset in (1, 2, 3)]
     for future in gone:

@@ -70,7 +70,7 @@ async def until_read(simulated_broker: SimulatedBroker) -> None:
         await simulated_broker.pass_time(0.01)
 
 
-async def test_a_duplicate_is_answered_with_the_first_message(simulated_broker: SimulatedBroker) -> None:
+async def test_a_duplicate_gets_the_offset_of_the_first_message(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
     assert await put(simulated_broker, marked(simulated_broker, b"x:first")) == 0
     assert await put(simulated_broker, marked(simulated_broker, b"y:other")) == 1
@@ -126,7 +126,7 @@ async def test_a_batch_loses_its_duplicates_and_keeps_its_offsets(
     assert simulated_broker.partition("t").log.end_offset == 6
 
 
-async def test_a_large_packed_batch_is_sifted_too(simulated_broker: SimulatedBroker) -> None:
+async def test_duplicates_are_removed_from_a_large_compressed_batch_too(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"id-7:first"))
     noise = [hashlib.sha512(b"%d" % at).hexdigest().encode() for at in range(100)]
@@ -136,7 +136,9 @@ async def test_a_large_packed_batch_is_sifted_too(simulated_broker: SimulatedBro
     assert len(await stored(simulated_broker)) == 100
 
 
-async def test_a_large_batch_is_looked_into_elsewhere_and_keeps_its_place(simulated_broker: SimulatedBroker) -> None:
+async def test_a_large_batch_is_decoded_in_a_worker_thread_and_keeps_its_order(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
     noise = [b"id-%d:" % at + b"x" * 1000 for at in range(100)]
     fake_connection = FakeConnection()
@@ -147,7 +149,7 @@ async def test_a_large_batch_is_looked_into_elsewhere_and_keeps_its_place(simula
     assert len(await stored(simulated_broker)) == 100
 
 
-async def test_the_sequence_of_a_producer_goes_on_behind_its_duplicates(simulated_broker: SimulatedBroker) -> None:
+async def test_the_sequence_of_a_producer_continues_after_duplicates(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first", b"y:first"))
     assert await put(simulated_broker, numbered(simulated_broker, 0, b"y:no")) == 1
@@ -157,7 +159,9 @@ async def test_the_sequence_of_a_producer_goes_on_behind_its_duplicates(simulate
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_the_sequence_goes_on_after_every_kind_of_end(simulated_broker: SimulatedBroker, clean: bool) -> None:
+async def test_the_sequence_continues_after_every_kind_of_restart(
+    simulated_broker: SimulatedBroker, clean: bool
+) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     await put(simulated_broker, numbered(simulated_broker, 0, b"x:no", b"y:yes"))
@@ -172,7 +176,7 @@ async def test_the_sequence_goes_on_after_every_kind_of_end(simulated_broker: Si
     assert await stored(simulated_broker) == [(0, b"first"), (2, b"yes"), (6, b"yes")]
 
 
-async def test_a_batch_that_is_sent_again_is_answered_as_before(simulated_broker: SimulatedBroker) -> None:
+async def test_a_retried_batch_gets_the_same_response(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     batches = {0: [b"a:1", b"b:2"], 2: [b"x:no", b"c:3"], 4: [b"x:no", b"x:no"], 6: [b"plain"]}
@@ -207,7 +211,7 @@ async def test_ids_are_known_after_a_crash(simulated_broker: SimulatedBroker, ke
     assert len(await stored(simulated_broker)) == 40
 
 
-async def test_until_the_ids_are_read_producers_are_told_to_come_again(simulated_broker: SimulatedBroker) -> None:
+async def test_producers_get_a_retriable_error_until_the_ids_are_loaded(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     dedup = simulated_broker.broker.dedup
@@ -222,7 +226,7 @@ async def test_until_the_ids_are_read_producers_are_told_to_come_again(simulated
     assert await put(simulated_broker, marked(simulated_broker, b"x:again")) == 0
 
 
-async def test_a_window_can_be_set_and_taken_away_at_any_time(simulated_broker: SimulatedBroker) -> None:
+async def test_a_window_can_be_added_and_removed_at_any_time(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     await set_window(simulated_broker, WINDOW)
@@ -232,7 +236,7 @@ async def test_a_window_can_be_set_and_taken_away_at_any_time(simulated_broker: 
     assert len(simulated_broker.broker.dedup._shards) == 0
 
 
-async def test_a_shorter_window_counts_at_once_and_a_longer_one_knows_the_past(
+async def test_a_shorter_window_applies_at_once_and_a_longer_one_loads_old_ids(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms="60000")
@@ -258,7 +262,7 @@ async def test_ids_in_a_transaction_are_refused(simulated_broker: SimulatedBroke
     assert "cannot have the header headrace-dedup-id" in answer.error_message
 
 
-async def test_what_is_over_is_forgotten_without_anybody_asking(simulated_broker: SimulatedBroker) -> None:
+async def test_expired_ids_are_removed_without_requests(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms="1000")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     (led,) = simulated_broker.broker.dedup._shards.values()
@@ -267,7 +271,7 @@ async def test_what_is_over_is_forgotten_without_anybody_asking(simulated_broker
     assert len(led.window) == 0
 
 
-async def test_a_duplicate_is_not_answered_before_the_first_message_is_committed(
+async def test_a_duplicate_waits_until_the_first_message_is_committed(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
@@ -281,7 +285,7 @@ async def test_a_duplicate_is_not_answered_before_the_first_message_is_committed
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_crashes_each_id_is_stored_once(simulated_broker: SimulatedBroker, seed: int) -> None:
+async def test_each_id_is_stored_once_under_crashes(simulated_broker: SimulatedBroker, seed: int) -> None:
     """Senders send again what was not answered, in other batches, some with a sequence; the broker dies often."""
     chance = random.Random(seed)
     await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)

@@ -29,7 +29,7 @@ from headrace.wire.messages.fetch import FetchRequest
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 
-async def test_what_was_produced_can_be_read_also_after_every_kind_of_end(simulated_broker: SimulatedBroker) -> None:
+async def test_produced_records_survive_every_kind_of_restart(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     assert await produce(simulated_broker, "t", b"a", b"b") == 0
     assert await produce(simulated_broker, "t", b"c") == 2
@@ -64,7 +64,7 @@ async def test_version_13_names_topics_by_id(simulated_broker: SimulatedBroker) 
     assert only_response(await simulated_broker.ask(request, 13)).error_code == 100
 
 
-async def test_nothing_is_answered_before_it_is_on_disk(simulated_broker: SimulatedBroker) -> None:
+async def test_nothing_is_acknowledged_before_it_is_on_disk(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     asking = simulated_broker.begin(produce_request({("t", 0): batch(b"a")}), 9)
     await simulated_broker.turn()
@@ -111,7 +111,7 @@ async def test_some_partitions_may_fail_where_others_succeed(simulated_broker: S
     assert await read_all(simulated_broker, "t") == [b"a"]
 
 
-async def test_a_refusal_says_why_and_has_no_offset(simulated_broker: SimulatedBroker) -> None:
+async def test_an_error_has_a_message_and_no_offset(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", max_message_bytes="100")
     answer = await send(simulated_broker, "t", batch(b"x" * 100))
     assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (10, -1, -1)
@@ -131,18 +131,18 @@ async def test_internal_topics_are_not_for_clients(simulated_broker: SimulatedBr
     assert (await send(simulated_broker, "__consumer_offsets", batch(b"a", key=b"k"))).error_code == 17
 
 
-async def test_acks_0_is_appended_and_not_answered(simulated_broker: SimulatedBroker) -> None:
+async def test_acks_0_is_appended_without_a_response(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     fake_connection = FakeConnection()
     request = produce_request({("t", 0): batch(b"a")}, acks=0)
     assert await simulated_broker.ask(request, 9, fake_connection) is None
     assert not fake_connection.closed
-    assert not simulated_broker.partition("t")._waiting
+    assert not simulated_broker.partition("t")._commit_waits
     await simulated_broker.pass_time(0.1)
     assert await read_all(simulated_broker, "t") == [b"a"]
 
 
-async def test_a_refusal_without_an_answer_closes_the_connection(simulated_broker: SimulatedBroker) -> None:
+async def test_an_error_with_acks_0_closes_the_connection(simulated_broker: SimulatedBroker) -> None:
     fake_connection = FakeConnection()
     assert (
         await simulated_broker.ask(produce_request({("missing", 0): batch(b"a")}, acks=0), 9, fake_connection) is None
@@ -157,7 +157,7 @@ def numbered(*values: bytes, sequence: int, epoch: int = 0) -> bytearray:
     return batch(*values, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
 
 
-async def test_a_duplicate_is_answered_with_its_first_offset(simulated_broker: SimulatedBroker) -> None:
+async def test_a_duplicate_gets_its_first_offset(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await produce(simulated_broker, "t", b"other")
     for _ in range(2):
@@ -192,7 +192,7 @@ async def test_a_gap_or_an_old_epoch_is_refused(simulated_broker: SimulatedBroke
     assert (await send(simulated_broker, "t", numbered(b"b", sequence=1, epoch=1))).error_code == 0
 
 
-async def test_a_refused_batch_is_not_remembered_of_its_producer(simulated_broker: SimulatedBroker) -> None:
+async def test_a_rejected_batch_does_not_change_the_producer_state(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     simulated_broker.host.disk.fail_next("append", "*.log", errno.ENOSPC)
     assert (await send(simulated_broker, "t", numbered(b"a", sequence=0))).error_code == 56
@@ -208,7 +208,7 @@ def large(size_bytes: int = 40_000) -> bytearray:
     return batch(*values, compression=GZIP)
 
 
-async def test_a_large_packed_batch_holds_the_connection_until_it_is_appended(
+async def test_a_large_compressed_batch_blocks_the_connection_until_it_is_appended(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -222,7 +222,7 @@ async def test_a_large_packed_batch_holds_the_connection_until_it_is_appended(
     assert fake_connection.holds == [True, False]
 
 
-async def test_packed_batches_that_wait_take_a_bounded_amount_of_memory(
+async def test_waiting_compressed_batches_take_bounded_memory(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.broker.produce.produce._WAITING_BYTES_MAX", 100_000)
@@ -272,7 +272,7 @@ async def test_a_large_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(
     await simulated_broker.delete_topic("t")
     assert only_response(await asking).error_code == 3
     assert fake_connection.holds == [True, False]
-    assert not partition._waiting
+    assert not partition._commit_waits
 
 
 @pytest.mark.parametrize(("given", "name", "kept"), [(NONE, "zstd", ZSTD), (ZSTD, "uncompressed", NONE)])
@@ -290,7 +290,7 @@ async def test_the_topics_compression_is_what_is_kept(
 # Disks
 
 
-async def test_log_append_time_is_the_brokers_and_told(simulated_broker: SimulatedBroker) -> None:
+async def test_log_append_time_is_set_by_the_broker_and_returned(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", message_timestamp_type="LogAppendTime")
     answer = await send(simulated_broker, "t", batch(b"a", timestamp_ms=1))
     assert answer.log_append_time_ms == pytest.approx(simulated_broker.host.clock.now_ms(), abs=100)
@@ -300,7 +300,7 @@ async def test_log_append_time_is_the_brokers_and_told(simulated_broker: Simulat
     assert header.max_timestamp == answer.log_append_time_ms
 
 
-async def test_a_sync_that_fails_fails_everybody_who_waits_for_it(simulated_broker: SimulatedBroker) -> None:
+async def test_a_failed_fsync_fails_all_waiting_requests(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await simulated_broker.make_topic("other")
     await produce(simulated_broker, "t", b"a")
@@ -312,7 +312,7 @@ async def test_a_sync_that_fails_fails_everybody_who_waits_for_it(simulated_brok
     assert await read_all(simulated_broker, "t") == [b"a"], "what was not committed is not shown"
 
 
-async def test_produce_is_refused_while_the_disk_is_nearly_full_and_goes_on_by_itself(
+async def test_produce_is_rejected_while_the_disk_is_nearly_full_and_resumes(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -327,7 +327,7 @@ async def test_produce_is_refused_while_the_disk_is_nearly_full_and_goes_on_by_i
     assert (await send(simulated_broker, "t", batch(b"b"))).error_code == 0
 
 
-async def test_one_that_is_not_committed_in_time_is_told_so(simulated_broker: SimulatedBroker) -> None:
+async def test_a_batch_that_is_not_committed_in_time_gets_a_timeout(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     simulated_broker.host.disk.delay_seconds = (5.0, 5.0)
     request = produce_request({("t", 0): batch(b"a")}, timeout_ms=2000)
@@ -376,7 +376,9 @@ async def test_acks_of_one_waits_for_the_disk(simulated_cluster: SimulatedCluste
 
 @pytest.mark.parametrize("acks", [1, -1])
 @in_simulated_cluster(2)
-async def test_whoever_waits_is_told_when_the_lead_moves(simulated_cluster: SimulatedCluster, acks: int) -> None:
+async def test_waiting_producers_get_an_error_when_the_leadership_moves(
+    simulated_cluster: SimulatedCluster, acks: int
+) -> None:
     await simulated_cluster.make_topic("t")
     await simulated_cluster.until_in_sync("t")
     simulated_cluster.isolate(1)
@@ -388,14 +390,14 @@ async def test_whoever_waits_is_told_when_the_lead_moves(simulated_cluster: Simu
 
 
 @in_simulated_cluster(2)
-async def test_too_few_replicas_in_sync_are_told_before_anything_is_appended(
+async def test_too_few_in_sync_replicas_are_reported_before_the_append(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.make_topic("t", min_insync_replicas="2")
     assert await produce(simulated_cluster[1], "t", b"a") == 0
     simulated_cluster[2].kill()
     await simulated_cluster.until_in_sync("t", 1)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t", 0).isr == (1,))
+    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).isr == (1,))
     assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == 19
     partition = simulated_cluster.replica(1, "t")
     assert partition.log.end_offset == 1
@@ -416,7 +418,7 @@ async def test_more_in_sync_replicas_than_there_are_replicas_cannot_be_asked_for
 
 
 @in_simulated_cluster(2)
-async def test_one_who_asks_a_follower_is_sent_away(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_follower_rejects_produce(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("t")
     await simulated_cluster.until(lambda: simulated_cluster[2].broker.catalogue.find("t") is not None)
     assert (await send(simulated_cluster[2], "t", batch(b"a"))).error_code == 6
@@ -424,7 +426,7 @@ async def test_one_who_asks_a_follower_is_sent_away(simulated_cluster: Simulated
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_a_leader_in_doubt_of_its_session_promises_nothing_by_itself(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_leader_with_a_doubtful_session_accepts_only_acks_all(simulated_cluster: SimulatedCluster) -> None:
     """Another may lead by now; what all have in sync cannot be lost by that, what it has alone can (I13)."""
     await simulated_cluster.make_topic("t", (2, 1))
     simulated_cluster[2].registry.disconnect()
@@ -501,7 +503,7 @@ async def test_a_batch_is_not_told_of_a_gap_while_an_earlier_one_may_come_from_t
 
 
 @in_simulated_cluster(2)
-async def test_what_was_refused_here_and_taken_by_another_leader_meanwhile_stands_in_nobodys_way(
+async def test_a_rejected_batch_that_another_leader_accepted_blocks_nothing(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.make_topic("t", (1, 2))
@@ -514,7 +516,7 @@ async def test_what_was_refused_here_and_taken_by_another_leader_meanwhile_stand
     assert (await send(simulated_broker, "t", numbered(b"d", sequence=3))).error_code == 0
 
 
-async def test_a_gap_is_told_when_what_was_refused_before_it_does_not_come_again(
+async def test_a_gap_is_reported_when_the_rejected_batch_is_not_retried(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.broker.batches import split_batches
+from headrace.broker.partition import split_batches
 from headrace.wire.batches.batch import read_records
 from headrace.wire.messages.configs import (
     IncrementalAlterableConfig,
@@ -16,13 +16,13 @@ from headrace.wire.messages.configs import (
 )
 from headrace.wire.messages.queues import (
     AlterSubscriptionsPartition,
-    AlterSubscriptionsPartitionAnswer,
+    AlterSubscriptionsPartitionResponse,
     AlterSubscriptionsRequest,
     AlterSubscriptionsTopic,
     DescribedSubscription,
     DescribeSubscriptionsRequest,
     DescribeSubscriptionsTopic,
-    LeasePartitionAnswer,
+    LeasePartitionResponse,
     LeaseRequest,
     LeaseResponse,
     LeaseTopic,
@@ -30,7 +30,7 @@ from headrace.wire.messages.queues import (
     MessageStatusResponse,
     SettleItem,
     SettlePartition,
-    SettlePartitionAnswer,
+    SettlePartitionResponse,
     SettleRequest,
     SettleTopic,
     SubscriptionStatus,
@@ -77,7 +77,7 @@ class SubscriptionMember:
 
     async def ask(
         self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
-    ) -> list[LeasePartitionAnswer]:
+    ) -> list[LeasePartitionResponse]:
         """Send a Lease; return the partitions of the response."""
         request = self.request(count, wait_ms=wait_ms, partitions=partitions, **options)
         response: LeaseResponse = await self.simulated_broker.ask(request, 0)
@@ -102,7 +102,7 @@ class SubscriptionMember:
             codes |= {one: answer.error_code or refused.get(at, 0) for at, one in enumerate(some)}
         return [codes[one] for one in messages]
 
-    async def settle_items(self, items: list[SettleItem], *, partition: int = 0, epoch: int) -> SettlePartitionAnswer:
+    async def settle_items(self, items: list[SettleItem], *, partition: int = 0, epoch: int) -> SettlePartitionResponse:
         request = SettleRequest(
             subscription=self.subscription,
             member=self.name,
@@ -110,14 +110,14 @@ class SubscriptionMember:
         )
         response = await self.simulated_broker.ask(request, 0)
         assert response.error_code == 0, response.error_message
-        answer: SettlePartitionAnswer = response.topics[0].partitions[0]
+        answer: SettlePartitionResponse = response.topics[0].partitions[0]
         return answer
 
     async def ack(self, messages: Sequence[LeasedRecord]) -> None:
         assert await self.settle(messages) == [0] * len(messages)
 
 
-def leased_records(answers: Sequence[LeasePartitionAnswer]) -> list[LeasedRecord]:
+def leased_records(answers: Sequence[LeasePartitionResponse]) -> list[LeasedRecord]:
     """Return every leased message with its value from the response's batches."""
     found: list[LeasedRecord] = []
     for answer in answers:
@@ -150,14 +150,14 @@ async def alter(
     partition: int = 0,
     offset: int = EARLIEST,
     timestamp_ms: int = -1,
-) -> AlterSubscriptionsPartitionAnswer:
+) -> AlterSubscriptionsPartitionResponse:
     requested = AlterSubscriptionsPartition(partition, offset, timestamp_ms)
     topics = [AlterSubscriptionsTopic(name=topic, partitions=[requested])]
     response = await simulated_broker.ask(
         AlterSubscriptionsRequest(subscription=subscription, action=action, topics=topics), 0
     )
     assert response.error_code == 0, response.error_message
-    answer: AlterSubscriptionsPartitionAnswer = response.topics[0].partitions[0]
+    answer: AlterSubscriptionsPartitionResponse = response.topics[0].partitions[0]
     return answer
 
 

@@ -227,7 +227,9 @@ async def test_a_dead_letter_is_produced_to_the_leader_of_its_topic(simulated_cl
     await simulated_cluster.until(
         lambda: all(led.is_loaded for led in simulated_cluster[3].broker.dedup._shards.values())
     )
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t.dlq", 0).leader == 3)
+    await simulated_cluster.until(
+        lambda: simulated_cluster[1].broker.catalogue.partition_record("t.dlq", 0).leader == 3
+    )
     await dead_letter(simulated_cluster[1])
     assert [letter.value for letter in await dead(simulated_cluster[3])] == [b"a"]
 

@@ -13,8 +13,8 @@ from headrace.broker.queues.lease_reader import intersect_ranges
 from headrace.broker.queues.subscription_requests import RANGES_MAX
 from headrace.machines.queues.subscription_values import Range
 from headrace.wire.messages.queues import (
+    LeaseOffsetsRange,
     LeaseOffsetsRequest,
-    OffsetRange,
     SettleItem,
     SettlePartition,
     SettleRequest,
@@ -31,7 +31,7 @@ async def lease(simulated_broker: SimulatedBroker, *wanted: tuple[int, int], **o
         member="chooser",
         topic="jobs",
         partition_index=0,
-        wanted=[OffsetRange(first, last) for first, last in wanted],
+        wanted=[LeaseOffsetsRange(first, last) for first, last in wanted],
     )
     for name, value in options.items():
         setattr(request, name, value)

@@ -20,11 +20,10 @@ from tests.unit.broker.queues.queue_support import ACK, CREATE, SubscriptionMemb
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.transactions.transaction_support import NEWER, Transactor
 
-from headrace.broker.batches import is_aborted
 from headrace.broker.coordination.state_log import StateLog, read_batches
 from headrace.broker.delays.delay_target import DelayTarget
 from headrace.broker.delays.delayed_log import DelayedLog
-from headrace.broker.partition import Partition
+from headrace.broker.partition import Partition, is_aborted
 from headrace.broker.queues import acks_log, dead_letters
 from headrace.machines.queues.settled_offsets import new_bitmap
 from headrace.model.message_headers import DEDUP_ID

@@ -11,8 +11,7 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 
 from headrace.broker.partition import Partition
 from headrace.broker.replication.replica_fetcher import FollowerFetchers
-from headrace.model.broker_record import BrokerRecord
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 
 RECORD = PartitionRecord(replicas=(1, 2, 3), isr=(1, 2), leader=2, leader_epoch=4)
 

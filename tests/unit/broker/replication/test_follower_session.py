@@ -77,11 +77,11 @@ def test_only_what_has_changed_is_told_again() -> None:
     first, second = Position(A), Position(B)
     ones = [followed(first), followed(second)]
     assert set(requested(session.request(ones, CONFIG))) == {A, B}
-    assert [one for one, _ in session.answers(answer(99, A))] == [ones[0]]
+    assert [one for one, _ in session.partitions(answer(99, A))] == [ones[0]]
     first.end_offset = 3
     request = session.request(ones, CONFIG)
     assert (request.session_id, request.session_epoch, set(requested(request))) == (99, 1, {A})
-    list(session.answers(answer(99)))
+    list(session.partitions(answer(99)))
     request = session.request(ones, CONFIG)
     assert (request.session_epoch, requested(request), forgotten(request)) == (2, {}, [])
     second.end_offset = second.start_offset = 6  # trimmed
@@ -92,7 +92,7 @@ def test_a_new_epoch_of_the_leader_is_told_although_the_log_is_where_it_was() ->
     session = FollowerSession(7, 3)
     position = Position(A)
     session.request([followed(position, leader_epoch=5)], CONFIG)
-    list(session.answers(answer(99)))
+    list(session.partitions(answer(99)))
     assert requested(session.request([followed(position, leader_epoch=6)], CONFIG))[A].current_leader_epoch == 6
 
 
@@ -100,10 +100,10 @@ def test_what_is_not_wanted_now_is_forgotten_and_told_again_later() -> None:
     session = FollowerSession(7, 3)
     ones = [followed(Position(A)), followed(Position(B))]
     session.request(ones, CONFIG)
-    list(session.answers(answer(99)))
+    list(session.partitions(answer(99)))
     request = session.request(ones[:1], CONFIG)
     assert (requested(request), forgotten(request)) == ({}, [B])
-    assert list(session.answers(answer(99, B))) == [], "whoever is not asked for is not listened to"
+    assert list(session.partitions(answer(99, B))) == [], "a partition that was not requested is ignored"
     request = session.request(ones, CONFIG)
     assert (set(requested(request)), forgotten(request)) == ({B}, [])
 
@@ -112,7 +112,7 @@ def test_after_a_reset_everything_is_told_in_a_new_session() -> None:
     session = FollowerSession(7, 3)
     ones = [followed(Position(A)), followed(Position(B))]
     session.request(ones, CONFIG)
-    list(session.answers(answer(99)))
+    list(session.partitions(answer(99)))
     session.reset()
     request = session.request(ones, CONFIG)
     assert (request.session_id, request.session_epoch, set(requested(request))) == (0, 0, {A, B})
@@ -125,4 +125,4 @@ def test_a_leader_without_room_for_a_session_is_told_everything_every_time() -> 
     for _ in range(2):
         request = session.request(ones, CONFIG)
         assert (request.session_epoch, set(requested(request))) == (0, {A})
-        list(session.answers(answer(0)))
+        list(session.partitions(answer(0)))

@@ -10,10 +10,10 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 from tests.unit.broker.three_brokers import SimulatedClusterBroker
 
 from headrace.machines.controller.reassignment import begin_reassignment
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, epoch_key
 from headrace.registry.interface import Check, RegistryEntry, RegistryOperation, RegistryUnavailable, Set, is_beneath
-from headrace.registry.partitions import PARTITIONS_KEY, decode_partition, parse_partition_key
+from headrace.registry.topics import PARTITIONS_KEY, decode_partition, parse_partition_key
 
 NOT_LEADER, TIMED_OUT, NOT_ENOUGH = 6, 7, 19
 

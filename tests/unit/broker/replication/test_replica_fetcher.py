@@ -100,7 +100,7 @@ async def test_what_a_follower_is_sent_is_checked(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await simulated_cluster.make_topic("t", (1, 2))
-    taken = ReplicaFetcher._take
+    taken = ReplicaFetcher._process
     spoilt = 0
 
     async def spoil(self: ReplicaFetcher, followed: object, data: object) -> None:
@@ -113,7 +113,7 @@ async def test_what_a_follower_is_sent_is_checked(
             data.records = records  # type: ignore[attr-defined]
         await taken(self, followed, data)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ReplicaFetcher, "_take", spoil)
+    monkeypatch.setattr(ReplicaFetcher, "_process", spoil)
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.until_alike("t")
     assert spoilt == 3
@@ -616,7 +616,7 @@ async def test_an_answer_for_an_epoch_that_is_over_is_not_taken(
     late = batch(b"late")
     assign_offset_and_epoch(memoryview(late), 0, 0)
     data = PartitionData(partition_index=0, high_watermark=1, records=late)
-    await simulated_cluster[2].host.start(fetcher._take(followed, data), "a late answer")
+    await simulated_cluster[2].host.start(fetcher._process(followed, data), "a late answer")
     assert (partition.log.end_offset, partition.high_watermark) == (0, 0)
     diverging = PartitionData(partition_index=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=0))
-    await simulated_cluster[2].host.start(fetcher._take(followed, diverging), "another")
+    await simulated_cluster[2].host.start(fetcher._process(followed, diverging), "another")

@@ -13,11 +13,9 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 from headrace.machines.controller.leadership import with_leader
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
 from headrace.model.errors import NotLeader, StorageFailure
-from headrace.model.partition_record import PartitionRecord
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.interface import Delete, RegistryEntry
-from headrace.registry.partitions import encode_partition, partition_key
-from headrace.registry.topics import topic_key
+from headrace.registry.topics import encode_partition, partition_key, topic_key
 from headrace.runtime.disk import DiskFull
 from headrace.storage.log.log import Log
 from headrace.storage.segments.scan import BadBatch
@@ -243,7 +241,7 @@ async def test_the_same_broker_that_is_elected_again_leads_in_a_new_epoch(simula
 
 @in_simulated_cluster()
 async def test_an_epoch_that_is_over_before_the_disk_is_ready_is_never_led(simulated_cluster: SimulatedCluster) -> None:
-    """A lead waits for whoever cuts the log; the record may change meanwhile."""
+    """A leadership waits for a truncation of the log in progress; the record may change meanwhile."""
     await simulated_cluster.make_topic("t", (1, 2))
     await simulated_cluster.until(lambda: simulated_cluster[2].broker.catalogue.topic("t").local(0) is not None)
     follower = simulated_cluster.replica(2, "t")
@@ -268,7 +266,7 @@ async def test_a_lead_ends_at_once_also_when_the_disk_is_busy(simulated_cluster:
     await partition.changing.acquire()
     second = simulated_cluster[2].broker.catalogue.nodes[2]
     await simulated_cluster.change("t", lambda record: with_leader(record, second))
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.place("t", 0).leader == 2)
+    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).leader == 2)
     with pytest.raises(NotLeader):
         simulated_cluster[1].partition("t")
     assert not partition.is_leader
@@ -421,7 +419,7 @@ async def test_a_damaged_follower_leaves_the_in_sync_set_until_it_is_started_aga
     await simulated_cluster.until_in_sync("t")
     await simulated_cluster.until_alike("t")
     (kept, log) = sorted(folders(simulated_cluster, 2), key=len, reverse=True)
-    assert kept.startswith(log), "what is left of it is kept for whoever wants to look at it"
+    assert kept.startswith(log), "the damaged log is kept for inspection"
 
 
 @in_simulated_cluster()
@@ -500,7 +498,7 @@ async def test_waiting_for_the_replicas_ends_with_what_stands_in_the_way(simulat
 
 
 @in_simulated_cluster(1)
-async def test_whoever_waits_for_the_replicas_waits_for_what_is_under_way_too(
+async def test_waiting_for_the_replicas_includes_changes_in_progress(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     simulated_broker = simulated_cluster[1]

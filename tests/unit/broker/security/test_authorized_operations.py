@@ -11,9 +11,9 @@ from headrace.wire.messages.groups import DescribeGroupsRequest
 from headrace.wire.messages.metadata import (
     DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsTopic,
     MetadataRequest,
     MetadataRequestTopic,
-    TopicRequest,
 )
 from headrace.wire.messages.share_groups import ShareGroupDescribeRequest
 
@@ -30,7 +30,9 @@ async def test_what_may_be_done_with_topics_is_told_to_those_who_ask(simulated_b
     assert [topic.topic_authorized_operations for topic in silent.topics] == [UNTOLD, UNTOLD]
     everything = await simulated_broker.ask(MetadataRequest(topics=None, include_topic_authorized_operations=True), 12)
     assert {topic.topic_authorized_operations for topic in everything.topics} == {TOPIC}
-    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="t"), TopicRequest(name="missing")])
+    request = DescribeTopicPartitionsRequest(
+        topics=[DescribeTopicPartitionsTopic(name="t"), DescribeTopicPartitionsTopic(name="missing")]
+    )
     described = {
         topic.name: topic.topic_authorized_operations for topic in (await simulated_broker.ask(request, 0)).topics
     }

@@ -16,13 +16,13 @@ from headrace.wire.messages.share_groups import (
     AcknowledgementBatch,
     AcknowledgePartition,
     AcknowledgeTopic,
-    FetchPartition,
-    FetchTopic,
-    ForgottenTopic,
     ShareAcknowledgeRequest,
+    ShareFetchPartition,
     ShareFetchPartitionData,
     ShareFetchRequest,
     ShareFetchResponse,
+    ShareFetchTopic,
+    ShareForgottenTopic,
     ShareGroupDescribeRequest,
     ShareGroupHeartbeatRequest,
 )
@@ -100,7 +100,7 @@ class ShareMember:
         topic_id = self.simulated_broker.broker.catalogue.topic(topic).id
         acks = acks or {}
         named = [
-            FetchPartition(partition_index=index, acknowledgement_batches=_batches(acks.get(index, ())))
+            ShareFetchPartition(partition_index=index, acknowledgement_batches=_batches(acks.get(index, ())))
             for index in dict.fromkeys((*partitions, *acks))
         ]
         gone = [*forgotten]
@@ -109,8 +109,8 @@ class ShareMember:
             member_id=self.id,
             share_session_epoch=self.session_epoch if epoch is None else epoch,
             **{"max_wait_ms": wait_ms, "min_bytes": 1, "max_records": count, "batch_size": count, **options},
-            topics=[FetchTopic(topic_id=topic_id, partitions=named)] if named else [],
-            forgotten_topics_data=[ForgottenTopic(topic_id=topic_id, partitions=gone)] if gone else [],
+            topics=[ShareFetchTopic(topic_id=topic_id, partitions=named)] if named else [],
+            forgotten_topics_data=[ShareForgottenTopic(topic_id=topic_id, partitions=gone)] if gone else [],
         )
 
     def begin_fetch(self, *partitions: int, version: int = 2, **options: Any) -> asyncio.Task[ShareFetchResponse]:

@@ -29,7 +29,7 @@ from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
 
 from headrace.broker.share_groups.share_leases import SETTLEMENTS_MAX
 from headrace.machines.share_groups.share_sessions import ShareSessions
-from headrace.wire.messages.share_groups import FetchPartition, FetchTopic, ShareFetchRequest
+from headrace.wire.messages.share_groups import ShareFetchPartition, ShareFetchRequest, ShareFetchTopic
 
 UNKNOWN_TOPIC = 3
 NOT_LEADER = 6
@@ -454,7 +454,7 @@ async def test_unknown_partitions_fail_and_others_are_served(simulated_broker: S
         member_id="m2",
         max_wait_ms=60_000,
         max_records=1,
-        topics=[FetchTopic(topic_id=UUID(int=7), partitions=[FetchPartition(0)])],
+        topics=[ShareFetchTopic(topic_id=UUID(int=7), partitions=[ShareFetchPartition(0)])],
     )
     assert code_of(await simulated_broker.ask(request, 1)) == UNKNOWN_TOPIC_ID
     assert simulated_broker.host.clock.monotonic() - began < 1.0

@@ -92,7 +92,7 @@ def leader_in(simulated_broker: SimulatedClusterBroker) -> int | None:
 @both
 @ways
 @with_three_brokers
-async def test_what_was_committed_is_told_by_the_next_coordinator(
+async def test_the_next_coordinator_knows_the_committed_sequence(
     three_brokers: ThreeBrokers, leave: Leave, generation: int
 ) -> None:
     routed, members = await ready(three_brokers, generation)
@@ -109,14 +109,14 @@ async def test_what_was_committed_is_told_by_the_next_coordinator(
 @both
 @ways
 @with_three_brokers
-async def test_all_members_are_ended_by_the_next_coordinator(
+async def test_the_next_coordinator_ends_all_members(
     three_brokers: ThreeBrokers, leave: Leave, generation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routed, members = await ready(three_brokers, generation)
     first = routed.coordinator()
     with monkeypatch.context() as mute:
         tell_none = asyncio.Event().wait
-        mute.setattr(TransactionMarkers, "tell_all", lambda *_: tell_none())
+        mute.setattr(TransactionMarkers, "write_all", lambda *_: tell_none())
         routed.begin(end_request(0, *members), 0)
         await asyncio.sleep(0.5)
     await leave(first)
@@ -127,9 +127,7 @@ async def test_all_members_are_ended_by_the_next_coordinator(
 
 @both
 @with_three_brokers
-async def test_a_former_coordinator_that_has_not_heard_of_it_tells_nothing(
-    three_brokers: ThreeBrokers, generation: int
-) -> None:
+async def test_a_former_coordinator_describes_no_bundle(three_brokers: ThreeBrokers, generation: int) -> None:
     """Its memory says that the members are open still, or that the sequence is the last: both may be untrue by now."""
     routed, members = await ready(three_brokers, generation)
     assert await commit(routed, 4)
@@ -157,7 +155,7 @@ async def test_a_former_coordinator_that_has_not_heard_of_it_tells_nothing(
 
 
 @with_three_brokers
-async def test_a_coordinator_that_may_have_been_replaced_tells_no_sequence(three_brokers: ThreeBrokers) -> None:
+async def test_a_coordinator_that_may_have_been_replaced_describes_no_bundle(three_brokers: ThreeBrokers) -> None:
     routed, _ = await ready(three_brokers, NEWER)
     assert await commit(routed, 4)
     simulated_broker = routed.coordinator()

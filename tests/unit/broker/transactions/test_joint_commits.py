@@ -120,17 +120,17 @@ async def test_one_batch_of_the_log_decides_them_all(simulated_broker: Simulated
 
 
 @both
-async def test_the_answer_waits_for_the_readers(
+async def test_the_response_waits_for_the_markers(
     simulated_broker: SimulatedBroker, generation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
-    tell_all = TransactionMarkers.tell_all
+    tell_all = TransactionMarkers.write_all
 
     async def tell_late(self: TransactionMarkers, *told: object) -> None:
         await simulated_broker.pass_time(1)
         await tell_all(self, *told)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(TransactionMarkers, "tell_all", tell_late)
+    monkeypatch.setattr(TransactionMarkers, "write_all", tell_late)
     requested = simulated_broker.begin(end_request(0, one), 0)
     await simulated_broker.pass_time(0.9)
     again = simulated_broker.begin(end_request(0, one), 0)
@@ -143,11 +143,11 @@ async def test_the_answer_waits_for_the_readers(
     assert (await partition_contents(simulated_broker)).committed == [b"a"]
 
 
-async def test_a_partition_that_takes_no_marker_delays_the_answer_not_the_decision(
+async def test_a_partition_without_marker_delays_the_response_not_the_decision(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = await writing(simulated_broker, "0", b"a", 0), await writing(simulated_broker, "1", b"b", 1)
-    tell_all = TransactionMarkers.tell_all
+    tell_all = TransactionMarkers.write_all
     is_told = False
 
     async def tell(self: TransactionMarkers, *told: object) -> None:
@@ -155,14 +155,14 @@ async def test_a_partition_that_takes_no_marker_delays_the_answer_not_the_decisi
             await simulated_broker.pass_time(0.1)
         await tell_all(self, *told)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(TransactionMarkers, "tell_all", tell)
+    monkeypatch.setattr(TransactionMarkers, "write_all", tell)
     assert await commit(simulated_broker, 0, one, two) == 51
     assert await sequence(simulated_broker) == 0
     is_told = True
     assert await commit(simulated_broker, 0, one, two) is True
 
 
-async def test_a_commit_of_nobody_counts(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_commit_counts(simulated_broker: SimulatedBroker) -> None:
     await writing(simulated_broker, "0", b"a", 0)
     assert await commit(simulated_broker, 5) is True
     assert await sequence(simulated_broker) == 5
@@ -174,7 +174,7 @@ async def test_a_commit_of_nobody_counts(simulated_broker: SimulatedBroker) -> N
 
 
 @both
-async def test_a_driver_that_was_replaced_hears_that_others_have_committed(
+async def test_a_replaced_driver_learns_that_others_have_committed(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
     old = await writing(simulated_broker, "0", b"old", 0, generation=generation)
@@ -187,7 +187,7 @@ async def test_a_driver_that_was_replaced_hears_that_others_have_committed(
     assert (await partition_contents(simulated_broker, partition=1)).aborted == [b"left"]
 
 
-async def test_a_later_sequence_tells_that_an_older_one_is_over(simulated_broker: SimulatedBroker) -> None:
+async def test_a_later_sequence_invalidates_an_older_one(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     assert await commit(simulated_broker, 7, one) is True
     answer = await end(simulated_broker, 6, await writing(simulated_broker, "0", b"b", 0))
@@ -196,9 +196,7 @@ async def test_a_later_sequence_tells_that_an_older_one_is_over(simulated_broker
 
 
 @both
-async def test_a_member_that_was_decided_about_can_do_nothing_more(
-    simulated_broker: SimulatedBroker, generation: int
-) -> None:
+async def test_a_decided_member_is_fenced(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     assert await commit(simulated_broker, 0, one) is True
     for _ in range(2):
@@ -233,7 +231,7 @@ async def test_a_straggler_is_aborted_when_its_time_is_over(simulated_broker: Si
 
 
 @both
-async def test_nobody_is_committed_if_one_cannot_be(simulated_broker: SimulatedBroker, generation: int) -> None:
+async def test_no_member_is_committed_if_one_cannot_be(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     two = await writing(simulated_broker, "1", b"b", 1, generation=generation)
     assert await abort(simulated_broker, two) == 0
@@ -249,7 +247,7 @@ async def test_nobody_is_committed_if_one_cannot_be(simulated_broker: SimulatedB
     assert (await partition_contents(simulated_broker, partition=1)).aborted == [b"b"]
 
 
-async def test_the_refusal_says_why(simulated_broker: SimulatedBroker) -> None:
+async def test_the_error_says_why(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     await writing(simulated_broker, "0", b"a", 0)
     answer = await end(simulated_broker, 0, one)
@@ -280,7 +278,7 @@ async def test_an_id_that_looks_like_a_members_and_is_none_is_refused(
     assert (await simulated_broker.ask(InitProducerIdRequest(broken, 60_000, -1, -1), 4)).error_code == INVALID_REQUEST
 
 
-async def test_members_of_others_are_not_ended(simulated_broker: SimulatedBroker) -> None:
+async def test_members_of_other_bundles_are_not_ended(simulated_broker: SimulatedBroker) -> None:
     ordinary = Transactor(simulated_broker)
     assert await ordinary.init() == 0
     assert await ordinary.send(b"x") == 0
@@ -316,7 +314,7 @@ async def test_a_bundle_is_coordinated_where_its_members_are(simulated_broker: S
     )
 
 
-async def test_before_anybody_has_a_transaction_the_question_is_put_off(simulated_broker: SimulatedBroker) -> None:
+async def test_requests_before_the_first_transaction_get_a_retriable_error(simulated_broker: SimulatedBroker) -> None:
     for request in (DescribeBundleRequest(BUNDLE), EndBundleRequest(BUNDLE, 0, True, [])):
         assert (await simulated_broker.ask(request, 0)).error_code == 16
     assert (
@@ -328,7 +326,7 @@ async def test_before_anybody_has_a_transaction_the_question_is_put_off(simulate
 # An abort
 
 
-async def test_an_abort_ends_what_is_open_and_undoes_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_an_abort_ends_open_transactions_and_reverts_no_commit(simulated_broker: SimulatedBroker) -> None:
     one, two = await writing(simulated_broker, "0", b"a", 0), await writing(simulated_broker, "1", b"b", 1)
     assert await commit(simulated_broker, 0, one) is True
     assert (await partition_contents(simulated_broker, partition=1)).aborted == [b"b"]
@@ -361,7 +359,7 @@ async def test_what_was_committed_is_known_after_a_crash(simulated_broker: Simul
     assert (await partition_contents(simulated_broker)).committed == [b"a"]
 
 
-async def test_what_was_decided_is_told_after_a_crash_to_all_partitions(
+async def test_decided_members_get_all_markers_after_a_crash(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = await writing(simulated_broker, "0", b"a", 0), await writing(simulated_broker, "1", b"b", 1)
@@ -371,7 +369,7 @@ async def test_what_was_decided_is_told_after_a_crash_to_all_partitions(
         await simulated_broker.pass_time(1_000)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TransactionMarkers, "tell_all", tell_none)
+        patch.setattr(TransactionMarkers, "write_all", tell_none)
         simulated_broker.begin(end_request(0, one, two), 0)
         await simulated_broker.pass_time(1)
         assert await state(simulated_broker, one.transactional_id) == "PrepareCommit"
@@ -384,7 +382,7 @@ async def test_what_was_decided_is_told_after_a_crash_to_all_partitions(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-async def test_nothing_is_committed_that_could_not_be_stored(simulated_broker: SimulatedBroker, number: int) -> None:
+async def test_a_commit_that_could_not_be_stored_has_no_effect(simulated_broker: SimulatedBroker, number: int) -> None:
     one, two = await writing(simulated_broker, "0", b"a", 0), await writing(simulated_broker, "1", b"b", 1)
     fail(simulated_broker, "append", number)
     assert await commit(simulated_broker, 0, one, two) == 15
@@ -396,7 +394,7 @@ async def test_nothing_is_committed_that_could_not_be_stored(simulated_broker: S
     assert (await partition_contents(simulated_broker, partition=1)).committed == [b"b"]
 
 
-async def test_nothing_is_told_of_a_commit_that_did_not_reach_the_disk(simulated_broker: SimulatedBroker) -> None:
+async def test_a_commit_that_is_not_on_disk_is_not_acknowledged(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     fail(simulated_broker, "sync")
     assert await commit(simulated_broker, 0, one) == 15
@@ -408,7 +406,7 @@ async def test_nothing_is_told_of_a_commit_that_did_not_reach_the_disk(simulated
     assert await commit(simulated_broker, 0, one) is True
 
 
-async def test_a_bundle_that_nobody_uses_is_forgotten_and_stays_so(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unused_bundle_expires(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(transactional_id_expiration_ms="60000")
     one = await writing(simulated_broker, "0", b"a", 0)
     assert await commit(simulated_broker, 0, one) is True
@@ -423,7 +421,7 @@ async def test_a_bundle_that_nobody_uses_is_forgotten_and_stays_so(simulated_bro
     assert await commit(simulated_broker, 0) is True
 
 
-async def test_a_bundle_that_is_used_is_not_forgotten(simulated_broker: SimulatedBroker) -> None:
+async def test_a_used_bundle_does_not_expire(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(transactional_id_expiration_ms="60000")
     assert await commit(simulated_broker, 0, await writing(simulated_broker, "0", b"a", 0)) is True
     open_since = await writing(simulated_broker, "1", b"b", 0, timeout_ms=900_000)

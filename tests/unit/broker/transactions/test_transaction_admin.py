@@ -12,8 +12,8 @@ from tests.unit.broker.transactions.transaction_support import ID, Transactor, d
 from headrace.model.names import TRANSACTION_STATE
 from headrace.wire.messages.transactions import (
     DescribeProducersRequest,
+    DescribeProducersTopic,
     ListTransactionsRequest,
-    TopicRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
@@ -46,7 +46,7 @@ async def test_a_transaction_is_described(simulated_broker: SimulatedBroker) -> 
     assert ended.transaction_start_time_ms == answer.transaction_start_time_ms, "as kafka-transactions shows it"
 
 
-async def test_an_id_that_nobody_knows_is_not_described(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unknown_id_is_not_described(simulated_broker: SimulatedBroker) -> None:
     await ready(simulated_broker)
     assert (await described(simulated_broker, "unknown")).error_code == 105
     assert (await described(simulated_broker, "")).error_code == 42
@@ -58,7 +58,7 @@ async def listed(simulated_broker: SimulatedBroker, version: int = 2, **filters:
     return {one.transactional_id: one.transaction_state for one in response.transaction_states}
 
 
-async def test_transactions_are_listed_by_what_is_asked_for(simulated_broker: SimulatedBroker) -> None:
+async def test_transactions_are_listed_by_filters(simulated_broker: SimulatedBroker) -> None:
     busy, idle = await ready(simulated_broker, "busy"), await ready(simulated_broker, "idle")
     await busy.send(b"x")
     await simulated_broker.pass_time(5)
@@ -82,7 +82,7 @@ async def test_states_that_do_not_exist_are_named(simulated_broker: SimulatedBro
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "x{9999}", "x" * 1025])
-async def test_a_pattern_that_cannot_be_used_is_refused(simulated_broker: SimulatedBroker, pattern: str) -> None:
+async def test_an_invalid_pattern_is_rejected(simulated_broker: SimulatedBroker, pattern: str) -> None:
     response = await simulated_broker.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
     assert response.error_code == 128
 
@@ -91,12 +91,12 @@ async def test_a_pattern_that_cannot_be_used_is_refused(simulated_broker: Simula
 
 
 async def producers(simulated_broker: SimulatedBroker, partition: int = 0) -> Any:
-    request = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[partition])])
+    request = DescribeProducersRequest(topics=[DescribeProducersTopic(name="t", partition_indexes=[partition])])
     ((answer,),) = [topic.partitions for topic in (await simulated_broker.ask(request, 0)).topics]
     return answer
 
 
-async def test_a_partition_tells_of_its_producers(simulated_broker: SimulatedBroker) -> None:
+async def test_the_producers_of_a_partition_are_described(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await produce(simulated_broker, "t", b"before", producer_id=77, producer_epoch=0, base_sequence=0)
     await producer.send(b"x")
@@ -151,7 +151,7 @@ async def test_a_transaction_that_has_a_coordinator_is_ended_there(simulated_bro
     assert (await partition_contents(simulated_broker)).committed == [b"x"]
 
 
-async def test_markers_that_make_no_sense_are_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_invalid_markers_are_rejected(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     await producer.commit()

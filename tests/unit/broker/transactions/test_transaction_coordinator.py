@@ -60,9 +60,7 @@ def home(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> int:
 
 
 @both
-async def test_a_transaction_ends_alike_in_all_its_partitions(
-    simulated_broker: SimulatedBroker, generation: int
-) -> None:
+async def test_all_partitions_get_the_same_outcome(simulated_broker: SimulatedBroker, generation: int) -> None:
     producer = await ready(simulated_broker, generation)
     for number, commit in enumerate([True, False, True]):
         for partition in (0, 1):
@@ -81,7 +79,9 @@ async def test_a_transaction_ends_alike_in_all_its_partitions(
 
 
 @both
-async def test_an_end_is_answered_when_readers_can_see_it(simulated_broker: SimulatedBroker, generation: int) -> None:
+async def test_an_end_is_acknowledged_when_consumers_can_read_it(
+    simulated_broker: SimulatedBroker, generation: int
+) -> None:
     producer = await ready(simulated_broker, generation)
     await producer.send(b"x")
     simulated_broker.host.disk.delay_seconds = (0.5, 0.5)
@@ -116,7 +116,7 @@ async def test_a_marker_is_on_disk_even_where_the_topic_does_not_wait_for_it(sim
 
 
 @both
-async def test_whoever_takes_over_aborts_what_was_open(simulated_broker: SimulatedBroker, generation: int) -> None:
+async def test_a_new_producer_aborts_the_open_transaction(simulated_broker: SimulatedBroker, generation: int) -> None:
     old = await ready(simulated_broker, generation)
     await old.send(b"lost")
     new = Transactor(simulated_broker, generation=generation)
@@ -130,7 +130,7 @@ async def test_whoever_takes_over_aborts_what_was_open(simulated_broker: Simulat
     assert await partition_contents(simulated_broker) == ([b"kept"], [b"lost"], [], 2)
 
 
-async def test_a_producer_that_goes_on_after_an_error_keeps_its_id(simulated_broker: SimulatedBroker) -> None:
+async def test_a_producer_that_continues_after_an_error_keeps_its_id(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"lost")
     before = producer.producer_id, producer.epoch
@@ -143,7 +143,7 @@ async def test_a_producer_that_goes_on_after_an_error_keeps_its_id(simulated_bro
     assert other.epoch == producer.epoch
 
 
-async def test_only_one_of_many_newcomers_stays(simulated_broker: SimulatedBroker) -> None:
+async def test_only_one_of_many_concurrent_producers_stays(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", 2)
     newcomers = [Transactor(simulated_broker) for _ in range(5)]
     beginnings = [simulated_broker.host.start(one.init(), "init") for one in newcomers]
@@ -153,7 +153,7 @@ async def test_only_one_of_many_newcomers_stays(simulated_broker: SimulatedBroke
     assert [await one.send(b"x") for one in sorted(newcomers, key=lambda one: one.epoch)] == [47, 47, 47, 47, 0]
 
 
-async def test_a_batch_outside_of_the_transaction_is_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_a_batch_outside_of_the_transaction_is_rejected(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker, OLDER)
     assert await producer.produce(b"x") == 48
     await producer.add("t", 0)
@@ -175,7 +175,7 @@ async def test_a_partition_may_be_written_to_only_when_it_is_durably_part_of_the
     assert await producer.produce(b"x") == 0
 
 
-async def test_partitions_that_are_part_already_are_not_held_up_by_others_that_join(
+async def test_partitions_of_the_transaction_do_not_wait_for_joining_ones(
     simulated_broker: SimulatedBroker,
 ) -> None:
     producer = await ready(simulated_broker, OLDER)
@@ -188,7 +188,7 @@ async def test_partitions_that_are_part_already_are_not_held_up_by_others_that_j
     await adding
 
 
-async def test_a_refusal_waits_for_what_it_rests_on(simulated_broker: SimulatedBroker) -> None:
+async def test_an_error_waits_until_the_state_it_is_based_on_is_committed(simulated_broker: SimulatedBroker) -> None:
     """A crash could take the newcomer back, and with it the reason why the old one was refused."""
     old, new = await ready(simulated_broker, OLDER), Transactor(simulated_broker)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
@@ -208,7 +208,7 @@ async def test_a_refusal_waits_for_what_it_rests_on(simulated_broker: SimulatedB
     assert (ended.error_code, claimed) == (90, 90)
 
 
-async def test_many_transactions_can_be_on_their_way_at_once(simulated_broker: SimulatedBroker) -> None:
+async def test_many_transactions_can_be_open_at_once(simulated_broker: SimulatedBroker) -> None:
     producers = [await ready(simulated_broker, transactional_id=f"shop {number}") for number in range(20)]
     for number, producer in enumerate(producers):
         assert await producer.send(b"%d" % number, partition=number % 2) == 0
@@ -217,7 +217,7 @@ async def test_many_transactions_can_be_on_their_way_at_once(simulated_broker: S
     told = [await partition_contents(simulated_broker, partition=partition) for partition in (0, 1)]
     assert {int(value) for one in told for value in one.aborted} == {*range(0, 20, 3)}
     assert sum(len(one.committed) for one in told) == 20 - 7
-    assert not any(transaction.is_open for transaction in simulated_broker.broker.transactions)
+    assert not any(transaction.is_open for transaction in simulated_broker.broker.transactions.transactions())
 
 
 # Coming back
@@ -225,7 +225,7 @@ async def test_many_transactions_can_be_on_their_way_at_once(simulated_broker: S
 
 @both
 @pytest.mark.parametrize("how", ["stop", "kill", "power cut"])
-async def test_an_open_transaction_goes_on_after_every_kind_of_end(
+async def test_an_open_transaction_survives_every_kind_of_restart(
     simulated_broker: SimulatedBroker, generation: int, how: str
 ) -> None:
     producer = await ready(simulated_broker, generation)
@@ -243,7 +243,7 @@ async def test_an_open_transaction_goes_on_after_every_kind_of_end(
 
 @both
 @pytest.mark.parametrize("commit", [True, False])
-async def test_what_was_decided_is_told_to_the_partitions_after_a_crash(
+async def test_decided_transactions_get_their_markers_after_a_crash(
     simulated_broker: SimulatedBroker, generation: int, commit: bool
 ) -> None:
     producer = await ready(simulated_broker, generation)
@@ -265,7 +265,7 @@ async def test_what_was_decided_is_told_to_the_partitions_after_a_crash(
     assert await producer.send(b"next") == 0
 
 
-async def test_until_its_log_is_read_everybody_is_told_to_come_again(simulated_broker: SimulatedBroker) -> None:
+async def test_requests_get_a_loading_error_until_the_log_is_loaded(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker, OLDER)
     await producer.add("t", 0)
     await simulated_broker.close()
@@ -280,7 +280,9 @@ async def test_until_its_log_is_read_everybody_is_told_to_come_again(simulated_b
     assert await producer.produce(b"x") == 0
 
 
-async def test_the_records_are_kafkas_and_lie_in_the_partition_of_the_id(simulated_broker: SimulatedBroker) -> None:
+async def test_the_records_have_kafkas_format_and_are_in_the_partition_of_the_id(
+    simulated_broker: SimulatedBroker,
+) -> None:
     producer = await ready(simulated_broker)
     index = home(simulated_broker)
     assert len(await read_all(simulated_broker, TRANSACTION_STATE, index)) == 1
@@ -317,7 +319,7 @@ async def test_damage_puts_only_the_ids_of_its_partition_out_of_service(simulate
 
 
 @both
-async def test_what_is_open_for_too_long_is_aborted_and_its_producer_fenced(
+async def test_a_timed_out_transaction_is_aborted_and_its_producer_fenced(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
     producer = await ready(simulated_broker, generation, timeout_ms=5_000)
@@ -352,7 +354,7 @@ async def test_a_jump_of_the_wall_clock_aborts_nothing(simulated_broker: Simulat
     assert await producer.commit() == 0
 
 
-async def test_ids_that_nobody_uses_are_forgotten(simulated_broker: SimulatedBroker) -> None:
+async def test_unused_ids_expire(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(transactional_id_expiration_ms="60000")
     producer = await ready(simulated_broker)
     busy = await ready(simulated_broker, transactional_id="busy", timeout_ms=900_000)
@@ -375,7 +377,7 @@ async def test_ids_that_nobody_uses_are_forgotten(simulated_broker: SimulatedBro
 
 
 @both
-async def test_a_partition_without_room_is_told_later_and_holds_up_no_other(
+async def test_a_partition_on_a_full_disk_gets_its_marker_later(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
     producer = await ready(simulated_broker, generation)
@@ -421,7 +423,7 @@ async def test_a_deleted_topic_is_left_out(simulated_broker: SimulatedBroker) ->
     assert (await partition_contents(simulated_broker)).committed == [b"x"]
 
 
-async def test_a_topic_that_is_deleted_while_it_takes_no_marker_ends_the_wait(
+async def test_the_deletion_of_a_topic_ends_the_wait_for_its_marker(
     simulated_broker: SimulatedBroker,
 ) -> None:
     producer = await ready(simulated_broker)
@@ -436,7 +438,7 @@ async def test_a_topic_that_is_deleted_while_it_takes_no_marker_ends_the_wait(
 
 
 @pytest.mark.parametrize("operation", ["append", "sync"])
-async def test_nothing_is_told_to_partitions_that_could_not_be_stored(
+async def test_a_decision_that_could_not_be_stored_writes_no_markers(
     simulated_broker: SimulatedBroker, operation: str
 ) -> None:
     producer = await ready(simulated_broker)
@@ -453,7 +455,7 @@ async def test_nothing_is_told_to_partitions_that_could_not_be_stored(
     assert (await partition_contents(simulated_broker)).committed == [b"x"]
 
 
-async def test_a_log_without_room_refuses_a_change_and_takes_the_next(simulated_broker: SimulatedBroker) -> None:
+async def test_a_change_succeeds_after_one_was_rejected_by_a_full_log(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     fail(simulated_broker, "append", TRANSACTION_STATE, home(simulated_broker), errno.ENOSPC)
@@ -462,7 +464,7 @@ async def test_a_log_without_room_refuses_a_change_and_takes_the_next(simulated_
     assert await producer.commit() == 0
 
 
-async def test_what_was_decided_is_ended_when_a_lead_that_was_in_doubt_goes_on(
+async def test_a_decided_transaction_is_completed_when_a_leadership_in_doubt_continues(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await ready(simulated_broker)
@@ -483,7 +485,7 @@ async def test_what_was_decided_is_ended_when_a_lead_that_was_in_doubt_goes_on(
     assert (await partition_contents(simulated_broker)).committed == [b"x"]
 
 
-async def test_that_it_is_over_is_stored_later_if_there_is_no_room_now(simulated_broker: SimulatedBroker) -> None:
+async def test_the_completion_is_stored_later_if_the_disk_is_full(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     simulated_broker.host.disk.delay_seconds = (0.2, 0.2)
@@ -496,7 +498,7 @@ async def test_that_it_is_over_is_stored_later_if_there_is_no_room_now(simulated
     assert await producer.commit() == 0
 
 
-async def test_a_full_disk_at_the_first_producer_is_told_and_tried_again(simulated_broker: SimulatedBroker) -> None:
+async def test_the_first_producer_can_retry_after_a_full_disk(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     producer = Transactor(simulated_broker)
     assert await producer.init() == 15
@@ -514,7 +516,7 @@ async def test_an_id_that_times_out_while_its_log_is_full_is_aborted_later(simul
 # Going down
 
 
-async def test_everybody_who_waits_is_answered_when_the_broker_goes_down(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_requests_get_a_response_when_the_broker_stops(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     fail(simulated_broker, "append", "t", 0, errno.ENOSPC, times=100)

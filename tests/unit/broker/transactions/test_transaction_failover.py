@@ -152,7 +152,7 @@ async def send_to_all(producer: Transactor, value: bytes) -> None:
 
 @both
 @with_three_brokers
-async def test_a_transaction_ends_alike_on_all_brokers(three_brokers: ThreeBrokers, generation: int) -> None:
+async def test_all_brokers_get_the_same_outcome(three_brokers: ThreeBrokers, generation: int) -> None:
     routed, producer = await ready(three_brokers, generation)
     assert len({routed.leader("t", index) for index in range(PARTITIONS)}) == 3
     for value, commit in ((b"a", True), (b"b", False)):
@@ -164,7 +164,7 @@ async def test_a_transaction_ends_alike_on_all_brokers(three_brokers: ThreeBroke
 @both
 @ways
 @with_three_brokers
-async def test_an_open_transaction_goes_on_under_the_next_coordinator(
+async def test_an_open_transaction_continues_with_the_next_coordinator(
     three_brokers: ThreeBrokers, leave: Leave, generation: int
 ) -> None:
     routed, producer = await ready(three_brokers, generation)
@@ -183,7 +183,7 @@ async def test_an_open_transaction_goes_on_under_the_next_coordinator(
 @both
 @ways
 @with_three_brokers
-async def test_what_was_decided_is_told_by_the_next_coordinator(
+async def test_the_next_coordinator_completes_a_decided_transaction(
     three_brokers: ThreeBrokers, leave: Leave, generation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routed, producer = await ready(three_brokers, generation)
@@ -191,7 +191,7 @@ async def test_what_was_decided_is_told_by_the_next_coordinator(
     first = routed.coordinator()
     with monkeypatch.context() as mute:
         tell_none = asyncio.Event().wait
-        mute.setattr(TransactionMarkers, "tell_all", lambda *_: tell_none())
+        mute.setattr(TransactionMarkers, "write_all", lambda *_: tell_none())
         ending = producer.begin_end()
         await asyncio.sleep(0.5)
         assert await state(routed) == "PrepareCommit"
@@ -209,7 +209,7 @@ async def test_what_was_decided_is_told_by_the_next_coordinator(
 @both
 @ways
 @with_three_brokers
-async def test_a_partition_hears_of_the_end_from_its_next_leader(
+async def test_the_next_leader_of_a_partition_gets_the_marker(
     three_brokers: ThreeBrokers, leave: Leave, generation: int
 ) -> None:
     routed, producer = await ready(three_brokers, generation)
@@ -226,7 +226,7 @@ async def test_a_partition_hears_of_the_end_from_its_next_leader(
 @pytest.mark.parametrize("three_brokers", range(1, 4), indirect=True)
 @both
 @with_three_brokers
-async def test_a_coordinator_that_dies_in_the_midst_of_an_end_leaves_no_half_of_it(
+async def test_a_coordinator_crash_during_an_end_leaves_no_half_of_it(
     three_brokers: ThreeBrokers, generation: int
 ) -> None:
     """At whatever moment: the producer asks again, and what it hears is true everywhere."""
@@ -288,7 +288,7 @@ async def trouble(three_brokers: ThreeBrokers, random: Random, until: float) -> 
 
 @pytest.mark.parametrize("three_brokers", range(1, 3), indirect=True)
 @with_three_brokers
-async def test_transactions_are_whole_whatever_happens_to_the_brokers(three_brokers: ThreeBrokers) -> None:
+async def test_transactions_are_atomic_under_broker_faults(three_brokers: ThreeBrokers) -> None:
     random = Random(three_brokers.world.seed)
     routed, _ = await ready(three_brokers)
     until = three_brokers.world.loop.time() + 30.0

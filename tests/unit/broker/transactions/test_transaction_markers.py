@@ -41,7 +41,7 @@ def fail(simulated_broker: SimulatedBroker, times: int) -> None:
 
 
 @both
-async def test_the_leader_of_several_partitions_is_told_of_them_at_once(
+async def test_one_request_has_the_markers_of_all_partitions_of_a_leader(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch, generation)
@@ -56,7 +56,7 @@ async def test_the_leader_of_several_partitions_is_told_of_them_at_once(
         assert await partition_contents(separate_coordinator, partition=partition) == ([b"x"], [], [], 1)
 
 
-async def test_a_leader_that_is_away_is_told_when_it_is_back(
+async def test_an_unavailable_leader_gets_its_markers_when_it_is_back(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch)
@@ -70,7 +70,7 @@ async def test_a_leader_that_is_away_is_told_when_it_is_back(
     assert (await partition_contents(separate_coordinator)).committed == [b"x"]
 
 
-async def test_one_partition_that_refuses_does_not_make_the_others_hear_it_twice(
+async def test_a_failed_partition_causes_no_second_marker_in_the_others(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch)
@@ -87,7 +87,7 @@ async def test_one_partition_that_refuses_does_not_make_the_others_hear_it_twice
     ]
 
 
-async def test_an_answer_that_is_lost_does_not_make_a_second_marker(
+async def test_a_lost_response_causes_no_second_marker(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch)
@@ -109,7 +109,7 @@ async def test_an_answer_that_is_lost_does_not_make_a_second_marker(
     assert await partition_contents(separate_coordinator) == ([b"x"], [], [], 1)
 
 
-async def test_a_topic_that_is_deleted_counts_as_told(
+async def test_a_deleted_topic_needs_no_marker(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch)
@@ -151,7 +151,7 @@ async def test_a_marker_that_comes_twice_is_written_once(
     assert await partition_contents(separate_coordinator) == ([b"x"], [], [], 1)
 
 
-async def test_a_marker_that_was_under_way_for_long_does_not_end_the_next_transaction(
+async def test_a_delayed_marker_does_not_end_the_next_transaction(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch)
@@ -165,7 +165,7 @@ async def test_a_marker_that_was_under_way_for_long_does_not_end_the_next_transa
     assert await partition_contents(separate_coordinator) == ([b"y"], [b"x"], [], 2)
 
 
-async def test_a_coordinator_that_was_replaced_is_not_heard(
+async def test_a_marker_of_a_former_coordinator_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch, OLDER)
@@ -176,7 +176,7 @@ async def test_a_coordinator_that_was_replaced_is_not_heard(
     assert await partition_contents(separate_coordinator) == ([b"x"], [], [b"y"], 1)
 
 
-async def test_a_marker_is_answered_when_it_is_committed(
+async def test_a_marker_is_acknowledged_when_it_is_committed(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch, OLDER)

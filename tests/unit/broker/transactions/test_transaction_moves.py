@@ -60,7 +60,7 @@ def read_slowly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateLog, "load", load_slowly)
 
 
-async def test_ids_of_a_partition_that_is_led_elsewhere_are_refused_and_forgotten(
+async def test_ids_of_a_partition_with_another_leader_are_rejected_and_dropped(
     simulated_broker: SimulatedBroker,
 ) -> None:
     producer = await ready(simulated_broker)
@@ -72,13 +72,15 @@ async def test_ids_of_a_partition_that_is_led_elsewhere_are_refused_and_forgotte
     assert await producer.commit() == 16
     assert await producer.add("t", 1) == 16
     assert (await described(simulated_broker)).error_code == 16
-    assert [transaction.transactional_id for transaction in simulated_broker.broker.transactions] == ["another"]
+    assert [transaction.transactional_id for transaction in simulated_broker.broker.transactions.transactions()] == [
+        "another"
+    ]
     assert await other.send(b"y") == 0
     assert await other.commit() == 0
 
 
 @both
-async def test_whoever_waits_for_an_end_hears_that_the_coordinator_has_moved(
+async def test_a_waiting_end_gets_not_coordinator_when_the_coordinator_moves(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
     producer = await ready(simulated_broker, generation=generation)
@@ -92,7 +94,7 @@ async def test_whoever_waits_for_an_end_hears_that_the_coordinator_has_moved(
     assert simulated_broker.host.clock.monotonic() - began < 0.1
 
 
-async def test_a_coordinator_that_has_gone_tells_nobody_any_more(simulated_broker: SimulatedBroker) -> None:
+async def test_a_former_coordinator_writes_no_more_markers(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     assert await producer.send(b"x") == 0
     stop_markers(simulated_broker, times=3)
@@ -107,7 +109,7 @@ async def test_a_coordinator_that_has_gone_tells_nobody_any_more(simulated_broke
 
 
 @both
-async def test_the_next_lead_ends_what_was_decided_in_the_last(
+async def test_the_next_leadership_completes_decided_transactions(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
     producer = await ready(simulated_broker, generation=generation)
@@ -126,7 +128,7 @@ async def test_the_next_lead_ends_what_was_decided_in_the_last(
     assert await producer.commit() == 0
 
 
-async def test_requests_are_told_to_come_again_while_the_log_is_read(
+async def test_requests_get_a_loading_error_while_the_log_is_loaded(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await ready(simulated_broker)
@@ -143,7 +145,7 @@ async def test_requests_are_told_to_come_again_while_the_log_is_read(
     assert (await partition_contents(simulated_broker)).committed == [b"x", b"y"]
 
 
-async def test_a_lead_that_ends_while_its_log_is_read_leaves_nothing_behind(
+async def test_a_leadership_that_ends_during_the_load_leaves_nothing_behind(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = await ready(simulated_broker)
@@ -155,11 +157,11 @@ async def test_a_lead_that_ends_while_its_log_is_read_leaves_nothing_behind(
         await simulated_broker.pass_time(0.5)
     become_follower(simulated_broker, home(simulated_broker))
     await simulated_broker.pass_time(30)
-    assert not list(simulated_broker.broker.transactions)
+    assert not list(simulated_broker.broker.transactions.transactions())
     assert await producer.commit() == 16
 
 
-async def test_a_producer_id_that_comes_after_the_lead_has_ended_is_of_no_use(
+async def test_a_producer_id_allocated_after_the_end_of_the_leadership_is_not_used(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ready(simulated_broker)
@@ -181,7 +183,7 @@ async def test_a_producer_id_that_comes_after_the_lead_has_ended_is_of_no_use(
     assert partition.log.end_offset == end_offset
 
 
-async def test_a_transaction_that_times_out_is_aborted_by_its_present_coordinator_only(
+async def test_only_the_current_coordinator_aborts_a_timed_out_transaction(
     simulated_broker: SimulatedBroker,
 ) -> None:
     producer = Transactor(simulated_broker)

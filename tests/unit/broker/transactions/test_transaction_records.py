@@ -47,7 +47,7 @@ partitions = st.frozensets(st.tuples(st.sampled_from(["a", "b", "ü"]), st.integ
         numbers,
     )
 )
-def test_a_transaction_comes_back_as_it_was(transaction: TransactionMetadata) -> None:
+def test_a_transaction_record_round_trips(transaction: TransactionMetadata) -> None:
     key, value = transaction_record(transaction)
     assert value is not None
     transactional_id = decode_transaction_key(key)
@@ -71,7 +71,7 @@ def test_the_states_have_kafkas_numbers() -> None:
     assert decode_transaction_value(value).transaction_status == PREPARE_COMMIT == 2
 
 
-def test_a_state_that_we_never_write_is_not_guessed_at() -> None:
+def test_a_state_that_is_never_written_is_rejected() -> None:
     value = TransactionValue(
         producer_id=1,
         producer_epoch=2,
@@ -99,7 +99,7 @@ members = st.lists(st.builds(JointCommitMember, st.text(), numbers, epochs), max
 
 
 @given(st.builds(JointCommit, st.text(), st.integers(0, 2**63 - 1), members, numbers))
-def test_a_bundle_comes_back_as_it_was(bundle: JointCommit) -> None:
+def test_a_bundle_record_round_trips(bundle: JointCommit) -> None:
     key, value = joint_commit_record(bundle)
     assert value is not None
     assert decode_transaction_key(key) is None

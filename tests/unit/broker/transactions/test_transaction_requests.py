@@ -50,7 +50,7 @@ async def init(simulated_broker: SimulatedBroker, version: int = 4, **fields: An
 
 
 @pytest.mark.parametrize("version", [0, 5])
-async def test_a_producer_without_transactions_gets_an_id_of_its_own(
+async def test_a_producer_without_transactions_gets_a_new_producer_id(
     simulated_broker: SimulatedBroker, version: int
 ) -> None:
     answers = [await init(simulated_broker, version) for _ in range(3)]
@@ -59,7 +59,7 @@ async def test_a_producer_without_transactions_gets_an_id_of_its_own(
     assert simulated_broker.broker.catalogue.find(TRANSACTION_STATE) is None, "nobody needs it yet"
 
 
-async def test_requests_that_contradict_themselves_are_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_inconsistent_requests_are_rejected(simulated_broker: SimulatedBroker) -> None:
     assert await init(simulated_broker, transactional_id="", transaction_timeout_ms=1) == (42, -1, -1)
     assert await init(simulated_broker, producer_id=1) == (42, -1, -1)
     assert await init(simulated_broker, producer_epoch=1) == (42, -1, -1)
@@ -72,14 +72,14 @@ async def test_a_timeout_out_of_bounds_is_refused(simulated_broker: SimulatedBro
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, 47), (4, 90), (5, 90)])
-async def test_a_producer_that_was_replaced_hears_it_in_its_own_words(
+async def test_a_fenced_producer_gets_the_error_of_its_version(
     simulated_broker: SimulatedBroker, version: int, code: int
 ) -> None:
     producer = await fenced(simulated_broker)
     assert await producer.init(claims=True, version=version) == code
 
 
-async def test_an_unavailable_registry_is_told_as_an_absent_coordinator(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unavailable_registry_gives_coordinator_not_available(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.registry.unavailable = True
     assert await init(simulated_broker) == (15, -1, -1)
     assert await init(simulated_broker, transactional_id=ID, transaction_timeout_ms=1_000) == (15, -1, -1)
@@ -113,20 +113,20 @@ async def test_partitions_are_added_all_or_none(simulated_broker: SimulatedBroke
 
 
 @pytest.mark.parametrize("topic", [CONSUMER_OFFSETS, TRANSACTION_STATE])
-async def test_nobody_adds_the_brokers_own_logs(simulated_broker: SimulatedBroker, topic: str) -> None:
+async def test_internal_topics_cannot_be_added(simulated_broker: SimulatedBroker, topic: str) -> None:
     producer = await ready(simulated_broker)
     assert await producer.add(topic, 0) == 17
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-async def test_refusals_are_told_of_every_partition(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_errors_are_returned_for_every_partition(simulated_broker: SimulatedBroker, version: int) -> None:
     producer = await fenced(simulated_broker)
     response = await simulated_broker.ask(producer.add_request("t", 0, 1), version)
     code = 47 if version < 2 else 90
     assert codes(response.results_by_topic_v3_and_below) == {("t", 0): code, ("t", 1): code}
 
 
-async def test_a_stranger_cannot_add(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unknown_producer_cannot_add(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     producer.producer_id += 1
     assert await producer.add("t", 0) == 49
@@ -153,7 +153,7 @@ async def batched(
     return [*codes(result.topic_results).values()]
 
 
-async def test_many_transactions_can_be_added_to_or_asked_about_at_once(simulated_broker: SimulatedBroker) -> None:
+async def test_one_request_adds_to_or_verifies_many_transactions(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     assert await batched(simulated_broker, producer, 0, verify=True) == [120]
     assert await batched(simulated_broker, producer, 0, verify=True, version=4) == [48]
@@ -195,7 +195,7 @@ async def test_an_end_without_a_transaction_is_refused_in_the_older_protocol(sim
     assert await producer.abort() == 48
 
 
-async def test_an_abort_of_nothing_is_welcome_in_the_newer_protocol(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_abort_succeeds_in_the_newer_protocol(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker, NEWER)
     assert await producer.commit() == 48
     assert await producer.abort() == 0
@@ -203,7 +203,7 @@ async def test_an_abort_of_nothing_is_welcome_in_the_newer_protocol(simulated_br
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, 47), (1, 47), (2, 90), (4, 90), (5, 90)])
-async def test_who_was_replaced_ends_nothing(simulated_broker: SimulatedBroker, version: int, code: int) -> None:
+async def test_a_fenced_producer_ends_nothing(simulated_broker: SimulatedBroker, version: int, code: int) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     other = Transactor(simulated_broker, generation=OLDER)
@@ -217,7 +217,7 @@ async def test_who_was_replaced_ends_nothing(simulated_broker: SimulatedBroker, 
     assert await state(simulated_broker) == "Ongoing"
 
 
-async def test_an_end_without_an_id_makes_no_sense(simulated_broker: SimulatedBroker) -> None:
+async def test_an_end_without_an_id_is_rejected(simulated_broker: SimulatedBroker) -> None:
     assert (await simulated_broker.ask(EndTxnRequest(transactional_id=""), 3)).error_code == 42
     assert (await simulated_broker.ask(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 16
     await ready(simulated_broker, NEWER)
@@ -225,9 +225,7 @@ async def test_an_end_without_an_id_makes_no_sense(simulated_broker: SimulatedBr
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_behind_the_last_epoch_a_producer_goes_on_under_a_new_id(
-    simulated_broker: SimulatedBroker, commit: bool
-) -> None:
+async def test_after_the_last_epoch_a_producer_gets_a_new_id(simulated_broker: SimulatedBroker, commit: bool) -> None:
     producer = await ready(simulated_broker, NEWER)
     transactions = simulated_broker.broker.transactions.of(ID).transactions
     present = transactions.find(ID)

@@ -26,7 +26,7 @@ async def ready(
 
 
 @both
-async def test_a_transaction_is_asked_for_once_and_then_known_here(
+async def test_a_transaction_is_verified_once(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch, generation)
@@ -63,7 +63,7 @@ async def test_a_producer_that_was_replaced_is_refused(
 
 
 @both
-async def test_a_coordinator_that_cannot_be_asked_is_asked_again(
+async def test_an_unavailable_coordinator_is_queried_again(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch, generation)
@@ -77,7 +77,7 @@ async def test_a_coordinator_that_cannot_be_asked_is_asked_again(
 
 
 @both
-async def test_an_answer_that_a_marker_has_overtaken_does_not_count(
+async def test_a_marker_cancels_a_verification_in_progress(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch, generation)
@@ -92,7 +92,7 @@ async def test_an_answer_that_a_marker_has_overtaken_does_not_count(
     assert simulated_broker.partition("t").last_stable_offset == simulated_broker.partition("t").high_watermark
 
 
-async def test_the_end_of_a_transaction_that_wrote_nothing_here_counts_too(
+async def test_a_marker_without_batches_here_cancels_too(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partition has a marker of this epoch, and is not given a second one."""
@@ -125,7 +125,7 @@ async def test_a_confirmation_ends_with_the_lead_and_with_the_epoch_of_its_produ
     assert verified.begin_verification(partition, producer) is not question
 
 
-async def test_a_question_that_was_given_up_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
+async def test_a_cancelled_verification_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     partition, verified, producer = simulated_broker.partition("t"), VerifiedTransactions(), ProducerIdAndEpoch(7, 0)
     question = verified.begin_verification(partition, producer)

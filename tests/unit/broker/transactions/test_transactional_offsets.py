@@ -65,7 +65,9 @@ async def test_offsets_count_when_the_transaction_is_committed(
 
 
 @both
-async def test_offsets_of_an_aborted_transaction_never_were(simulated_broker: SimulatedBroker, generation: int) -> None:
+async def test_offsets_of_an_aborted_transaction_have_no_effect(
+    simulated_broker: SimulatedBroker, generation: int
+) -> None:
     one = await transactor(simulated_broker, generation)
     await commit(simulated_broker, 3, metadata="plain")
     await commit_in(one, 7)
@@ -89,7 +91,7 @@ async def test_offsets_are_known_after_a_crash_before_or_after_the_decision(
     assert await committed(simulated_broker) == (7, "m")
 
 
-async def test_who_wants_stable_offsets_is_told_to_come_again(simulated_broker: SimulatedBroker) -> None:
+async def test_a_fetch_of_stable_offsets_gets_a_retriable_error(simulated_broker: SimulatedBroker) -> None:
     one = await transactor(simulated_broker)
     await commit(simulated_broker, 3)
     await commit_in(one, 7)

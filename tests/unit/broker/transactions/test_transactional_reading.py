@@ -34,7 +34,7 @@ async def fetch_committed(
 
 
 @both
-async def test_readers_of_committed_ones_stop_before_an_open_transaction(
+async def test_read_committed_stops_before_an_open_transaction(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -51,7 +51,7 @@ async def test_readers_of_committed_ones_stop_before_an_open_transaction(
     assert (await fetch_committed(simulated_broker))[0][:3] == [b"before", b"inside", b"after"]
 
 
-async def test_aborted_transactions_come_with_the_data_that_they_are_in_and_with_no_other(
+async def test_aborted_transactions_are_listed_with_their_data_only(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -66,7 +66,7 @@ async def test_aborted_transactions_come_with_the_data_that_they_are_in_and_with
     assert (await fetch_committed(simulated_broker, 4))[1] == [4]
 
 
-async def test_a_waiting_reader_of_committed_ones_is_woken_by_the_end_of_the_transaction(
+async def test_a_waiting_read_committed_fetch_is_woken_by_the_marker(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -82,7 +82,7 @@ async def test_a_waiting_reader_of_committed_ones_is_woken_by_the_end_of_the_tra
     assert values(fetched_partitions(await asking)["t", 0].records)[0] == b"a"
 
 
-async def test_the_latest_offset_is_the_last_stable_one_for_readers_of_committed_ones(
+async def test_the_latest_offset_of_read_committed_is_the_last_stable_offset(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -120,7 +120,7 @@ async def test_aborted_transactions_are_known_after_a_restart(simulated_broker: 
         assert await fetch_committed(simulated_broker) == before
 
 
-async def test_a_new_partition_holds_the_connection_until_it_is_part_of_the_transaction(
+async def test_a_new_partition_blocks_the_connection_until_it_is_part_of_the_transaction(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -147,9 +147,7 @@ async def test_a_producer_of_the_older_protocol_must_add_its_partitions(simulate
 
 
 @both
-async def test_a_producer_that_was_replaced_is_told_in_words_of_produce(
-    simulated_broker: SimulatedBroker, generation: int
-) -> None:
+async def test_a_fenced_producer_gets_an_error_of_produce(simulated_broker: SimulatedBroker, generation: int) -> None:
     await simulated_broker.make_topic("t")
     one, other = (
         Transactor(simulated_broker, generation=generation),

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from tests.unit.broker.broker_requests import batch, fetch_request, fetched_partitions, only_response, produce_request
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.wire.batches.batch import TRANSACTIONAL, BatchHeader, parse_header, read_records
-from headrace.wire.batches.control import parse_marker
+from headrace.wire.batches.batch import TRANSACTIONAL, BatchHeader, parse_header, parse_marker, read_records
 from headrace.wire.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,

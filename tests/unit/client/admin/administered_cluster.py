@@ -10,7 +10,6 @@ from tests.unit.client.scripted_cluster import ScriptedBroker, ScriptedCluster
 
 from headrace.machines.controller.leadership import elect_preferred, elect_unclean
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import (
     ElectionNotNeeded,
     HeadraceError,
@@ -18,25 +17,25 @@ from headrace.model.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.wire import apis
 from headrace.wire.messages.configs import (
+    AlterConfigsResourceResponse,
     DescribeConfigsRequest,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
 )
 from headrace.wire.messages.metadata import (
+    Cursor,
     DescribeClusterBroker,
     DescribeClusterResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
-    NextCursor,
 )
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -123,7 +122,7 @@ class AdministeredCluster:
         for topic in dict.fromkeys(topic for topic, _ in page):
             told = [_described(index, self.records[topic, index]) for name, index in page if name == topic]
             topics.append(DescribeTopicPartitionsResponseTopic(name=topic, partitions=told))
-        return DescribeTopicPartitionsResponse(topics=topics, next_cursor=NextCursor(*rest[0]) if rest else None)
+        return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(*rest[0]) if rest else None)
 
     def _describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         results = []
@@ -213,9 +212,7 @@ class AdministeredCluster:
     def _alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
         told = []
         for requested in request.resources:
-            told.append(
-                IncrementalAlterConfigsResourceResponse(0, None, requested.resource_type, requested.resource_name)
-            )
+            told.append(AlterConfigsResourceResponse(0, None, requested.resource_type, requested.resource_name))
             assert requested.resource_type == 4
             self.throttles += [
                 (requested.resource_name, c.name, c.config_operation, c.value) for c in requested.configs

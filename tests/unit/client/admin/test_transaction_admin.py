@@ -68,7 +68,7 @@ def coordinated_by(node_id: int) -> Callable[[FindCoordinatorRequest], FindCoord
 def transaction(
     state: str = "Ongoing", *partitions: int, error_code: int = 0
 ) -> described.DescribeTransactionsResponse:
-    topics = [described.TopicData(topic="orders", partitions=[*partitions])] if partitions else []
+    topics = [described.DescribeTransactionsTopic(topic="orders", partitions=[*partitions])] if partitions else []
     told = described.DescribedTransactionState(
         error_code=error_code,
         transactional_id="tx",
@@ -97,8 +97,12 @@ def open_at(offset: int, *, partition: int = 0, error_code: int = 0, written_ms:
         current_txn_start_offset=offset,
         last_timestamp=written_ms,
     )
-    told = producers.PartitionResponse(partition_index=partition, error_code=error_code, active_producers=[state])
-    return producers.DescribeProducersResponse(topics=[producers.TopicResponse(name="orders", partitions=[told])])
+    told = producers.DescribeProducersPartitionResponse(
+        partition_index=partition, error_code=error_code, active_producers=[state]
+    )
+    return producers.DescribeProducersResponse(
+        topics=[producers.DescribeProducersTopicResponse(name="orders", partitions=[told])]
+    )
 
 
 def markers_written(error_code: int = 0) -> WriteTxnMarkersResponse:

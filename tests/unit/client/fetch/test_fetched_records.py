@@ -10,7 +10,7 @@ from headrace.client.fetch.fetched_records import FetchedRecords
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import CorruptMessage, MessageTooLarge
 from headrace.wire.batches.batch import CONTROL, TRANSACTIONAL, BatchRecord, build_batch
-from headrace.wire.messages.fetch import AbortedTransaction
+from headrace.wire.messages.fetch import FetchAbortedTransaction
 
 TARGET = TopicPartition("orders", 0)
 
@@ -28,7 +28,7 @@ def marker(offset: int, producer_id: int) -> bytes:
 
 
 def read(
-    data: bytes, position: int = 0, aborted: list[AbortedTransaction] | None = None
+    data: bytes, position: int = 0, aborted: list[FetchAbortedTransaction] | None = None
 ) -> tuple[list[bytes | None], int]:
     fetched = FetchedRecords(TARGET, memoryview(data), position, aborted)
     values = [record.value for record in fetched]
@@ -65,7 +65,7 @@ def test_aborted_transactions_are_left_out_and_their_producers_later_ones_are_no
         + marker(4, 7)
         + batch(5, b"next", producer_id=7, attributes=TRANSACTIONAL)
     )
-    aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
+    aborted = [FetchAbortedTransaction(producer_id=7, first_offset=0)]
     assert read(data, aborted=aborted) == ([b"kept", b"plain", b"next"], 6)
 
 

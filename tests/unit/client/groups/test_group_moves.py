@@ -84,14 +84,16 @@ def test_a_group_of_the_newer_protocol_is_described_too() -> None:
         held = newer.DescribedAssignment(
             topic_partitions=[newer.DescribedTopicPartitions(topic_name="orders", partitions=[1, 0])]
         )
-        member = newer.Member(
+        member = newer.ConsumerGroupMember(
             member_id="m",
             client_id="c",
             client_host="/h",
             assignment=held,
             target_assignment=newer.DescribedAssignment(),
         )
-        described = newer.DescribedGroup(group_id="g", group_state="Stable", assignor_name="uniform", members=[member])
+        described = newer.DescribedConsumerGroup(
+            group_id="g", group_state="Stable", assignor_name="uniform", members=[member]
+        )
         broker.script(apis.CONSUMER_GROUP_DESCRIBE, newer.ConsumerGroupDescribeResponse(groups=[described]))
         async with scripted_cluster.cluster() as cluster:
             view = await GroupAdmin(cluster).describe("g")

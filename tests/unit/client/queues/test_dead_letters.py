@@ -30,6 +30,7 @@ from headrace.model.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from headrace.model.ids import MessageId
 from headrace.model.message_headers import (
     DEDUP_ID,
     REDRIVEN,
@@ -38,7 +39,6 @@ from headrace.model.message_headers import (
     header_value,
     with_dead_letter_headers,
 )
-from headrace.model.message_ids import MessageId
 from headrace.runtime.clock import SystemClock
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import LeaseOffsetsRequest

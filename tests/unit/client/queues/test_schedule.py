@@ -12,7 +12,7 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.fetch.consumer import Consumer
 from headrace.client.queues.schedule import Schedule, When, topic_of
 from headrace.model.errors import InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
-from headrace.model.message_ids import message_id_from_text
+from headrace.model.ids import message_id_from_text
 from headrace.testkit.world import World
 
 

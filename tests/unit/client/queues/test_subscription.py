@@ -19,7 +19,7 @@ from headrace.client.produce.producer import Producer
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, receipt_from_text
 from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.errors import GroupIdNotFound, InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.testkit.world import World
 from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, SettleRequest
 

@@ -12,7 +12,7 @@ from tests.unit.machines.replication.replication_model import broker_record, bro
 from headrace.machines.controller.colocated_topics import PartitionWithMinInsync, colocated_record, update_colocated
 from headrace.machines.controller.leadership import LiveBrokers
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment, is_reassigning
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
 
 ALL = brokers_up(1, 2, 3)
 NODES = (1, 2, 3, 4)

@@ -22,7 +22,7 @@ from headrace.machines.controller.leadership import (
     with_leader,
 )
 from headrace.model.errors import ElectionNotNeeded
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, Leadership, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, Leadership, PartitionRecord
 
 ALL = brokers_up(1, 2, 3)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.machines.replication.replication_model import broker_record, brokers_up
 
 from headrace.machines.controller.placement import balance_replicas, place_replicas
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import InvalidReplicationFactor
+from headrace.model.registry_records import BrokerRecord
 
 Nodes = tuple[int, ...]
 
@@ -88,6 +88,13 @@ def test_a_replication_that_cannot_be_had_is_refused(replication: int) -> None:
         place_replicas(1, replication, brokers_up(1, 2), {}, {})
     with pytest.raises(InvalidReplicationFactor):
         balance_replicas({"a": (1, 2, 3)[:replication]}, brokers_up(1, 2))
+
+
+def test_removing_a_broker_moves_only_its_replicas() -> None:
+    current = dict(enumerate(place_replicas(25, 2, brokers_up(1, 2, 3, 4, 5, 6), {}, {})))
+    moves = balance_replicas(current, brokers_up(1, 2, 3, 4, 5))
+    assert all(6 in current[key] for key in moves)
+    assert len(moves) == sum(6 in nodes for nodes in current.values()) == 8
 
 
 @given(st.data(), clusters, clusters, st.integers(1, 40))

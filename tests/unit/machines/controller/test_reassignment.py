@@ -10,7 +10,7 @@ from tests.unit.machines.replication.replication_model import broker_record, bro
 
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment, complete_reassignment
 from headrace.model.errors import InvalidReplicaAssignment, NoReassignmentInProgress
-from headrace.model.partition_record import NO_EPOCH, NO_LEADER, PartitionRecord
+from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
 
 ALL = brokers_up(1, 2, 3, 4, 5)
 

@@ -7,8 +7,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from headrace.machines.controller.registry_rebuild import EPOCH_MARGIN, LogEnd, plan_rebuild
-from headrace.model.partition_record import NO_LEADER, PartitionRecord
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import NO_LEADER, PartitionRecord, TopicRecord
 
 ID, OTHER = UUID(int=1), UUID(int=2)
 ORDERS = TopicRecord(name="orders", id=ID, partitions=1, configs={"retention.ms": "5"}, created_ms=1)
@@ -44,7 +43,7 @@ def test_a_topic_that_was_grown_since_is_grown_again_and_a_partition_without_a_l
     plan = plan_rebuild([ORDERS], {(ID, 0): PLACE}, {ID: found}, logs)
     ((known, total, places),) = plan.grown
     assert (known, total, [place.replicas for place in places]) == (ORDERS, 3, [(1,), (1,)])
-    assert plan.problems == ["orders-2: no log was found; it begins empty"]
+    assert plan.problems == ["orders-2: no log was found; the partition is created empty"]
 
 
 def test_a_name_that_is_taken_stays_with_the_topic_that_has_it() -> None:
@@ -74,4 +73,4 @@ def test_a_co_located_topic_comes_with_its_owner_and_not_without() -> None:
 def test_logs_without_a_topic_file_are_told_of() -> None:
     plan = plan_rebuild([], {}, {}, {(ID, 0): {1: LogEnd(0, 1)}})
     assert plan.is_empty
-    assert "its name is not known" in plan.problems[0]
+    assert "its name is unknown" in plan.problems[0]

@@ -72,7 +72,7 @@ def test_time_ends_with_the_year_9999() -> None:
      "0 0 31 2 *", "0 0 30 2 *", "@never", "1/ * * * *", "-1 * * * *", "* * * * mond", "99999999999999999 * * * *",
      "00000000099 * * * *", "0" * 5000 + " * * * *"],
 )  # fmt: skip
-def test_whatever_is_no_cron_is_refused(text: str) -> None:
+def test_an_invalid_cron_expression_is_rejected(text: str) -> None:
     with pytest.raises(InvalidCron) as refused:
         Cron(text)
     assert refused.value.message
@@ -154,7 +154,7 @@ def test_a_repetition_is_every_or_cron() -> None:
 
 
 @given(st.text(max_size=30))
-def test_no_text_does_anything_but_be_read_or_refused(text: str) -> None:
+def test_every_text_is_either_parsed_or_rejected(text: str) -> None:
     with suppress(InvalidRepeat):
         parse_repeat(text).next_ms(0, 0)
 

@@ -217,7 +217,7 @@ TestDelays = DelaysMachine.TestCase
 TestDelays.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_message_that_nobody_cancels_comes_however_far_it_is() -> None:
+def test_a_message_is_released_however_far_in_the_future_it_is_due() -> None:
     delays = DelayIndex(0, START_MS)
     dues = [
         START_MS + span for span in (0, 1, MINUTE_MS, 59 * MINUTE_MS, HOUR_MS, DAY_MS, 64 * DAY_MS, 40_000 * DAY_MS)

@@ -7,8 +7,7 @@ import pytest
 from headrace.machines.delays.delay_index import DelayIndex, DueMessage, replay
 from headrace.machines.delays.due_time import due_time_ms, released_headers
 from headrace.model.durations import TIME_MS_MAX
-from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch
-from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, Marker, build_batch, build_marker
 from headrace.wire.state_records.delayed_records import Cancelled, build_event
 
 SENT_MS = 1_700_000_000_000

@@ -160,7 +160,7 @@ def test_a_session_may_begin_without_partitions(sessions: FetchSessions) -> None
     assert session.id == 1
 
 
-def test_idle_partitions_are_not_looked_at_until_they_move(sessions: FetchSessions) -> None:
+def test_idle_partitions_are_not_read_until_they_advance(sessions: FetchSessions) -> None:
     session = begin(sessions, partitions=3)
     for entry in list(session.ready):
         entry.mark_idle()
@@ -181,9 +181,9 @@ def test_the_clients_new_position_makes_a_partition_ready(sessions: FetchSession
 
 def test_a_partition_that_was_served_goes_to_the_end_of_the_line(sessions: FetchSessions) -> None:
     session = begin(sessions, partitions=3)
-    session.entries[TOPIC, 0].answered(10, 0, has_records=True)
+    session.entries[TOPIC, 0].record_response(10, 0, has_records=True)
     assert ready(session) == [1, 2, 0]
-    session.entries[TOPIC, 1].answered(10, 0, has_records=False)
+    session.entries[TOPIC, 1].record_response(10, 0, has_records=False)
     assert ready(session) == [1, 2, 0]
 
 
@@ -192,42 +192,42 @@ class TestWhatAnIncrementalAnswerNames:
     def entry(self, sessions: FetchSessions) -> FetchEntry:
         session = begin(sessions)
         (entry,) = session.ready
-        assert entry.answered(10, 0, has_records=False), "the opening answer names everything"
+        assert entry.record_response(10, 0, has_records=False), "the opening answer names everything"
         begin(sessions, session.id, 1)
         return entry
 
     def test_not_what_the_client_knows(self, entry: FetchEntry) -> None:
-        assert not entry.answered(10, 0, has_records=False)
+        assert not entry.record_response(10, 0, has_records=False)
 
     def test_records(self, entry: FetchEntry) -> None:
-        assert entry.answered(10, 0, has_records=True)
+        assert entry.record_response(10, 0, has_records=True)
 
     def test_a_moved_high_watermark_once(self, entry: FetchEntry) -> None:
-        assert entry.answered(11, 0, has_records=False)
-        assert not entry.answered(11, 0, has_records=False)
+        assert entry.record_response(11, 0, has_records=False)
+        assert not entry.record_response(11, 0, has_records=False)
 
     def test_a_moved_log_start_once(self, entry: FetchEntry) -> None:
-        assert entry.answered(10, 5, has_records=False)
-        assert not entry.answered(10, 5, has_records=False)
+        assert entry.record_response(10, 5, has_records=False)
+        assert not entry.record_response(10, 5, has_records=False)
 
     def test_an_error_each_time_and_its_end(self, entry: FetchEntry) -> None:
-        assert entry.answered(10, 0, 6, has_records=False)
-        assert entry.answered(10, 0, 6, has_records=False)
-        assert entry.answered(10, 0, has_records=False)
-        assert not entry.answered(10, 0, has_records=False)
+        assert entry.record_response(10, 0, 6, has_records=False)
+        assert entry.record_response(10, 0, 6, has_records=False)
+        assert entry.record_response(10, 0, has_records=False)
+        assert not entry.record_response(10, 0, has_records=False)
 
     def test_a_diverging_epoch_each_time_and_then_what_the_client_discarded(self, entry: FetchEntry) -> None:
-        assert entry.answered(10, 0, has_records=False, diverges=True)
-        assert entry.answered(10, 0, has_records=False, diverges=True)
-        assert entry.answered(10, 0, has_records=False)
-        assert not entry.answered(10, 0, has_records=False)
+        assert entry.record_response(10, 0, has_records=False, diverges=True)
+        assert entry.record_response(10, 0, has_records=False, diverges=True)
+        assert entry.record_response(10, 0, has_records=False)
+        assert not entry.record_response(10, 0, has_records=False)
 
     def test_everything_again_to_a_client_in_a_new_leader_epoch(self, entry: FetchEntry) -> None:
         for leader_epoch in (4, 5):
             entry.session.put(TOPIC, "t", 0, 0, 1_000, leader_epoch)
-            assert entry.answered(10, 0, has_records=False)
+            assert entry.record_response(10, 0, has_records=False)
             entry.session.put(TOPIC, "t", 0, 9, 1_000, leader_epoch)
-            assert not entry.answered(10, 0, has_records=False)
+            assert not entry.record_response(10, 0, has_records=False)
 
 
 class TestSlots:
@@ -267,7 +267,7 @@ class TestSlots:
         assert consumer.closed
         assert begin(sessions, partitions=9, now_ms=2).id == 0, "but a consumer evicts no follower"
 
-    def test_a_vain_search_is_not_repeated_at_once(self, sessions: FetchSessions) -> None:
+    def test_an_unsuccessful_eviction_search_is_not_repeated_at_once(self, sessions: FetchSessions) -> None:
         for _ in range(2):
             session = begin(sessions, partitions=2)
             begin(sessions, session.id, 1, now_ms=EVICT_MS)
@@ -320,7 +320,7 @@ class FetchSessionsMachine(RuleBasedStateMachine):
             session = list(self.believed.values())[pick][0]
             entry = session.entries.get((TOPIC, partition))
             if entry is not None:
-                entry.answered(1, 0, has_records=has_records)
+                entry.record_response(1, 0, has_records=has_records)
                 if idle:
                     entry.mark_idle()
 

@@ -67,9 +67,9 @@ class ConsumerGroupDriver:
         decision: HeartbeatDecision = decide(beat, self.view)
         assert self.has_disk or not decision.events
         self.store(decision.events)
-        if decision.answer.member_epoch > 0:
+        if decision.result.member_epoch > 0:
             self.group.renew_session(member_id, self.now_ms)
-        return decision.answer
+        return decision.result
 
     def join(self, member_id: str, *topics: str, **more: Any) -> ConsumerHeartbeatResult:
         subscription = {"topics": frozenset(topics), "rebalance_timeout_ms": REBALANCE_MS, "owned": frozenset()}

@@ -119,7 +119,7 @@ class GroupDriver:
                 assert isinstance(effect.token, int)
                 assert effect.token in self.requested
                 assert effect.token not in self.answers, "a request was answered twice"
-                self.answers[effect.token] = effect.answer
+                self.answers[effect.token] = effect.result
             else:
                 self._store(effect)
 

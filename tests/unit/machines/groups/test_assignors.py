@@ -63,7 +63,7 @@ def test_every_claimed_partition_goes_to_one_who_claims_it(
 
 
 @given(subscribed=subscriptions, after=subscriptions, sizes=sizes)
-def test_uniform_leaves_nobody_with_two_more_than_somebody_who_could_take_one(
+def test_uniform_assignment_is_balanced(
     subscribed: dict[str, frozenset[UUID]], after: dict[str, frozenset[UUID]], sizes: dict[UUID, int]
 ) -> None:
     held = assign_uniformly(claims_of(subscribed), claimed(subscribed, sizes))

@@ -28,7 +28,8 @@ from headrace.model.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
 )
-from headrace.wire.state_records.consumer_protocol import decode_assignment, version_of
+from headrace.wire.codec.codec import version_of
+from headrace.wire.state_records.consumer_protocol import decode_assignment
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_a_classic_member_shares_the_partitions_with_the_others(driver: Consumer
     assert one.epoch == two.epoch == driver.state.epoch
 
 
-def test_a_join_is_answered_at_once_by_a_group_that_somebody_else_leads(driver: ConsumerGroupDriver) -> None:
+def test_a_join_gets_an_immediate_response(driver: ConsumerGroupDriver) -> None:
     Client(driver, "new", "t").beat()
     answer = ClassicClient(driver, "old", "t").join()
     assert (answer.error_code, answer.member_id, answer.generation_id) == (0, "old-0", 2)
@@ -111,7 +112,7 @@ def test_a_sync_of_a_generation_that_is_over_is_told_to_join_again(driver: Consu
         old.sync()
 
 
-def test_who_may_not_join_is_told_why(driver: ConsumerGroupDriver) -> None:
+def test_a_rejected_join_has_the_reason(driver: ConsumerGroupDriver) -> None:
     driver.group.config = ConsumerGroupConfig(max_size=1)
     one = ClassicClient(driver, "one", "t")
     one.join()
@@ -178,7 +179,7 @@ def test_a_member_that_sends_no_heartbeats_is_out_after_its_own_session(driver: 
 
 
 @pytest.mark.parametrize("syncs", [True, False])
-def test_a_member_that_never_asks_for_its_assignment_is_out(driver: ConsumerGroupDriver, syncs: bool) -> None:
+def test_a_member_that_sends_no_sync_is_removed(driver: ConsumerGroupDriver, syncs: bool) -> None:
     old = ClassicClient(driver, "old", "t")
     old.join()
     if syncs:
@@ -188,7 +189,7 @@ def test_a_member_that_never_asks_for_its_assignment_is_out(driver: ConsumerGrou
 
 
 @pytest.mark.parametrize("joins", [True, False])
-def test_a_member_that_does_not_join_again_in_time_is_out(driver: ConsumerGroupDriver, joins: bool) -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed(driver: ConsumerGroupDriver, joins: bool) -> None:
     old = ClassicClient(driver, "old", "t")
     old.beat()
     Client(driver, "new", "t").beat()

@@ -39,7 +39,7 @@ def test_the_first_member_gets_everything_at_once() -> None:
     assert driver.group.phase is ConsumerGroupPhase.STABLE
 
 
-def test_a_partition_is_given_only_when_its_owner_has_given_it_up() -> None:
+def test_a_partition_is_assigned_only_when_its_owner_has_revoked_it() -> None:
     driver = ConsumerGroupDriver(t=2)
     one, two = Client(driver, "m1", "t"), Client(driver, "m2", "t")
     one.beat()
@@ -62,7 +62,7 @@ def test_a_partition_is_given_only_when_its_owner_has_given_it_up() -> None:
     assert driver.group.phase is ConsumerGroupPhase.STABLE
 
 
-def test_a_member_that_says_nothing_of_what_it_owns_has_given_up_nothing() -> None:
+def test_a_member_that_reports_no_partitions_has_revoked_none() -> None:
     driver = ConsumerGroupDriver(t=2)
     driver.join("m1", "t")
     driver.join("m2", "t")
@@ -120,7 +120,7 @@ def test_a_member_of_another_epoch_is_fenced(epoch: int, owns_too_much: bool) ->
         driver.beat("m1", 2)
 
 
-def test_a_stranger_is_unknown_unless_it_joins() -> None:
+def test_an_unknown_member_must_join() -> None:
     driver = ConsumerGroupDriver(t=2)
     driver.join("m1", "t")
     with pytest.raises(UnknownMemberId):
@@ -136,7 +136,7 @@ def test_a_member_that_joins_again_keeps_its_partitions_and_is_told_them() -> No
     assert (answer.member_epoch, answer.assigned) == (1, driver.partitions("t"))
 
 
-def test_who_leaves_frees_its_partitions_at_once() -> None:
+def test_a_leaving_member_frees_its_partitions_at_once() -> None:
     driver = ConsumerGroupDriver(t=2)
     one, two = Client(driver, "m1", "t"), Client(driver, "m2", "t")
     settle([one, two])
@@ -150,7 +150,7 @@ def test_who_leaves_frees_its_partitions_at_once() -> None:
     assert driver.group.deadline() is None
 
 
-def test_a_member_that_is_not_heard_of_is_out_when_its_session_is_over() -> None:
+def test_a_silent_member_is_removed_after_its_session_timeout() -> None:
     driver = ConsumerGroupDriver(t=2)
     one, two = Client(driver, "m1", "t"), Client(driver, "m2", "t")
     settle([one, two])
@@ -163,7 +163,7 @@ def test_a_member_that_is_not_heard_of_is_out_when_its_session_is_over() -> None
         driver.beat("m1", 2)
 
 
-def test_a_member_that_does_not_give_up_in_time_is_out() -> None:
+def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
     driver = ConsumerGroupDriver(t=2)
     one, two = Client(driver, "m1", "t"), Client(driver, "m2", "t")
     for client in (one, two, one):
@@ -177,7 +177,7 @@ def test_a_member_that_does_not_give_up_in_time_is_out() -> None:
     assert two.owned == driver.partitions("t")
 
 
-def test_a_member_that_gives_up_in_time_stays() -> None:
+def test_a_member_that_revokes_in_time_stays() -> None:
     driver = ConsumerGroupDriver(t=2)
     one, two = Client(driver, "m1", "t"), Client(driver, "m2", "t")
     for client in (one, two, one):
@@ -322,7 +322,7 @@ def test_the_assignor_that_most_ask_for_is_taken() -> None:
     assert driver.group.assignor == "range"
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_a_full_group_rejects_new_members() -> None:
     driver = ConsumerGroupDriver(ConsumerGroupConfig(max_size=1), t=1)
     driver.join("m1", "t")
     with pytest.raises(GroupMaxSizeReached):
@@ -408,7 +408,7 @@ JOINING: dict[str, Any] = {"rebalance_timeout_ms": 1, "owned": frozenset(), "top
         ({"member_epoch": -3}, 1, "MemberEpoch is invalid."),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(changes: dict[str, Any], version: int, words: str) -> None:
+def test_an_invalid_request_is_rejected(changes: dict[str, Any], version: int, words: str) -> None:
     said = {"group_id": "g", "member_id": "m1", "member_epoch": 0, **JOINING, **changes}
     with pytest.raises(InvalidRequest, match=words.replace("(", r"\(")):
         check_heartbeat(ConsumerHeartbeat(**said), version, ["uniform"])

@@ -63,7 +63,7 @@ def test_only_an_empty_group_can_be_deleted(driver: GroupDriver) -> None:
         driver.group.delete(driver.now_ms)
 
 
-def test_when_the_broker_lets_go_of_a_group_everybody_who_waits_is_told(driver: GroupDriver) -> None:
+def test_waiting_requests_fail_when_the_broker_drops_a_group(driver: GroupDriver) -> None:
     driver.stable(2)
     waiting = driver.join("m1")
     stored = len(driver.stored)

@@ -17,7 +17,7 @@ from headrace.model.errors import GroupIdNotFound
 from headrace.wire.state_records.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    TopicPartitions,
+    NamedTopicPartitions,
     decode_assignment,
     encode_assignment,
     encode_subscription,
@@ -29,13 +29,13 @@ MANY = 2**31 - 1
 
 
 def subscription(*topics: str, owned: list[int] | None = None, **more: Any) -> bytes:
-    held = [TopicPartitions(topic="t", partitions=owned)] if owned else []
+    held = [NamedTopicPartitions(topic="t", partitions=owned)] if owned else []
     said = ConsumerProtocolSubscription(topics=list(topics), owned_partitions=held, **more)
     return encode_subscription(said)
 
 
 def assignment(*indexes: int, user_data: bytes | None = None) -> bytes:
-    assigned = [TopicPartitions(topic="t", partitions=list(indexes))]
+    assigned = [NamedTopicPartitions(topic="t", partitions=list(indexes))]
     return encode_assignment(ConsumerProtocolAssignment(assigned_partitions=assigned, user_data=user_data))
 
 

@@ -43,7 +43,7 @@ def test_a_follower_that_restarts_gets_a_new_id_and_its_old_assignment(driver: G
     assert driver.synced(driver.sync(answer.member_id)).assignment == f"for {follower}".encode()
 
 
-def test_the_new_id_is_stored_before_it_is_told(driver: GroupDriver) -> None:
+def test_the_new_id_is_stored_before_the_response(driver: GroupDriver) -> None:
     stable_pair(driver)
     driver.holds_stores = True
     token = driver.join(instance_id="b")
@@ -92,7 +92,7 @@ def test_the_former_process_is_fenced_everywhere(driver: GroupDriver) -> None:
         driver.heartbeat(follower)
 
 
-def test_the_former_process_is_fenced_where_it_waits(driver: GroupDriver) -> None:
+def test_waiting_requests_of_the_former_process_are_fenced(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
     waiting = driver.join(leader, instance_id="a")
     assert driver.waits(waiting)
@@ -208,7 +208,7 @@ def test_when_no_static_member_comes_back_the_rebalance_waits_for_their_sessions
     assert driver.state() is GroupState.EMPTY
 
 
-def test_a_tiny_rebalance_timeout_does_not_make_the_group_spin(driver: GroupDriver) -> None:
+def test_a_tiny_rebalance_timeout_causes_no_busy_loop(driver: GroupDriver) -> None:
     stable_pair(driver, rebalance_timeout_ms=1)
     driver.join(rebalance_timeout_ms=1)
     driver.leave(driver.group.describe().members[-1].member_id)

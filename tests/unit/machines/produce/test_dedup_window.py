@@ -22,7 +22,7 @@ def one_bucket() -> _IdSlice:
 
 def test_an_id_is_found_until_the_window_ends() -> None:
     window = DedupWindow(WINDOW_MS)
-    window.note(X, 40, 1000)
+    window.add(X, 40, 1000)
     assert window.find([X], 1000 + WINDOW_MS - 1) == [40]
     assert window.find([X], 1000 + WINDOW_MS) == [None]
     assert len(window) == 0
@@ -34,22 +34,22 @@ def test_a_message_without_an_id_is_always_new() -> None:
 
 def test_the_second_of_two_in_a_batch_is_no_news() -> None:
     window = DedupWindow(WINDOW_MS)
-    window.note(X, 5, 0)
+    window.add(X, 5, 0)
     assert window.find([Y, Y, X, None, Y], 0) == [None, WITHIN_BATCH, 5, None, WITHIN_BATCH]
 
 
-def test_an_id_that_is_over_begins_anew_also_beside_one_that_is_not() -> None:
+def test_an_expired_id_can_be_used_again() -> None:
     window = DedupWindow(WINDOW_MS)
-    window.note(X, 5, 0)
-    window.note(Y, 6, 50)
+    window.add(X, 5, 0)
+    window.add(Y, 6, 50)
     assert window.find([X, Y], WINDOW_MS) == [None, 6]
-    window.note(X, 7, WINDOW_MS)
+    window.add(X, 7, WINDOW_MS)
     assert window.find([X, Y], WINDOW_MS + 1) == [7, 6]
 
 
 def test_a_window_that_changes_counts_at_once() -> None:
     window = DedupWindow(WINDOW_MS)
-    window.note(X, 5, 0)
+    window.add(X, 5, 0)
     window.window_ms = 10 * WINDOW_MS
     assert window.find([X], 9 * WINDOW_MS) == [5]
     window.window_ms = WINDOW_MS
@@ -58,17 +58,17 @@ def test_a_window_that_changes_counts_at_once() -> None:
 
 def test_a_clock_that_goes_back_makes_no_id_end_before_an_earlier_one() -> None:
     window = DedupWindow(WINDOW_MS)
-    window.note(X, 5, 1000)
-    window.note(Y, 6, 500)
+    window.add(X, 5, 1000)
+    window.add(Y, 6, 500)
     assert window.find([X, Y], 1000 + WINDOW_MS - 1) == [5, 6]
     assert window.find([X, Y], 1000 + WINDOW_MS) == [None, None]
 
 
-def test_what_is_over_takes_no_room() -> None:
+def test_expired_ids_take_no_memory() -> None:
     window = DedupWindow(WINDOW_MS)
     for at in range(20_000):
         window.expire(at)
-        window.note(hash_dedup_id(b"%d" % at), at, at)
+        window.add(hash_dedup_id(b"%d" % at), at, at)
     assert len(window) <= 2 * 1024 + WINDOW_MS
 
 
@@ -76,21 +76,21 @@ def test_many_ids_make_few_slices_and_all_are_found() -> None:
     window = DedupWindow(1 << 60)
     ids = [hash_dedup_id(b"%d" % at) for at in range(100_000)]
     for at, dedup_id in enumerate(ids):
-        window.note(dedup_id, at, at)
+        window.add(dedup_id, at, at)
     assert len(window) == len(ids)
     assert len(window._slices) < 15
     assert window.find(ids[::97], 100_000) == list(range(0, 100_000, 97))
 
 
 @given(st.lists(st.sampled_from(LOOKALIKES), min_size=1, max_size=40))
-def test_bytes_that_look_like_an_id_are_none(noted: list[bytes]) -> None:
+def test_a_match_across_two_entries_is_no_id(noted: list[bytes]) -> None:
     """All in one bucket, where the end of one entry and the beginning of the next may look like a third."""
     window = DedupWindow(WINDOW_MS)
     window._slices.append(one_bucket())
     first: dict[bytes, int] = {}
     for at, dedup_id in enumerate(noted):
         if window.find([dedup_id], 0) == [None]:
-            window.note(dedup_id, at, 0)
+            window.add(dedup_id, at, 0)
         first.setdefault(dedup_id, at)
     assert window.find(LOOKALIKES, 0) == [first.get(one) for one in LOOKALIKES]
 
@@ -116,7 +116,7 @@ class WindowAndAList(RuleBasedStateMachine):
         assert found == [self.expected(ids[:at], one) for at, one in enumerate(ids)]
         for at, (dedup_id, offset) in enumerate(zip(ids, found, strict=True)):
             if dedup_id is not None and offset is None:
-                self.window.note(dedup_id, self.end_offset + at, self.now_ms)
+                self.window.add(dedup_id, self.end_offset + at, self.now_ms)
                 self.noted.append((dedup_id, self.end_offset + at, self.now_ms))
         self.end_offset += len(ids)
 

@@ -141,7 +141,7 @@ def test_the_timestamps_of_its_records_do_not_make_a_producer_older(timestamp: i
 
 
 @pytest.mark.parametrize("kind", ["batch", "unnumbered", "marker"])
-def test_whatever_a_producer_writes_makes_it_young_again(kind: str) -> None:
+def test_any_batch_resets_the_idle_time(kind: str) -> None:
     states = states_after(batch(0))
     expired(states, 0, DAY - 1)
     if kind == "marker":

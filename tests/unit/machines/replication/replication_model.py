@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from headrace.machines.replication.in_sync import IsrState
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
-from headrace.model.partition_record import NO_LEADER, Nodes, PartitionRecord
+from headrace.model.registry_records import NO_LEADER, BrokerRecord, Nodes, PartitionRecord
 
 LAG_SECONDS_MAX = 10.0
 
@@ -76,13 +75,13 @@ class World:
     # The registry.
 
     def change(self, decide: Callable[[PartitionRecord], PartitionRecord | None]) -> None:
-        """Read, decide and write by compare-and-set, by somebody whom nobody comes in between."""
+        """Read, decide and write by compare-and-set, without a concurrent change."""
         changed = decide(self.record)
         if changed is not None:
             self._write(changed)
 
     def arrive(self, commit: Commit) -> None:
-        """It is carried out, or refused; its sender has yet to look which."""
+        """The commit takes effect or fails; its sender has not read the outcome yet."""
         self.lose(commit)
         is_current = all(self.brokers[node_id].epoch == epoch for node_id, epoch in commit.starts.items())
         if commit.version == self.version and is_current:
@@ -121,7 +120,7 @@ class World:
         broker.known, broker.version = self.record, self.version
         if is_same_lead:
             assert broker.lead is not None
-            broker.lead.settle(self.record)
+            broker.lead.update_record(self.record)
         elif self.record.is_led_by(broker.node_id, broker.epoch):
             broker.lead = IsrState(broker.node_id, self.record, len(broker.log), self.now)
         else:

@@ -11,7 +11,7 @@ from tests.unit.machines.replication.replication_model import World, broker_reco
 from headrace.machines.controller.leadership import remove_from_isr, update_leadership
 from headrace.machines.replication.in_sync import IsrState
 from headrace.model.errors import StaleBrokerEpoch, UnknownLeaderEpoch
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import PartitionRecord
 
 LAG = 10.0
 ALL = brokers_up(1, 2, 3)
@@ -74,7 +74,7 @@ def test_nothing_is_committed_while_the_isr_is_too_small() -> None:
     assert in_sync.has_min_isr(2)
 
 
-def test_nothing_is_committed_while_somebody_is_in_the_elr() -> None:
+def test_nothing_is_committed_while_the_elr_has_members() -> None:
     # min.insync.replicas was lowered to 1; broker 2 may still be elected, and is not waited for.
     in_sync = lead((1,), elr=(2,))
     assert not in_sync.has_min_isr(1)
@@ -83,7 +83,7 @@ def test_nothing_is_committed_while_somebody_is_in_the_elr() -> None:
     assert emptied == replace(in_sync.record, elr=())
     in_sync.propose(emptied)
     assert in_sync.high_watermark(10, 4, 1) == 4
-    in_sync.settle(emptied)
+    in_sync.update_record(emptied)
     assert in_sync.high_watermark(10, 4, 1) == 10
 
 
@@ -96,7 +96,7 @@ def test_who_is_about_to_leave_is_waited_for_until_the_registry_was_read() -> No
     assert in_sync.maximal_isr == {1, 2, 3}
     assert in_sync.high_watermark(100, 0, 2) == 0
     assert propose(in_sync, now=120.0) is None  # one at a time
-    in_sync.settle(smaller)
+    in_sync.update_record(smaller)
     assert in_sync.proposed is None
     assert in_sync.high_watermark(100, 0, 2) == 100
 
@@ -110,7 +110,7 @@ def test_who_is_about_to_join_is_waited_for_even_if_the_proposal_failed() -> Non
     in_sync.propose(larger)
     fetch(in_sync, 2, 200, end_offset=200)
     assert in_sync.high_watermark(200, 100, 2) == 100
-    in_sync.settle(in_sync.record)  # another's change came first
+    in_sync.update_record(in_sync.record)  # another's change came first
     assert in_sync.maximal_isr == {1, 2}
     assert in_sync.high_watermark(200, 100, 2) == 100  # it still is about to join
     assert in_sync.proposal(brokers_up(1, 2), 101.0, LAG, 100, 2) is None
@@ -149,7 +149,7 @@ def test_a_leader_that_cannot_commit_alone_lets_others_join() -> None:
     fetch(in_sync, 3, 100)
     joined = propose(in_sync, 50)
     assert joined == replace(in_sync.record, isr=(1, 3), elr=())
-    in_sync.settle(joined)
+    in_sync.update_record(joined)
     assert in_sync.high_watermark(100, 50, 2) == 100
 
 
@@ -251,7 +251,7 @@ def test_an_empty_log_counts_only_if_its_broker_is_in_sync_or_agreed_before_in_t
 
 def test_a_replica_that_is_added_counts_from_when_the_registry_says_so() -> None:
     in_sync = lead((1, 2))
-    in_sync.settle(replace(in_sync.record, replicas=(1, 2, 4), adding=(4,)))
+    in_sync.update_record(replace(in_sync.record, replicas=(1, 2, 4), adding=(4,)))
     fetch(in_sync, 4, 100)
     with pytest.raises(UnknownLeaderEpoch):
         fetch(in_sync, 3, 100)

@@ -13,9 +13,8 @@ from tests.unit.machines.replication.replication_model import LAG_SECONDS_MAX, B
 
 from headrace.machines.controller.leadership import elect_preferred, remove_from_isr, update_leadership
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment, complete_reassignment
-from headrace.model.broker_record import BrokerRecord
 from headrace.model.errors import HeadraceError
-from headrace.model.partition_record import PartitionRecord
+from headrace.model.registry_records import BrokerRecord, PartitionRecord
 
 BROKERS = 4
 nodes = st.integers(1, BROKERS)

@@ -121,7 +121,7 @@ def test_all_members_commit_by_one_decision(desk: Desk) -> None:
     assert desk.status(one) is TransactionStatus.ONGOING, "a question changes nothing"
 
 
-def test_who_asks_again_hears_the_same_and_changes_nothing(desk: Desk) -> None:
+def test_a_retry_gets_the_same_result_and_changes_nothing(desk: Desk) -> None:
     one, two = desk.begin("0", A), desk.begin("1", B)
     assert desk.commit(0, one, two)
     assert desk.joint_commits.commit(NAME, 0, [two, one], desk.now_ms) == JointCommitDecision(is_committed=True)
@@ -130,7 +130,7 @@ def test_who_asks_again_hears_the_same_and_changes_nothing(desk: Desk) -> None:
     assert desk.joint_commits.commit(NAME, 0, [one, two], desk.now_ms) == JointCommitDecision(is_committed=True)
 
 
-def test_a_commit_of_nobody_counts(desk: Desk) -> None:
+def test_an_empty_commit_counts(desk: Desk) -> None:
     assert desk.commit(3)
     assert desk.sequence == 3
     assert desk.commit(3)
@@ -144,7 +144,7 @@ def test_a_member_that_has_written_nothing_does_not_stand_in_the_way(desk: Desk)
     assert desk.status(busy) is TransactionStatus.PREPARE_COMMIT
 
 
-def test_what_else_is_open_in_the_bundle_is_aborted_with_it(desk: Desk) -> None:
+def test_other_open_transactions_of_the_bundle_are_aborted(desk: Desk) -> None:
     one, straggler = desk.begin("0", A), desk.begin("0.1", A)
     elsewhere = desk.begin("0", A, bundle="other")
     decision = desk.joint_commits.commit(NAME, 0, [one], desk.now_ms)
@@ -169,9 +169,7 @@ def test_a_bundle_whose_name_begins_like_another_is_another(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("sequence", [4, 5])
-def test_a_sequence_that_is_not_to_be_had_any_more_is_not_committed_but_its_members_are_aborted(
-    desk: Desk, sequence: int
-) -> None:
+def test_an_outdated_sequence_is_not_committed_and_its_members_are_aborted(desk: Desk, sequence: int) -> None:
     assert desk.commit(5, desk.begin("0", A))
     desk.finish()
     late, other = desk.begin("1", A), desk.begin("2", B)
@@ -283,7 +281,7 @@ def test_a_member_is_named_once_and_is_of_this_bundle(desk: Desk) -> None:
     refuses(desk, InvalidRequest, one, desk.begin("0", A, bundle="other"))
 
 
-def test_there_is_an_end_to_how_many_commit_at_once(desk: Desk) -> None:
+def test_the_number_of_members_of_a_commit_is_limited(desk: Desk) -> None:
     refuses(
         desk,
         InvalidRequest,
@@ -295,7 +293,7 @@ def test_there_is_an_end_to_how_many_commit_at_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_whoever_was_decided_about_is_shut_out(desk: Desk, is_commit: bool) -> None:
+def test_decided_producers_are_fenced(desk: Desk, is_commit: bool) -> None:
     one = desk.begin("0", A)
     if is_commit:
         desk.commit(0, one)
@@ -411,6 +409,6 @@ def test_an_id_that_looks_like_a_members_and_is_none_is_refused(broken: str) -> 
 
 
 @pytest.mark.parametrize(("bundle", "member"), [("a#b", "0"), ("", "0"), ("b", ""), ("b" * 250, "0"), ("b", "m" * 250)])
-def test_a_name_that_would_be_read_otherwise_is_refused(bundle: str, member: str) -> None:
+def test_an_ambiguous_name_is_rejected(bundle: str, member: str) -> None:
     with pytest.raises(InvalidRequest):
         member_id(bundle, member)

@@ -120,7 +120,7 @@ def test_aborted_transactions_are_told_in_the_order_in_which_they_began() -> Non
     assert [first for _, first, _ in log.aborted(0, log.end_offset)] == [0, 1, 2]
 
 
-def test_what_was_aborted_below_the_start_of_the_log_is_forgotten() -> None:
+def test_transactions_aborted_below_the_log_start_are_removed() -> None:
     log = Log()
     log.send(7, 0)
     end = log.mark(7, is_commit=False)
@@ -130,7 +130,7 @@ def test_what_was_aborted_below_the_start_of_the_log_is_forgotten() -> None:
     assert log.aborted(0, 9) == []
 
 
-def test_what_compaction_has_dropped_is_forgotten() -> None:
+def test_transactions_removed_by_compaction_are_forgotten() -> None:
     log = Log()
     log.send(7, 0)
     first = log.mark(7, is_commit=False)

@@ -98,7 +98,7 @@ def test_a_new_id_gets_a_new_producer_id_with_epoch_0(desk: Desk) -> None:
     assert desk.now.status is TransactionStatus.EMPTY
 
 
-def test_whoever_comes_later_gets_the_next_epoch_and_fences_the_one_before(desk: Desk) -> None:
+def test_a_later_producer_gets_the_next_epoch_and_fences_the_earlier_one(desk: Desk) -> None:
     old = desk.init()
     new = desk.init()
     assert new == ProducerIdAndEpoch(old.id, 1)
@@ -128,7 +128,7 @@ def test_when_the_epochs_are_used_up_there_is_a_new_producer_id(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_nobody_begins_while_a_transaction_is_ending(desk: Desk, is_commit: bool) -> None:
+def test_no_producer_begins_while_a_transaction_is_ending(desk: Desk, is_commit: bool) -> None:
     producer = desk.init()
     desk.add(producer, A)
     desk.end(producer, commit=is_commit)
@@ -141,7 +141,7 @@ def test_nobody_begins_while_a_transaction_is_ending(desk: Desk, is_commit: bool
     assert desk.now.partitions == {B}
 
 
-def test_an_open_transaction_is_aborted_before_somebody_else_begins(desk: Desk) -> None:
+def test_an_open_transaction_is_aborted_before_another_producer_begins(desk: Desk) -> None:
     old = desk.init()
     desk.add(old, A)
     desk.init()
@@ -172,7 +172,7 @@ def test_a_claim_may_be_repeated_even_after_a_restart(desk: Desk) -> None:
         desk.end(first, commit=False, bumps_epoch=True)
 
 
-def test_a_claim_is_refused_once_somebody_else_has_taken_over(desk: Desk) -> None:
+def test_a_claim_is_rejected_after_another_producer_took_over(desk: Desk) -> None:
     first = desk.init()
     desk.init()
     with pytest.raises(ProducerFenced):
@@ -221,11 +221,11 @@ def test_a_claim_of_the_last_epoch_in_a_transaction_leads_to_a_new_producer_id(d
     assert desk.init(last) == new
 
 
-def test_a_claim_to_an_id_that_nobody_knows_any_more_is_as_good_as_none(desk: Desk) -> None:
+def test_a_claim_to_an_expired_id_has_no_effect(desk: Desk) -> None:
     assert desk.init(ProducerIdAndEpoch(7, 3)) == ProducerIdAndEpoch(101, 0)
 
 
-def test_nobody_can_claim_the_epoch_that_only_markers_have(desk: Desk) -> None:
+def test_the_epoch_that_only_markers_have_cannot_be_claimed(desk: Desk) -> None:
     last = desk.at_epoch(EPOCH_LAST)
     desk.add(last, A)
     desk.init()
@@ -292,7 +292,7 @@ def test_only_the_partitions_of_the_open_transaction_may_be_written_to(desk: Des
         desk.machine.verify(ID, producer, A)
 
 
-def test_a_stranger_is_told_that_the_id_is_not_his(desk: Desk) -> None:
+def test_an_unknown_producer_gets_an_invalid_mapping_error(desk: Desk) -> None:
     stranger = ProducerIdAndEpoch(999, 0)
     for known in (False, True):
         if known:
@@ -340,7 +340,7 @@ def test_an_end_keeps_the_epoch_and_may_be_repeated(desk: Desk, is_commit: bool)
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_what_was_never_begun_cannot_be_ended(desk: Desk, is_commit: bool) -> None:
+def test_a_transaction_that_was_not_begun_cannot_be_ended(desk: Desk, is_commit: bool) -> None:
     producer = desk.init()
     with pytest.raises(InvalidTransactionState):
         desk.end(producer, commit=is_commit)
@@ -467,7 +467,7 @@ def test_the_older_protocol_cannot_repeat_an_end_of_the_newer(desk: Desk) -> Non
 # Time
 
 
-def test_what_is_open_for_too_long_is_fenced_and_aborted(desk: Desk) -> None:
+def test_a_timed_out_transaction_is_fenced_and_aborted(desk: Desk) -> None:
     producer = desk.init()
     desk.add(producer, A)
     desk.now_ms += TIMEOUT_MS
@@ -539,7 +539,7 @@ def test_a_partition_of_an_open_transaction_has_a_holder(desk: Desk) -> None:
     assert desk.machine.holder(producer.id, A) is None
 
 
-def test_a_refusal_changes_nothing(desk: Desk) -> None:
+def test_an_error_changes_nothing(desk: Desk) -> None:
     producer = desk.init()
     desk.add(producer, A)
     before = desk.now

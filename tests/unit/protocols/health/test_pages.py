@@ -1,4 +1,4 @@
-"""The health pages: what they say, to whom, and that a page that fails is our fault."""
+"""The health pages: content, methods, and failures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pages(source: Source) -> HealthPages:
     return pages
 
 
-async def test_the_pages(pages: HealthPages) -> None:
+async def test_the_content_of_the_pages(pages: HealthPages) -> None:
     assert page(pages, "/livez").body == b"ok\n"
     metrics = page(pages, "/metrics")
     assert (metrics.status, metrics.body) == (200, b"up 1\n")
@@ -52,7 +52,7 @@ async def test_the_pages(pages: HealthPages) -> None:
     assert page(pages, "/readyz?verbose=1")[::2] == (200, b"[+] serving\n[+] disk\n")
 
 
-async def test_one_that_is_not_ready_says_why(pages: HealthPages, source: Source) -> None:
+async def test_readyz_lists_failed_checks(pages: HealthPages, source: Source) -> None:
     pages.is_ready = False
     ready = page(pages, "/readyz")
     assert ready.status == 503
@@ -64,15 +64,15 @@ async def test_one_that_is_not_ready_says_why(pages: HealthPages, source: Source
 
 
 @pytest.mark.parametrize("path", sorted(PATHS))
-async def test_head_is_served_and_other_methods_are_not(pages: HealthPages, path: str) -> None:
+async def test_only_get_and_head_are_served(pages: HealthPages, path: str) -> None:
     assert page(pages, path, "HEAD").status == 200
     for method in ("POST", "PUT", "DELETE"):
-        told = page(pages, path, method)
-        assert (told.status, told.code, told.headers["allow"]) == (405, "method_not_allowed", "GET")
+        response = page(pages, path, method)
+        assert (response.status, response.code, response.headers["allow"]) == (405, "method_not_allowed", "GET")
     assert page(pages, path, "POST", body=b"x").status == 413
 
 
-async def test_a_page_that_fails_is_our_fault_and_not_the_clients(pages: HealthPages, source: Source) -> None:
+async def test_a_failing_page_is_a_500(pages: HealthPages, source: Source) -> None:
     source.wrong = "bug"
     http_client = visitor_of(pages).asks("/metrics").asks("/livez")
-    assert [told.status for told in http_client.answers()] == [500, 200]
+    assert [response.status for response in http_client.answers()] == [500, 200]

@@ -1,4 +1,5 @@
-"""Tests of the door run in virtual time: an `async def` test that takes a `connection_harness` runs in its world."""
+"""Tests of the Kafka listener run in virtual time: an `async def` test with a `connection_harness` runs in its
+world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Kafka door with handlers that do what a request's name says, and callers at it, in a simulated world."""
+"""A Kafka listener with scripted handlers, and clients, in a simulated world."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.broker.handlers import RequestHandlers
-from headrace.broker.request_context import RequestContext
+from headrace.broker.handlers import RequestContext, RequestHandler, RequestHandlers
+from headrace.model.errors import UnsupportedVersion
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.storage.log.reading import LogSlice
 from headrace.testkit.disk import SimFile
@@ -33,7 +33,7 @@ PORT = 9092
 
 
 class ScriptedHandlers:
-    """What the handlers do: a request is named, and waits while its name is closed."""
+    """Handlers of named requests: a request waits while its name is closed."""
 
     def __init__(self, file: SimFile) -> None:
         self.started: list[str] = []
@@ -78,7 +78,7 @@ class ScriptedHandlers:
 
     async def api_versions(self, _: ApiVersionsRequest | None, context: RequestContext) -> ApiVersionsResponse:
         await self._go_through("versions", context)
-        error_code = 35 if context.version < 0 else 0
+        error_code = UnsupportedVersion.code if context.version < 0 else 0
         return ApiVersionsResponse(error_code=error_code, api_keys=[ApiVersion(api_key=18, max_version=4)])
 
     async def _go_through(self, name: str, context: RequestContext) -> None:
@@ -100,7 +100,7 @@ class ScriptedHandlers:
 
 
 class KafkaTestClient:
-    """The client's end: sends what it is told, reads unless told not to."""
+    """The client's end of a connection; it reads unless told not to."""
 
     def __init__(self, link: SimByteStream) -> None:
         self.link = link
@@ -119,7 +119,7 @@ class KafkaTestClient:
         self.link.when_writable(self._on_writable)
 
     def ask(self, *names: str) -> None:
-        """Metadata requests with these names, pipelined."""
+        """Return pipelined Metadata requests with these names."""
         self.send(b"".join(self.frame(MetadataRequest(topics=[MetadataRequestTopic(name=name)])) for name in names))
 
     def fetch(self, name: str) -> None:
@@ -140,7 +140,7 @@ class KafkaTestClient:
         return [correlation_id for correlation_id, _ in self.answers]
 
     def names(self) -> list[str]:
-        """What the metadata answers say."""
+        """Return the names in the Metadata responses."""
         return [
             (decode(MetadataResponse, 1, memoryview(body)).topics[0].name or "").rstrip(".") for _, body in self.answers
         ]
@@ -183,25 +183,25 @@ class ConnectionHarness:
         file = disk.open("/data/log", create=True)
         file.append([bytes(range(256)) * 16])
         self.script = ScriptedHandlers(file)
-        self.door: KafkaServer
+        self.server: KafkaServer
 
     async def open(self, limits: ListenerLimits | None = None) -> None:
-        await self.host.start(self._open(limits or ListenerLimits()), "door")
+        await self.host.start(self._open(limits or ListenerLimits()), "kafka server")
 
     async def _open(self, limits: ListenerLimits) -> None:
         script = self.script
         handlers = RequestHandlers(
-            {
-                apis.PRODUCE: script.produce,
-                apis.FETCH: script.fetch,
-                apis.METADATA: script.metadata,
-                apis.API_VERSIONS: script.api_versions,
-            }
+            [
+                RequestHandler(apis.PRODUCE, script.produce),
+                RequestHandler(apis.FETCH, script.fetch),
+                RequestHandler(apis.METADATA, script.metadata),
+                RequestHandler(apis.API_VERSIONS, script.api_versions),
+            ]
         )
-        self.door = KafkaServer("PLAINTEXT", handlers, self.host.network, self.host.clock, limits)
-        await self.door.listen("broker", PORT)
-        self.door.start_accepting()
-        self.host.start(self.door.run_sweeps(), "sweep")
+        self.server = KafkaServer("PLAINTEXT", handlers, self.host.network, self.host.clock, limits)
+        await self.server.listen("broker", PORT)
+        self.server.start_accepting()
+        self.host.start(self.server.run_sweeps(), "sweep")
 
     async def call(self, host: str = "client") -> KafkaTestClient:
         return KafkaTestClient(await self.world.host(host).network.connect("broker", PORT, 5.0))
@@ -209,11 +209,11 @@ class ConnectionHarness:
     async def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
         deadline = self.world.loop.time() + seconds
         while not condition():
-            assert self.world.loop.time() < deadline, "it never happened"
+            assert self.world.loop.time() < deadline, "timed out"
             await asyncio.sleep(0.001)
 
     async def pass_time(self, seconds: float = 0.1) -> None:
-        """Long enough for whatever could arrive to arrive."""
+        """Wait until all data in flight have arrived."""
         await asyncio.sleep(seconds)
 
     def check(self) -> None:

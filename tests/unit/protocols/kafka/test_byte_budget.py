@@ -1,4 +1,4 @@
-"""The byte budget: what is on loan, who must wait, and what is kept for the next one."""
+"""The byte budget: lent buffers, waiting readers, and the pool of free buffers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from headrace.protocols.kafka.byte_budget import ByteBudget
 ONE, OTHER = object(), object()
 
 
-def test_there_is_room_up_to_the_last_byte() -> None:
+def test_the_budget_has_room_up_to_the_last_byte() -> None:
     budget = ByteBudget(1000)
     budget.take_buffer(600)
     assert budget.has_room(400, ONE)
     assert budget.taken == 600
 
 
-def test_one_frame_at_a_time_may_overdraw() -> None:
+def test_one_frame_at_a_time_may_exceed_the_budget() -> None:
     budget = ByteBudget(1000)
     mine = budget.take_buffer(600)
     budget.take_buffer(400)
@@ -27,7 +27,7 @@ def test_one_frame_at_a_time_may_overdraw() -> None:
     assert not budget.has_room(601, ONE)
 
 
-def test_one_that_finds_room_does_not_overdraw() -> None:
+def test_a_frame_that_fits_does_not_use_the_overdraft() -> None:
     budget = ByteBudget(1000)
     budget.take_buffer(600)
     assert budget.has_room(400, ONE)
@@ -35,7 +35,7 @@ def test_one_that_finds_room_does_not_overdraw() -> None:
     assert budget.has_room(1, OTHER)
 
 
-def test_everybody_who_waits_is_called_once_when_somebody_gives_back() -> None:
+def test_every_waiter_is_called_once_when_a_buffer_is_returned() -> None:
     budget = ByteBudget(1000)
     buffer = budget.take_buffer(1000)
     calls: list[str] = []
@@ -47,7 +47,7 @@ def test_everybody_who_waits_is_called_once_when_somebody_gives_back() -> None:
     assert calls == ["first", "second"]
 
 
-def test_one_who_waits_again_inside_the_call_is_not_called_in_the_same_round() -> None:
+def test_a_waiter_that_waits_again_is_called_in_the_next_round() -> None:
     budget = ByteBudget(1000)
     buffer = budget.take_buffer(1000)
     calls: list[int] = []
@@ -61,7 +61,7 @@ def test_one_who_waits_again_inside_the_call_is_not_called_in_the_same_round() -
     assert calls == [1]
 
 
-def test_a_buffer_that_was_given_back_is_lent_again() -> None:
+def test_a_returned_buffer_is_reused() -> None:
     budget = ByteBudget(1 << 20)
     buffer = budget.take_buffer(1000)
     budget.give_back(buffer)
@@ -70,13 +70,13 @@ def test_a_buffer_that_was_given_back_is_lent_again() -> None:
     assert budget.taken == 1000
 
 
-def test_a_kept_buffer_that_is_far_too_large_is_not_wasted_on_a_small_frame() -> None:
+def test_a_free_buffer_is_not_used_for_a_much_smaller_frame() -> None:
     budget = ByteBudget(1 << 20)
     budget.give_back(budget.take_buffer(1000))
     assert len(budget.take_buffer(200)) == 200
 
 
-def test_only_so_many_bytes_are_kept() -> None:
+def test_the_free_buffers_are_bounded() -> None:
     budget = ByteBudget(1 << 40)
     size = budget_module._KEPT_BYTES_MAX // 4
     for buffer in [budget.take_buffer(size) for _ in range(6)]:

@@ -1,4 +1,4 @@
-"""Connections: requests start and are answered in their order, and nothing that one client does harms another."""
+"""Kafka connections: request order, back-pressure, malformed input, and isolation of clients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from tests.unit.protocols.kafka.connection_harness import ConnectionHarness, KafkaTestClient
 
+from headrace.model.errors import UnsupportedVersion
 from headrace.protocols.kafka import connection as connection_module
 from headrace.protocols.kafka.listener import ListenerLimits
 from headrace.wire.codec.codec import decode
@@ -21,11 +22,11 @@ from headrace.wire.messages.metadata import (
 )
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-OWED_MAX = connection_module._PENDING_RESPONSES_MAX
+PENDING_MAX = connection_module._PENDING_RESPONSES_MAX
 LARGE_BYTES = 250_000
 
 
-async def test_answers_leave_in_the_order_of_their_requests_though_handlers_finish_in_any(
+async def test_responses_are_in_request_order_regardless_of_handler_order(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -44,7 +45,7 @@ async def test_answers_leave_in_the_order_of_their_requests_though_handlers_fini
     assert kafka_client.names() == ["a", "b", "c", "d"]
 
 
-async def test_requests_start_in_their_order_however_the_bytes_are_cut(connection_harness: ConnectionHarness) -> None:
+async def test_requests_start_in_order_regardless_of_how_bytes_are_split(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     connection_harness.world.network.fabric.whole_chance = 0.0
     kafka_client = await connection_harness.call()
@@ -54,24 +55,24 @@ async def test_requests_start_in_their_order_however_the_bytes_are_cut(connectio
     assert connection_harness.script.started == kafka_client.names() == names
 
 
-async def test_whoever_wants_to_know_is_told_once_that_the_connection_is_gone(
+async def test_close_callbacks_are_called_once(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
     kafka_client, other = await connection_harness.call(), await connection_harness.call()
-    told: list[str] = []
+    notified: list[str] = []
     kafka_client.ask("a")
     other.ask("b")
     await connection_harness.until(lambda: kafka_client.answers and other.answers)
     for context in connection_harness.script.contexts:
-        context.when_closed("former", lambda: told.append("former"))
-        context.when_closed("former", lambda: told.append("latter"))
+        context.when_closed("former", lambda: notified.append("former"))
+        context.when_closed("former", lambda: notified.append("latter"))
     kafka_client.close()
-    await connection_harness.until(lambda: told)
-    assert told == ["latter"]
+    await connection_harness.until(lambda: notified)
+    assert notified == ["latter"]
 
 
-async def test_the_handler_knows_who_asks_and_through_which_door(connection_harness: ConnectionHarness) -> None:
+async def test_the_context_names_the_client_and_the_listener(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     kafka_client = await connection_harness.call()
     kafka_client.ask("a")
@@ -85,7 +86,7 @@ async def test_the_handler_knows_who_asks_and_through_which_door(connection_harn
     )
 
 
-async def test_requests_of_one_connection_may_differ_in_who_asks_and_in_which_version(
+async def test_requests_of_one_connection_may_differ_in_client_id_and_version(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -110,7 +111,7 @@ async def test_requests_of_one_connection_may_differ_in_who_asks_and_in_which_ve
         b"\0\0\0\x0e" + b"\0\x03\0\x01" + bytes(4) + b"\xff\xff" + b"\x7f\xff\xff\xff",  # 2^31-1 topics
     ],
 )
-async def test_bytes_that_are_no_request_end_their_connection_and_nothing_else(
+async def test_malformed_bytes_close_only_their_connection(
     connection_harness: ConnectionHarness, garbage: bytes
 ) -> None:
     await connection_harness.open()
@@ -119,13 +120,13 @@ async def test_bytes_that_are_no_request_end_their_connection_and_nothing_else(
     await connection_harness.until(lambda: bad.closed)
     good.ask("a")
     await connection_harness.until(lambda: good.answers)
-    assert connection_harness.door.malformed_connections == 1
-    assert connection_harness.door.failures == 0
-    assert len(connection_harness.door.connections) == 1
+    assert connection_harness.server.malformed_connections == 1
+    assert connection_harness.server.failures == 0
+    assert len(connection_harness.server.connections) == 1
 
 
 @pytest.mark.parametrize("name", ["bug", "late bug", "waits, then late bug", "unencodable", "unencodable, later"])
-async def test_a_handler_that_fails_ends_its_connection_and_is_logged(
+async def test_a_failing_handler_closes_its_connection_and_is_logged(
     connection_harness: ConnectionHarness, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await connection_harness.open()
@@ -139,13 +140,13 @@ async def test_a_handler_that_fails_ends_its_connection_and_is_logged(
             connection_harness.script.open(name)
         await connection_harness.until(lambda: bad.closed)
     assert "request failed api=Metadata peer=client" in caplog.text
-    assert connection_harness.door.failures == 1
+    assert connection_harness.server.failures == 1
     good.ask("a")
     await connection_harness.until(lambda: good.answers)
-    assert connection_harness.door.connections
+    assert connection_harness.server.connections
 
 
-async def test_acks_0_has_no_answer_and_the_next_one_follows(connection_harness: ConnectionHarness) -> None:
+async def test_a_request_without_a_response_is_followed_by_the_next_one(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     kafka_client = await connection_harness.call()
     kafka_client.produce("silent", acks=0)
@@ -155,17 +156,17 @@ async def test_acks_0_has_no_answer_and_the_next_one_follows(connection_harness:
     assert kafka_client.heard == [1]
 
 
-async def test_a_refused_produce_without_answer_closes_the_connection(connection_harness: ConnectionHarness) -> None:
+async def test_a_failed_produce_without_a_response_closes_the_connection(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     kafka_client = await connection_harness.call()
     kafka_client.produce("close", acks=0)
     kafka_client.ask("behind it")
     await connection_harness.until(lambda: kafka_client.closed)
     assert connection_harness.script.started == ["close"]
-    assert connection_harness.door.failures == 0
+    assert connection_harness.server.failures == 0
 
 
-async def test_a_handler_that_holds_the_connection_keeps_the_next_request_waiting(
+async def test_a_handler_can_delay_the_next_request(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -185,22 +186,22 @@ async def test_a_handler_that_holds_the_connection_keeps_the_next_request_waitin
     assert script.started == kafka_client.names()
 
 
-async def test_reading_stops_while_too_many_answers_are_owed_and_then_goes_on(
+async def test_reading_pauses_while_too_many_responses_are_pending(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
     script, kafka_client = connection_harness.script, await connection_harness.call()
     script.close("first")
-    kafka_client.ask("first", *map(str, range(2 * OWED_MAX)))
-    await connection_harness.until(lambda: len(script.started) == OWED_MAX)
+    kafka_client.ask("first", *map(str, range(2 * PENDING_MAX)))
+    await connection_harness.until(lambda: len(script.started) == PENDING_MAX)
     await connection_harness.pass_time()
-    assert len(script.started) == OWED_MAX
+    assert len(script.started) == PENDING_MAX
     script.open("first")
-    await connection_harness.until(lambda: len(kafka_client.answers) == 2 * OWED_MAX + 1)
-    assert kafka_client.heard == list(range(2 * OWED_MAX + 1))
+    await connection_harness.until(lambda: len(kafka_client.answers) == 2 * PENDING_MAX + 1)
+    assert kafka_client.heard == list(range(2 * PENDING_MAX + 1))
 
 
-async def test_reading_stops_while_the_client_does_not_take_its_answers_and_then_goes_on(
+async def test_reading_pauses_while_the_client_does_not_read(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -216,44 +217,44 @@ async def test_reading_stops_while_the_client_does_not_take_its_answers_and_then
     assert kafka_client.heard == list(range(100))
 
 
-async def test_a_peer_that_never_reads_is_let_go(connection_harness: ConnectionHarness) -> None:
+async def test_a_client_that_never_reads_is_disconnected(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open(ListenerLimits(stalled_seconds=5))
     kafka_client = await connection_harness.call()
     kafka_client.read(False)
     for number in range(100):
         kafka_client.ask(f"large {number}")
-    await connection_harness.until(lambda: not connection_harness.door.connections)
-    assert connection_harness.door.budget.taken == 0
+    await connection_harness.until(lambda: not connection_harness.server.connections)
+    assert connection_harness.server.budget.taken == 0
 
 
-async def test_large_requests_wait_while_the_budget_is_spent_and_then_go_on(
+async def test_large_requests_wait_while_the_budget_is_exhausted(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open(ListenerLimits(budget_bytes=400_000))
-    connection_harness.world.network.fabric.window_bytes = 32_768  # a single read brings no more
+    connection_harness.world.network.fabric.window_bytes = 32_768  # the maximum of a single read
     callers = [await connection_harness.call() for _ in range(4)]
     for kafka_client in callers:
         kafka_client.send(large_produce(kafka_client)[:-1])
     await connection_harness.pass_time(1)
-    budget = connection_harness.door.budget
+    budget = connection_harness.server.budget
     assert budget.taken < 400_000 + LARGE_BYTES
-    assert [connection._is_waiting_for_budget for connection in connection_harness.door.connections].count(True) == 3
+    assert [connection._is_waiting_for_budget for connection in connection_harness.server.connections].count(True) == 3
     for kafka_client in callers:
         kafka_client.send(b"!")
     await connection_harness.until(lambda: all(kafka_client.answers for kafka_client in callers))
     assert budget.taken == 0
 
 
-async def test_one_that_stalls_with_the_budget_in_its_hands_is_let_go(connection_harness: ConnectionHarness) -> None:
+async def test_a_stalled_client_that_uses_the_budget_is_disconnected(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open(ListenerLimits(budget_bytes=400_000, stalled_seconds=5))
     stalled, patient = await connection_harness.call(), await connection_harness.call()
     stalled.send(large_produce(stalled, size_bytes=390_000)[:-1])
     await connection_harness.pass_time(1)
     patient.send(large_produce(patient))
     await connection_harness.until(lambda: patient.answers)
-    assert stalled.closed or connection_harness.door.budget.taken
+    assert stalled.closed or connection_harness.server.budget.taken
     await connection_harness.until(lambda: stalled.closed)
-    assert connection_harness.door.budget.taken == 0
+    assert connection_harness.server.budget.taken == 0
 
 
 def large_produce(kafka_client: KafkaTestClient, size_bytes: int = LARGE_BYTES) -> bytes:
@@ -261,7 +262,7 @@ def large_produce(kafka_client: KafkaTestClient, size_bytes: int = LARGE_BYTES) 
     return kafka_client.frame(ProduceRequest(acks=1, topic_data=[TopicProduceData(partition_data=[data])]), 3)
 
 
-async def test_closing_cancels_only_what_reads(connection_harness: ConnectionHarness) -> None:
+async def test_closing_cancels_only_read_requests(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     script, kafka_client = connection_harness.script, await connection_harness.call()
     script.close("read", "write")
@@ -270,13 +271,13 @@ async def test_closing_cancels_only_what_reads(connection_harness: ConnectionHar
     await connection_harness.until(lambda: script.started == ["read", "write"])
     kafka_client.close()
     await connection_harness.until(lambda: script.cancelled == ["read"])
-    assert not connection_harness.door.connections
+    assert not connection_harness.server.connections
     script.open("write")
     await connection_harness.until(lambda: script.ended == ["write"])
-    assert connection_harness.door.failures == 0
+    assert connection_harness.server.failures == 0
 
 
-async def test_slices_that_were_never_sent_are_released_when_the_connection_ends(
+async def test_unsent_slices_are_released_when_the_connection_closes(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -288,11 +289,11 @@ async def test_slices_that_were_never_sent_are_released_when_the_connection_ends
     await connection_harness.pass_time()
     assert script.file._pins == 1
     kafka_client.close()
-    await connection_harness.until(lambda: not connection_harness.door.connections)
+    await connection_harness.until(lambda: not connection_harness.server.connections)
     assert script.file._pins == 0
 
 
-async def test_a_fetch_that_ends_in_the_turn_in_which_its_connection_does_releases_its_slices(
+async def test_a_fetch_that_completes_as_its_connection_closes_releases_its_slices(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -300,17 +301,17 @@ async def test_a_fetch_that_ends_in_the_turn_in_which_its_connection_does_releas
     script.close("read")
     kafka_client.fetch("read")
     await connection_harness.until(lambda: script.started)
-    (connection,) = connection_harness.door.connections
+    (connection,) = connection_harness.server.connections
     script.open("read")
     connection_harness.world.loop.call_soon(
         connection.close
-    )  # behind the handler's last step, before its answer is taken
+    )  # after the handler's last step, before its response is sent
     await connection_harness.pass_time()
     assert script.ended == ["read"]
     assert script.file._pins == 0
 
 
-async def test_a_slice_of_the_log_arrives_between_the_bytes_of_its_answer(
+async def test_a_slice_of_the_log_is_sent_within_its_response(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -321,16 +322,16 @@ async def test_a_slice_of_the_log_arrives_between_the_bytes_of_its_answer(
     assert bytes(response.responses[0].partitions[0].records) == bytes(range(256)) * 16  # type: ignore[call-overload]
 
 
-async def test_a_log_file_that_cannot_be_read_ends_the_connection(connection_harness: ConnectionHarness) -> None:
+async def test_an_unreadable_log_file_closes_the_connection(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     kafka_client = await connection_harness.call()
     connection_harness.host.disk.fail_next("pread", "/data/log")
     kafka_client.fetch("t")
     await connection_harness.until(lambda: kafka_client.closed)
-    assert not connection_harness.door.connections
+    assert not connection_harness.server.connections
 
 
-async def test_api_versions_in_an_unknown_version_is_answered_in_version_0(
+async def test_an_unknown_version_of_api_versions_gets_a_version_0_response(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -340,11 +341,11 @@ async def test_api_versions_in_an_unknown_version_is_answered_in_version_0(
     kafka_client.ask("still here")
     await connection_harness.until(lambda: len(kafka_client.answers) == 2)
     response = decode(ApiVersionsResponse, 0, memoryview(kafka_client.answers[0][1]))
-    assert response.error_code == 35
+    assert response.error_code == UnsupportedVersion.code
     assert [key.api_key for key in response.api_keys] == [18]
 
 
-async def test_thousands_of_requests_in_one_go_are_answered_while_others_get_their_turn(
+async def test_thousands_of_pipelined_requests_do_not_starve_others(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -356,15 +357,15 @@ async def test_thousands_of_requests_in_one_go_are_answered_while_others_get_the
     while started[-1] < 10_000:
         await asyncio.sleep(0)
         started.append(len(connection_harness.script.started))
-    assert max(after - before for before, after in pairwise(started)) <= 2 * OWED_MAX
+    assert max(after - before for before, after in pairwise(started)) <= 2 * PENDING_MAX
     await connection_harness.until(lambda: len(busy.answers) == 10_000)
     assert busy.heard == list(range(10_000))
 
 
-async def test_a_client_that_breaks_off_is_forgotten(connection_harness: ConnectionHarness) -> None:
+async def test_a_disconnected_client_is_removed(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     kafka_client = await connection_harness.call()
     kafka_client.ask("a")
     await connection_harness.until(lambda: kafka_client.answers)
     connection_harness.world.network.reset("client", "broker")
-    await connection_harness.until(lambda: not connection_harness.door.connections)
+    await connection_harness.until(lambda: not connection_harness.server.connections)

@@ -1,4 +1,4 @@
-"""Frames: however the bytes are cut on their way, the same requests come out, and memory follows what arrived."""
+"""Frames: splitting of input does not change the requests, and memory grows with the received bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUEST_BYTES_MAX = 1 << 20
 
 
 class Receiver:
-    """A reader and the place where its frames end up."""
+    """A frame reader that collects its frames."""
 
     def __init__(self, budget_bytes: int = 1 << 30, request_bytes_max: int = REQUEST_BYTES_MAX) -> None:
         self.budget = ByteBudget(budget_bytes)
@@ -27,12 +27,12 @@ class Receiver:
         self.stops = False  # after every frame
 
     def serve(self, frame: memoryview) -> bool:
-        assert not frame.readonly, "the log stamps a batch where it lies"
+        assert not frame.readonly, "the log updates a batch in place"
         self.frames.append(bytes(frame))
         return not self.stops
 
     def feed(self, data: bytes) -> None:
-        """Receive as a connection does: as much as there is room for, again and again, going on where it stopped."""
+        """Receive like a connection: as much as there is room for, and resume after a stop."""
         view = memoryview(data)
         while view:
             room = self.reader.room()
@@ -43,7 +43,7 @@ class Receiver:
             before = len(self.frames)
             goes_on = self.reader.received(count, self.serve)
             while not goes_on:
-                assert len(self.frames) == before + 1, "serving should have stopped"
+                assert len(self.frames) == before + 1, "serving must stop"
                 before = len(self.frames)
                 goes_on = self.reader.resume(self.serve)
 
@@ -56,7 +56,7 @@ payload_lists = st.lists(st.binary(min_size=8, max_size=64), max_size=6)
 
 
 @given(payload_lists, st.data())
-def test_frames_cut_anywhere_give_the_same_requests(payloads: list[bytes], data: st.DataObject) -> None:
+def test_frames_split_anywhere_give_the_same_requests(payloads: list[bytes], data: st.DataObject) -> None:
     stream = framed(payloads)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)))))
     receiver = Receiver()
@@ -67,7 +67,7 @@ def test_frames_cut_anywhere_give_the_same_requests(payloads: list[bytes], data:
     assert not receiver.reader.unfinished
 
 
-def test_frames_that_come_byte_by_byte_give_the_same_requests() -> None:
+def test_frames_received_byte_by_byte_give_the_same_requests() -> None:
     payloads = [b"12345678", b"x" * 300, b"y" * 8]
     receiver = Receiver()
     for byte in framed(payloads):
@@ -75,7 +75,7 @@ def test_frames_that_come_byte_by_byte_give_the_same_requests() -> None:
     assert receiver.frames == payloads
 
 
-def test_every_single_cut_of_two_frames_gives_the_same_requests() -> None:
+def test_every_split_of_two_frames_gives_the_same_requests() -> None:
     payloads = [b"a" * 20, b"b" * 33]
     stream = framed(payloads)
     for cut in range(len(stream) + 1):
@@ -86,7 +86,7 @@ def test_every_single_cut_of_two_frames_gives_the_same_requests() -> None:
 
 
 @pytest.mark.parametrize("size", [SCRATCH_BYTES - 4, SCRATCH_BYTES, 70_000, 300_000, REQUEST_BYTES_MAX])
-def test_a_frame_larger_than_the_scratch_buffer_is_put_together(size: int) -> None:
+def test_a_frame_larger_than_the_scratch_buffer_is_assembled(size: int) -> None:
     payload = bytes(range(256)) * (size // 256 + 1)
     receiver = Receiver()
     receiver.feed(framed([payload[:size], b"follows!"]))
@@ -94,14 +94,14 @@ def test_a_frame_larger_than_the_scratch_buffer_is_put_together(size: int) -> No
     assert receiver.budget.taken == 0
 
 
-def test_a_huge_length_that_is_never_followed_by_its_bytes_costs_nearly_nothing() -> None:
+def test_a_huge_length_without_its_bytes_allocates_little() -> None:
     receiver = Receiver(request_bytes_max=100 << 20)
     receiver.feed((100 << 20).to_bytes(4, "big") + b"only these")
     assert receiver.reader.unfinished
     assert receiver.budget.taken <= 1 << 16
 
 
-def test_the_buffer_grows_with_what_arrives_and_not_with_what_was_announced() -> None:
+def test_the_buffer_grows_with_the_received_bytes_not_the_length() -> None:
     receiver = Receiver(request_bytes_max=100 << 20)
     receiver.feed((100 << 20).to_bytes(4, "big"))
     for arrived in (1 << 16, 1 << 18, 1 << 20):
@@ -110,7 +110,7 @@ def test_the_buffer_grows_with_what_arrives_and_not_with_what_was_announced() ->
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 7, REQUEST_BYTES_MAX + 1, 2**31 - 1])
-def test_a_length_that_no_request_can_have_is_malformed(size: int) -> None:
+def test_an_invalid_length_is_malformed(size: int) -> None:
     receiver = Receiver()
     with pytest.raises(MalformedFrame, match=f"invalid frame length {size}"):
         receiver.feed(size.to_bytes(4, "big", signed=True) + b"01234567")
@@ -123,7 +123,7 @@ def test_the_smallest_and_the_largest_request_are_accepted() -> None:
     assert [len(frame) for frame in receiver.frames] == [8, 100]
 
 
-def test_what_stands_before_a_malformed_frame_is_served() -> None:
+def test_frames_before_a_malformed_one_are_served() -> None:
     receiver = Receiver()
     with pytest.raises(MalformedFrame):
         receiver.feed(framed([b"good one"]) + b"\xff" * 8)
@@ -131,7 +131,7 @@ def test_what_stands_before_a_malformed_frame_is_served() -> None:
 
 
 @given(payload_lists, st.integers(0, 200))
-def test_serving_stops_where_it_is_told_and_goes_on_from_there(payloads: list[bytes], cut: int) -> None:
+def test_serving_stops_on_request_and_resumes_there(payloads: list[bytes], cut: int) -> None:
     stream = framed(payloads)
     receiver = Receiver()
     receiver.stops = True
@@ -140,7 +140,7 @@ def test_serving_stops_where_it_is_told_and_goes_on_from_there(payloads: list[by
     assert receiver.frames == payloads
 
 
-def test_a_stop_behind_a_large_frame_leaves_the_next_ones_in_their_socket() -> None:
+def test_a_stop_after_a_large_frame_leaves_the_next_ones_in_the_socket() -> None:
     receiver = Receiver()
     receiver.feed(framed([b"x" * 10_000])[:-1])
     room = receiver.reader.room()
@@ -148,7 +148,7 @@ def test_a_stop_behind_a_large_frame_leaves_the_next_ones_in_their_socket() -> N
     assert len(room) == 1
 
 
-def test_the_buffer_is_given_back_when_its_frame_is_served_or_the_connection_ends() -> None:
+def test_the_buffer_is_returned_when_its_frame_is_served_or_the_connection_closes() -> None:
     receiver = Receiver()
     receiver.feed(framed([b"x" * 10_000])[:5000])
     assert receiver.budget.taken > 0
@@ -159,7 +159,7 @@ def test_the_buffer_is_given_back_when_its_frame_is_served_or_the_connection_end
     assert receiver.budget.taken == 0
 
 
-def test_the_buffer_is_given_back_when_its_request_fails() -> None:
+def test_the_buffer_is_returned_when_its_request_fails() -> None:
     receiver = Receiver()
     stream = framed([b"x" * 10_000])
     receiver.feed(stream[:5000])
@@ -174,7 +174,7 @@ def test_the_buffer_is_given_back_when_its_request_fails() -> None:
     assert receiver.budget.taken == 0
 
 
-def test_a_frame_that_would_overdraw_the_budget_waits_until_somebody_gives_back() -> None:
+def test_a_frame_above_the_budget_waits_for_a_returned_buffer() -> None:
     receiver = Receiver(budget_bytes=200_000)
     first = receiver.budget.take_buffer(100_000)
     other = object()
@@ -189,7 +189,7 @@ def test_a_frame_that_would_overdraw_the_budget_waits_until_somebody_gives_back(
     assert receiver.reader.room() is not None
 
 
-def test_frames_that_share_a_spent_budget_do_not_wait_for_each_other_for_ever() -> None:
+def test_frames_that_share_an_exhausted_budget_do_not_deadlock() -> None:
     budget = ByteBudget(1 << 20)
     receivers = [Receiver() for _ in range(3)]
     for receiver in receivers:
@@ -205,8 +205,8 @@ def test_frames_that_share_a_spent_budget_do_not_wait_for_each_other_for_ever() 
     assert budget.taken == 0
 
 
-def test_a_frame_may_be_served_though_the_one_before_it_is_still_looked_at() -> None:
-    """A handler that waits has copied what it needs: the scratch buffer is overwritten."""
+def test_a_frame_may_be_served_while_the_previous_one_is_in_use() -> None:
+    """The scratch buffer is overwritten, so a handler that waits must have copied its data."""
     receiver = Receiver()
     kept: list[memoryview] = []
 

@@ -1,4 +1,4 @@
-"""The door: whom it lets in, whom it lets go, and how it is closed."""
+"""The Kafka listener: connection limits, idle and stalled connections, draining."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def is_served(connection_harness: ConnectionHarness, kafka_client: KafkaTe
     return not kafka_client.closed
 
 
-async def test_one_host_gets_only_so_many_connections(connection_harness: ConnectionHarness) -> None:
+async def test_connections_per_host_are_limited(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open(ListenerLimits(connections_per_host_max=2))
     first, second, third = [await connection_harness.call("greedy") for _ in range(3)]
     other = await connection_harness.call("modest")
@@ -26,26 +26,26 @@ async def test_one_host_gets_only_so_many_connections(connection_harness: Connec
     assert await is_served(connection_harness, second)
     assert not await is_served(connection_harness, third)
     assert await is_served(connection_harness, other)
-    assert (connection_harness.door.accepted, connection_harness.door.rejected_connections) == (3, 1)
+    assert (connection_harness.server.accepted, connection_harness.server.rejected_connections) == (3, 1)
 
 
-async def test_all_hosts_together_get_only_so_many_connections(connection_harness: ConnectionHarness) -> None:
+async def test_connections_are_limited_in_total(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open(ListenerLimits(connections_max=2))
     callers = [await connection_harness.call(f"host-{number}") for number in range(3)]
     assert [await is_served(connection_harness, kafka_client) for kafka_client in callers] == [True, True, False]
 
 
-async def test_a_connection_that_ends_makes_room_for_another(connection_harness: ConnectionHarness) -> None:
+async def test_a_closed_connection_makes_room_for_another(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open(ListenerLimits(connections_max=1, connections_per_host_max=1))
     for _ in range(3):
         kafka_client = await connection_harness.call()
         assert await is_served(connection_harness, kafka_client)
         kafka_client.close()
-        await connection_harness.until(lambda: not connection_harness.door.connections)
-    assert not connection_harness.door._per_host
+        await connection_harness.until(lambda: not connection_harness.server.connections)
+    assert not connection_harness.server._per_host
 
 
-async def test_a_connection_that_is_idle_too_long_is_closed(connection_harness: ConnectionHarness) -> None:
+async def test_an_idle_connection_is_closed(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open(ListenerLimits(idle_seconds=60))
     idle, busy = await connection_harness.call(), await connection_harness.call()
     for _ in range(7):
@@ -55,7 +55,7 @@ async def test_a_connection_that_is_idle_too_long_is_closed(connection_harness: 
     assert not busy.closed
 
 
-async def test_one_that_waits_for_an_answer_is_not_idle(connection_harness: ConnectionHarness) -> None:
+async def test_a_connection_that_waits_for_a_response_is_not_idle(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open(ListenerLimits(idle_seconds=60, stalled_seconds=5))
     kafka_client = await connection_harness.call()
     connection_harness.script.close("long poll")
@@ -67,7 +67,7 @@ async def test_one_that_waits_for_an_answer_is_not_idle(connection_harness: Conn
 
 
 @pytest.mark.parametrize("beginning", [b"\0", b"\0\0\0", b"\0\0\0\x40", b"\0\0\0\x40\0\x03"])
-async def test_one_that_stops_in_the_middle_of_a_frame_is_closed(
+async def test_a_connection_that_stalls_within_a_frame_is_closed(
     connection_harness: ConnectionHarness, beginning: bytes
 ) -> None:
     await connection_harness.open(ListenerLimits(stalled_seconds=5))
@@ -77,10 +77,10 @@ async def test_one_that_stops_in_the_middle_of_a_frame_is_closed(
     assert not kafka_client.closed
     await connection_harness.pass_time(4)
     assert kafka_client.closed
-    assert connection_harness.door.budget.taken == 0
+    assert connection_harness.server.budget.taken == 0
 
 
-async def test_one_that_sends_a_byte_now_and_then_is_closed_too(connection_harness: ConnectionHarness) -> None:
+async def test_a_connection_that_trickles_bytes_is_closed(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open(ListenerLimits(stalled_seconds=5))
     kafka_client = await connection_harness.call()
     kafka_client.send((1_000_000).to_bytes(4, "big"))
@@ -89,10 +89,10 @@ async def test_one_that_sends_a_byte_now_and_then_is_closed_too(connection_harne
         if not kafka_client.closed:
             kafka_client.send(b"\0")
     assert kafka_client.closed
-    assert connection_harness.door.budget.taken == 0
+    assert connection_harness.server.budget.taken == 0
 
 
-async def test_a_flood_of_garbage_is_not_a_flood_of_log_lines(
+async def test_log_lines_about_malformed_requests_are_limited(
     connection_harness: ConnectionHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     await connection_harness.open()
@@ -100,21 +100,21 @@ async def test_a_flood_of_garbage_is_not_a_flood_of_log_lines(
         for _ in range(30):
             kafka_client = await connection_harness.call()
             kafka_client.send(b"\xff" * 16)
-        await connection_harness.until(lambda: connection_harness.door.malformed_connections == 30)
+        await connection_harness.until(lambda: connection_harness.server.malformed_connections == 30)
     assert 1 <= len(caplog.records) <= 10
 
 
-async def test_nobody_is_let_in_after_stop_listening(connection_harness: ConnectionHarness) -> None:
+async def test_no_connection_is_accepted_after_stop_listening(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     inside = await connection_harness.call()
-    connection_harness.door.stop_listening()
-    connection_harness.door.stop_listening()
+    connection_harness.server.stop_listening()
+    connection_harness.server.stop_listening()
     with pytest.raises(ConnectionRefusedError):
         await connection_harness.call()
     assert await is_served(connection_harness, inside)
 
 
-async def test_draining_lets_requests_in_flight_end_and_sends_their_answers(
+async def test_draining_completes_requests_and_sends_their_responses(
     connection_harness: ConnectionHarness,
 ) -> None:
     await connection_harness.open()
@@ -122,25 +122,25 @@ async def test_draining_lets_requests_in_flight_end_and_sends_their_answers(
     connection_harness.script.close("in flight")
     kafka_client.ask("in flight", "behind it")
     await connection_harness.until(lambda: len(connection_harness.script.started) == 2)
-    draining = connection_harness.host.start(connection_harness.door.drain(10), "drain")
+    draining = connection_harness.host.start(connection_harness.server.drain(10), "drain")
     await connection_harness.pass_time(2)
     assert not draining.done()
     connection_harness.script.open("in flight")
     await draining
     await connection_harness.until(lambda: kafka_client.closed and idle.closed)
     assert kafka_client.names() == ["in flight", "behind it"]
-    assert not connection_harness.door.connections
+    assert not connection_harness.server.connections
 
 
-async def test_draining_also_waits_for_requests_whose_client_is_gone(connection_harness: ConnectionHarness) -> None:
+async def test_draining_waits_for_requests_of_disconnected_clients(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     kafka_client = await connection_harness.call()
     connection_harness.script.close("write")
     kafka_client.produce("write")
     await connection_harness.until(lambda: connection_harness.script.started)
     kafka_client.close()
-    await connection_harness.until(lambda: not connection_harness.door.connections)
-    draining = connection_harness.host.start(connection_harness.door.drain(10), "drain")
+    await connection_harness.until(lambda: not connection_harness.server.connections)
+    draining = connection_harness.host.start(connection_harness.server.drain(10), "drain")
     await connection_harness.pass_time(1)
     assert not draining.done()
     connection_harness.script.open("write")
@@ -148,19 +148,19 @@ async def test_draining_also_waits_for_requests_whose_client_is_gone(connection_
     assert connection_harness.script.ended == ["write"]
 
 
-async def test_draining_does_not_wait_for_ever(connection_harness: ConnectionHarness) -> None:
+async def test_draining_ends_at_its_timeout(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     kafka_client = await connection_harness.call()
     connection_harness.script.close("stuck")
     kafka_client.ask("stuck")
     await connection_harness.until(lambda: connection_harness.script.started)
     began = connection_harness.world.loop.time()
-    await connection_harness.host.start(connection_harness.door.drain(10), "drain")
+    await connection_harness.host.start(connection_harness.server.drain(10), "drain")
     assert connection_harness.world.loop.time() - began == pytest.approx(10, abs=0.1)
     await connection_harness.until(lambda: kafka_client.closed)
 
 
-async def test_draining_an_idle_door_is_over_at_once(connection_harness: ConnectionHarness) -> None:
+async def test_draining_an_idle_listener_ends_at_once(connection_harness: ConnectionHarness) -> None:
     await connection_harness.open()
     async with asyncio.timeout(0.001):
-        await connection_harness.door.drain(10)
+        await connection_harness.server.drain(10)

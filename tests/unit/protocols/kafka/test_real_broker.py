@@ -1,4 +1,4 @@
-"""The door in front of a real broker: the order of a connection's batches, and bytes that are not overwritten."""
+"""The Kafka listener with a real broker: batches keep their order, and frames are not overwritten while in use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE_RECORDS = 40
 
 
 def batch(name: bytes, count: int, compression: int) -> bytearray:
-    """Records that cannot be packed much."""
+    """Records with little redundancy."""
     values = [name + hashlib.shake_256(name + b"%d" % at).digest(1000) for at in range(count)]
     return build_batch(
         [BatchRecord(value=value, timestamp_ms=1_700_000_000_000) for value in values], compression=compression
@@ -60,14 +60,14 @@ def in_world(seed: int, test: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_batches_enter_the_log_in_the_order_in_which_they_were_sent(seed: int, acks: int) -> None:
+def test_batches_are_appended_in_the_order_of_their_requests(seed: int, acks: int) -> None:
     async def test(connection_harness: ConnectionHarness, kafka_client: KafkaTestClient) -> None:
         kafka_client.send(kafka_client.frame(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 1))
         await connection_harness.until(lambda: kafka_client.answers)
         sent = []
         for number in range(6):
             name = b"%d" % number
-            is_large = number % 2 == 0  # those are unpacked in the disk threads, the others are appended at once
+            is_large = number % 2 == 0  # large ones are decompressed in the disk threads, others are appended at once
             data = batch(name, LARGE_RECORDS, GZIP) if is_large else batch(name, 1, NONE)
             sent += [name] * (LARGE_RECORDS if is_large else 1)
             kafka_client.send(produce(kafka_client, data, acks))
@@ -95,7 +95,7 @@ async def read_all(connection_harness: ConnectionHarness, kafka_client: KafkaTes
 
 
 def names_in(records: Any) -> list[bytes]:
-    """The names of all records, whose content must be what was sent."""
+    """Return the names of all records, and check their content."""
     view, found, counts = memoryview(records), [], dict[bytes, int]()
     while view:
         header = parse_header(view)

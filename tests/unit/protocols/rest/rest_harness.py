@@ -1,4 +1,4 @@
-"""A REST application over a whole broker of its own process, on a simulated host, asked without a socket."""
+"""A REST application with an in-process broker on a simulated host, called without a socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.client.simulated_server import ADDRESS
 from headrace.broker.broker import Broker, open_broker
 from headrace.client.admin.tokens import TokenAdmin
 from headrace.http.message import Application, HttpResponse, Request, Response, parse_target
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.protocols.rest.application import RestApplication
 from headrace.runtime.supervise import Supervisor
@@ -25,7 +25,7 @@ BATCH = "application/vnd.headrace.messages+json"
 
 
 class ParsedResponse:
-    """An answer, and its body read as JSON."""
+    """A response with its body parsed as JSON."""
 
     def __init__(self, response: Response) -> None:
         self.status = response.status
@@ -39,7 +39,7 @@ class ParsedResponse:
 
     @property
     def code(self) -> str:
-        """Of a problem; it always says what to do next."""
+        """Return the code of a problem, which must have a next step."""
         assert self.status >= 400, self.raw
         body = self.json
         assert set(body) == {"code", "message", "next"}
@@ -49,10 +49,10 @@ class ParsedResponse:
 
 
 async def answer(application: Application, request: Request) -> HttpResponse:
-    """Admit and answer a request, as a listener does."""
+    """Admit and handle a request, like a listener."""
     try:
         await application.admit(request)
-        return await application.answer(request)
+        return await application.handle(request)
     except Problem as problem:
         return problem.response()
 
@@ -74,12 +74,12 @@ class RestHarness:
         return self.application.cluster
 
     async def token(self, *scopes: str, name: str = "tenant") -> str:
-        """What the headers of a request with a new token of these scopes have as `authorization`."""
+        """Create a token with these scopes; return the value of the `authorization` header."""
         _, token = await TokenAdmin(self.cluster).create(name, scopes)
         return f"Bearer {token}"
 
     async def ask(self, method: str, target: str, body: Any = b"", **headers: str) -> ParsedResponse:
-        """A body that is not bytes goes as JSON. Names of headers have underscores for dashes."""
+        """Send a request. A body that is not bytes is sent as JSON; header names have underscores for dashes."""
         path, query = parse_target(target)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if not isinstance(body, bytes):
@@ -91,9 +91,9 @@ class RestHarness:
         return ParsedResponse(response)
 
     async def publish(self, topic: str, value: Any, **headers: str) -> str:
-        told = await self.ask("POST", f"/topics/{topic}/messages", value, **headers)
-        assert told.status == 201, told.raw
-        return str(told.json["message_id"])
+        response = await self.ask("POST", f"/topics/{topic}/messages", value, **headers)
+        assert response.status == 201, response.raw
+        return str(response.json["message_id"])
 
     async def publish_batch(self, topic: str, *messages: Any, **headers: str) -> ParsedResponse:
         return await self.ask(
@@ -114,10 +114,10 @@ def with_rest_harness(
         broker = await open_broker(
             "/data", 1, None, settings, SimRegistry(), host.disk, host.network, host.clock, host.entropy, supervisor
         )
-        door = KafkaServer("test", broker.handlers, host.network, host.clock, ListenerLimits())
-        await door.listen(*ADDRESS)
+        server = KafkaServer("test", broker.handlers, host.network, host.clock, ListenerLimits())
+        await server.listen(*ADDRESS)
         await broker.join(*ADDRESS)
-        door.start_accepting()
+        server.start_accepting()
         await broker.wait_for_leaders()
         harness = RestHarness(world, broker, host, supervisor, with_auth=with_auth)
         try:

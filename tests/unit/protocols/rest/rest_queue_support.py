@@ -1,4 +1,4 @@
-"""The REST door's queues against a real broker on a simulated host, asked as a client would, but for the HTTP."""
+"""Queues over REST with a real broker on a simulated host, called without HTTP."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Producer
 from headrace.client.queues.puller import PullerPool
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import AccessSubject, RouteTable
 from headrace.model.errors import HeadraceError
-from headrace.protocols.rest.access import ANONYMOUS
+from headrace.protocols.rest.authorization import ANONYMOUS
 from headrace.protocols.rest.dead_letters import DeadLetterRoutes
 from headrace.protocols.rest.error_responses import problem_of_error
-from headrace.protocols.rest.pulls import PullRoutes
-from headrace.protocols.rest.settles import SettleRoutes
+from headrace.protocols.rest.pull import PullRoutes
+from headrace.protocols.rest.settle import SettleRoutes
 from headrace.protocols.rest.subscription_directory import SubscriptionDirectory
 from headrace.protocols.rest.subscriptions import SubscriptionRoutes
 from headrace.push.settlements_elsewhere import FeedRegistry
@@ -45,7 +45,7 @@ class RestResponse(NamedTuple):
 
 
 class RestQueues:
-    """One gateway. `caller` is who asks."""
+    """One gateway; `caller` is the principal of the requests."""
 
     def __init__(self, broker: Broker, cluster: Cluster, world: World) -> None:
         self.broker = broker
@@ -84,16 +84,16 @@ class RestQueues:
         return RestResponse(response.status, msgspec.json.decode(response.body) if is_json else response.body, response)
 
     async def get(self, url: str, **headers: str) -> Any:
-        """The body of a 200."""
-        answer = await self.ask("GET", url, headers=headers)
-        assert answer.status == 200, answer
-        return answer.body
+        """Return the body of a 200 response."""
+        response = await self.ask("GET", url, headers=headers)
+        assert response.status == 200, response
+        return response.body
 
     async def post(self, url: str, body: Any) -> Any:
-        """The body of a 200 or 201."""
-        answer = await self.ask("POST", url, body)
-        assert answer.status in (200, 201), answer
-        return answer.body
+        """Return the body of a 200 or 201 response."""
+        response = await self.ask("POST", url, body)
+        assert response.status in (200, 201), response
+        return response.body
 
     async def pull(self, options: str = "", name: str = WORKERS) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = (await self.get(f"/subscriptions/{name}/messages?{options}"))["messages"]
@@ -119,7 +119,7 @@ Scenario = Callable[[RestQueues], Awaitable[None]]
 
 
 def with_queues(scenario: Scenario, *, partitions: int = 1, subscribes: bool = True, **configs: str) -> None:
-    """Play against a broker with a topic, and a subscription that begins at its start."""
+    """Run a scenario with a broker, a topic, and a subscription from the start of the topic."""
 
     async def play(world: World) -> None:
         broker = await start_broker(world, **configs)
@@ -135,7 +135,7 @@ def with_queues(scenario: Scenario, *, partitions: int = 1, subscribes: bool = T
 
 
 def another(queues: RestQueues) -> RestQueues:
-    """A second gateway of the same broker."""
+    """Return a second gateway of the same broker."""
     return RestQueues(queues.broker, client(queues.world), queues.world)
 
 
@@ -144,7 +144,7 @@ async def pass_time(seconds: float) -> None:
 
 
 async def die(queues: RestQueues, *values: bytes, name: str = WORKERS, reason: str = "boom") -> None:
-    """Write messages and bury them, as the subscription does."""
+    """Publish messages and dead-letter them, like the subscription does."""
     async with Producer(queues.cluster) as producer:
         for value in values:
             receipt = await producer.publish(TOPIC, value, key=b"k", headers=[("type", value[:1])], partition=0)

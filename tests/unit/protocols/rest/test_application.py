@@ -1,4 +1,4 @@
-"""Every request is answered by its route or refused in a known way, and no route is without an owner."""
+"""The REST application: routing, authorization, body limits, and errors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from headrace.client.admin.subscription_admin import START, Position, Subscripti
 from headrace.client.errors import Unreachable
 from headrace.client.produce.publisher import Overloaded
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Verb
 from headrace.model import errors
 from headrace.model.errors import HeadraceError, NotLeader
-from headrace.protocols.rest.access import ANONYMOUS, Principal
 from headrace.protocols.rest.application import ALL_ROLES, BODY_BYTES_MAX, RestApplication
+from headrace.protocols.rest.authorization import ANONYMOUS, Principal
 from headrace.protocols.rest.error_responses import problem_of_error
 
 
 class DenyingAuthorizer:
-    """Notes what it is asked, and refuses what it is told to."""
+    """Records its calls, and rejects what the test selects."""
 
     def __init__(self) -> None:
         self.requested: list[tuple[Verb, str | None]] = []
@@ -40,14 +40,14 @@ class DenyingAuthorizer:
             raise Problem(403, "scope_missing", "no", "ask for it")
 
 
-def test_every_route_says_who_may_use_it_and_what_it_answers() -> None:
+def test_every_route_declares_its_access_and_its_responses() -> None:
     async def scenario(harness: RestHarness) -> None:
         public = set()
         for route in harness.application.routes:
             assert isinstance(route.access, Access), route.pattern
             assert isinstance(route.operation, Operation), route.pattern
             assert route.operation.summary, route.pattern
-            assert route.operation.answers, route.pattern
+            assert route.operation.responses, route.pattern
             if route.access.verb is Verb.PUBLIC:
                 public.add(route.pattern)
         assert public == {"/openapi.json", "/docs"}
@@ -55,12 +55,12 @@ def test_every_route_says_who_may_use_it_and_what_it_answers() -> None:
     with_rest_harness(scenario)
 
 
-def test_each_route_is_of_the_side_that_needs_it() -> None:
+def test_a_forwarder_serves_only_the_routes_of_its_role() -> None:
     async def scenario(harness: RestHarness) -> None:
-        for side in (ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE):
-            application = RestApplication(harness.cluster, DenyingAuthorizer(), frozenset({side}))
-            assert {route.side for route in application.routes} == {side, ForwarderRole.BOTH}
-        assert {route.side for route in harness.application.routes} == {*ALL_ROLES, ForwarderRole.BOTH}
+        for role in (ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE):
+            application = RestApplication(harness.cluster, DenyingAuthorizer(), frozenset({role}))
+            assert {route.role for route in application.routes} == {role, ForwarderRole.BOTH}
+        assert {route.role for route in harness.application.routes} == {*ALL_ROLES, ForwarderRole.BOTH}
         publishing = RestApplication(harness.cluster, DenyingAuthorizer(), frozenset({ForwarderRole.PUBLISH}))
         pull = await answer(publishing, Request("GET", "/subscriptions/s/messages", {}, {}, b"", "", ""))
         assert isinstance(pull, Response)
@@ -69,7 +69,7 @@ def test_each_route_is_of_the_side_that_needs_it() -> None:
     with_rest_harness(scenario)
 
 
-def test_who_may_not_is_refused_before_anything_is_done() -> None:
+def test_an_unauthorized_request_is_rejected_before_its_handler_runs() -> None:
     async def scenario(harness: RestHarness) -> None:
         guard = DenyingAuthorizer()
         harness.application = RestApplication(harness.cluster, guard)
@@ -84,7 +84,7 @@ def test_who_may_not_is_refused_before_anything_is_done() -> None:
     with_rest_harness(scenario)
 
 
-def test_the_same_path_may_mean_another_topic_the_next_time() -> None:
+def test_the_route_cache_does_not_keep_the_topic_of_a_subscription() -> None:
     async def scenario(harness: RestHarness) -> None:
         for topic in ("a", "b"):
             await harness.publish(topic, {"from": topic})
@@ -97,34 +97,34 @@ def test_the_same_path_may_mean_another_topic_the_next_time() -> None:
     with_rest_harness(scenario)
 
 
-def test_what_is_not_served_says_so() -> None:
+def test_unknown_paths_and_methods_are_404_and_405() -> None:
     async def scenario(harness: RestHarness) -> None:
         for target in ("/", "/topic", "/topics/", "/topics//messages", "/topics/a/b", "*"):
-            told = await harness.ask("GET", target)
-            assert (told.status, told.code) == (404, "not_found")
-        told = await harness.ask("PUT", "/topics/orders")
-        assert (told.status, told.code) == (405, "method_not_allowed")
-        assert told.headers["allow"] == "DELETE, GET, PATCH"
+            response = await harness.ask("GET", target)
+            assert (response.status, response.code) == (404, "not_found")
+        response = await harness.ask("PUT", "/topics/orders")
+        assert (response.status, response.code) == (405, "method_not_allowed")
+        assert response.headers["allow"] == "DELETE, GET, PATCH"
 
     with_rest_harness(scenario)
 
 
-def test_a_parameter_that_would_do_nothing_is_refused() -> None:
+def test_an_unknown_parameter_is_rejected() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", 1)
-        told = await harness.ask("GET", "/topics?limits=5")
-        assert (told.status, told.code) == (422, "invalid_parameter")
-        assert told.json["message"] == "limits: unknown parameter; known are prefix, limit, after, internal"
-        told = await harness.ask("GET", "/topics/orders?verbose=true")
-        assert (told.status, told.code) == (422, "invalid_parameter")
-        assert told.json["message"] == "verbose: unknown parameter; this route has none"
-        told = await harness.ask("GET", "/openapi.json?v=2")
-        assert told.status == 200, "what anybody may see is fetched with whatever browsers and proxies add"
+        response = await harness.ask("GET", "/topics?limits=5")
+        assert (response.status, response.code) == (422, "invalid_parameter")
+        assert response.json["message"] == "limits: unknown parameter; known are prefix, limit, after, internal"
+        response = await harness.ask("GET", "/topics/orders?verbose=true")
+        assert (response.status, response.code) == (422, "invalid_parameter")
+        assert response.json["message"] == "verbose: unknown parameter; this route has none"
+        response = await harness.ask("GET", "/openapi.json?v=2")
+        assert response.status == 200, "public routes accept the additional parameters of browsers and proxies"
 
     with_rest_harness(scenario)
 
 
-def test_every_route_of_a_subscription_takes_the_topic_that_makes_its_name_clear() -> None:
+def test_every_subscription_route_accepts_the_topic_parameter() -> None:
     async def scenario(harness: RestHarness) -> None:
         for route in harness.application.routes:
             if route.access.subject is AccessSubject.SUBSCRIPTION and "{topic}" not in route.pattern:
@@ -133,16 +133,16 @@ def test_every_route_of_a_subscription_takes_the_topic_that_makes_its_name_clear
     with_rest_harness(scenario)
 
 
-def test_a_compressed_body_is_refused_rather_than_kept_as_if_it_were_plain() -> None:
+def test_a_compressed_body_is_rejected() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", "/topics/orders/messages", b"\x1f\x8b", content_encoding="gzip")
-        assert (told.status, told.code) == (415, "unsupported_encoding")
+        response = await harness.ask("POST", "/topics/orders/messages", b"\x1f\x8b", content_encoding="gzip")
+        assert (response.status, response.code) == (415, "unsupported_encoding")
         await harness.publish("orders", 1, content_encoding="identity")
 
     with_rest_harness(scenario)
 
 
-def test_how_large_a_body_may_be_is_up_to_its_route() -> None:
+def test_the_body_limit_is_that_of_the_route() -> None:
     async def scenario(harness: RestHarness) -> None:
         application = harness.application
         assert application.body_limit("POST", "/topics/orders/messages") > BODY_BYTES_MAX
@@ -152,7 +152,7 @@ def test_how_large_a_body_may_be_is_up_to_its_route() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_route_takes_a_body_only_if_it_describes_one() -> None:
+def test_a_route_accepts_a_body_only_if_it_describes_one() -> None:
     async def scenario(harness: RestHarness) -> None:
         for route in harness.application.routes:
             path = route.pattern.replace("{", "").replace("}", "")
@@ -164,7 +164,7 @@ def test_a_route_takes_a_body_only_if_it_describes_one() -> None:
     with_rest_harness(scenario)
 
 
-def test_no_body_is_kept_for_a_caller_without_a_token() -> None:
+def test_no_body_is_buffered_for_a_client_without_a_token() -> None:
     async def scenario(harness: RestHarness) -> None:
         simulated_broker = HttpHarness()
         simulated_broker.listener.application = harness.application
@@ -181,7 +181,7 @@ def test_no_body_is_kept_for_a_caller_without_a_token() -> None:
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_every_refusal_becomes_a_problem_that_says_what_to_do() -> None:
+def test_every_error_becomes_a_problem_with_a_next_step() -> None:
     kinds = [
         kind
         for module in (errors, client_errors)
@@ -197,7 +197,7 @@ def test_every_refusal_becomes_a_problem_that_says_what_to_do() -> None:
         assert (problem.status in (429, 503)) == ("retry-after" in dict(problem.headers))
 
 
-def test_what_may_help_later_is_told_to_come_again() -> None:
+def test_retriable_errors_have_retry_after() -> None:
     for error, code in ((NotLeader(), "unavailable"), (Overloaded(), "overloaded"), (Unreachable(), "no_broker")):
         problem = problem_of_error(error)
         assert (problem.status, problem.code) == (503, code)

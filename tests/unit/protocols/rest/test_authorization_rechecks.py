@@ -1,4 +1,4 @@
-"""Streams end when their caller is not welcome any more, and not before."""
+"""Streams, WebSockets and waiting requests end when their token becomes invalid, and not before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from tests.unit.client.scripted_cluster import in_world
 from tests.unit.http.http_harness import HttpHarness
 from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harness
-from tests.unit.protocols.rest.test_access import Office, request, with_office
+from tests.unit.protocols.rest.test_authorization import TokenServer, request, with_token_server
 
 from headrace.client.admin.tokens import TokenAdmin
 from headrace.client.fetch.consumer import Consumer
@@ -19,7 +19,7 @@ from headrace.http.limits import HttpLimits
 from headrace.http.listener import HttpListener
 from headrace.http.message import Response, StreamedResponse, WebSocket, WebSocketResponse
 from headrace.protocols.health.pages import HealthPages
-from headrace.protocols.rest.access import AllowAllAuthorizer, TokenAuthorizer
+from headrace.protocols.rest.authorization import AllowAllAuthorizer, TokenAuthorizer
 from headrace.protocols.rest.authorization_rechecks import with_authorization_rechecks
 from headrace.server.broker_health import BrokerHealth
 from headrace.server.gateway_application import GatewayApplication
@@ -28,7 +28,7 @@ from headrace.testkit.world import World
 
 
 class Source:
-    """One chunk per second, without end."""
+    """An endless stream with one chunk per second."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -43,7 +43,7 @@ class Source:
 
 
 class NoChecks:
-    """Metrics and checks of a process that has none."""
+    """A health source without metrics and checks."""
 
     async def page(self) -> bytes:
         return b""
@@ -53,7 +53,7 @@ class NoChecks:
 
 
 class Socket:
-    """Receives one frame per second for as long as it is open, if it is `talkative`; else nothing."""
+    """Receives one frame per second while it is open, if it is `talkative`; otherwise nothing."""
 
     def __init__(self, *, talkative: bool = False) -> None:
         self.sent = 0
@@ -76,81 +76,81 @@ class Socket:
         self._closed.set()
 
 
-def test_a_whole_answer_stays_as_it_is() -> None:
+def test_a_complete_response_is_unchanged() -> None:
     async def scenario(world: World) -> None:
-        answer = Response()
+        response = Response()
         welcome = AllowAllAuthorizer()
-        assert with_authorization_rechecks(answer, lambda: welcome.is_still_authorized(request())) is answer
+        assert with_authorization_rechecks(response, lambda: welcome.is_still_authorized(request())) is response
 
     in_world(scenario)
 
 
-def test_a_stream_ends_soon_after_its_token_was_revoked_and_closes_its_source() -> None:
-    async def scenario(world: World, authorizer: TokenAuthorizer, office: Office) -> None:
+def test_a_stream_ends_soon_after_its_token_was_revoked() -> None:
+    async def scenario(world: World, authorizer: TokenAuthorizer, token_server: TokenServer) -> None:
         source = Source()
         streamed = StreamedResponse(source.chunks(), "text/event-stream", 200, [("x-a", "b")])
-        answer = with_authorization_rechecks(streamed, lambda: authorizer.is_still_authorized(request()))
-        assert isinstance(answer, StreamedResponse)
-        assert (answer.content_type, answer.headers) == ("text/event-stream", [("x-a", "b")])
+        response = with_authorization_rechecks(streamed, lambda: authorizer.is_still_authorized(request()))
+        assert isinstance(response, StreamedResponse)
+        assert (response.content_type, response.headers) == ("text/event-stream", [("x-a", "b")])
         count = 0
-        async for _ in answer.chunks:
+        async for _ in response.chunks:
             count += 1
             if count == 60:
-                office.tokens.clear()
+                token_server.tokens.clear()
         assert 60 <= count <= 60 + 5
         assert source.is_closed
 
-    with_office(scenario)
+    with_token_server(scenario)
 
 
-def test_a_stream_that_is_closed_closes_its_source() -> None:
+def test_closing_a_stream_closes_its_source() -> None:
     async def scenario(world: World) -> None:
         source = Source()
-        answer = with_authorization_rechecks(StreamedResponse(source.chunks(), "text/plain"), _yes)
-        assert isinstance(answer, StreamedResponse)
-        assert await anext(answer.chunks) == b"tick"
-        await answer.chunks.aclose()  # type: ignore[attr-defined]
+        response = with_authorization_rechecks(StreamedResponse(source.chunks(), "text/plain"), _yes)
+        assert isinstance(response, StreamedResponse)
+        assert await anext(response.chunks) == b"tick"
+        await response.chunks.aclose()  # type: ignore[attr-defined]
         assert source.is_closed
 
     in_world(scenario)
 
 
-def test_a_stream_goes_on_while_no_broker_can_tell() -> None:
-    async def scenario(_: World, authorizer: TokenAuthorizer, office: Office) -> None:
+def test_a_stream_continues_while_no_broker_can_verify_the_token() -> None:
+    async def scenario(_: World, authorizer: TokenAuthorizer, token_server: TokenServer) -> None:
         assert await authorizer.is_still_authorized(request())
-        office.is_silent = True
+        token_server.is_silent = True
         await asyncio.sleep(5.0)
         assert await authorizer.is_still_authorized(request())
 
-    with_office(scenario)
+    with_token_server(scenario)
 
 
-def test_a_socket_is_closed_when_its_token_is_no_longer_good() -> None:
-    async def scenario(world: World, authorizer: TokenAuthorizer, office: Office) -> None:
+def test_a_websocket_is_closed_when_its_token_becomes_invalid() -> None:
+    async def scenario(world: World, authorizer: TokenAuthorizer, token_server: TokenServer) -> None:
         socket = Socket()
 
         async def websocket_handler(checked: object) -> None:
             for count in range(10):
                 await asyncio.sleep(1.0)
                 if count == 1:
-                    office.tokens.clear()
+                    token_server.tokens.clear()
                 await checked.send("x")  # type: ignore[attr-defined]
             assert await checked.receive() is None  # type: ignore[attr-defined]
 
         await authorizer.is_still_authorized(request())
-        answer = with_authorization_rechecks(
+        response = with_authorization_rechecks(
             WebSocketResponse(websocket_handler), lambda: authorizer.is_still_authorized(request())
         )
-        assert isinstance(answer, WebSocketResponse)
-        await answer.websocket_handler(socket)
+        assert isinstance(response, WebSocketResponse)
+        await response.websocket_handler(socket)
         assert socket.closed_with == 1008
         assert socket.sent == 3
 
-    with_office(scenario)
+    with_token_server(scenario)
 
 
-def test_nothing_that_a_socket_receives_is_acted_on_after_its_token_was_revoked() -> None:
-    async def scenario(_world: World, authorizer: TokenAuthorizer, office: Office) -> None:
+def test_frames_received_after_the_token_was_revoked_are_not_processed() -> None:
+    async def scenario(_world: World, authorizer: TokenAuthorizer, token_server: TokenServer) -> None:
         received = 0
 
         async def websocket_handler(checked: WebSocket) -> None:
@@ -158,57 +158,57 @@ def test_nothing_that_a_socket_receives_is_acted_on_after_its_token_was_revoked(
             while await checked.receive() is not None:
                 received += 1
                 if received == 10:
-                    office.tokens.clear()
+                    token_server.tokens.clear()
 
         socket = Socket(talkative=True)
-        answer = with_authorization_rechecks(
+        response = with_authorization_rechecks(
             WebSocketResponse(websocket_handler), lambda: authorizer.is_still_authorized(request())
         )
-        assert isinstance(answer, WebSocketResponse)
+        assert isinstance(response, WebSocketResponse)
         async with asyncio.timeout(60.0):
-            await answer.websocket_handler(socket)
+            await response.websocket_handler(socket)
         assert 10 <= received <= 15
         assert socket.closed_with == 1008
 
-    with_office(scenario)
+    with_token_server(scenario)
 
 
-def test_a_socket_on_which_nothing_happens_ends_with_its_token() -> None:
-    async def scenario(_world: World, authorizer: TokenAuthorizer, office: Office) -> None:
+def test_an_idle_websocket_ends_with_its_token() -> None:
+    async def scenario(_world: World, authorizer: TokenAuthorizer, token_server: TokenServer) -> None:
         async def websocket_handler(checked: WebSocket) -> None:
             assert await checked.receive() is None
 
         socket = Socket()
-        answer = with_authorization_rechecks(
+        response = with_authorization_rechecks(
             WebSocketResponse(websocket_handler), lambda: authorizer.is_still_authorized(request())
         )
-        assert isinstance(answer, WebSocketResponse)
-        office.tokens.clear()
+        assert isinstance(response, WebSocketResponse)
+        token_server.tokens.clear()
         async with asyncio.timeout(5.5):
-            await answer.websocket_handler(socket)
+            await response.websocket_handler(socket)
         assert socket.closed_with == 1008
 
-    with_office(scenario)
+    with_token_server(scenario)
 
 
-def test_a_stream_on_which_nothing_happens_ends_with_its_token() -> None:
-    async def scenario(_world: World, authorizer: TokenAuthorizer, office: Office) -> None:
+def test_an_idle_stream_ends_with_its_token() -> None:
+    async def scenario(_world: World, authorizer: TokenAuthorizer, token_server: TokenServer) -> None:
         async def silent() -> AsyncIterator[bytes]:
             await asyncio.sleep(3600.0)
             yield b""
 
-        answer = with_authorization_rechecks(
+        response = with_authorization_rechecks(
             StreamedResponse(silent(), "text/event-stream"), lambda: authorizer.is_still_authorized(request())
         )
-        assert isinstance(answer, StreamedResponse)
-        office.tokens.clear()
+        assert isinstance(response, StreamedResponse)
+        token_server.tokens.clear()
         async with asyncio.timeout(5.5):
-            assert [chunk async for chunk in answer.chunks] == []
+            assert [chunk async for chunk in response.chunks] == []
 
-    with_office(scenario)
+    with_token_server(scenario)
 
 
-def test_a_pull_that_waited_is_not_answered_with_messages_after_its_token_was_revoked() -> None:
+def test_a_long_poll_returns_no_messages_after_its_token_was_revoked() -> None:
     async def scenario(harness: RestHarness) -> None:
         mine, operator = await harness.token("consume:jobs", name="revoked"), await harness.token("manage:*")
         await harness.ask("POST", "/topics", {"name": "jobs"}, authorization=operator)
@@ -218,15 +218,15 @@ def test_a_pull_that_waited_is_not_answered_with_messages_after_its_token_was_re
         await _revoke(harness, "revoked")
         await asyncio.sleep(10.0)
         await harness.publish("jobs", {"n": 1}, authorization=operator)
-        told = await pulling
-        assert (told.status, told.code) == (401, "token_unknown")
+        response = await pulling
+        assert (response.status, response.code) == (401, "token_unknown")
         other = await harness.ask("GET", "/subscriptions/w/messages?wait=5s", authorization=operator)
         assert [(one["value"], one["attempt"]) for one in other.json["messages"]] == [({"n": 1}, 1)]
 
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_a_publish_whose_body_is_complete_after_its_token_was_revoked_stores_nothing() -> None:
+def test_a_body_completed_after_the_token_was_revoked_stores_nothing() -> None:
     async def scenario(harness: RestHarness) -> None:
         reach = BrokerHealth(harness.cluster)
         await reach.look()
@@ -250,13 +250,13 @@ def test_a_publish_whose_body_is_complete_after_its_token_was_revoked_stores_not
                 while not http_client.line.written:
                     await asyncio.sleep(0.1)
             assert (http_client.answer().status, http_client.answer().code) == (401, "token_unknown")
-            told = await harness.ask("GET", "/topics/slow", authorization=operator)
-            assert told.status == 404  # the first message would have created it
+            response = await harness.ask("GET", "/topics/slow", authorization=operator)
+            assert response.status == 404  # the first message would have created the topic
 
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_a_reply_that_comes_after_the_token_was_revoked_is_not_returned() -> None:
+def test_a_reply_received_after_the_token_was_revoked_is_not_returned() -> None:
     async def scenario(harness: RestHarness) -> None:
         mine, operator = await harness.token("publish:sums", name="revoked"), await harness.token("manage:*")
         await harness.ask("POST", "/topics", {"name": "sums"}, authorization=operator)
@@ -282,9 +282,9 @@ def test_a_reply_that_comes_after_the_token_was_revoked_is_not_returned() -> Non
         await _revoke(harness, "revoked")
         await asyncio.sleep(10.0)
         is_revoked.set()
-        told = await asking
+        response = await asking
         assert replied.is_set()
-        assert (told.status, told.code) == (401, "token_unknown")
+        assert (response.status, response.code) == (401, "token_unknown")
         worker.cancel()
         await asyncio.wait([worker])
 

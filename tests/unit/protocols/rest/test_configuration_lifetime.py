@@ -1,4 +1,4 @@
-"""A subscription's configuration belongs to its topic and its name, and ends with either."""
+"""The configuration of a subscription belongs to its topic and its name, and is deleted with either."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ async def make_topics(harness: RestHarness, *names: str) -> None:
 
 async def subscribe(harness: RestHarness, topic: str, name: str = "invoices", **more: object) -> None:
     body = {"name": name, "start": "earliest", **more}
-    told = await harness.ask("POST", f"/topics/{topic}/subscriptions", body)
-    assert told.status == 201, told.raw
+    response = await harness.ask("POST", f"/topics/{topic}/subscriptions", body)
+    assert response.status == 201, response.raw
 
 
 async def pulled(harness: RestHarness, topic: str, name: str = "invoices") -> list[object]:
-    told = await harness.ask("GET", f"/subscriptions/{name}/messages?topic={topic}")
-    assert told.status == 200, told.raw
-    return [one["value"] for one in told.json["messages"]]
+    response = await harness.ask("GET", f"/subscriptions/{name}/messages?topic={topic}")
+    assert response.status == 200, response.raw
+    return [one["value"] for one in response.json["messages"]]
 
 
 async def configure_group(harness: RestHarness, name: str, **settings: str) -> None:
-    """As Kafka's tools and earlier versions do: by the name alone."""
+    """Configure a group by its name alone, like Kafka's tools and earlier versions."""
     changes = [IncrementalAlterableConfig(name.replace("_", "."), 0, value) for name, value in settings.items()]
     request = IncrementalAlterConfigsRequest([IncrementalAlterConfigsResource(32, name, changes)])
-    answer = await harness.cluster.call(request)
-    assert answer.responses[0].error_code == 0
+    response = await harness.cluster.call(request)
+    assert response.responses[0].error_code == 0
 
 
 async def subscribe_as_kafka_does(harness: RestHarness, topic: str, name: str = "invoices") -> None:
-    """By a lease, so that the subscription has no configuration of its own."""
+    """Create a subscription by a lease, so that it has no configuration."""
     request = LeaseRequest(subscription=name, member="m", max_wait_ms=0, topics=[LeaseTopic(topic, [0])])
-    answer = await harness.cluster.call(request)
-    assert answer.error_code == 0
+    response = await harness.cluster.call(request)
+    assert response.error_code == 0
 
 
 async def group_configs(harness: RestHarness, name: str) -> object:
@@ -56,7 +56,7 @@ async def group_configs(harness: RestHarness, name: str) -> object:
     return {one.name: one.value for one in described if one.config_source == 8}
 
 
-def test_a_new_subscription_does_not_inherit_the_filter_of_a_deleted_one_of_its_name_in_another_topic() -> None:
+def test_a_subscription_does_not_inherit_the_filter_of_a_deleted_namesake() -> None:
     async def scenario(harness: RestHarness) -> None:
         await make_topics(harness, "mine", "theirs")
         await subscribe(harness, "mine", configs=NOTHING)
@@ -103,7 +103,7 @@ def test_a_topic_that_is_created_again_does_not_inherit_webhooks_or_filters() ->
     with_rest_harness(scenario)
 
 
-def test_a_subscription_that_is_deleted_and_made_again_in_its_topic_begins_without_configuration() -> None:
+def test_a_recreated_subscription_has_no_configuration() -> None:
     async def scenario(harness: RestHarness) -> None:
         await make_topics(harness, "orders")
         await subscribe(harness, "orders", configs=NOTHING, push={"url": URL})
@@ -116,7 +116,7 @@ def test_a_subscription_that_is_deleted_and_made_again_in_its_topic_begins_witho
     with_rest_harness(scenario)
 
 
-def test_configuration_left_by_a_creation_that_was_cut_off_is_replaced_by_the_next_one() -> None:
+def test_configuration_of_an_incomplete_creation_is_replaced_by_the_next_one() -> None:
     async def scenario(harness: RestHarness) -> None:
         await make_topics(harness, "orders")
         await SubscriptionAdmin(harness.cluster).configure("orders", "invoices", NOTHING)
@@ -127,7 +127,7 @@ def test_configuration_left_by_a_creation_that_was_cut_off_is_replaced_by_the_ne
     with_rest_harness(scenario)
 
 
-def test_a_group_passes_on_kafkas_settings_to_a_new_subscription_but_nothing_that_drops_or_redirects_messages() -> None:
+def test_a_subscription_inherits_only_kafkas_configs_from_its_group() -> None:
     async def scenario(harness: RestHarness) -> None:
         await make_topics(harness, "orders")
         lock = {"share_record_lock_duration_ms": "5000"}
@@ -144,7 +144,7 @@ def test_a_group_passes_on_kafkas_settings_to_a_new_subscription_but_nothing_tha
     with_rest_harness(scenario)
 
 
-def test_a_subscription_without_its_own_configuration_keeps_that_of_its_group_and_takes_it_along_when_changed() -> None:
+def test_a_changed_subscription_keeps_the_configuration_of_its_group() -> None:
     async def scenario(harness: RestHarness) -> None:
         await make_topics(harness, "old")
         await configure_group(harness, "invoices", headrace_filter="key = 'yes'", headrace_push_url=URL)
@@ -165,7 +165,7 @@ def test_a_subscription_without_its_own_configuration_keeps_that_of_its_group_an
     with_rest_harness(scenario)
 
 
-def test_a_groups_configuration_ends_with_the_last_subscription_that_uses_it() -> None:
+def test_the_configuration_of_a_group_is_deleted_with_its_last_subscription() -> None:
     async def scenario(harness: RestHarness) -> None:
         await make_topics(harness, "one", "two")
         await configure_group(harness, "invoices", headrace_filter="key = 'yes'")
@@ -179,7 +179,7 @@ def test_a_groups_configuration_ends_with_the_last_subscription_that_uses_it() -
     with_rest_harness(scenario)
 
 
-def test_a_tenant_cannot_clear_a_groups_configuration_by_a_subscription_of_its_own() -> None:
+def test_a_tenant_cannot_clear_the_configuration_of_another_tenants_group() -> None:
     async def scenario(harness: RestHarness) -> None:
         await make_topics(harness, "mine")
         await configure_group(harness, "invoices", share_auto_offset_reset="earliest")
@@ -190,7 +190,7 @@ def test_a_tenant_cannot_clear_a_groups_configuration_by_a_subscription_of_its_o
     with_rest_harness(scenario)
 
 
-def test_settings_of_the_membership_protocol_are_not_a_subscriptions() -> None:
+def test_configs_of_the_membership_protocol_are_not_those_of_a_subscription() -> None:
     async def scenario(harness: RestHarness) -> None:
         await make_topics(harness, "orders")
         for name in ("share.session.timeout.ms", "consumer.session.timeout.ms"):

@@ -1,4 +1,4 @@
-"""Dead letters over REST: only those of the subscription, sent back or discarded in bounded steps."""
+"""Dead letters over REST: only those of the subscription, redriven or discarded in bounded steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.protocols.rest.rest_queue_support import RestQueues, die, with_q
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.model.tokens import Scope
-from headrace.protocols.rest.access import Principal
+from headrace.protocols.rest.authorization import Principal
 
 LETTERS = "/subscriptions/workers/dead-letters"
 REDRIVE = "/subscriptions/workers/redrive"
@@ -20,17 +20,17 @@ async def left(queues: RestQueues) -> list[str]:
     return [letter["value_base64"] for letter in (await queues.get(LETTERS))["dead_letters"]]
 
 
-def test_where_nobody_has_died_there_is_nothing_to_do() -> None:
+def test_a_subscription_without_dead_letters() -> None:
     async def scenario(queues: RestQueues) -> None:
         assert await queues.get(LETTERS) == {"dead_letters": [], "more": False}
         for url, body in ((REDRIVE, {}), (DISCARD, {"all": True})):
-            answer = await queues.post(url, body)
-            assert (answer["settled"], answer["left"], answer["complete"]) == (0, 0, True)
+            response = await queues.post(url, body)
+            assert (response["settled"], response["left"], response["complete"]) == (0, 0, True)
 
     with_queues(scenario)
 
 
-def test_letters_are_shown_with_their_past_and_only_to_their_subscription() -> None:
+def test_dead_letters_are_listed_with_their_origin_for_their_subscription_only() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b'{"a":1}')
         await die(queues, b"theirs", name="others")
@@ -49,17 +49,17 @@ def test_letters_are_shown_with_their_past_and_only_to_their_subscription() -> N
 def test_lists_are_bounded_and_filtered() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a1", b"b1", b"a2")
-        answer = await queues.get(f"{LETTERS}?limit=2")
-        assert (len(answer["dead_letters"]), answer["more"]) == (2, True)
-        answer = await queues.get(f"{LETTERS}?filter=header.type%20=%20'a'")
-        assert (len(answer["dead_letters"]), answer["more"]) == (2, False)
+        response = await queues.get(f"{LETTERS}?limit=2")
+        assert (len(response["dead_letters"]), response["more"]) == (2, True)
+        response = await queues.get(f"{LETTERS}?filter=header.type%20=%20'a'")
+        assert (len(response["dead_letters"]), response["more"]) == (2, False)
         refused = await queues.ask("GET", f"{LETTERS}?filter=((")
         assert (refused.status, refused.body["code"]) == (422, "invalid_parameter")
 
     with_queues(scenario)
 
 
-def test_letters_go_back_and_are_delivered_again() -> None:
+def test_redriven_messages_are_delivered_again() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.post("/subscriptions/workers/seek", {"to": "end"})
         await die(queues, b"a", b"b")
@@ -67,8 +67,8 @@ def test_letters_go_back_and_are_delivered_again() -> None:
         await die(queues, b"theirs", name="others")
         tried = await queues.post(REDRIVE, {"dry_run": True})
         assert (tried["settled"], tried["left"]) == (2, 3)
-        answer = await queues.post(REDRIVE, {})
-        assert answer == {
+        response = await queues.post(REDRIVE, {})
+        assert response == {
             "settled": 2,
             "settled_before": 0,
             "refused": 0,
@@ -77,7 +77,9 @@ def test_letters_go_back_and_are_delivered_again() -> None:
             "left": 1,
         }
         values = [one["value_base64"] for one in await queues.pull()]
-        assert sorted(values) == ["YQ==", "Yg==", "dGhlaXJz"], "theirs was published here, too"
+        assert sorted(values) == ["YQ==", "Yg==", "dGhlaXJz"], (
+            "the message of the other subscription was published here, too"
+        )
         assert await left(queues) == []
         everything = (await queues.get(f"{LETTERS}?settled=true"))["dead_letters"]
         assert [one["state"] for one in everything] == ["settled", "settled"]
@@ -86,7 +88,7 @@ def test_letters_go_back_and_are_delivered_again() -> None:
     with_queues(scenario)
 
 
-def test_a_long_redrive_goes_on_in_the_next_request() -> None:
+def test_a_long_redrive_continues_in_the_next_request() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, *(b"%d" % number for number in range(7)))
         steps = [await queues.post(REDRIVE, {"max": 3}) for _ in range(3)]
@@ -103,22 +105,22 @@ def test_a_redrive_is_bounded_in_time() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, *(b"%d" % number for number in range(60)))
         began = queues.cluster.clock.monotonic()
-        answer = await queues.post(REDRIVE, {"rate": 1})
-        assert 15 <= answer["settled"] <= 30
-        assert not answer["complete"]
+        response = await queues.post(REDRIVE, {"rate": 1})
+        assert 15 <= response["settled"] <= 30
+        assert not response["complete"]
         assert queues.cluster.clock.monotonic() - began < 30
 
     with_queues(scenario)
 
 
-def test_single_letters_go_elsewhere() -> None:
+def test_single_dead_letters_can_be_redriven_to_another_topic() -> None:
     async def scenario(queues: RestQueues) -> None:
         await TopicAdmin(queues.cluster).create(NewTopic("repaired", 1))
         await queues.subscribe("repairers", "repaired")
         await die(queues, b"a", b"b")
         await die(queues, b"theirs", name="others")
-        answer = await queues.post(REDRIVE, {"message_ids": ["jobs.dlq:0:1"], "to": "repaired"})
-        assert answer["settled"] == 1
+        response = await queues.post(REDRIVE, {"message_ids": ["jobs.dlq:0:1"], "to": "repaired"})
+        assert response["settled"] == 1
         assert [one["value_base64"] for one in await queues.pull(name="repairers")] == ["Yg=="]
         refused = await queues.ask("POST", REDRIVE, {"message_ids": ["jobs.dlq:0:2"]})
         assert (refused.status, refused.body["code"]) == (422, "invalid_request")
@@ -127,21 +129,21 @@ def test_single_letters_go_elsewhere() -> None:
     with_queues(scenario)
 
 
-def test_sending_elsewhere_needs_the_right_to_publish_there() -> None:
+def test_redriving_to_another_topic_requires_permission_to_publish() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a")
         await TopicAdmin(queues.cluster).create(NewTopic("repaired", 1))
         queues.caller = Principal("ops", "t-1", (Scope("manage", "jobs"),))
-        answer = await queues.ask("POST", REDRIVE, {"to": "repaired"})
-        assert (answer.status, answer.body["code"]) == (403, "scope_missing")
-        answer = await queues.ask("POST", REDRIVE, {"to": "__acks.jobs"})
-        assert answer.status == 403
+        response = await queues.ask("POST", REDRIVE, {"to": "repaired"})
+        assert (response.status, response.body["code"]) == (403, "scope_missing")
+        response = await queues.ask("POST", REDRIVE, {"to": "__acks.jobs"})
+        assert response.status == 403
         assert await left(queues) == ["YQ=="]
 
     with_queues(scenario)
 
 
-def test_those_that_came_back_too_often_stay_and_that_is_told() -> None:
+def test_dead_letters_redriven_too_often_are_reported() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.subscribe("once", configs={"share.delivery.count.limit": 2})
         await die(queues, b"a", name="once")
@@ -149,18 +151,18 @@ def test_those_that_came_back_too_often_stay_and_that_is_told() -> None:
         assert (await queues.post(url, {}))["settled"] == 1
         (message,) = [one for one in await queues.pull(name="once") if "headrace-redriven" in one["headers"]]
         await queues.post("/subscriptions/once/reject", {"receipt": message["receipt"]})
-        answer = await queues.post(url, {"max_redrives": 1})
-        assert (answer["settled"], answer["refused"]) == (0, 1)
-        assert "came back 1 times" in answer["refusals"][0]["message"]
+        response = await queues.post(url, {"max_redrives": 1})
+        assert (response["settled"], response["refused"]) == (0, 1)
+        assert "came back 1 times" in response["refusals"][0]["message"]
 
     with_queues(scenario)
 
 
-def test_letters_are_discarded_only_when_it_is_said_which() -> None:
+def test_discarding_requires_a_selection() -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a", b"b", b"c")
-        answer = await queues.ask("POST", DISCARD, {})
-        assert (answer.status, answer.body["code"]) == (422, "invalid_body")
+        response = await queues.ask("POST", DISCARD, {})
+        assert (response.status, response.body["code"]) == (422, "invalid_body")
         assert (await queues.post(DISCARD, {"filter": "header.type = 'b'"}))["settled"] == 1
         assert await left(queues) == ["YQ==", "Yw=="]
         assert (await queues.post(DISCARD, {"message_ids": ["jobs.dlq:0:0"]}))["settled"] == 1
@@ -183,11 +185,11 @@ def test_letters_are_discarded_only_when_it_is_said_which() -> None:
         ({"to": "jobs.dlq"}, "invalid_topic"),
     ],
 )
-def test_nonsense_is_refused(body: Any, code: str) -> None:
+def test_invalid_requests_are_rejected(body: Any, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
         await die(queues, b"a")
-        answer = await queues.ask("POST", REDRIVE, body)
-        assert (answer.status, answer.body["code"]) == (422, code)
+        response = await queues.ask("POST", REDRIVE, body)
+        assert (response.status, response.body["code"]) == (422, code)
         assert await left(queues) == ["YQ=="]
 
     with_queues(scenario)

@@ -1,4 +1,4 @@
-"""Every route of the one table says who may use it, and lets nobody else: generated from the table itself."""
+"""Every route of the table declares its access rule and enforces it. The tests are generated from the table."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from collections.abc import Awaitable, Callable
 import pytest
 from tests.unit.client.scripted_cluster import ScriptedCluster, in_world
 from tests.unit.protocols.rest.rest_harness import answer as answer_of
-from tests.unit.protocols.rest.test_access import Office, request
+from tests.unit.protocols.rest.test_authorization import TokenServer, request
 
 from headrace.http.message import Request, Response
 from headrace.http.routes import Access, AccessSubject, Operation, Route, Verb
 from headrace.model.tokens import VERBS, needed_scope
-from headrace.protocols.rest.access import TokenAuthorizer
-from headrace.protocols.rest.application import RestApplication
-from headrace.protocols.rest.routes import RestServices, routes
+from headrace.protocols.rest.application import RestApplication, RestServices, routes
+from headrace.protocols.rest.authorization import TokenAuthorizer
 from headrace.testkit.world import World
 
 PUBLIC = {("GET", "/openapi.json"), ("GET", "/docs")}
-"""For everybody. Whoever adds a route here says that it tells and does nothing that needs a right."""
+"""The public routes. Add a route only if it neither reveals nor changes anything that requires permission."""
 
 TOPIC = "orders"
 
 
 def table() -> list[Route]:
-    """As it is served, without a broker to serve it."""
+    """Return the served routes, without a broker."""
     found: list[Route] = []
 
     async def scenario(world: World) -> None:
@@ -44,7 +43,7 @@ each_guarded_route = pytest.mark.parametrize("route", GUARDED, ids=lambda route:
 
 
 def call_of(route: Route) -> Request:
-    """A request that finds this route, with a token."""
+    """Return a request with a token for this route."""
     path = route.pattern.replace("{topic}", TOPIC)
     while "{" in path:
         before, _, rest = path.partition("{")
@@ -53,29 +52,29 @@ def call_of(route: Route) -> Request:
 
 
 class OneTopic:
-    """Every subscription is of the one topic, whether or not the caller may use it."""
+    """A directory in which every subscription has the same topic, regardless of permissions."""
 
     async def topic_of(self, *_: object) -> str:
         return TOPIC
 
 
-def with_application(scenario: Callable[[RestApplication, Office], Awaitable[None]]) -> None:
+def with_application(scenario: Callable[[RestApplication, TokenServer], Awaitable[None]]) -> None:
     async def play(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
-        office = Office(await scripted_cluster.broker())
+        token_server = TokenServer(await scripted_cluster.broker())
         async with scripted_cluster.cluster() as cluster:
             application = RestApplication(cluster, TokenAuthorizer(cluster, world.clock), with_auth=True)
             application.services.directory = OneTopic()  # type: ignore[assignment]
-            await scenario(application, office)
+            await scenario(application, token_server)
             await asyncio.sleep(0)
 
     in_world(play)
 
 
 async def answer(application: RestApplication, requested: Request) -> Response:
-    told = await answer_of(application, requested)
-    assert isinstance(told, Response)
-    return told
+    response = await answer_of(application, requested)
+    assert isinstance(response, Response)
+    return response
 
 
 def needed(route: Route) -> str:
@@ -84,59 +83,59 @@ def needed(route: Route) -> str:
 
 
 @pytest.mark.parametrize("route", TABLE, ids=lambda route: f"{route.method} {route.pattern}")
-def test_every_route_says_who_may_use_it_and_what_it_does(route: Route) -> None:
+def test_every_route_declares_its_access(route: Route) -> None:
     assert isinstance(route.access, Access)
     assert isinstance(route.operation, Operation)
     assert route.operation.summary
     is_public = (route.method, route.pattern) in PUBLIC
-    assert (route.access.verb is Verb.PUBLIC) == is_public, "if it is for everybody, say so in this test"
+    assert (route.access.verb is Verb.PUBLIC) == is_public, "add public routes to PUBLIC in this test"
     if route.access.subject is AccessSubject.TOPIC:
         assert "{topic}" in route.pattern
     if route.access.subject is AccessSubject.SUBSCRIPTION:
         assert "{subscription}" in route.pattern
     if "{topic}" in route.pattern or "{subscription}" in route.pattern:
-        assert route.access.subject is not AccessSubject.CLUSTER, "a route of a topic is authorised by that topic"
+        assert route.access.subject is not AccessSubject.CLUSTER, "a route of a topic is authorized by that topic"
 
 
-def test_all_that_is_for_everybody_is_there() -> None:
+def test_the_public_routes_exist() -> None:
     assert {(route.method, route.pattern) for route in TABLE} >= PUBLIC
 
 
 @each_guarded_route
-def test_without_a_token_nobody_gets_through(route: Route) -> None:
-    async def scenario(application: RestApplication, office: Office) -> None:
+def test_a_request_without_a_token_is_rejected(route: Route) -> None:
+    async def scenario(application: RestApplication, token_server: TokenServer) -> None:
         requested = call_of(route)
         requested.headers = {}
-        told = await answer(application, requested)
-        assert told.status == 401
-        assert dict(told.headers)["www-authenticate"].startswith("Bearer")
-        assert office.requested == 0
+        response = await answer(application, requested)
+        assert response.status == 401
+        assert dict(response.headers)["www-authenticate"].startswith("Bearer")
+        assert token_server.requested == 0
 
     with_application(scenario)
 
 
 @each_guarded_route
-def test_no_other_scope_is_enough(route: Route) -> None:
-    """Other verbs on the same topic, the same verb on other topics, and everything on all other topics."""
+def test_other_scopes_are_not_sufficient(route: Route) -> None:
+    """Tokens with other verbs on the topic, and with the same and all verbs on other topics."""
     others = [f"{verb}:{TOPIC}" for verb in VERBS if verb not in (route.access.verb.value, "manage")]
     others += [f"{route.access.verb.value}:{TOPIC}.other", "manage:other*", f"manage:{TOPIC}.*"]
     if route.access.subject is AccessSubject.CLUSTER:
         others += [f"{verb}:{TOPIC}" for verb in VERBS]
 
-    async def scenario(application: RestApplication, office: Office) -> None:
-        office.grant(scopes=others)
-        told = await answer(application, call_of(route))
-        assert told.status == 403
-        assert b"scope_missing" in told.body
-        assert needed(route).encode() in told.body
+    async def scenario(application: RestApplication, token_server: TokenServer) -> None:
+        token_server.grant(scopes=others)
+        response = await answer(application, call_of(route))
+        assert response.status == 403
+        assert b"scope_missing" in response.body
+        assert needed(route).encode() in response.body
 
     with_application(scenario)
 
 
 @each_guarded_route
-def test_the_scope_that_is_asked_for_is_enough(route: Route) -> None:
-    async def scenario(application: RestApplication, office: Office) -> None:
-        office.grant(scopes=[needed(route)])
+def test_the_named_scope_is_sufficient(route: Route) -> None:
+    async def scenario(application: RestApplication, token_server: TokenServer) -> None:
+        token_server.grant(scopes=[needed(route)])
         reached: list[str] = []
 
         async def handle(requested: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What a token may not use, it is not told of: no refusal and no page names other tenants' topics."""
+"""Errors and lists do not reveal topics and subscriptions without permission."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harness
 
 from headrace.http.message import Request
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 
 ROUTES = (
     ("GET", "/subscriptions/invoices/messages", "consume"),
@@ -25,14 +25,14 @@ async def make(harness: RestHarness, operator: str, *topics: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "verb"), ROUTES)
-def test_a_subscription_of_topics_that_the_token_may_not_use_is_not_there(method: str, path: str, verb: str) -> None:
+def test_a_subscription_of_topics_without_permission_is_not_found(method: str, path: str, verb: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         operator, mine = await harness.token("manage:*"), await harness.token(f"{verb}:mine")
         await make(harness, operator, "secret-one")
         for _ in range(2):
-            told = await harness.ask(method, path, authorization=mine)
-            assert (told.status, told.code) == (404, "subscription_not_found")
-            assert b"secret" not in told.raw
+            response = await harness.ask(method, path, authorization=mine)
+            assert (response.status, response.code) == (404, "subscription_not_found")
+            assert b"secret" not in response.raw
             await harness.ask("POST", "/topics", {"name": "secret-two"}, authorization=operator)
             body = {"name": "invoices"}
             await harness.ask("POST", "/topics/secret-two/subscriptions", body, authorization=operator)
@@ -40,37 +40,37 @@ def test_a_subscription_of_topics_that_the_token_may_not_use_is_not_there(method
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_a_name_is_resolved_among_the_topics_that_the_token_may_use() -> None:
+def test_a_subscription_is_resolved_among_permitted_topics() -> None:
     async def scenario(harness: RestHarness) -> None:
         operator, mine = await harness.token("manage:*"), await harness.token("consume:mine", "publish:mine")
         await make(harness, operator, "mine", "secret-one", "secret-two")
         await harness.publish("mine", {"n": 1}, authorization=mine)
-        told = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=mine)
-        assert [one["value"] for one in told.json["messages"]] == [{"n": 1}]
-        told = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=operator)
-        assert (told.status, told.code) == (409, "subscription_ambiguous")
+        response = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=mine)
+        assert [one["value"] for one in response.json["messages"]] == [{"n": 1}]
+        response = await harness.ask("GET", "/subscriptions/invoices/messages", authorization=operator)
+        assert (response.status, response.code) == (409, "subscription_ambiguous")
 
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_a_topic_that_is_named_is_refused_alike_whether_or_not_it_exists() -> None:
+def test_a_topic_without_permission_is_rejected_whether_or_not_it_exists() -> None:
     async def scenario(harness: RestHarness) -> None:
         operator, mine = await harness.token("manage:*"), await harness.token("consume:mine")
         await make(harness, operator, "secret-one")
         for topic in ("secret-one", "secret-two"):
-            told = await harness.ask("GET", f"/subscriptions/invoices/messages?topic={topic}", authorization=mine)
-            assert (told.status, told.code) == (403, "scope_missing")
+            response = await harness.ask("GET", f"/subscriptions/invoices/messages?topic={topic}", authorization=mine)
+            assert (response.status, response.code) == (403, "scope_missing")
 
     with_rest_harness(scenario, with_auth=True)
 
 
-def test_metrics_need_a_scope_of_their_own() -> None:
+def test_metrics_require_the_metrics_scope() -> None:
     async def scenario(harness: RestHarness) -> None:
         async def refused(authorization: str | None) -> int:
             headers = {} if authorization is None else {"authorization": authorization}
-            with pytest.raises(Problem) as told:
+            with pytest.raises(Problem) as raised:
                 await harness.application.admit_metrics(Request("GET", "/metrics", {}, headers, b"", "peer", "r-1"))
-            return told.value.status
+            return raised.value.status
 
         assert await refused(None) == 401
         assert await refused(await harness.token("read:*")) == 403

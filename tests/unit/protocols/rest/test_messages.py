@@ -1,4 +1,4 @@
-"""Single messages by REST: shown as what they are, with what became of them."""
+"""Single messages over REST, and their status in each subscription."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.client.queues.subscription import Subscription
 from headrace.model.message_headers import DEDUP_ID
 
 
-def test_a_message_is_shown_as_what_it_is() -> None:
+def test_a_message_is_shown_by_its_content_type() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", b'{"n": [1, 2.50]}', content_type="application/json", headrace_key="c-42")
         await harness.publish("orders", "caf\u00e9".encode(), content_type="text/plain; charset=utf-8")
@@ -24,10 +24,10 @@ def test_a_message_is_shown_as_what_it_is() -> None:
             await producer.publish("orders", None)
 
         async def shown(offset: int) -> bytes:
-            told = await harness.ask("GET", f"/topics/orders/messages/orders:0:{offset}")
-            assert told.status == 200
-            assert told.json["message_id"] == f"orders:0:{offset}"
-            return told.raw
+            response = await harness.ask("GET", f"/topics/orders/messages/orders:0:{offset}")
+            assert response.status == 200
+            assert response.json["message_id"] == f"orders:0:{offset}"
+            return response.raw
 
         assert b'"value":{"n": [1, 2.50]},"key":"c-42"' in await shown(0)
         assert '"value":"caf\u00e9"'.encode() in await shown(1)
@@ -50,17 +50,17 @@ def test_a_message_is_shown_as_what_it_is() -> None:
         ("orders:0:9223372036854775808", 422, "invalid_request"),
     ],
 )
-def test_a_message_that_is_not_there_is_not_found(message_id: str, status: int, code: str) -> None:
+def test_a_missing_message_is_a_404(message_id: str, status: int, code: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         for behind in ("", "/ack"):
-            told = await harness.ask("GET", f"/topics/orders/messages/{message_id}{behind}")
-            assert (told.status, told.code) == (status, code)
+            response = await harness.ask("GET", f"/topics/orders/messages/{message_id}{behind}")
+            assert (response.status, response.code) == (status, code)
 
     with_rest_harness(scenario)
 
 
-def test_where_a_duplicate_was_left_out_there_is_no_message() -> None:
+def test_the_offset_of_a_dropped_duplicate_is_a_404() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
         async with Producer(harness.cluster) as producer:
@@ -72,14 +72,14 @@ def test_where_a_duplicate_was_left_out_there_is_no_message() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_message_of_a_topic_that_is_not_there() -> None:
+def test_a_message_of_a_missing_topic_is_a_404() -> None:
     async def scenario(harness: RestHarness) -> None:
         assert (await harness.ask("GET", "/topics/orders/messages/orders:0:0")).code == "topic_not_found"
 
     with_rest_harness(scenario)
 
 
-def test_a_message_is_found_although_its_new_leader_learns_late_what_is_committed() -> None:
+def test_a_message_is_found_before_its_new_leader_knows_the_high_watermark() -> None:
     async def scenario(harness: RestHarness) -> None:
         message_id = await harness.publish("orders", {})
         partition = harness.broker.catalogue.partition("orders", 0)
@@ -93,12 +93,12 @@ def test_a_message_is_found_although_its_new_leader_learns_late_what_is_committe
     with_rest_harness(scenario)
 
 
-def test_what_became_of_a_message_is_told_by_subscription() -> None:
+def test_the_status_of_a_message_is_shown_for_each_subscription() -> None:
     async def scenario(harness: RestHarness) -> None:
         message_id = await harness.publish("orders", {})
         path = f"/topics/orders/messages/{message_id}/ack"
-        nobody = (await harness.ask("GET", path)).json
-        assert nobody == {"message_id": message_id, "acknowledged": True, "subscriptions": []}
+        no_subscriptions = (await harness.ask("GET", path)).json
+        assert no_subscriptions == {"message_id": message_id, "acknowledged": True, "subscriptions": []}
         admin = SubscriptionAdmin(harness.cluster)
         for name in ("billing", "mail"):
             await admin.create("orders", name, Position(START))
@@ -109,10 +109,10 @@ def test_what_became_of_a_message_is_told_by_subscription() -> None:
             assert leased["until"].endswith("Z")
             assert ready == {"subscription": "mail", "state": "ready", "attempts": 0}
             assert await subscription.ack([message]) == []
-        told = (await harness.ask("GET", path)).json
-        assert not told["acknowledged"]
-        assert told["subscriptions"][0]["state"] == "settled"
-        assert told["subscriptions"][0]["how"] == "ack"
+        response = (await harness.ask("GET", path)).json
+        assert not response["acknowledged"]
+        assert response["subscriptions"][0]["state"] == "settled"
+        assert response["subscriptions"][0]["how"] == "ack"
         async with Subscription(harness.cluster, "orders", "mail") as subscription:
             await subscription.ack(await subscription.lease(wait_seconds=5))
         assert (await harness.ask("GET", path)).json["acknowledged"]

@@ -1,4 +1,4 @@
-"""The description says of every route what it takes and answers, in OpenAPI 3.1, and the page renders by itself."""
+"""The API description covers every route in OpenAPI 3.1; the page is self-contained."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headrace.http.routes import Verb
 
 
 async def described(harness: RestHarness) -> dict[str, Any]:
-    told = await harness.ask("GET", "/openapi.json")
-    assert (told.status, told.content_type) == (200, JSON)
-    document: dict[str, Any] = told.json
+    response = await harness.ask("GET", "/openapi.json")
+    assert (response.status, response.content_type) == (200, JSON)
+    document: dict[str, Any] = response.json
     return document
 
 
@@ -33,8 +33,8 @@ def test_every_route_is_described_and_nothing_else() -> None:
     async def scenario(harness: RestHarness) -> None:
         document = await described(harness)
         served = {(route.pattern, route.method.lower()) for route in harness.application.routes}
-        told = {(path, method) for path, methods in document["paths"].items() for method in methods}
-        assert told == served
+        response = {(path, method) for path, methods in document["paths"].items() for method in methods}
+        assert response == served
         ids = [one["operationId"] for methods in document["paths"].values() for one in methods.values()]
         assert len(ids) == len(set(ids))
         for ref in refs(document):
@@ -50,15 +50,15 @@ def test_schemas_are_valid_and_every_problem_has_the_same_one() -> None:
             meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
         for methods in document["paths"].values():
             for operation in methods.values():
-                for status, answer in operation["responses"].items():
+                for status, response in operation["responses"].items():
                     if int(status) >= 400:
                         problem = {"$ref": "#/components/schemas/ProblemBody"}
-                        assert answer["content"] == {JSON: {"schema": problem}}
+                        assert response["content"] == {JSON: {"schema": problem}}
 
     with_rest_harness(scenario)
 
 
-def test_who_needs_a_token_may_hear_so() -> None:
+def test_protected_routes_declare_the_bearer_scheme() -> None:
     async def scenario(harness: RestHarness) -> None:
         document = await described(harness)
         for route in harness.application.routes:
@@ -81,12 +81,12 @@ def test_publishing_is_described_with_all_its_bodies() -> None:
     with_rest_harness(scenario)
 
 
-def test_the_page_asks_nobody_but_its_own_server() -> None:
+def test_the_page_connects_only_to_its_own_server() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("GET", "/docs")
-        page = told.raw.decode()
-        assert told.content_type == "text/html; charset=utf-8"
-        policy = told.headers["content-security-policy"]
+        response = await harness.ask("GET", "/docs")
+        page = response.raw.decode()
+        assert response.content_type == "text/html; charset=utf-8"
+        policy = response.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         for tag in ("script", "style"):

@@ -1,4 +1,4 @@
-"""Publishing by REST: what is sent comes out as it was, where it was told to, and never half of a batch unnoticed."""
+"""Publishing over REST: values, properties, batches, idempotency, delays and replies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.publisher import PublisherSettings
 from headrace.client.queues.requests import Responder
-from headrace.model.message_ids import message_id_from_text
+from headrace.model.ids import message_id_from_text
 from headrace.protocols.rest.bodies import time_ms
 from headrace.runtime import cooperative_yield
 from headrace.server.rest import build_rest
@@ -33,18 +33,18 @@ def produces(harness: RestHarness) -> int:
     return next(handler.time.count for handler in harness.broker.handlers if handler.api.key == PRODUCE)
 
 
-def test_json_is_kept_as_it_was_sent() -> None:
+def test_json_is_stored_as_it_was_sent() -> None:
     async def scenario(harness: RestHarness) -> None:
         text = b'{ "amount":1.50, "note":"caf\xc3\xa9" }'
-        told = await harness.ask("POST", "/topics/orders/messages", text, content_type="application/json")
-        assert (told.status, told.json) == (201, {"message_id": "orders:0:0"})
+        response = await harness.ask("POST", "/topics/orders/messages", text, content_type="application/json")
+        assert (response.status, response.json) == (201, {"message_id": "orders:0:0"})
         (record,) = await records(harness, "orders")
         assert (record.value, record.key, list(record.headers)) == (text, None, [])
 
     with_rest_harness(scenario)
 
 
-def test_anything_else_is_kept_with_its_content_type() -> None:
+def test_other_values_are_stored_with_their_content_type() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("images", b"\xff\xd8\x00", content_type="image/jpeg")
         await harness.publish("images", b'{"a":1}', content_type="application/x-www-form-urlencoded")
@@ -58,7 +58,7 @@ def test_anything_else_is_kept_with_its_content_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b'{"a":', "byte 5"),
         (b'{"a":1,}', "byte 7"),
@@ -67,18 +67,18 @@ def test_anything_else_is_kept_with_its_content_type() -> None:
         (b"[" * 5000, "nested"),
     ],
 )
-def test_what_is_not_json_is_refused_and_told_where(body: bytes, said: str) -> None:
+def test_malformed_json_is_rejected_with_its_position(body: bytes, message: str) -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask(
+        response = await harness.ask(
             "POST", "/topics/orders/messages", body, content_type="application/json; charset=utf-8"
         )
-        assert (told.status, told.code) == (400, "malformed_json")
-        assert said in told.json["message"]
+        assert (response.status, response.code) == (400, "malformed_json")
+        assert message in response.json["message"]
 
     with_rest_harness(scenario)
 
 
-def test_what_headers_say_goes_with_the_message() -> None:
+def test_headrace_headers_set_properties_of_the_message() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
         message_id = await harness.publish(
@@ -121,13 +121,13 @@ def test_what_headers_say_goes_with_the_message() -> None:
         ("idempotency-key", "x" * 300),
     ],
 )
-def test_a_header_that_makes_no_sense_is_refused_and_nothing_is_written(header: str, value: str) -> None:
+def test_an_invalid_header_is_rejected_and_nothing_is_written(header: str, value: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
-        told = await harness.ask("POST", "/topics/orders/messages", {}, **{header: value})
-        assert told.status in (404, 422)
-        assert told.code in ("invalid_parameter", "topic_not_found")
+        response = await harness.ask("POST", "/topics/orders/messages", {}, **{header: value})
+        assert response.status in (404, 422)
+        assert response.code in ("invalid_parameter", "topic_not_found")
         assert produces(harness) == before
 
     with_rest_harness(scenario)
@@ -140,43 +140,43 @@ def test_a_header_that_makes_no_sense_is_refused_and_nothing_is_written(header: 
         *("headrace-dedup-id", "headrace-dedup-digest", "headrace-delay", "headrace-origin-topic", "headrace-new"),
     ],
 )
-def test_headers_that_others_trust_cannot_be_set(name: str) -> None:
+def test_reserved_headers_cannot_be_set(name: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
-        told = await harness.ask("POST", "/topics/orders/messages", {}, **{f"headrace-header-{name}": "ledger"})
-        assert (told.status, told.code) == (422, "reserved_header")
+        response = await harness.ask("POST", "/topics/orders/messages", {}, **{f"headrace-header-{name}": "ledger"})
+        assert (response.status, response.code) == (422, "reserved_header")
         for spelled in (name, name.title()):
-            told = await harness.publish_batch("orders", {"value": 1, "headers": {spelled: "ledger"}})
-            assert (told.status, told.code) == (422, "reserved_header")
+            response = await harness.publish_batch("orders", {"value": 1, "headers": {spelled: "ledger"}})
+            assert (response.status, response.code) == (422, "reserved_header")
         assert produces(harness) == before
 
     with_rest_harness(scenario)
 
 
-def test_headers_that_say_how_a_message_is_treated_can_be_set() -> None:
+def test_headers_for_message_properties_can_be_set() -> None:
     async def scenario(harness: RestHarness) -> None:
         for name in ("headrace-tags", "headrace-priority", "headrace-correlation-id"):
             await harness.publish("orders", {}, **{f"headrace-header-{name}": "1"})
-            told = await harness.publish_batch("orders", {"value": 1, "headers": {name: "1"}})
-            assert told.status == 201
+            response = await harness.publish_batch("orders", {"value": 1, "headers": {name: "1"}})
+            assert response.status == 201
 
     with_rest_harness(scenario)
 
 
-def test_a_key_goes_where_kafkas_clients_send_it() -> None:
+def test_a_key_has_the_partition_that_kafka_clients_choose() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
         for key in ("a", "b", "c-42"):
             first = await harness.publish("jobs", {}, headrace_key=key)
-            told = await harness.publish_batch("jobs", {"value": 1, "key": key})
-            again = told.json["messages"][0]["message_id"]
+            response = await harness.publish_batch("jobs", {"value": 1, "key": key})
+            again = response.json["messages"][0]["message_id"]
             assert message_id_from_text(first).partition == message_id_from_text(again).partition
 
     with_rest_harness(scenario)
 
 
-def test_requests_of_one_moment_share_a_batch() -> None:
+def test_concurrent_requests_share_a_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {"n": -1})
         before = produces(harness)
@@ -190,13 +190,13 @@ def test_requests_of_one_moment_share_a_batch() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_batch_is_one_batch_of_one_partition() -> None:
+def test_a_batch_request_is_one_record_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "jobs", "partitions": 4})
         before = produces(harness)
-        told = await harness.publish_batch("jobs", *({"value": {"n": number}} for number in range(100)))
-        assert told.status == 201
-        ids = [message_id_from_text(one["message_id"]) for one in told.json["messages"]]
+        response = await harness.publish_batch("jobs", *({"value": {"n": number}} for number in range(100)))
+        assert response.status == 201
+        ids = [message_id_from_text(one["message_id"]) for one in response.json["messages"]]
         assert {place.partition for place in ids} == {ids[0].partition}
         assert [place.offset for place in ids] == list(range(100))
         assert produces(harness) - before == 1
@@ -206,7 +206,7 @@ def test_a_batch_is_one_batch_of_one_partition() -> None:
     with_rest_harness(scenario)
 
 
-def test_other_requests_are_served_while_a_large_batch_is_converted() -> None:
+def test_converting_a_large_batch_yields_to_other_requests() -> None:
     # 10,000 keys of 1.5 kB, or 10,000 schedules, held the event loop for seconds.
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
@@ -219,22 +219,22 @@ def test_other_requests_are_served_while_a_large_batch_is_converted() -> None:
                 turns += 1
                 await asyncio.sleep(0)
         assert publishing.result().status == 201
-        assert turns >= 100  # at least one for each message when it is read, and one when it is placed
+        assert turns >= 100  # at least one for each message when it is parsed, and one when its partition is chosen
 
     with_rest_harness(scenario)
 
 
-def test_messages_of_a_batch_may_say_as_much_as_single_ones() -> None:
+def test_messages_of_a_batch_may_have_all_properties() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.publish_batch(
+        response = await harness.publish_batch(
             "orders",
             {"value_base64": "AAE=", "content_type": "image/png", "headers": {"a": "b"}},
             {"value": None, "priority": 7, "ttl": 1.5, "tags": ["red", "blue"], "partition": 0},
             {"key": "gone"},
             {"value": "later", "delay": "1h"},
         )
-        assert told.status == 201
-        *now, later = told.json["messages"]
+        assert response.status == 201
+        *now, later = response.json["messages"]
         assert [one["message_id"] for one in now] == ["orders:0:0", "orders:0:1", "orders:0:2"]
         assert later["message_id"] == "__delayed.orders:0:0"
         assert later["due_at"].endswith("Z")
@@ -249,7 +249,7 @@ def test_messages_of_a_batch_may_say_as_much_as_single_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "message"),
     [
         ([], "$.messages"),
         ([{"value": 1}, {"vlaue": 2}], "vlaue"),
@@ -260,46 +260,48 @@ def test_messages_of_a_batch_may_say_as_much_as_single_ones() -> None:
         ([{"value": 1, "headers": {f"h{number}": "" for number in range(1001)}}], "up to 1000 headers"),
     ],
 )
-def test_a_batch_with_one_bad_message_is_refused_as_a_whole(messages: list[Any], said: str) -> None:
+def test_a_batch_with_an_invalid_message_is_rejected_as_a_whole(messages: list[Any], message: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         before = produces(harness)
-        told = await harness.publish_batch("orders", *messages)
-        assert told.status == 422
-        assert said in told.json["message"]
+        response = await harness.publish_batch("orders", *messages)
+        assert response.status == 422
+        assert message in response.json["message"]
         assert produces(harness) == before
 
     with_rest_harness(scenario)
 
 
-def test_what_is_said_of_a_batch_is_said_in_it() -> None:
+def test_headers_for_single_messages_are_rejected_for_a_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.publish_batch("orders", {"value": 1}, headrace_delay="1h")
-        assert (told.status, told.code) == (422, "invalid_parameter")
+        response = await harness.publish_batch("orders", {"value": 1}, headrace_delay="1h")
+        assert (response.status, response.code) == (422, "invalid_parameter")
         body = {"messages": [{"value": 1}]}
-        told = await harness.ask("POST", "/topics/orders/messages?wait_for=reply", body, content_type=BATCH)
-        assert (told.status, told.code) == (422, "invalid_parameter")
+        response = await harness.ask("POST", "/topics/orders/messages?wait_for=reply", body, content_type=BATCH)
+        assert (response.status, response.code) == (422, "invalid_parameter")
 
     with_rest_harness(scenario)
 
 
-def test_where_one_partition_fails_the_messages_of_others_are_answered() -> None:
+def test_a_failed_partition_does_not_affect_messages_of_others() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.publish_batch("orders", {"value": 1, "key": "a"}, {"value": 2, "partition": 9})
-        assert told.status == 207
-        good, bad = told.json["messages"]
+        response = await harness.publish_batch("orders", {"value": 1, "key": "a"}, {"value": 2, "partition": 9})
+        assert response.status == 207
+        good, bad = response.json["messages"]
         assert good == {"message_id": "orders:0:0"}
         assert bad["error"]["code"] == "topic_not_found"
 
     with_rest_harness(scenario)
 
 
-def test_one_bad_message_does_not_take_its_neighbours_with_it() -> None:
+def test_a_failed_message_does_not_affect_others_of_the_batch() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "latest", "configs": {"cleanup.policy": "compact"}})
-        told = await harness.publish_batch("latest", {"value": 1, "key": "a"}, {"value": 2}, {"value": 3, "key": "b"})
-        assert told.status == 207
-        first, bad, last = told.json["messages"]
+        response = await harness.publish_batch(
+            "latest", {"value": 1, "key": "a"}, {"value": 2}, {"value": 3, "key": "b"}
+        )
+        assert response.status == 207
+        first, bad, last = response.json["messages"]
         assert (first, last) == ({"message_id": "latest:0:0"}, {"message_id": "latest:0:1"})
         assert bad["error"]["code"] == "invalid_message"
         async with asyncio.TaskGroup() as group:
@@ -313,27 +315,27 @@ def test_one_bad_message_does_not_take_its_neighbours_with_it() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_message_over_the_topics_limit_is_too_large() -> None:
+def test_a_message_above_the_limit_of_the_topic_is_rejected() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "small", "configs": {"max.message.bytes": 1000}})
-        told = await harness.ask("POST", "/topics/small/messages", b"x" * 2000)
-        assert (told.status, told.code) == (413, "message_too_large")
+        response = await harness.ask("POST", "/topics/small/messages", b"x" * 2000)
+        assert (response.status, response.code) == (413, "message_too_large")
         assert await harness.publish("small", b"x") == "small:0:0"
 
     with_rest_harness(scenario)
 
 
-def test_a_batch_over_the_topics_limit_is_written_in_parts() -> None:
+def test_a_batch_above_the_limit_of_the_topic_is_split() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "small", "configs": {"max.message.bytes": 1000}})
-        told = await harness.publish_batch("small", *({"value": "x" * 300} for _ in range(10)))
-        assert told.status == 201
-        assert [one["message_id"] for one in told.json["messages"]] == [f"small:0:{number}" for number in range(10)]
+        response = await harness.publish_batch("small", *({"value": "x" * 300} for _ in range(10)))
+        assert response.status == 201
+        assert [one["message_id"] for one in response.json["messages"]] == [f"small:0:{number}" for number in range(10)]
 
     with_rest_harness(scenario)
 
 
-def test_beyond_its_budget_the_door_says_when_to_come_again() -> None:
+def test_above_the_publish_budget_requests_get_retry_after() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         harness.application.services.publisher.settings = PublisherSettings(buffer_bytes_max=2000)
@@ -341,16 +343,16 @@ def test_beyond_its_budget_the_door_says_when_to_come_again() -> None:
             requested = [
                 group.create_task(harness.ask("POST", "/topics/orders/messages", b"x" * 900)) for _ in range(4)
             ]
-        told = [task.result() for task in requested]
-        assert sorted(one.status for one in told) == [201, 201, 503, 503]
-        assert told[3].code == "overloaded"
-        assert told[3].headers["retry-after"] == "1"
+        response = [task.result() for task in requested]
+        assert sorted(one.status for one in response) == [201, 201, 503, 503]
+        assert response[3].code == "overloaded"
+        assert response[3].headers["retry-after"] == "1"
         assert (await harness.ask("POST", "/topics/orders/messages", b"x" * 900)).status == 201
 
     with_rest_harness(scenario)
 
 
-def test_a_repetition_with_the_same_idempotency_key_is_the_first_message() -> None:
+def test_a_retry_with_the_same_idempotency_key_returns_the_first_id() -> None:
     async def scenario(harness: RestHarness) -> None:
         harness.application.services.publisher.settings = PublisherSettings(sticky_bytes=1)
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
@@ -383,8 +385,8 @@ def test_an_idempotency_key_that_is_used_for_another_message_is_rejected() -> No
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
         first = await harness.publish("pay", {"n": 1}, idempotency_key="p-1")
-        told = await harness.ask("POST", "/topics/pay/messages", {"n": 2}, idempotency_key="p-1")
-        assert (told.status, told.code) == (422, REUSED)
+        response = await harness.ask("POST", "/topics/pay/messages", {"n": 2}, idempotency_key="p-1")
+        assert (response.status, response.code) == (422, REUSED)
         assert await harness.publish("pay", {"n": 1}, idempotency_key="p-1") == first
 
     with_rest_harness(scenario)
@@ -395,11 +397,11 @@ Messages = list[dict[str, Any]]
 ONE, TWO, THREE = {"value": 1}, {"value": 2}, {"value": 3}
 KEYED: Messages = [{"value": number, "key": f"k{number}"} for number in range(8)]
 LARGE: Messages = [{"value": "x" * 100_000, "tags": [str(number)]} for number in range(6)]
-"""More than one batch of records has room for."""
+"""More messages than fit into one record batch."""
 
 
 def end_offsets(harness: RestHarness, topic: str) -> dict[int, int]:
-    """Of partitions that have ever been written to."""
+    """Return the end offsets of non-empty partitions."""
     led = harness.broker.catalogue.topic(topic).led.values()
     return {partition.index: partition.log.end_offset for partition in led if partition.log.end_offset}
 
@@ -426,18 +428,18 @@ def end_offsets(harness: RestHarness, topic: str) -> dict[int, int]:
     ],
 )
 def test_an_idempotency_key_that_is_used_for_other_messages_stores_nothing(first: Any, second: Any) -> None:
-    async def publish(harness: RestHarness, said: int | dict[str, Any] | Messages) -> ParsedResponse:
-        if isinstance(said, list):
-            return await harness.publish_batch("pay", *said, idempotency_key="k")
-        return await harness.ask("POST", "/topics/pay/messages", said, idempotency_key="k")
+    async def publish(harness: RestHarness, body: int | dict[str, Any] | Messages) -> ParsedResponse:
+        if isinstance(body, list):
+            return await harness.publish_batch("pay", *body, idempotency_key="k")
+        return await harness.ask("POST", "/topics/pay/messages", body, idempotency_key="k")
 
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
         stored = await publish(harness, first)
         assert stored.status == 201
         before = end_offsets(harness, "pay")
-        told = await publish(harness, second)
-        assert (told.status, told.code) == (422, REUSED)
+        response = await publish(harness, second)
+        assert (response.status, response.code) == (422, REUSED)
         assert end_offsets(harness, "pay") == before
         delayed = harness.broker.catalogue.find("__delayed.pay")
         assert delayed is None or not end_offsets(harness, delayed.name)
@@ -457,7 +459,7 @@ def test_a_batch_that_reuses_an_idempotency_key_is_sent_to_the_broker_once() -> 
     with_rest_harness(scenario)
 
 
-def test_of_two_requests_of_one_moment_with_one_idempotency_key_one_is_stored() -> None:
+def test_concurrent_requests_with_one_idempotency_key_are_stored_once() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
         pairs: list[tuple[Messages, Messages]] = [
@@ -472,14 +474,14 @@ def test_of_two_requests_of_one_moment_with_one_idempotency_key_one_is_stored() 
                     group.create_task(harness.publish_batch("pay", *messages, idempotency_key=key))
                     for messages in (one, other, one, other)
                 ]
-            told = [task.result() for task in requested]
-            assert sorted(one.status for one in told) == [201, 201, 422, 422]
-            assert len({one.raw for one in told if one.status == 201}) == 1
+            response = [task.result() for task in requested]
+            assert sorted(one.status for one in response) == [201, 201, 422, 422]
+            assert len({one.raw for one in response if one.status == 201}) == 1
 
     with_rest_harness(scenario)
 
 
-def test_an_idempotency_key_is_known_at_another_gateway_and_after_a_change_of_the_leader() -> None:
+def test_an_idempotency_key_is_known_at_other_gateways_and_to_a_new_leader() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
         first = await harness.publish_batch("pay", ONE, TWO, idempotency_key="b-1")
@@ -490,14 +492,14 @@ def test_an_idempotency_key_is_known_at_another_gateway_and_after_a_change_of_th
         assert (await harness.publish_batch("pay", ONE, TWO, idempotency_key="b-1")).json == first.json
         assert (await harness.publish_batch("pay", ONE, TWO, THREE, idempotency_key="b-1")).status == 422
         dedup: DedupWindows = harness.broker.dedup
-        dedup.begin(harness.broker.catalogue.partition("pay", 0))  # it reads the log, as a new leader does
+        dedup.begin(harness.broker.catalogue.partition("pay", 0))  # reads the log, like a new leader
         assert (await harness.publish_batch("pay", ONE, TWO, THREE, idempotency_key="b-1")).code == REUSED
         assert (await harness.publish_batch("pay", ONE, TWO, idempotency_key="b-1")).json == first.json
 
     with_rest_harness(scenario)
 
 
-def test_a_batch_that_is_sent_again_with_its_key_is_answered_with_the_first_ids() -> None:
+def test_a_retried_batch_with_an_idempotency_key_returns_the_first_ids() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
         messages = [{"value": number} for number in range(5)]
@@ -508,12 +510,14 @@ def test_a_batch_that_is_sent_again_with_its_key_is_answered_with_the_first_ids(
     with_rest_harness(scenario)
 
 
-def test_a_delayed_message_says_when_it_is_due_and_comes_then() -> None:
+def test_a_delayed_message_is_delivered_at_its_due_time() -> None:
     async def scenario(harness: RestHarness) -> None:
         now_ms = harness.host.clock.now_ms()
-        told = await harness.ask("POST", "/topics/orders/messages", {"n": 1}, headrace_delay="10s", headrace_key="k")
-        assert told.json["message_id"] == "__delayed.orders:0:0"
-        due_ms = time_ms(told.json["due_at"], "due_at")
+        response = await harness.ask(
+            "POST", "/topics/orders/messages", {"n": 1}, headrace_delay="10s", headrace_key="k"
+        )
+        assert response.json["message_id"] == "__delayed.orders:0:0"
+        due_ms = time_ms(response.json["due_at"], "due_at")
         assert 10_000 <= due_ms - now_ms < 11_000
         at = await harness.ask("POST", "/topics/orders/messages", {}, headrace_deliver_at="2099-01-01T00:00:00+01:00")
         assert at.json["due_at"] == "2098-12-31T23:00:00.000Z"
@@ -525,10 +529,10 @@ def test_a_delayed_message_says_when_it_is_due_and_comes_then() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_message_that_repeats_is_due_by_its_schedule() -> None:
+def test_a_repeated_message_is_due_by_its_schedule() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", "/topics/orders/messages", {}, headrace_repeat="0 6 * * *")
-        assert told.json["due_at"].endswith("T06:00:00.000Z")
+        response = await harness.ask("POST", "/topics/orders/messages", {}, headrace_repeat="0 6 * * *")
+        assert response.json["due_at"].endswith("T06:00:00.000Z")
         both = await harness.ask(
             "POST", "/topics/orders/messages", {}, headrace_delay="1s", headrace_deliver_at="2099-01-01T00:00:00Z"
         )
@@ -537,7 +541,7 @@ def test_a_message_that_repeats_is_due_by_its_schedule() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_request_is_answered_with_its_reply() -> None:
+def test_a_request_returns_its_reply() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("prices", {"warm": "up"})
 
@@ -553,11 +557,11 @@ def test_a_request_is_answered_with_its_reply() -> None:
                 await responder.answer(consumer, price_of)
 
         worker = harness.supervisor.spawn(work(), "worker")
-        told = await harness.ask(
+        response = await harness.ask(
             "POST", "/topics/prices/messages?wait_for=reply&timeout=5s", {"sku": 1}, headrace_key="c-42"
         )
-        assert told.status == 200
-        assert told.json["value"] == {"price": 7}
+        assert response.status == 200
+        assert response.json["value"] == {"price": 7}
         worker.cancel()
         await asyncio.wait([worker])
         late = await harness.ask("POST", "/topics/prices/messages?wait_for=reply&timeout=100ms", {"sku": 2})
@@ -566,45 +570,45 @@ def test_a_request_is_answered_with_its_reply() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_worker_can_answer_by_rest() -> None:
+def test_a_consumer_can_reply_over_rest() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("prices", {"warm": "up"})
         requested = harness.supervisor.spawn(
             harness.ask("POST", "/topics/prices/messages?wait_for=reply&timeout=20s", {"sku": 1}), "asked"
         )
         request = (await records(harness, "prices", count=2))[1]
-        said = {name: (value or b"").decode() for name, value in request.headers}
-        correlation = {"headrace_header_headrace_correlation_id": said["headrace-correlation-id"]}
-        await harness.publish(said["headrace-reply-to"], {"price": 7}, **correlation)
+        headers = {name: (value or b"").decode() for name, value in request.headers}
+        correlation = {"headrace_header_headrace_correlation_id": headers["headrace-correlation-id"]}
+        await harness.publish(headers["headrace-reply-to"], {"price": 7}, **correlation)
         assert (await requested).json["value"] == {"price": 7}
-        told = await harness.ask("POST", "/topics/__reply.gone/messages", {}, **correlation)
-        assert (told.status, told.code) == (404, "topic_not_found")
+        response = await harness.ask("POST", "/topics/__reply.gone/messages", {}, **correlation)
+        assert (response.status, response.code) == (404, "topic_not_found")
 
     with_rest_harness(scenario)
 
 
 @pytest.mark.parametrize("query", ["wait_for=godot", "wait_for=reply&timeout=2h", "wait_for=reply&timeout=x"])
-def test_a_wait_that_makes_no_sense_is_refused(query: str) -> None:
+def test_an_invalid_wait_is_rejected(query: str) -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", f"/topics/prices/messages?{query}", {})
-        assert (told.status, told.code) == (422, "invalid_parameter")
+        response = await harness.ask("POST", f"/topics/prices/messages?{query}", {})
+        assert (response.status, response.code) == (422, "invalid_parameter")
 
     with_rest_harness(scenario)
 
 
-def test_nobody_publishes_into_the_brokers_own_topics() -> None:
+def test_internal_topics_cannot_be_published_to() -> None:
     async def scenario(harness: RestHarness) -> None:
         for topic in ("__consumer_offsets", "__delayed.orders", "__mine"):
-            told = await harness.ask("POST", f"/topics/{topic}/messages", {})
-            assert (told.status, told.code) == (403, "topic_internal")
+            response = await harness.ask("POST", f"/topics/{topic}/messages", {})
+            assert (response.status, response.code) == (403, "topic_internal")
 
     with_rest_harness(scenario)
 
 
-def test_topics_are_made_by_publishing_only_if_the_broker_does_that() -> None:
+def test_publishing_creates_topics_only_if_the_broker_allows_it() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", "/topics/orders/messages", {})
-        assert (told.status, told.code) == (404, "topic_not_found")
+        response = await harness.ask("POST", "/topics/orders/messages", {})
+        assert (response.status, response.code) == (404, "topic_not_found")
         batch = await harness.publish_batch("orders", {"value": 1})
         assert (batch.status, batch.code) == (404, "topic_not_found")
         odd = await harness.ask("POST", "/topics/or%20ders/messages", {})
@@ -613,18 +617,18 @@ def test_topics_are_made_by_publishing_only_if_the_broker_does_that() -> None:
     with_rest_harness(scenario, auto_create_topics_enable="false")
 
 
-def test_a_topic_that_was_deleted_elsewhere_is_noticed() -> None:
+def test_publishing_notices_a_deleted_topic() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         await harness.broker.catalogue.delete("orders")
-        told = await harness.ask("POST", "/topics/orders/messages", {})
-        assert (told.status, told.code) == (404, "topic_not_found")
+        response = await harness.ask("POST", "/topics/orders/messages", {})
+        assert (response.status, response.code) == (404, "topic_not_found")
         assert await harness.publish("orders", {}) == "orders:0:0"
 
     with_rest_harness(scenario)
 
 
-def test_batches_are_known_by_their_content_type_alone() -> None:
+def test_a_batch_is_recognized_by_its_content_type_only() -> None:
     async def scenario(harness: RestHarness) -> None:
         body = b'{"messages":[{"value":1}]}'
         single = await harness.ask("POST", "/topics/orders/messages", body, content_type="application/json")

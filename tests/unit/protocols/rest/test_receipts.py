@@ -1,16 +1,16 @@
-"""Receipts and ids are read as they were given, also when much of them is remembered from others."""
+"""Receipts and message ids are parsed correctly with and without the cache."""
 
 from __future__ import annotations
 
 import pytest
 
 from headrace.client.queues.leased_messages import LeaseReceipt
-from headrace.http.problem import Problem
-from headrace.model.message_ids import MessageId
-from headrace.protocols.rest.receipts import ReceiptParser
+from headrace.http.problems import Problem
+from headrace.model.ids import MessageId
+from headrace.protocols.rest.settle import ReceiptParser
 
 
-def test_receipts_are_read_the_same_whether_their_like_was_read_before_or_not() -> None:
+def test_the_cache_does_not_change_how_receipts_are_parsed() -> None:
     receipts = ReceiptParser()
     for offset in (7, 8, 0, 10**18):
         for attempt, member in ((1, "a"), (2, "a"), (1, "b/c")):
@@ -18,7 +18,7 @@ def test_receipts_are_read_the_same_whether_their_like_was_read_before_or_not() 
             assert receipts.read(str(expected), "jobs", by_id=False) == expected
 
 
-def test_an_id_stands_for_whichever_lease_there_is() -> None:
+def test_a_message_id_stands_for_the_current_lease() -> None:
     receipts = ReceiptParser()
     for offset in (7, 8):
         found = receipts.read(f"jobs:0:{offset}", "jobs", by_id=True)
@@ -45,7 +45,7 @@ def test_an_id_stands_for_whichever_lease_there_is() -> None:
         ("other:0:7/1/5/a", False, "other_topic"),
     ],
 )
-def test_what_is_none_is_refused_also_when_its_like_was_read_before(text: str, by_id: bool, code: str) -> None:
+def test_an_invalid_receipt_is_rejected_with_and_without_cache(text: str, by_id: bool, code: str) -> None:
     receipts = ReceiptParser()
     for _ in range(2):
         with pytest.raises(Problem) as raised:
@@ -57,7 +57,7 @@ def test_what_is_none_is_refused_also_when_its_like_was_read_before(text: str, b
         receipts.read("other:0:7", "other", by_id=True)
 
 
-def test_not_everything_is_remembered() -> None:
+def test_the_cache_is_bounded() -> None:
     receipts = ReceiptParser()
     for number in range(10_050):
         receipts.read(f"jobs:{number}:1", "jobs", by_id=True)

@@ -1,4 +1,4 @@
-"""Messages that wait, by REST: listed in the order of their times, cancelled and moved."""
+"""Delayed messages over REST: listed by due time, cancelled and rescheduled."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ async def add(harness: RestHarness, delay: str, key: str = "") -> str:
 
 
 async def moment() -> None:
-    """A message is listed when the lead has read it back from the log, right after it was answered."""
+    """Wait until the leader has read the message back from the log, which follows its acknowledgement."""
     await asyncio.sleep(0.1)
 
 
-def test_they_are_listed_page_by_page_in_the_order_of_their_times() -> None:
+def test_delayed_messages_are_listed_in_pages_by_due_time() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "orders", "partitions": 3})
         assert (await harness.ask("GET", "/topics/orders/scheduled")).json == {"messages": []}
@@ -28,16 +28,16 @@ def test_they_are_listed_page_by_page_in_the_order_of_their_times() -> None:
         seen: list[str] = []
         after = ""
         for _ in range(5):
-            told = (await harness.ask("GET", f"/topics/orders/scheduled?limit=2{after}")).json
-            seen += [one["value"]["after"] for one in told["messages"]]
-            after = f"&after={told.get('after')}"
+            response = (await harness.ask("GET", f"/topics/orders/scheduled?limit=2{after}")).json
+            seen += [one["value"]["after"] for one in response["messages"]]
+            after = f"&after={response.get('after')}"
         assert seen == [f"{minutes}m" for minutes in range(1, 10)]
         assert after == "&after=None"
 
     with_rest_harness(scenario)
 
 
-def test_messages_of_one_moment_are_each_listed_once() -> None:
+def test_messages_with_the_same_due_time_are_listed_once() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "orders", "partitions": 3})
         at = "2099-01-01T00:00:00Z"
@@ -47,15 +47,15 @@ def test_messages_of_one_moment_are_each_listed_once() -> None:
         seen: list[str] = []
         after = ""
         while after != "&after=None":
-            told = (await harness.ask("GET", f"/topics/orders/scheduled?limit=2{after}")).json
-            seen += [one["message_id"] for one in told["messages"]]
-            after = f"&after={told.get('after')}"
+            response = (await harness.ask("GET", f"/topics/orders/scheduled?limit=2{after}")).json
+            seen += [one["message_id"] for one in response["messages"]]
+            after = f"&after={response.get('after')}"
         assert len(seen) == len(set(seen)) == 9
 
     with_rest_harness(scenario)
 
 
-def test_one_that_waits_can_be_moved_and_cancelled() -> None:
+def test_a_delayed_message_can_be_rescheduled_and_cancelled() -> None:
     async def scenario(harness: RestHarness) -> None:
         message_id = await add(harness, "1h")
         path = f"/topics/orders/scheduled/{message_id}"
@@ -65,8 +65,8 @@ def test_one_that_waits_can_be_moved_and_cancelled() -> None:
         (listed,) = (await harness.ask("GET", "/topics/orders/scheduled")).json["messages"]
         assert listed["message_id"] == message_id
         assert (await harness.ask("DELETE", path)).status == 204
-        for told in (await harness.ask("DELETE", path), await harness.ask("PATCH", path, {"delay": "1h"})):
-            assert (told.status, told.code) == (409, "not_waiting")
+        for response in (await harness.ask("DELETE", path), await harness.ask("PATCH", path, {"delay": "1h"})):
+            assert (response.status, response.code) == (409, "not_waiting")
         assert (await harness.ask("GET", "/topics/orders/scheduled")).json == {"messages": []}
 
     with_rest_harness(scenario)
@@ -75,7 +75,7 @@ def test_one_that_waits_can_be_moved_and_cancelled() -> None:
 @pytest.mark.parametrize(
     "body", [{}, {"delay": "1h", "deliver_at": "2099-01-01T00:00:00Z"}, {"delay": "soon"}, {"deliver_at": "soon"}]
 )
-def test_a_new_time_that_makes_no_sense_is_refused(body: dict[str, str]) -> None:
+def test_an_invalid_due_time_is_rejected(body: dict[str, str]) -> None:
     async def scenario(harness: RestHarness) -> None:
         message_id = await add(harness, "1h")
         assert (await harness.ask("PATCH", f"/topics/orders/scheduled/{message_id}", body)).status == 422
@@ -83,13 +83,13 @@ def test_a_new_time_that_makes_no_sense_is_refused(body: dict[str, str]) -> None
     with_rest_harness(scenario)
 
 
-def test_what_is_not_there_is_not_found() -> None:
+def test_a_missing_delayed_message_is_a_404() -> None:
     async def scenario(harness: RestHarness) -> None:
         assert (await harness.ask("GET", "/topics/orders/scheduled")).code == "topic_not_found"
         assert (await harness.ask("DELETE", "/topics/orders/scheduled/__delayed.orders:0:0")).status == 404
         await harness.publish("orders", {})
-        told = await harness.ask("DELETE", "/topics/orders/scheduled/orders:0:0")
-        assert (told.status, told.code) == (404, "message_not_found")
+        response = await harness.ask("DELETE", "/topics/orders/scheduled/orders:0:0")
+        assert (response.status, response.code) == (404, "message_not_found")
         assert (await harness.ask("DELETE", "/topics/orders/scheduled/x")).code == "invalid_request"
         assert (await harness.ask("GET", "/topics/orders/scheduled?after=x")).code == "invalid_parameter"
 

@@ -1,4 +1,4 @@
-"""What a receiver may say over its socket, and what it is told when it says something else."""
+"""Settle frames of a WebSocket stream, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import ACK, EXTEND, NACK, REJECT, FailedSettlement
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.model.errors import InvalidRecordState
-from headrace.model.message_ids import MessageId
+from headrace.model.ids import MessageId
 from headrace.protocols.rest.streams import error_frame, failed_receipts_frame, read_frame
 
 A, B = (f"jobs:0:{offset}/1/2/me" for offset in (4, 5))
@@ -29,7 +29,7 @@ A, B = (f"jobs:0:{offset}/1/2/me" for offset in (4, 5))
         ('{"ack": []}', ACK, 0, -1, -1, None),
     ],
 )
-def test_a_frame_says_what_became_of_messages(
+def test_a_frame_settles_messages(
     text: str | bytes, how: int, count: int, delay_ms: int, lease_ms: int, reason: str | None
 ) -> None:
     receipts, item, refused = read_frame(text, ["jobs"])
@@ -53,20 +53,20 @@ def test_a_frame_says_what_became_of_messages(
         '{"ack": [' + '"x",' * 10_000 + '"x"]}',
     ],
 )
-def test_anything_else_is_a_problem_that_says_what_to_do(text: str | bytes) -> None:
+def test_an_invalid_frame_is_a_problem_with_a_next_step(text: str | bytes) -> None:
     with pytest.raises(Problem) as problem:
         read_frame(text, ["jobs"])
-    told = msgspec.json.decode(error_frame(problem.value))
-    assert told["error"].keys() == {"code", "message", "next"}
-    assert all(told["error"].values())
+    failures = msgspec.json.decode(error_frame(problem.value))
+    assert failures["error"].keys() == {"code", "message", "next"}
+    assert all(failures["error"].values())
 
 
-def test_what_is_no_receipt_or_of_another_topic_is_refused_and_the_others_count() -> None:
+def test_invalid_receipts_of_a_frame_do_not_affect_others() -> None:
     text = msgspec.json.encode({"ack": [A, "nonsense", "secrets:0:1/1/2/me"]})
     receipts, _, refused = read_frame(text, ["jobs"])
     assert [str(receipt) for receipt in receipts] == [A]
     assert [one.receipt for one in refused] == ["nonsense", "secrets:0:1/1/2/me"]
     lost = FailedSettlement(LeaseReceipt(MessageId("jobs", 0, 4), 1, 2, "me"), InvalidRecordState("it is over"))
-    told = msgspec.json.decode(failed_receipts_frame([*refused, lost]))["refused"]
-    assert [one["code"] for one in told] == ["invalid_request", "invalid_request", "lease_lost"]
-    assert told[2] == {"receipt": A, "code": "lease_lost", "message": "it is over"}
+    failures = msgspec.json.decode(failed_receipts_frame([*refused, lost]))["refused"]
+    assert [one["code"] for one in failures] == ["invalid_request", "invalid_request", "lease_lost"]
+    assert failures[2] == {"receipt": A, "code": "lease_lost", "message": "it is over"}

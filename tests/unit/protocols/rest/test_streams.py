@@ -1,4 +1,4 @@
-"""Streams: messages as they come, and no more than the receiver has settled makes room for."""
+"""Streams: messages are sent as they arrive, up to the number that may be in flight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.client.queues.leased_messages import receipt_from_text
 from headrace.client.queues.settling import ACK, settle
 from headrace.client.queues.subscription import Subscription
 from headrace.http.message import Request, StreamedResponse, WebSocketResponse
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.protocols.rest.streams import StreamRoutes
 from headrace.push.settlements_elsewhere import FeedRegistry
 from headrace.testkit.world import World
@@ -29,7 +29,7 @@ def get(query: Mapping[str, str] | None = None, method: str = "GET", **headers: 
 
 
 class Events:
-    """Reads a stream as a browser does."""
+    """Parses an event stream like a browser."""
 
     def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ class Events:
         return self
 
     async def stop(self) -> None:
-        """The client is gone."""
+        """Disconnect the client."""
         assert self._reading is not None
         self._reading.cancel()
         await asyncio.wait([self._reading])
@@ -72,7 +72,7 @@ class Events:
 
 
 class Socket:
-    """One end of a WebSocket; the test holds the other."""
+    """The server's end of a WebSocket; the test controls the other end."""
 
     def __init__(self) -> None:
         self.got: list[dict[str, Any]] = []
@@ -105,19 +105,19 @@ class Socket:
 
 
 async def events_of(streams: StreamRoutes, **query: str) -> Events:
-    answer = await streams.stream(get(query))
-    assert isinstance(answer, StreamedResponse)
-    assert answer.content_type == "text/event-stream"
-    return Events(cast("AsyncGenerator[bytes, None]", answer.chunks)).start()
+    response = await streams.stream(get(query))
+    assert isinstance(response, StreamedResponse)
+    assert response.content_type == "text/event-stream"
+    return Events(cast("AsyncGenerator[bytes, None]", response.chunks)).start()
 
 
 async def socket_of(streams: StreamRoutes, **query: str) -> tuple[Socket, asyncio.Task[None]]:
-    answer = await streams.stream(get(query, upgrade="WebSocket"))
-    assert isinstance(answer, WebSocketResponse)
+    response = await streams.stream(get(query, upgrade="WebSocket"))
+    assert isinstance(response, WebSocketResponse)
     socket = Socket()
 
     async def websocket_handler() -> None:
-        await answer.websocket_handler(socket)
+        await response.websocket_handler(socket)
 
     return socket, asyncio.create_task(websocket_handler())
 
@@ -130,7 +130,7 @@ async def ack(cluster: Cluster, *messages: dict[str, Any]) -> None:
 # Server-sent events
 
 
-def test_events_are_messages_as_a_pull_shows_them_and_stop_at_what_may_be_in_flight() -> None:
+def test_events_have_the_form_of_pulled_messages_and_stop_at_max_in_flight() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, *(b'{"n":\r\n %d}' % number for number in range(10)))
         events = await events_of(StreamRoutes(cluster, FeedRegistry()), max_in_flight="4", lease="1h")
@@ -147,7 +147,7 @@ def test_events_are_messages_as_a_pull_shows_them_and_stop_at_what_may_be_in_fli
     with_queue(scenario)
 
 
-def test_a_stream_says_something_every_fifteen_seconds() -> None:
+def test_an_idle_stream_sends_a_keep_alive_every_fifteen_seconds() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         events = await events_of(StreamRoutes(cluster, FeedRegistry()))
         await asyncio.sleep(61.0)
@@ -157,7 +157,7 @@ def test_a_stream_says_something_every_fifteen_seconds() -> None:
     with_queue(scenario)
 
 
-def test_settles_of_the_same_process_make_room_at_once() -> None:
+def test_a_settlement_in_the_same_process_returns_credit_at_once() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         feeds = FeedRegistry()
         await put(cluster, b"1", b"2")
@@ -173,7 +173,7 @@ def test_settles_of_the_same_process_make_room_at_once() -> None:
     with_queue(scenario)
 
 
-def test_what_was_sent_as_an_event_stays_leased_when_its_reader_has_gone() -> None:
+def test_sent_events_stay_leased_when_the_client_disconnects() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"1")
         events = await events_of(StreamRoutes(cluster, FeedRegistry()), lease="1h")
@@ -185,12 +185,12 @@ def test_what_was_sent_as_an_event_stays_leased_when_its_reader_has_gone() -> No
     with_queue(scenario)
 
 
-def test_a_chunk_that_the_client_did_not_take_is_given_back() -> None:
+def test_an_unsent_chunk_is_released() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"1", b"2")
-        answer = await StreamRoutes(cluster, FeedRegistry()).stream(get({"lease": "1h"}))
-        assert isinstance(answer, StreamedResponse)
-        chunks = cast("AsyncGenerator[bytes, None]", answer.chunks)
+        response = await StreamRoutes(cluster, FeedRegistry()).stream(get({"lease": "1h"}))
+        assert isinstance(response, StreamedResponse)
+        chunks = cast("AsyncGenerator[bytes, None]", response.chunks)
         assert (await anext(chunks)).startswith(b":")
         assert (await anext(chunks)).count(b"event: message") == 2
         await chunks.aclose()
@@ -199,7 +199,7 @@ def test_a_chunk_that_the_client_did_not_take_is_given_back() -> None:
     with_queue(scenario)
 
 
-def test_a_stream_whose_subscription_is_deleted_says_so_and_ends() -> None:
+def test_a_stream_of_a_deleted_subscription_ends_with_an_error_event() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         events = await events_of(StreamRoutes(cluster, FeedRegistry()))
         await asyncio.sleep(1.0)
@@ -221,7 +221,7 @@ def test_a_stream_whose_subscription_is_deleted_says_so_and_ends() -> None:
         (get({}, method="HEAD"), 405),
     ],
 )
-def test_what_makes_no_sense_is_refused(request_: Request, status: int) -> None:
+def test_invalid_requests_are_rejected(request_: Request, status: int) -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         with pytest.raises(Problem) as problem:
             await StreamRoutes(cluster, FeedRegistry()).stream(request_)
@@ -233,7 +233,7 @@ def test_what_makes_no_sense_is_refused(request_: Request, status: int) -> None:
 # WebSockets
 
 
-def test_a_socket_gets_the_next_message_for_each_that_it_settles() -> None:
+def test_a_websocket_gets_the_next_message_for_each_settlement() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, *(b"%d" % number for number in range(10)))
         streams = StreamRoutes(cluster, FeedRegistry())
@@ -252,7 +252,7 @@ def test_a_socket_gets_the_next_message_for_each_that_it_settles() -> None:
     with_queue(scenario)
 
 
-def test_nack_reject_and_extend_over_a_socket_do_what_they_say() -> None:
+def test_nack_reject_and_extend_over_a_websocket() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"1", b"2", b"3")
         socket, talking = await socket_of(StreamRoutes(cluster, FeedRegistry()), lease="10s")
@@ -273,7 +273,7 @@ def test_nack_reject_and_extend_over_a_socket_do_what_they_say() -> None:
     with_queue(scenario)
 
 
-def test_what_is_refused_is_told_and_a_bad_frame_is_an_error_that_ends_nothing() -> None:
+def test_failed_settlements_and_invalid_frames_are_reported() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"1")
         socket, talking = await socket_of(StreamRoutes(cluster, FeedRegistry()), lease="1h")
@@ -294,7 +294,7 @@ def test_what_is_refused_is_told_and_a_bad_frame_is_an_error_that_ends_nothing()
     with_queue(scenario)
 
 
-def test_everything_that_was_not_settled_is_given_back_when_the_socket_closes() -> None:
+def test_unsettled_messages_are_released_when_the_websocket_closes() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"1", b"2", b"3")
         streams = StreamRoutes(cluster, FeedRegistry())
@@ -311,7 +311,7 @@ def test_everything_that_was_not_settled_is_given_back_when_the_socket_closes() 
     with_queue(scenario)
 
 
-def test_a_socket_that_breaks_while_it_is_sent_to_ends_the_talk() -> None:
+def test_a_websocket_that_fails_while_sending_ends_the_handler() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         socket, talking = await socket_of(StreamRoutes(cluster, FeedRegistry()), lease="1h")
         socket.closed_with = 1006
@@ -322,7 +322,7 @@ def test_a_socket_that_breaks_while_it_is_sent_to_ends_the_talk() -> None:
     with_queue(scenario)
 
 
-def test_what_a_broken_socket_was_not_sent_does_not_count_as_delivered() -> None:
+def test_unsent_messages_of_a_failed_websocket_do_not_count_as_delivered() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"1", b"2", b"3")
         socket, talking = await socket_of(StreamRoutes(cluster, FeedRegistry()), lease="1h")
@@ -335,7 +335,7 @@ def test_what_a_broken_socket_was_not_sent_does_not_count_as_delivered() -> None
     with_queue(scenario)
 
 
-def test_a_socket_whose_subscription_is_deleted_is_told_and_closed() -> None:
+def test_a_websocket_of_a_deleted_subscription_is_closed_with_an_error() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         socket, talking = await socket_of(StreamRoutes(cluster, FeedRegistry()))
         await asyncio.sleep(1.0)

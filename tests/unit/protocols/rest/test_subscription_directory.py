@@ -1,4 +1,4 @@
-"""A subscription is found by its name alone, and said to be ambiguous where the name is not enough."""
+"""The topic of a subscription is found by the name of the subscription, unless it is ambiguous."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.unit.protocols.rest.rest_queue_support import RestQueues, with_queues
 
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 
 
 def requested(queues: RestQueues, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """For which names brokers are asked from now on."""
+    """Record the names for which brokers are queried from now on."""
     names: list[str | None] = []
     describe = SubscriptionAdmin.describe
 
@@ -26,7 +26,7 @@ def requested(queues: RestQueues, monkeypatch: pytest.MonkeyPatch) -> list[str |
     return names
 
 
-def test_a_name_is_asked_for_once_by_all_who_come_together_and_then_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_lookups_share_a_request_and_its_result_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(queues: RestQueues) -> None:
         names = requested(queues, monkeypatch)
         tasks = [asyncio.create_task(queues.directory.topic_of("workers")) for _ in range(10)]
@@ -44,7 +44,7 @@ def test_a_name_is_asked_for_once_by_all_who_come_together_and_then_known(monkey
     with_queues(scenario)
 
 
-def test_what_is_not_there_is_not_found_until_it_is() -> None:
+def test_a_missing_subscription_is_not_cached() -> None:
     async def scenario(queues: RestQueues) -> None:
         for hint in (None, "jobs"):
             with pytest.raises(Problem) as raised:
@@ -56,13 +56,13 @@ def test_what_is_not_there_is_not_found_until_it_is() -> None:
     with_queues(scenario)
 
 
-def test_a_name_that_several_topics_have_needs_the_topic() -> None:
+def test_an_ambiguous_name_requires_the_topic() -> None:
     async def scenario(queues: RestQueues) -> None:
         await TopicAdmin(queues.cluster).create(NewTopic("others", 1))
         await queues.subscribe(topic="others")
-        answer = await queues.ask("GET", "/subscriptions/workers/messages")
-        assert (answer.status, answer.body["code"]) == (409, "subscription_ambiguous")
-        assert "jobs, others" in answer.body["message"]
+        response = await queues.ask("GET", "/subscriptions/workers/messages")
+        assert (response.status, response.body["code"]) == (409, "subscription_ambiguous")
+        assert "jobs, others" in response.body["message"]
         await queues.put(b"1", topic="others")
         assert [one["value"] for one in await queues.pull("topic=others")] == [1]
         assert await queues.pull("topic=jobs") == []

@@ -1,4 +1,4 @@
-"""Making, listing, looking at, configuring, moving and deleting subscriptions over REST."""
+"""Subscriptions over REST: create, list, get, configure, seek and delete them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tests.unit.protocols.rest.rest_queue_support import RestQueues, with_queues
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.model.tokens import Scope
-from headrace.protocols.rest.access import Principal
+from headrace.protocols.rest.authorization import Principal
 
 
-def test_a_subscription_is_made_once_and_stays_where_it_is() -> None:
+def test_creating_an_existing_subscription_keeps_its_position() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1", b"2")
-        answer = await queues.ask("POST", "/topics/jobs/subscriptions", {"name": "a", "start": "earliest"})
-        assert (answer.status, answer.body) == (201, {"subscription_id": "a", "topic": "jobs"})
-        answer = await queues.ask("POST", "/topics/jobs/subscriptions", {"subscription_id": "a", "start": "latest"})
-        assert (answer.status, answer.body) == (200, {"subscription_id": "a", "topic": "jobs"})
+        response = await queues.ask("POST", "/topics/jobs/subscriptions", {"name": "a", "start": "earliest"})
+        assert (response.status, response.body) == (201, {"subscription_id": "a", "topic": "jobs"})
+        response = await queues.ask("POST", "/topics/jobs/subscriptions", {"subscription_id": "a", "start": "latest"})
+        assert (response.status, response.body) == (200, {"subscription_id": "a", "topic": "jobs"})
         assert len(await queues.pull(name="a")) == 2
         await queues.post("/topics/jobs/subscriptions", {"name": "b"})
         assert await queues.pull(name="b") == []
@@ -26,7 +26,7 @@ def test_a_subscription_is_made_once_and_stays_where_it_is() -> None:
     with_queues(scenario, subscribes=False)
 
 
-def test_it_may_begin_at_a_time() -> None:
+def test_a_subscription_may_start_at_a_time() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1")
         await queues.post("/topics/jobs/subscriptions", {"name": "old", "start": "1970-01-02T00:00:00Z"})
@@ -38,7 +38,7 @@ def test_it_may_begin_at_a_time() -> None:
     with_queues(scenario, subscribes=False)
 
 
-def test_it_is_shown_with_its_backlog_and_what_was_configured() -> None:
+def test_a_subscription_is_shown_with_its_backlog_and_configs() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.subscribe("slow", configs={"headrace.rate": 5, "headrace.dead.letters.enable": False})
         await queues.put(b"1", b"2", b"3")
@@ -55,22 +55,22 @@ def test_it_is_shown_with_its_backlog_and_what_was_configured() -> None:
     with_queues(scenario, partitions=2)
 
 
-def test_configs_are_changed_one_by_one_and_null_means_the_default() -> None:
+def test_configs_are_changed_individually_and_null_resets() -> None:
     async def scenario(queues: RestQueues) -> None:
         url = "/topics/jobs/subscriptions/workers"
-        answer = await queues.ask("PATCH", url, {"configs": {"headrace.rate": 5, "share.delivery.count.limit": 9}})
-        assert answer.body["configs"] == {"headrace.rate": "5", "share.delivery.count.limit": "9"}
-        answer = await queues.ask("PATCH", url, {"configs": {"headrace.rate": None}})
-        assert (answer.status, answer.body["configs"]) == (200, {"share.delivery.count.limit": "9"})
-        answer = await queues.ask("PATCH", url, {"configs": {"no.such": "1"}})
-        assert (answer.status, answer.body["code"]) == (422, "invalid_config")
-        answer = await queues.ask("PATCH", "/topics/jobs/subscriptions/nobody", {"configs": {}})
-        assert answer.status == 404
+        response = await queues.ask("PATCH", url, {"configs": {"headrace.rate": 5, "share.delivery.count.limit": 9}})
+        assert response.body["configs"] == {"headrace.rate": "5", "share.delivery.count.limit": "9"}
+        response = await queues.ask("PATCH", url, {"configs": {"headrace.rate": None}})
+        assert (response.status, response.body["configs"]) == (200, {"share.delivery.count.limit": "9"})
+        response = await queues.ask("PATCH", url, {"configs": {"no.such": "1"}})
+        assert (response.status, response.body["code"]) == (422, "invalid_config")
+        response = await queues.ask("PATCH", "/topics/jobs/subscriptions/nobody", {"configs": {}})
+        assert response.status == 404
 
     with_queues(scenario)
 
 
-def test_a_webhook_may_be_set_with_it() -> None:
+def test_a_webhook_can_be_set_at_creation() -> None:
     async def scenario(queues: RestQueues) -> None:
         body = {"name": "hooked", "push": {"url": "https://example.com/hook"}}
         made = await queues.post("/topics/jobs/subscriptions", body)
@@ -78,28 +78,28 @@ def test_a_webhook_may_be_set_with_it() -> None:
         configs = (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"]
         assert configs["headrace.push.url"] == "https://example.com/hook"
         assert configs["headrace.push.secret"] is None
-        answer = await queues.ask("DELETE", "/topics/jobs/subscriptions/hooked")
-        assert answer.status == 204
+        response = await queues.ask("DELETE", "/topics/jobs/subscriptions/hooked")
+        assert response.status == 204
         await queues.subscribe("hooked")
-        assert (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"] == {}, "it is pushed nowhere"
+        assert (await queues.get("/topics/jobs/subscriptions/hooked"))["configs"] == {}, "no webhook is configured"
 
     with_queues(scenario)
 
 
-def test_a_webhook_is_not_set_by_its_configs() -> None:
+def test_a_webhook_cannot_be_set_by_configs() -> None:
     async def scenario(queues: RestQueues) -> None:
         configs = {"headrace.push.url": "https://example.com/hook"}
         for method, url, body in (
             ("POST", "/topics/jobs/subscriptions", {"name": "hooked", "configs": configs}),
             ("PATCH", "/topics/jobs/subscriptions/workers", {"configs": configs}),
         ):
-            answer = await queues.ask(method, url, body)
-            assert (answer.status, answer.body["code"]) == (422, "invalid_config")
+            response = await queues.ask(method, url, body)
+            assert (response.status, response.body["code"]) == (422, "invalid_config")
 
     with_queues(scenario)
 
 
-def test_it_can_be_deleted() -> None:
+def test_a_subscription_can_be_deleted() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.pull()
         url = "/topics/jobs/subscriptions/workers"
@@ -112,14 +112,14 @@ def test_it_can_be_deleted() -> None:
     with_queues(scenario)
 
 
-def test_it_can_be_moved_and_its_leases_end() -> None:
+def test_a_seek_moves_a_subscription_and_ends_its_leases() -> None:
     async def scenario(queues: RestQueues) -> None:
         await queues.put(b"1", b"2", b"3")
         messages = await queues.pull()
         moved = await queues.post("/subscriptions/workers/seek", {"to": "end"})
         assert moved["partitions"] == [{"partition": 0, "floor": 3}, {"partition": 1, "floor": 0}]
-        answer = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": messages[0]["receipt"]})
-        assert (answer.status, answer.body["code"]) == (409, "lease_lost")
+        response = await queues.ask("POST", "/subscriptions/workers/ack", {"receipt": messages[0]["receipt"]})
+        assert (response.status, response.body["code"]) == (409, "lease_lost")
         assert await queues.pull() == []
         await queues.post("/subscriptions/workers/seek", {"to": 1, "partition": 0})
         assert [one["value"] for one in await queues.pull()] == [2, 3]
@@ -143,10 +143,10 @@ def test_it_can_be_moved_and_its_leases_end() -> None:
         ({}, 422, "invalid_body"),
     ],
 )
-def test_a_place_that_makes_no_sense_is_refused(body: Any, status: int, code: str) -> None:
+def test_an_invalid_position_is_rejected(body: Any, status: int, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", "/subscriptions/workers/seek", body)
-        assert (answer.status, answer.body["code"]) == (status, code)
+        response = await queues.ask("POST", "/subscriptions/workers/seek", body)
+        assert (response.status, response.body["code"]) == (status, code)
 
     with_queues(scenario)
 
@@ -165,10 +165,10 @@ def test_a_place_that_makes_no_sense_is_refused(body: Any, status: int, code: st
         ("__acks.jobs", {"name": "a"}, 403, "topic_internal"),
     ],
 )
-def test_what_makes_no_sense_is_not_made(topic: str, body: Any, status: int, code: str) -> None:
+def test_an_invalid_subscription_is_not_created(topic: str, body: Any, status: int, code: str) -> None:
     async def scenario(queues: RestQueues) -> None:
-        answer = await queues.ask("POST", f"/topics/{topic}/subscriptions", body)
-        assert (answer.status, answer.body["code"]) == (status, code)
+        response = await queues.ask("POST", f"/topics/{topic}/subscriptions", body)
+        assert (response.status, response.body["code"]) == (status, code)
         listed = (await queues.get("/topics/jobs/subscriptions"))["subscriptions"]
         assert [one["subscription_id"] for one in listed] == ["workers"]
 

@@ -1,4 +1,4 @@
-"""Topics by REST: made, listed, changed and deleted, and never changed behind somebody's back."""
+"""Topics over REST: create, list, change and delete them, with optimistic concurrency by ETag."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pytest
 from tests.unit.protocols.rest.rest_harness import RestHarness, with_rest_harness
 
 
-def test_a_topic_is_made_as_it_was_asked_for() -> None:
+def test_a_topic_is_created_as_requested() -> None:
     async def scenario(harness: RestHarness) -> None:
         configs = {"retention.ms": 1000, "cleanup.policy": "compact", "preallocate": False}
-        told = await harness.ask("POST", "/topics", {"name": "orders", "partitions": 3, "configs": configs})
-        assert told.status == 201
-        body = told.json
+        response = await harness.ask("POST", "/topics", {"name": "orders", "partitions": 3, "configs": configs})
+        assert response.status == 201
+        body = response.json
         assert (body["topic"], body["partitions"], body["replication_factor"]) == ("orders", 3, 1)
         assert body["configs"] == {"retention.ms": "1000", "cleanup.policy": "compact", "preallocate": "false"}
         assert body["placement"][2] == {"partition": 2, "leader": 1, "replicas": [1], "in_sync": [1]}
         shown = await harness.ask("GET", "/topics/orders")
-        assert (shown.status, shown.json, shown.headers["etag"]) == (200, body, told.headers["etag"])
+        assert (shown.status, shown.json, shown.headers["etag"]) == (200, body, response.headers["etag"])
 
     with_rest_harness(scenario)
 
@@ -40,26 +40,26 @@ def test_a_topic_is_made_as_it_was_asked_for() -> None:
         ([], 422, "invalid_body"),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(body: Any, status: int, code: str) -> None:
+def test_an_invalid_topic_is_rejected(body: Any, status: int, code: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "taken"})
-        told = await harness.ask("POST", "/topics", body)
-        assert (told.status, told.code) == (status, code)
+        response = await harness.ask("POST", "/topics", body)
+        assert (response.status, response.code) == (status, code)
 
     with_rest_harness(scenario)
 
 
-def test_a_body_must_be_json_and_say_so() -> None:
+def test_a_body_must_be_json_with_its_content_type() -> None:
     async def scenario(harness: RestHarness) -> None:
-        told = await harness.ask("POST", "/topics", b'{"name":', content_type="application/json")
-        assert (told.status, told.code) == (400, "malformed_json")
-        told = await harness.ask("POST", "/topics", b"name=orders", content_type="text/plain")
-        assert (told.status, told.code) == (415, "unsupported_media_type")
+        response = await harness.ask("POST", "/topics", b'{"name":', content_type="application/json")
+        assert (response.status, response.code) == (400, "malformed_json")
+        response = await harness.ask("POST", "/topics", b"name=orders", content_type="text/plain")
+        assert (response.status, response.code) == (415, "unsupported_media_type")
 
     with_rest_harness(scenario)
 
 
-def test_topics_are_listed_page_by_page() -> None:
+def test_topics_are_listed_in_pages() -> None:
     async def scenario(harness: RestHarness) -> None:
         for name in ("a-1", "b", "a-3", "a-2"):
             await harness.ask("POST", "/topics", {"name": name})
@@ -79,7 +79,7 @@ def test_topics_are_listed_page_by_page() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_change_is_made_only_to_what_its_author_has_seen() -> None:
+def test_a_change_with_an_outdated_etag_is_rejected() -> None:
     async def scenario(harness: RestHarness) -> None:
         made = await harness.ask("POST", "/topics", {"name": "orders", "configs": {"retention.ms": 1000}})
         etag = made.headers["etag"]
@@ -98,11 +98,11 @@ def test_a_change_is_made_only_to_what_its_author_has_seen() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_topic_that_is_as_one_knows_it_is_not_told_again() -> None:
+def test_an_unchanged_topic_is_a_304() -> None:
     async def scenario(harness: RestHarness) -> None:
         etag = (await harness.ask("POST", "/topics", {"name": "orders"})).headers["etag"]
-        told = await harness.ask("GET", "/topics/orders", if_none_match=f'"other", {etag}')
-        assert (told.status, told.raw, told.headers["etag"]) == (304, b"", etag)
+        response = await harness.ask("GET", "/topics/orders", if_none_match=f'"other", {etag}')
+        assert (response.status, response.raw, response.headers["etag"]) == (304, b"", etag)
 
     with_rest_harness(scenario)
 
@@ -115,25 +115,25 @@ def test_a_topic_that_is_as_one_knows_it_is_not_told_again() -> None:
         ({"configs": {"retention.ms": []}}, "invalid_body"),
     ],
 )
-def test_a_change_that_cannot_be_is_refused(body: Any, code: str) -> None:
+def test_an_invalid_change_is_rejected(body: Any, code: str) -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics", {"name": "orders", "partitions": 2})
-        told = await harness.ask("PATCH", "/topics/orders", body)
-        assert (told.status, told.code) == (422, code)
+        response = await harness.ask("PATCH", "/topics/orders", body)
+        assert (response.status, response.code) == (422, code)
 
     with_rest_harness(scenario)
 
 
-def test_what_is_not_there_is_not_found_whatever_is_done_to_it() -> None:
+def test_a_missing_topic_is_a_404_for_every_method() -> None:
     async def scenario(harness: RestHarness) -> None:
         for method, body in (("GET", b""), ("PATCH", {"partitions": 2}), ("DELETE", b"")):
-            told = await harness.ask(method, "/topics/orders", body)
-            assert (told.status, told.code) == (404, "topic_not_found")
+            response = await harness.ask(method, "/topics/orders", body)
+            assert (response.status, response.code) == (404, "topic_not_found")
 
     with_rest_harness(scenario)
 
 
-def test_names_that_are_nowhere_leave_nothing_behind() -> None:
+def test_requests_for_missing_topics_leave_no_state() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
         for number in range(50):
@@ -145,7 +145,7 @@ def test_names_that_are_nowhere_leave_nothing_behind() -> None:
     with_rest_harness(scenario)
 
 
-def test_the_brokers_own_topics_are_only_read() -> None:
+def test_internal_topics_are_read_only() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.ask("POST", "/topics/orders/messages", {}, headrace_delay="1h")
         assert (await harness.ask("GET", "/topics/__delayed.orders")).status == 200
@@ -155,7 +155,7 @@ def test_the_brokers_own_topics_are_only_read() -> None:
     with_rest_harness(scenario)
 
 
-def test_a_topic_is_not_made_again_because_another_one_is_made() -> None:
+def test_creating_a_topic_does_not_recreate_a_deleted_one() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("gone", {})
         await harness.ask("DELETE", "/topics/gone")

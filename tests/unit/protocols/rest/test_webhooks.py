@@ -1,4 +1,4 @@
-"""The routes that set a webhook and tell how it goes."""
+"""The routes that configure a webhook and return its status."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.admin.webhooks import WebhookPoller
 from headrace.client.cluster import Cluster
 from headrace.http.message import Request, Response
-from headrace.http.problem import Problem
+from headrace.http.problems import Problem
 from headrace.http.routes import AccessSubject, Verb
 from headrace.model.errors import HeadraceError
-from headrace.protocols.rest.access import ANONYMOUS
+from headrace.protocols.rest.authorization import ANONYMOUS
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.webhooks import StatusOf, WebhookRoutes
 from headrace.push.pusher import WebhookStatus
@@ -25,7 +25,7 @@ from headrace.testkit.world import World
 URL = "https://receiver.test/hook"
 
 
-def nobody(_topic: str, _subscription: str) -> None:
+def no_status(_topic: str, _subscription: str) -> None:
     return None
 
 
@@ -33,7 +33,7 @@ async def ask(
     cluster: Cluster,
     method: str,
     body: Any = None,
-    status_of: StatusOf = nobody,
+    status_of: StatusOf = no_status,
     topic: str = "jobs",
 ) -> tuple[int, Any]:
     routes = {route.method: route for route in WebhookRoutes(cluster, status_of).routes()}
@@ -41,16 +41,16 @@ async def ask(
     params = {"subscription": "workers", "topic": topic}
     request = Request(method, "/subscriptions/workers/push", {}, {}, data, "127.0.0.1", "id", params, ANONYMOUS)
     try:
-        answer = await routes[method].handle(request)
+        response = await routes[method].handle(request)
     except Problem as problem:
-        answer = problem.response()
+        response = problem.response()
     except HeadraceError as error:
-        answer = problem_of_error(error).response()
-    assert isinstance(answer, Response)
-    return answer.status, msgspec.json.decode(answer.body) if answer.body else None
+        response = problem_of_error(error).response()
+    assert isinstance(response, Response)
+    return response.status, msgspec.json.decode(response.body) if response.body else None
 
 
-def test_a_webhook_is_set_shown_and_deleted() -> None:
+def test_a_webhook_can_be_set_shown_and_deleted() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         assert (await ask(cluster, "GET"))[1]["code"] == "push_not_found"
         status, shown = await ask(cluster, "PUT", {"url": URL})
@@ -75,7 +75,7 @@ def test_a_webhook_is_set_shown_and_deleted() -> None:
     with_queue(scenario)
 
 
-def test_how_it_goes_is_shown() -> None:
+def test_the_status_of_a_webhook_is_shown() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         status = WebhookStatus("workers", "jobs", URL, "open", 3, 10, 4, 1, "HTTP 500", 1_700_000_000_123)
         _, shown = await ask(cluster, "PUT", {"url": URL}, lambda *key: status if key == ("jobs", "workers") else None)
@@ -95,13 +95,13 @@ def test_how_it_goes_is_shown() -> None:
     with_queue(scenario)
 
 
-def test_a_webhook_is_of_one_topic_only() -> None:
+def test_a_webhook_belongs_to_one_topic() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await TopicAdmin(cluster).create(NewTopic("mine", 1))
         await SubscriptionAdmin(cluster).create("mine", "workers", Position(START))
         await ask(cluster, "PUT", {"url": URL})
         (push,) = await WebhookPoller(cluster).ask()
-        assert push.topics == ["jobs"], "and of no other topic that has a subscription of this name"
+        assert push.topics == ["jobs"], "and no other topic with a subscription of this name"
         assert (await ask(cluster, "GET", topic="mine"))[0] == (await ask(cluster, "DELETE", topic="mine"))[0] == 404
         assert (await ask(cluster, "PUT", {"url": "http://elsewhere.test/"}, topic="mine"))[0] == 200
         assert (await ask(cluster, "GET"))[1]["url"] == URL
@@ -127,18 +127,18 @@ def test_a_webhook_is_of_one_topic_only() -> None:
         {"url": URL, "speed": 3},
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nothing_is_set(body: Any) -> None:
+def test_an_invalid_webhook_is_rejected(body: Any) -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
-        status, told = await ask(cluster, "PUT", body)
+        status, response = await ask(cluster, "PUT", body)
         assert status == 422
-        assert told.keys() == {"code", "message", "next"}
+        assert response.keys() == {"code", "message", "next"}
         assert (await ask(cluster, "GET"))[0] == 404
 
     with_queue(scenario)
 
 
-def test_only_who_manages_a_topic_sets_its_webhooks() -> None:
-    routes = WebhookRoutes(None, nobody).routes()  # type: ignore[arg-type]
+def test_setting_a_webhook_requires_permission_to_manage_the_topic() -> None:
+    routes = WebhookRoutes(None, no_status).routes()  # type: ignore[arg-type]
     assert {route.method: route.access.verb for route in routes} == {
         "PUT": Verb.MANAGE,
         "GET": Verb.READ,

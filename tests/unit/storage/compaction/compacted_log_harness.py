@@ -20,8 +20,16 @@ from headrace.storage.log.write_checkpoint import save_checkpoint
 from headrace.storage.segments.scan import ReplayedBatch
 from headrace.storage.store.log_store import LogStore, Opening, open_store
 from headrace.testkit.world import World
-from headrace.wire.batches.batch import TRANSACTIONAL, BatchHeader, BatchRecord, build_batch, parse_header, read_records
-from headrace.wire.batches.control import Marker, build_marker
+from headrace.wire.batches.batch import (
+    TRANSACTIONAL,
+    BatchHeader,
+    BatchRecord,
+    Marker,
+    build_batch,
+    build_marker,
+    parse_header,
+    read_records,
+)
 
 __all__ = ["DATA", "FOLDER", "CompactedLogHarness", "Transactions"]
 

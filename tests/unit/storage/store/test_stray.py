@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from tests.unit.storage.log_harness import DATA, TOPIC, LogHarness
 
-from headrace.model.topic_record import TopicRecord
+from headrace.model.registry_records import TopicRecord
 from headrace.storage.config import LogConfig
 from headrace.storage.store.log_store import LogStore, Opening, open_store
 from headrace.storage.store.stray import purge_strays, stray_logs

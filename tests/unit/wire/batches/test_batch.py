@@ -1,4 +1,4 @@
-"""Record batches: our own, those of foreign writers, and broken ones."""
+"""Record batches: our own, those of other libraries, and malformed ones."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from headrace.wire.batches.compression import NAMES, SNAPPY
 from headrace.wire.batches.record_checks import check_records
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its resources in an old way
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python uses a deprecated API for its resources
     aiokafka = import_module("aiokafka.record.default_records")
     kafka_python = import_module("kafka.record.default_records")
 
-# kafka-python takes its snappy from a package that we do not need.
+# kafka-python requires another package for snappy.
 FOREIGN = [(aiokafka, codec) for codec in NAMES] + [(kafka_python, codec) for codec in NAMES if codec != SNAPPY]
 
 RECORDS = [
@@ -59,7 +59,7 @@ def read(batch: bytearray | bytes) -> list[BatchRecord]:
 
 
 @given(st.lists(records, min_size=1, max_size=10), st.sampled_from(sorted(NAMES)))
-def test_what_was_put_into_a_batch_comes_out(written: list[BatchRecord], compression: int) -> None:
+def test_records_survive_a_round_trip(written: list[BatchRecord], compression: int) -> None:
     batch = build_batch(written, base_offset=100, compression=compression)
     header = parse_header(batch)
     check_records(check_crc(memoryview(batch), header), header, size_bytes_max=1 << 24)
@@ -69,7 +69,7 @@ def test_what_was_put_into_a_batch_comes_out(written: list[BatchRecord], compres
         assert after == BatchRecord(before.key, before.value, before.headers, before.timestamp_ms, 100 + number)
 
 
-def test_the_header_says_what_the_batch_was_built_with() -> None:
+def test_the_header_has_the_values_of_build_batch() -> None:
     batch = build_batch(
         RECORDS,
         base_offset=7,
@@ -92,7 +92,7 @@ def test_the_header_says_what_the_batch_was_built_with() -> None:
     assert not header.is_log_append_time
 
 
-def test_a_batch_has_these_bytes() -> None:
+def test_the_bytes_of_a_batch() -> None:
     batch = build_batch([BatchRecord(key=b"k", value=b"v", headers=[("h", b"x")], timestamp_ms=1)])
     assert batch.hex() == (
         "0000000000000000" "0000003e" "ffffffff" "02" f"{parse_header(batch).crc:08x}" "0000" "00000000"
@@ -101,7 +101,7 @@ def test_a_batch_has_these_bytes() -> None:
     )  # fmt: skip
 
 
-def test_only_short_varints_are_kept_in_memory() -> None:
+def test_only_short_varints_are_cached() -> None:
     build_batch(
         [BatchRecord(value=b"x" * 20_000, timestamp_ms=5), BatchRecord(value=b"y", timestamp_ms=0, offset=1 << 20)]
     )
@@ -109,10 +109,10 @@ def test_only_short_varints_are_kept_in_memory() -> None:
     assert all(0 <= value < 1 << 14 for value in (*batch_module._VARINTS, *batch_module._PLAIN_HEADS))
 
 
-def test_records_with_nothing_but_a_value_are_written_as_all_others_are() -> None:
+def test_the_fast_path_for_plain_records_writes_the_same_bytes() -> None:
     values = [b"", b"x", b"y" * 200, b"z" * 20_000] * 40
     plain = [BatchRecord(value=value, timestamp_ms=7) for value in values]
-    # One that differs makes no difference to the others.
+    # A record that differs does not affect the others.
     mixed = [BatchRecord(key=b"k", value=b"v", timestamp_ms=7), *plain, BatchRecord(value=b"later", timestamp_ms=9)]
     for written in (plain, mixed):
         data = memoryview(build_batch(written))
@@ -125,7 +125,7 @@ def test_records_with_nothing_but_a_value_are_written_as_all_others_are() -> Non
         check_records(check_crc(data, header), header, size_bytes_max=1 << 30)
 
 
-def test_offsets_with_gaps_are_kept() -> None:
+def test_offsets_with_gaps_are_preserved() -> None:
     kept = [BatchRecord(value=b"a", offset=10), BatchRecord(value=b"b", offset=15), BatchRecord(value=b"c", offset=19)]
     batch = build_batch(kept, base_offset=10)
     assert parse_header(batch).last_offset == 19
@@ -133,7 +133,7 @@ def test_offsets_with_gaps_are_kept() -> None:
 
 
 @pytest.mark.parametrize(("writer", "compression"), FOREIGN)
-def test_batches_of_foreign_writers_are_read(writer: Any, compression: int) -> None:
+def test_batches_of_other_libraries_are_read(writer: Any, compression: int) -> None:
     foreign = writer.DefaultRecordBatchBuilder(
         magic=2,
         compression_type=compression,
@@ -156,7 +156,7 @@ def test_batches_of_foreign_writers_are_read(writer: Any, compression: int) -> N
 
 
 @pytest.mark.parametrize(("reader", "compression"), FOREIGN)
-def test_our_batches_are_read_by_foreign_readers(reader: Any, compression: int) -> None:
+def test_other_libraries_read_our_batches(reader: Any, compression: int) -> None:
     foreign = reader.DefaultRecordBatch(bytes(build_batch(RECORDS, base_offset=50, compression=compression)))
     assert foreign.validate_crc()
     assert [(r.key, r.value, r.timestamp, r.offset) for r in foreign] == [
@@ -164,7 +164,7 @@ def test_our_batches_are_read_by_foreign_readers(reader: Any, compression: int) 
     ]
 
 
-def test_the_crc_catches_every_flipped_bit() -> None:
+def test_the_crc_detects_every_flipped_bit() -> None:
     batch = build_batch(RECORDS[:2])
     for position in range(CRC_START - 4, len(batch)):
         for bit in range(8):
@@ -175,7 +175,7 @@ def test_the_crc_catches_every_flipped_bit() -> None:
     check_crc(memoryview(batch), parse_header(batch))
 
 
-def test_the_crc_of_a_large_batch_is_taken_in_steps() -> None:
+def test_the_crc_of_a_large_batch_is_computed_in_steps() -> None:
     batch = build_batch([BatchRecord(value=bytes([n]) * 50_000) for n in range(10)])
     check_crc(memoryview(batch), parse_header(batch))
     batch[-1] ^= 1
@@ -183,7 +183,7 @@ def test_the_crc_of_a_large_batch_is_taken_in_steps() -> None:
         check_crc(memoryview(batch), parse_header(batch))
 
 
-def test_half_a_batch_is_corrupt() -> None:
+def test_an_incomplete_batch_is_corrupt() -> None:
     batch = memoryview(build_batch(RECORDS))
     header = parse_header(batch)
     with pytest.raises(CorruptMessage):
@@ -201,7 +201,7 @@ def test_a_batch_shorter_than_its_header_is_corrupt() -> None:
             parse_header(batch)
 
 
-def test_stamping_changes_offset_and_epoch_and_leaves_the_crc_right() -> None:
+def test_assigning_offset_and_epoch_preserves_the_crc() -> None:
     batch = build_batch(RECORDS)
     before = bytes(batch)
     assign_offset_and_epoch(memoryview(batch), 1 << 40, 12)
@@ -211,7 +211,7 @@ def test_stamping_changes_offset_and_epoch_and_leaves_the_crc_right() -> None:
     assert batch[8:12] + batch[16:] == before[8:12] + before[16:]
 
 
-def test_log_append_time_goes_for_all_records_and_renews_the_crc() -> None:
+def test_log_append_time_applies_to_all_records_and_updates_the_crc() -> None:
     batch = build_batch(RECORDS)
     set_log_append_time(memoryview(batch), 5555)
     header = parse_header(batch)
@@ -221,12 +221,12 @@ def test_log_append_time_goes_for_all_records_and_renews_the_crc() -> None:
     assert {record.timestamp_ms for record in read(batch)} == {5555}
 
 
-def test_control_batches_are_told_apart() -> None:
+def test_control_batches_are_recognized() -> None:
     batch = build_batch([BatchRecord(key=b"\0\0\0\1", value=bytes(6))], attributes=CONTROL | TRANSACTIONAL)
     assert parse_header(batch).is_control
 
 
-def test_records_that_do_not_fit_their_batch_are_invalid() -> None:
+def test_records_that_contradict_their_header_are_invalid() -> None:
     batch = build_batch([BatchRecord(key=b"key", value=b"value", headers=[("h", b"x")])])
     for position in range(HEADER_SIZE, len(batch)):
         for byte in (0x7F, 0xFF):
@@ -236,11 +236,11 @@ def test_records_that_do_not_fit_their_batch_are_invalid() -> None:
                 read(broken)
             except InvalidRecord:
                 continue
-            # Only contents, the attributes and the two deltas are free.
+            # Only contents, attributes and the two deltas may change.
             assert position - HEADER_SIZE in {1, 2, 3, 5, 6, 7, 9, 10, 11, 12, 13, 16, 18}
 
 
-def test_a_wrong_count_is_invalid_for_a_reader_too() -> None:
+def test_a_wrong_record_count_is_invalid() -> None:
     for count in (1, 3):
         batch = build_batch(RECORDS[:2])
         batch[57:61] = count.to_bytes(4, "big")
@@ -249,7 +249,7 @@ def test_a_wrong_count_is_invalid_for_a_reader_too() -> None:
             read(batch)
 
 
-def test_a_reader_unpacks_no_more_than_its_bound() -> None:
+def test_reading_decompresses_at_most_the_limit() -> None:
     batch = memoryview(build_batch([BatchRecord(value=bytes(100_000))], compression=1))
     with pytest.raises(MessageTooLarge):
         list(read_records(batch, parse_header(batch), 50_000))

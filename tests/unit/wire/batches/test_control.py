@@ -1,15 +1,23 @@
-"""Markers: control batches that end a transaction."""
+"""Transaction markers in control batches."""
 
 from __future__ import annotations
 
 import pytest
 
-from headrace.wire.batches.batch import CONTROL, BatchRecord, build_batch, check_crc, parse_header
-from headrace.wire.batches.control import Marker, build_marker, parse_marker
+from headrace.wire.batches.batch import (
+    CONTROL,
+    BatchRecord,
+    Marker,
+    build_batch,
+    build_marker,
+    check_crc,
+    parse_header,
+    parse_marker,
+)
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_a_marker_is_read_as_it_was_written(is_commit: bool) -> None:
+def test_a_marker_survives_a_round_trip(is_commit: bool) -> None:
     batch = memoryview(build_marker(77, 3, Marker(is_commit, 12), 1_234))
     header = parse_header(batch)
     check_crc(batch, header)
@@ -23,6 +31,6 @@ def test_a_marker_is_read_as_it_was_written(is_commit: bool) -> None:
     ("key", "value"),
     [(None, b""), (b"", b"\0\0"), (b"\0\0\0\7", b"\0\0\0\0\0\0"), (b"\0\0\0\1", b""), (b"\0\0\0\1", None)],
 )
-def test_what_is_no_marker_is_not_taken_for_one(key: bytes | None, value: bytes | None) -> None:
+def test_other_control_records_are_not_markers(key: bytes | None, value: bytes | None) -> None:
     batch = memoryview(build_batch([BatchRecord(key=key, value=value)], attributes=CONTROL))
     assert parse_marker(batch, parse_header(batch)) is None

@@ -1,4 +1,4 @@
-"""The fast check of records agrees with a reader that looks at every single one."""
+"""The fast check of records agrees with a reader that checks every record individually."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mixed_records(count: int) -> list[BatchRecord]:
 
 
 def runs_of_records(count: int) -> list[BatchRecord]:
-    """Runs of one size, that are broken now and then."""
+    """Runs of records of one size, interrupted at times."""
     random = Random(count)
     records: list[BatchRecord] = []
     while len(records) < count:
@@ -81,20 +81,20 @@ KINDS = {"equal": equal_records, "mixed": mixed_records, "runs": runs_of_records
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 2, 3, 16, 63, 64, 65, 129, 500, 8191, 8193, 9000])
-def test_good_batches_pass(kind: str, count: int) -> None:
+def test_valid_batches_pass(kind: str, count: int) -> None:
     assert passes(build_batch(KINDS[kind](count)))
 
 
 @pytest.mark.parametrize("codec", sorted(NAMES))
 @pytest.mark.parametrize("kind", KINDS)
-def test_good_batches_pass_packed(kind: str, codec: int) -> None:
+def test_valid_compressed_batches_pass(kind: str, codec: int) -> None:
     assert passes(build_batch(KINDS[kind](3000), compression=codec))
 
 
 @pytest.mark.parametrize("codec", sorted(NAMES))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("difference", [-1, 1, 1000, 1 << 30])
-def test_a_count_that_is_not_the_real_one_is_invalid(kind: str, codec: int, difference: int) -> None:
+def test_a_wrong_record_count_is_invalid(kind: str, codec: int, difference: int) -> None:
     batch = build_batch(KINDS[kind](200), compression=codec)
     assert not passes(with_payload(batch, bytes(batch[HEADER_SIZE:]), 200 + difference))
 
@@ -117,7 +117,7 @@ def test_every_truncation_and_every_appended_byte_is_invalid(kind: str) -> None:
     byte=st.integers(0, 255) | st.sampled_from([0, 1, 0x7F, 0x80, 0x81, 0xFF]),
     keys_required=st.booleans(),
 )
-def test_one_changed_byte_is_judged_as_by_the_slow_reader(
+def test_one_changed_byte_has_the_same_result_as_the_slow_reader(
     kind: str, count: int, place: float, byte: int, keys_required: bool
 ) -> None:
     batch = build_batch(KINDS[kind](count))
@@ -126,7 +126,7 @@ def test_one_changed_byte_is_judged_as_by_the_slow_reader(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_byte_of_a_small_batch_is_judged_as_by_the_slow_reader(kind: str) -> None:
+def test_every_byte_change_of_a_small_batch_has_the_same_result_as_the_slow_reader(kind: str) -> None:
     batch = build_batch([BatchRecord(r.key, (r.value or b"")[:9], r.headers, 3) for r in KINDS[kind](24)])
     for position in range(HEADER_SIZE, len(batch)):
         original = batch[position]
@@ -138,12 +138,12 @@ def test_every_byte_of_a_small_batch_is_judged_as_by_the_slow_reader(kind: str) 
 
 @settings(max_examples=200)
 @given(st.binary(max_size=120), st.integers(0, 12))
-def test_garbage_is_judged_as_by_the_slow_reader(payload: bytes, count: int) -> None:
+def test_garbage_has_the_same_result_as_the_slow_reader(payload: bytes, count: int) -> None:
     batch = with_payload(build_batch([BatchRecord()]), payload, count)
     assert passes(batch) == passes_slowly(batch)
 
 
-def test_a_broken_record_deep_in_a_run_is_found() -> None:
+def test_an_invalid_record_within_a_run_is_detected() -> None:
     batch = build_batch([BatchRecord(value=bytes(100)) for _ in range(9000)])
     # length 2, attributes 1, timestamp delta 1, offset delta 3, key 1, value 2 + 100, header count 1
     stride = 111
@@ -162,7 +162,7 @@ def test_offsets_must_count_up_from_zero() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_keys_are_asked_for_where_they_are_required(kind: str) -> None:
+def test_keys_are_required_for_compacted_topics(kind: str) -> None:
     keyed = [BatchRecord(b"key", record.value, record.headers, 7) for record in KINDS[kind](300)]
     assert passes(build_batch(keyed), keys_required=True)
     for keyless in (0, 150, 299):
@@ -172,7 +172,7 @@ def test_keys_are_asked_for_where_they_are_required(kind: str) -> None:
         assert not passes(build_batch(records), keys_required=True)
 
 
-def test_a_timestamp_may_have_any_width_but_must_end() -> None:
+def test_a_timestamp_may_have_any_valid_width() -> None:
     for delta in (0, -1, 63, 64, -(1 << 62), (1 << 62)):
         body = b"\0" + varint(delta) + b"\0\1\1\0"
         assert passes(with_payload(build_batch([BatchRecord()]), varint(len(body)) + body, 1))
@@ -181,7 +181,7 @@ def test_a_timestamp_may_have_any_width_but_must_end() -> None:
 
 
 @pytest.mark.parametrize("codec", sorted(set(NAMES) - {0}))
-def test_a_bomb_of_records_is_stopped_at_the_bound(codec: int) -> None:
+def test_a_bomb_of_records_stops_at_the_limit(codec: int) -> None:
     batch = build_batch([BatchRecord(value=bytes(1 << 20)) for _ in range(8)], compression=codec)
     sealed = bytes(batch[CRC_START:])
     check_records(sealed, parse_header(batch), size_bytes_max=9 << 20)
@@ -189,7 +189,7 @@ def test_a_bomb_of_records_is_stopped_at_the_bound(codec: int) -> None:
         check_records(sealed, parse_header(batch), size_bytes_max=1 << 20)
 
 
-def test_a_batch_that_is_done_is_not_unpacked_further() -> None:
+def test_decompression_stops_after_the_last_record() -> None:
     zeros = memoryview(build_batch([BatchRecord(value=bytes(60_000_000))], compression=4))
     header = parse_header(with_payload(bytes(zeros), bytes(zeros[HEADER_SIZE:]), 0))
     with pytest.raises(InvalidRecord):

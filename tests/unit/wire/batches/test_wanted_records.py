@@ -1,4 +1,4 @@
-"""Some records of a batch are read as `read_records` reads all of them, in any order, and nonsense is refused."""
+"""Reading a range of a batch gives the same records as `read_records`, and rejects invalid batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def opened(batch: bytearray) -> UnpackedBatch:
     wanted=st.lists(bounds, min_size=1, max_size=5),
     compression=st.sampled_from([0, 0, GZIP]),
 )
-def test_the_wanted_records_are_those_of_all_that_lie_between(
+def test_a_range_has_the_same_records_as_a_full_read(
     records: list[BatchRecord], gaps: list[int], wanted: list[tuple[int, int]], compression: int
 ) -> None:
     offset = 1000
@@ -55,9 +55,7 @@ def test_the_wanted_records_are_those_of_all_that_lie_between(
 
 
 @given(records=records, at=st.integers(0, 1 << 16), byte=st.integers(0, 255), first=st.integers(0, 100))
-def test_whatever_is_wrong_with_a_batch_is_told_as_that(
-    records: list[BatchRecord], at: int, byte: int, first: int
-) -> None:
+def test_an_invalid_batch_raises_invalid_record(records: list[BatchRecord], at: int, byte: int, first: int) -> None:
     batch = build_batch(records)
     batch[HEADER_SIZE + at % (len(batch) - HEADER_SIZE)] = byte
     set_crc(memoryview(batch))
@@ -67,7 +65,7 @@ def test_whatever_is_wrong_with_a_batch_is_told_as_that(
         return
 
 
-def test_a_record_that_is_cut_short_is_refused() -> None:
+def test_a_truncated_record_is_rejected() -> None:
     whole = build_batch([BatchRecord(b"k", b"v" * 100, [("h", b"x")], 5)])
     for size_bytes in range(HEADER_SIZE + 1, len(whole) - 1):
         batch = whole[:size_bytes]
@@ -84,7 +82,7 @@ def test_a_batch_with_another_checksum_is_not_opened() -> None:
         opened(batch)
 
 
-def test_a_batch_is_known_by_its_header() -> None:
+def test_copies_of_a_batch_are_recognized_by_their_header() -> None:
     one, other = build_batch([BatchRecord(None, b"a", [], 5)]), build_batch([BatchRecord(None, b"b", [], 5)])
     reading = opened(one)
     assert not reading.is_read

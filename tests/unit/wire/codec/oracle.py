@@ -1,4 +1,4 @@
-"""Random messages of kio, another implementation of the protocol, and how its values correspond to ours."""
+"""Random messages of kio, another implementation of the protocol, and the comparison of its values with ours."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kio_message(cls: Any, data: bytes) -> Any:
 
 
 def random_message(cls: Any, random: Random, *, texts: str = "aé漢", sizes: tuple[int, ...] = (0, 1, 2, 3)) -> Any:
-    """A message of this class with nulls, defaults, empty and long parts here and there."""
+    """Build a random message of this class with nulls, defaults, and empty and long values."""
     values: dict[str, Any] = {}
     for field, kind, is_array, nullable in _fields(cls):
         if nullable and random.random() < 0.25:
@@ -122,14 +122,14 @@ def _random_value(field: Any, kind: Any, random: Random, texts: str, sizes: tupl
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    """Compare a message of ours with one of kio's, which has other types and names for times."""
+    """Compare our message with kio's, which has other types and names for times."""
     cls: Any = type(theirs)
     for field, _, _, _ in _fields(cls):
         value = getattr(theirs, field.name)
         wire_type = field.metadata.get("kafka_type", "")
         suffixed = field.name + "_ms"
         name = suffixed if hasattr(ours, suffixed) else field.name
-        # A tagged part that was not sent is None with us and full of defaults with kio.
+        # Our tagged part that was not sent is None; kio's has all defaults.
         if getattr(ours, name) is None and "tag" in field.metadata and value == field.default:
             continue
         _assert_same_value(getattr(ours, name), value, wire_type)

@@ -1,4 +1,4 @@
-"""What peers may send us, and what they get: only messages, or one typed error, and never much memory."""
+"""The codec: any input is decoded or raises a typed error, with bounded memory."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def view(*parts: bytes) -> memoryview:
 
 
 class FileSlice:
-    """Stands for bytes that sendfile will send."""
+    """Stands for a slice that sendfile sends."""
 
     def __len__(self) -> int:
         return 1000
 
 
-def test_a_produce_request_is_read_byte_for_byte() -> None:
+def test_the_bytes_of_a_produce_request() -> None:
     data = bytes.fromhex(
         "00"  # transactional id: null
         "ffff 00007530"  # acks all, 30 s
@@ -72,7 +72,7 @@ def test_a_produce_request_is_read_byte_for_byte() -> None:
     )
 
 
-def test_a_produce_response_is_written_byte_for_byte() -> None:
+def test_the_bytes_of_a_produce_response() -> None:
     response = ProduceResponse(
         responses=[
             TopicProduceResponse(
@@ -87,7 +87,7 @@ def test_a_produce_response_is_written_byte_for_byte() -> None:
     assert encode(response, 9) == [bytes.fromhex(v9)]
 
 
-def test_features_travel_as_tagged_fields() -> None:
+def test_features_are_tagged_fields() -> None:
     response = ApiVersionsResponse(
         api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)],
         finalized_features_epoch=1,
@@ -100,7 +100,7 @@ def test_features_travel_as_tagged_fields() -> None:
     assert encode_bytes(response, 3) == bytes.fromhex(v3)
 
 
-def test_records_are_neither_copied_in_nor_out() -> None:
+def test_records_are_not_copied() -> None:
     buffer = bytearray(b"".join([b"\0\xff\xff\0\0\0\1\2\2t\2\0\0\0\0\5", b"abcd", b"\0\0\0"]))
     request = decode(ProduceRequest, 9, memoryview(buffer))
     records = request.topic_data[0].partition_data[0].records
@@ -117,7 +117,7 @@ def test_records_are_neither_copied_in_nor_out() -> None:
     assert chunks[3] is slices[1]
 
 
-def test_no_records_are_null_and_empty_records_are_empty() -> None:
+def test_null_and_empty_records_are_distinct() -> None:
     for records, length in ((None, 0), (b"", 1)):
         partition = PartitionData(partition_index=1, records=records)
         response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[partition])])
@@ -137,7 +137,7 @@ def test_unknown_tags_are_skipped_in_every_struct() -> None:
     assert decode(ProduceRequest, 9, tagged) == decode(ProduceRequest, 9, plain)
 
 
-def test_unknown_tags_are_skipped_beside_known_ones() -> None:
+def test_unknown_tags_are_skipped_next_to_known_ones() -> None:
     request = FetchRequest(cluster_id="c", replica_state=ReplicaState(replica_id=4, replica_epoch=9))
     data = encode_bytes(request, 15)
     tags_at = len(data) - len(b"\x02\x00\x02\x02c\x01\x0d") - 13
@@ -146,18 +146,18 @@ def test_unknown_tags_are_skipped_beside_known_ones() -> None:
     assert decode(FetchRequest, 15, memoryview(with_unknown)) == request
 
 
-def test_a_tagged_field_of_another_size_is_malformed() -> None:
+def test_a_tagged_field_with_a_wrong_size_is_malformed() -> None:
     data = encode_bytes(FetchRequest(replica_state=ReplicaState(replica_id=4)), 15)
     with pytest.raises(MalformedFrame, match="another size"):
         decode(FetchRequest, 15, memoryview(data[:-14] + b"\x0e" + data[-13:] + b"\0"))
 
 
-def test_bytes_behind_the_message_are_let_be() -> None:
+def test_bytes_after_a_message_are_ignored() -> None:
     data = encode_bytes(MetadataRequest(topics=None), 12)
     assert decode(MetadataRequest, 12, view(data, b"???")).topics is None
 
 
-def test_a_message_may_stand_behind_its_header() -> None:
+def test_a_message_is_decoded_from_a_position() -> None:
     data = encode_bytes(DescribeGroupsRequest(groups=["g"]), 5)
     assert decode(DescribeGroupsRequest, 5, view(b"header", data), 6).groups == ["g"]
 
@@ -196,13 +196,13 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_is(name: str) -> None:
+def test_malformed_messages_are_rejected(name: str) -> None:
     cls, version, data = MALFORMED[name]
     with pytest.raises(MalformedFrame):
         decode(cls, version, memoryview(data))
 
 
-def test_lists_of_more_than_a_million_are_refused() -> None:
+def test_arrays_of_more_than_a_million_elements_are_rejected() -> None:
     count = 1_000_001
     data = count.to_bytes(4, "big") + bytes(2 * count)
     with pytest.raises(MalformedFrame):
@@ -211,7 +211,7 @@ def test_lists_of_more_than_a_million_are_refused() -> None:
     assert len(decode(DescribeGroupsRequest, 0, memoryview(million)).groups) == 1_000_000
 
 
-def test_a_claimed_length_costs_no_memory() -> None:
+def test_a_declared_length_allocates_no_memory() -> None:
     lies = [data for name, (_, _, data) in MALFORMED.items() if "billion" in name or "gigabytes" in name]
     tracemalloc.start()
     for version, data in zip((9, 3), lies, strict=True):
@@ -223,7 +223,7 @@ def test_a_claimed_length_costs_no_memory() -> None:
 
 
 @given(data=st.binary(max_size=200), pick=st.integers(0, 10_000))
-def test_garbage_is_a_message_or_a_typed_error(data: bytes, pick: int) -> None:
+def test_garbage_decodes_or_raises_a_typed_error(data: bytes, pick: int) -> None:
     api = list(APIS.values())[pick % len(APIS)]
     version = api.min_version + pick % (api.max_version - api.min_version + 1)
     for cls in (api.request, api.response):
@@ -231,12 +231,12 @@ def test_garbage_is_a_message_or_a_typed_error(data: bytes, pick: int) -> None:
             message = decode(cls, version, memoryview(data))
         except MalformedFrame:
             continue
-        # What could be read can be written, and read again.
+        # A decoded message survives a round trip.
         again = b"".join(bytes(chunk) for chunk in encode(message, version))  # type: ignore[call-overload]
         assert decode(cls, version, memoryview(again)) == message
 
 
-def test_fields_of_other_versions_are_left_out_and_come_back_as_defaults() -> None:
+def test_fields_of_other_versions_have_their_defaults() -> None:
     topic_id = UUID(int=5)
     response = MetadataResponse(cluster_id="c", controller_id=3, throttle_time_ms=9)
     assert decode(MetadataResponse, 0, memoryview(encode_bytes(response, 0))) == MetadataResponse()
@@ -247,13 +247,13 @@ def test_fields_of_other_versions_are_left_out_and_come_back_as_defaults() -> No
     assert new.responses[0] == TopicProduceResponse(topic_id=topic_id)
 
 
-def test_messages_do_not_share_their_default_lists() -> None:
+def test_messages_do_not_share_default_lists() -> None:
     one, other = ProduceResponse(), ProduceResponse()
     one.responses.append(TopicProduceResponse())
     assert other.responses == []
 
 
-def test_versions_that_are_not_declared_cannot_be_compiled() -> None:
+def test_undeclared_versions_cannot_be_compiled() -> None:
     with pytest.raises(AssertionError):
         encode(ProduceRequest(), 2)
     with pytest.raises(AssertionError):

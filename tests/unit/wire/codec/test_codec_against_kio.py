@@ -1,4 +1,4 @@
-"""Every message, in every version that we know, means the same to us and to kio, in both directions."""
+"""Every message in every supported version is encoded and decoded like kio does."""
 
 from __future__ import annotations
 

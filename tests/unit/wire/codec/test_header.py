@@ -1,4 +1,4 @@
-"""Request and response headers, of both kinds."""
+"""Request and response headers, with and without tagged fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.wire.codec.header import (
 
 @pytest.mark.parametrize(("version", "tags"), [(7, b""), (9, b"\0"), (9, b"\1\x63\2hi")])
 @pytest.mark.parametrize("client_id", ["rdkafka", "", None, "é"])
-def test_a_request_header_is_read_up_to_its_body(version: int, tags: bytes, client_id: str | None) -> None:
+def test_a_request_header_ends_at_the_body(version: int, tags: bytes, client_id: str | None) -> None:
     plain = encode_request_header(APIS[PRODUCE], version, 77, client_id)
     data = (plain[:-1] + tags if version >= 9 else plain) + b"body"
     header, position = parse_request_header(memoryview(data))
@@ -27,18 +27,18 @@ def test_a_request_header_is_read_up_to_its_body(version: int, tags: bytes, clie
     assert data[position:] == b"body"
 
 
-def test_a_request_header_has_these_bytes() -> None:
+def test_the_bytes_of_a_request_header() -> None:
     header = encode_request_header(APIS[METADATA], 9, 1, "ab")
     assert header.hex(" ") == "00 03 00 09 00 00 00 01 00 02 61 62 00"
 
 
-def test_an_unknown_version_of_api_versions_still_shows_who_asks() -> None:
+def test_the_header_of_an_unknown_api_versions_version_is_parsed() -> None:
     data = bytes.fromhex("0012 0063 00000005 0001 78") + b"\xff" * 30
     header, _ = parse_request_header(memoryview(data))
     assert header == RequestHeader(API_VERSIONS, 99, 5, "x")
 
 
-def test_an_unknown_api_still_shows_what_it_is() -> None:
+def test_the_header_of_an_unknown_api_is_parsed() -> None:
     header, position = parse_request_header(memoryview(bytes.fromhex("03e8 0000 00000005 ffff")))
     assert header == RequestHeader(1000, 0, 5, None)
     assert position == 10
@@ -57,13 +57,13 @@ def test_an_unknown_api_still_shows_what_it_is() -> None:
         "0000 0009 00000001 ffff 01 05 7f",
     ],
 )
-def test_a_broken_request_header_is_a_typed_error(data: str) -> None:
+def test_a_malformed_request_header_is_a_typed_error(data: str) -> None:
     with pytest.raises(MalformedFrame):
         parse_request_header(memoryview(bytes.fromhex(data)))
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_a_header_or_a_typed_error(data: bytes) -> None:
+def test_any_bytes_parse_or_raise_a_typed_error(data: bytes) -> None:
     try:
         _, position = parse_request_header(memoryview(data))
     except MalformedFrame:
@@ -72,7 +72,7 @@ def test_any_bytes_are_a_header_or_a_typed_error(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("tagged", [False, True])
-def test_a_response_header_comes_back(tagged: bool) -> None:
+def test_a_response_header_survives_a_round_trip(tagged: bool) -> None:
     data = encode_response_header(-5, tagged)
     assert parse_response_header(memoryview(data + b"body"), tagged) == (-5, len(data))
     with pytest.raises(MalformedFrame):
@@ -87,7 +87,7 @@ def test_header_versions_follow_flexibility_except_for_api_versions() -> None:
     assert [api_versions.response_header_version(v) for v in (2, 3, 4)] == [0, 0, 0]
 
 
-def test_produce_is_advertised_from_zero_but_known_from_three() -> None:
+def test_produce_is_advertised_from_v0_but_known_from_v3() -> None:
     produce = APIS[PRODUCE]
     assert (produce.advertised_min, produce.min_version, produce.max_version) == (0, 3, 13)
     assert not produce.knows(2)

@@ -1,4 +1,4 @@
-"""Events of acks logs are JSON that people can read, and anything else is refused."""
+"""Events of acks logs are readable JSON; other records are rejected."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ events = st.one_of(
 
 
 @given(st.text(min_size=1), events)
-def test_an_event_is_read_as_it_was_written(subscription: str, event: AcksEvent) -> None:
+def test_an_event_survives_a_round_trip(subscription: str, event: AcksEvent) -> None:
     assert decode_event(*encode_event(subscription, event)) == (subscription, event)
 
 
-def test_an_event_is_json_that_begins_with_its_type() -> None:
+def test_an_event_is_json_and_begins_with_its_type() -> None:
     key, value = encode_event("workers", Settled(1_763_280_000_000, "ack", [(100, 199), (300, 300)]))
     assert key == b"workers"
     assert value == b'{"type":"settled","at":1763280000000,"how":"ack","ranges":[[100,199],[300,300]]}'
 
 
-def test_what_failed_says_why() -> None:
+def test_a_failure_has_its_reason() -> None:
     value = encode_event("workers", Failed(10, 5, 6, 2, 99, "the disk is full"))[1]
     assert json.loads(value) == {
         "type": "failed",
@@ -103,13 +103,13 @@ def test_what_failed_says_why() -> None:
         (b"s", SNAPSHOT + b',"failed":[[2,1,1,1,"",true]]}'),
     ],
 )
-def test_what_is_no_event_is_refused(key: bytes | None, value: bytes | None) -> None:
+def test_a_record_that_is_not_an_event_is_rejected(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(MalformedFrame):
         decode_event(key, value)
 
 
 @given(events, st.data())
-def test_every_truncation_is_refused(event: AcksEvent, data: st.DataObject) -> None:
+def test_every_truncation_is_rejected(event: AcksEvent, data: st.DataObject) -> None:
     key, value = encode_event("s", event)
     length = data.draw(st.integers(0, len(value) - 1))
     with pytest.raises(MalformedFrame):

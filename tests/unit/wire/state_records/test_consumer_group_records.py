@@ -1,4 +1,4 @@
-"""The records of groups of the newer protocol have the bytes that Kafka writes."""
+"""Records of groups of the consumer protocol have the bytes of Kafka."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("key", "key_bytes", "value", "value_bytes"), PAIRS)
-def test_keys_and_values_have_kafkas_bytes(
+def test_keys_and_values_have_the_bytes_of_kafka(
     key: records.ConsumerGroupKey, key_bytes: str, value: object, value_bytes: str
 ) -> None:
     assert records.encode_consumer_group_key(key) == bytes.fromhex(key_bytes)
@@ -101,12 +101,12 @@ def test_keys_and_values_have_kafkas_bytes(
 
 
 @pytest.mark.parametrize("kind", [0, 1, 2, 4, 9, 17])
-def test_keys_of_other_kinds_are_passed_over(kind: int) -> None:
+def test_keys_of_other_types_are_ignored(kind: int) -> None:
     assert records.decode_consumer_group_key(kind.to_bytes(2, "big") + b"anything") is None
 
 
 @given(st.sampled_from([key for key, *_ in PAIRS]), st.binary(max_size=80))
-def test_a_broken_value_is_a_typed_error(key: records.ConsumerGroupKey, data: bytes) -> None:
+def test_a_malformed_value_is_a_typed_error(key: records.ConsumerGroupKey, data: bytes) -> None:
     for value in (data, b"\0\0" + data):
         try:
             records.decode_consumer_group_value(key, value)

@@ -1,4 +1,4 @@
-"""Events come back as they were written; a scan finds what a full reading finds."""
+"""Events of delayed logs survive a round trip; a scan finds the same messages as a full read."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ EVENTS: list[DelayedEvent] = [
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_an_event_comes_back(event: DelayedEvent) -> None:
+def test_an_event_survives_a_round_trip(event: DelayedEvent) -> None:
     batch = build_event(event)
     header = parse_header(batch)
     assert is_event(header)
     assert read_event(memoryview(batch), header) == event
     (record,) = read_records(memoryview(batch), header, 1 << 20)
-    told = json.loads(record.value or b"")
+    decoded = json.loads(record.value or b"")
     kind = type(event).__name__.lower()
-    assert next(iter(told.items())) == ("type", kind)
+    assert next(iter(decoded.items())) == ("type", kind)
     assert record.key == f"headrace:{kind}".encode()
     assert (dict(record.headers), record.timestamp_ms) == ({EVENT: kind.encode()}, 1)
 
 
-def test_what_is_no_event_is_refused() -> None:
+def test_a_batch_that_is_not_an_event_is_rejected() -> None:
     for value in (b"", b"{}", b'{"type":"novel","at":1}', b'{"type":"released","at":"x","done":1}'):
         batch = build_batch([BatchRecord(value=value)], base_sequence=-2)
         with pytest.raises(InvalidRecord):
@@ -80,7 +80,9 @@ records = st.builds(
 
 
 @given(st.lists(records, min_size=1, max_size=5), st.sampled_from([NONE, GZIP]), st.integers(0, 2**50))
-def test_a_scan_finds_what_a_reading_finds(many: list[BatchRecord], compression: int, base_offset: int) -> None:
+def test_a_scan_finds_the_same_messages_as_a_full_read(
+    many: list[BatchRecord], compression: int, base_offset: int
+) -> None:
     batch = build_batch(many, compression=compression, base_offset=base_offset)
     header = parse_header(batch)
     expected = []
@@ -92,9 +94,7 @@ def test_a_scan_finds_what_a_reading_finds(many: list[BatchRecord], compression:
 
 
 @given(st.lists(records, min_size=1, max_size=9), st.sampled_from([NONE, GZIP]), st.data())
-def test_some_records_can_be_picked_out_of_a_batch(
-    many: list[BatchRecord], compression: int, data: st.DataObject
-) -> None:
+def test_records_can_be_read_by_their_offsets(many: list[BatchRecord], compression: int, data: st.DataObject) -> None:
     gap = data.draw(st.booleans())
     if gap:
         for number, record in enumerate(many):
@@ -107,7 +107,7 @@ def test_some_records_can_be_picked_out_of_a_batch(
 
 
 @given(st.data())
-def test_a_batch_that_was_cut_is_refused(data: st.DataObject) -> None:
+def test_a_truncated_batch_is_rejected(data: st.DataObject) -> None:
     batch = build_batch([BatchRecord(key=b"k", value=b"v" * 10, headers=[(DELAY, b"10s")]) for _ in range(3)])
     header = parse_header(batch)
     end = data.draw(st.integers(61, len(batch) - 1))
@@ -117,7 +117,7 @@ def test_a_batch_that_was_cut_is_refused(data: st.DataObject) -> None:
         list(read_records_at(memoryview(batch)[:end], header, [2], 1 << 20))
 
 
-def test_our_requests_pass_through_the_codec() -> None:
+def test_requests_for_delayed_messages_survive_a_round_trip() -> None:
     message = DelayedMessage(offset=1, due_ms=2, key=None, value=b"v", headers=[DelayedHeader("h", None)])
     listed = ListDelayedResponse(waiting=2, messages=[message])
     request = AlterDelayedRequest(topic="t", partition=1, changes=[DelayedChange(offset=3, due_ms=-1)])

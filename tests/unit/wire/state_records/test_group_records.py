@@ -1,4 +1,4 @@
-"""What group members tell each other, and what the coordinator writes into its log."""
+"""Subscriptions and assignments of group members, and the coordinator's records of offsets and classic groups."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def test_subscriptions_and_assignments_agree_with_kio(version: int) -> None:
         assert protocol.encode_assignment(assignment, version) == data
 
 
-def test_a_newer_subscription_is_read_as_far_as_we_know_it() -> None:
+def test_a_later_subscription_version_is_read_as_version_3() -> None:
     subscription = protocol.ConsumerProtocolSubscription(topics=["t"], generation_id=4, rack_id="r")
     data = protocol.encode_subscription(subscription)
     assert protocol.decode_subscription(b"\0\x09" + data[2:] + b"more") == subscription
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff", b"\0\0", b"\0\0\0\0\0\7"])
-def test_a_broken_subscription_is_a_typed_error(data: bytes) -> None:
+def test_a_malformed_subscription_is_a_typed_error(data: bytes) -> None:
     with pytest.raises(MalformedFrame):
         protocol.decode_subscription(data)
 
 
-def test_an_offset_record_has_the_bytes_that_kafka_writes() -> None:
+def test_an_offset_record_has_the_bytes_of_kafka() -> None:
     key = offsets.encode_offset_key("g", "t", 5)
     assert key.hex(" ") == "00 01 00 01 67 00 01 74 00 00 00 05"
     value = offsets.OffsetCommitValue(offset=42, leader_epoch=3, metadata="m", commit_timestamp=1000)
@@ -63,10 +63,10 @@ def test_an_offset_record_has_the_bytes_that_kafka_writes() -> None:
     assert offsets.decode_offset_value(data) == value
 
 
-def test_a_group_record_has_the_bytes_that_kafka_writes() -> None:
+def test_a_group_record_has_the_bytes_of_kafka() -> None:
     key = offsets.encode_group_key("g")
     assert key.hex(" ") == "00 02 00 01 67"
-    member = offsets.MemberMetadata(
+    member = offsets.GroupMemberMetadata(
         member_id="m",
         group_instance_id=None,
         client_id="c",
@@ -93,7 +93,7 @@ def test_a_group_record_has_the_bytes_that_kafka_writes() -> None:
     assert offsets.decode_group_value(data) == value
 
 
-def test_all_versions_of_values_are_read() -> None:
+def test_all_value_versions_are_read() -> None:
     value = offsets.OffsetCommitValue(
         offset=1, leader_epoch=2, metadata="m", commit_timestamp=3, expire_timestamp=4, topic_id=UUID(int=5)
     )
@@ -103,12 +103,12 @@ def test_all_versions_of_values_are_read() -> None:
         assert read.leader_epoch == (2 if version >= 3 else -1)
         assert read.expire_timestamp == (4 if version == 1 else -1)
         assert read.topic_id == (value.topic_id if version >= 4 else UUID(int=0))
-    group = offsets.GroupMetadataValue(protocol_type="consumer", members=[offsets.MemberMetadata(member_id="m")])
+    group = offsets.GroupMetadataValue(protocol_type="consumer", members=[offsets.GroupMemberMetadata(member_id="m")])
     for version in range(5):
         assert offsets.decode_group_value(version.to_bytes(2, "big") + encode_bytes(group, version)) == group
 
 
-def test_keys_of_other_kinds_are_passed_over_and_broken_ones_are_typed_errors() -> None:
+def test_keys_of_other_types_are_ignored_and_malformed_ones_are_typed_errors() -> None:
     assert offsets.decode_key(b"\0\3anything") is None
     for data in (b"", b"\0", b"\xff\xff", b"\0\1\0\x09abc", b"\0\2"):
         with pytest.raises(MalformedFrame):

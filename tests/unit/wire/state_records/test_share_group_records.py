@@ -1,4 +1,4 @@
-"""The records of share groups have the bytes that Kafka 4.3 writes."""
+"""Records of share groups have the bytes of Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("key", "key_bytes", "value", "value_bytes"), PAIRS, ids=lambda one: type(one).__name__)
-def test_keys_and_values_are_written_and_read_as_kafka_does(
+def test_keys_and_values_have_the_bytes_of_kafka(
     key: records.ShareGroupKey, key_bytes: str, value: object, value_bytes: str
 ) -> None:
     assert records.encode_share_group_key(key) == bytes.fromhex(key_bytes)
@@ -36,7 +36,7 @@ def test_keys_and_values_are_written_and_read_as_kafka_does(
 
 
 @pytest.mark.parametrize("kind", [0, 3, 12, 13, 14, 15, 16])
-def test_other_kinds_are_passed_over(kind: int) -> None:
+def test_keys_of_other_types_are_ignored(kind: int) -> None:
     assert records.decode_share_group_key(kind.to_bytes(2, "big") + b"\0\1g") is None
 
 

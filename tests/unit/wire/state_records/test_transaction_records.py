@@ -1,4 +1,4 @@
-"""What the transaction coordinator writes into its log, byte for byte as Kafka does."""
+"""Records of the transaction coordinator have the bytes of Kafka."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ VALUES = st.builds(
 )
 
 
-def test_a_key_has_the_bytes_that_kafka_writes() -> None:
+def test_a_key_has_the_bytes_of_kafka() -> None:
     key = records.encode_transaction_key("tx")
     assert key.hex(" ") == "00 00 00 02 74 78"
     assert records.decode_transaction_key(key) == "tx"
 
 
-def test_the_key_of_a_bundle_is_of_a_kind_that_kafka_passes_by() -> None:
+def test_the_key_of_a_bundle_has_a_type_that_kafka_ignores() -> None:
     key = records.encode_bundle_key("tx")
     assert key.hex(" ") == "03 e8 00 02 74 78"
     assert records.decode_bundle_key(key) == "tx"
@@ -64,7 +64,7 @@ def test_the_key_of_a_bundle_is_of_a_kind_that_kafka_passes_by() -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 80))
-def test_a_bundle_that_is_cut_or_altered_is_refused_in_words(noise: bytes, length: int) -> None:
+def test_a_truncated_or_altered_bundle_is_a_typed_error(noise: bytes, length: int) -> None:
     value = records.BundleValue(sequence=3, members=[records.StoredMember("a", 1, 2)], updated_ms=4)
     data = records.encode_bundle_value(value)
     assert records.decode_bundle_value(data) == value
@@ -75,7 +75,7 @@ def test_a_bundle_that_is_cut_or_altered_is_refused_in_words(noise: bytes, lengt
             records.decode_bundle_key(broken)
 
 
-def test_a_value_has_the_bytes_that_kafka_writes() -> None:
+def test_a_value_has_the_bytes_of_kafka() -> None:
     data = records.encode_transaction_value(ONGOING)
     assert data == bytes.fromhex(
         "0001 0000000000000005 0002 0000ea60 01 02 02 74 03 00000000 00000003 0000000000000003e9 00000000000003e8 00"
@@ -83,7 +83,7 @@ def test_a_value_has_the_bytes_that_kafka_writes() -> None:
     assert records.decode_transaction_value(data) == ONGOING
 
 
-def test_a_record_of_kafka_4_3_is_read_and_written_again_as_it_was() -> None:
+def test_a_record_of_kafka_4_3_survives_a_round_trip() -> None:
     data = bytes.fromhex(
         "0001 0000000000000000 0001 0000ea60 03 02 07 6f7264657273 03 00000000 00000001 00"
         "000001a1e245fa83 000001a1e245dae3 02 00 08 0000000000000000 02 02 0002"
@@ -94,7 +94,7 @@ def test_a_record_of_kafka_4_3_is_read_and_written_again_as_it_was() -> None:
     assert records.encode_transaction_value(value) == data
 
 
-def test_producers_to_come_and_gone_are_tagged_and_left_out_where_there_are_none() -> None:
+def test_next_and_previous_producer_ids_are_tagged_and_optional() -> None:
     moving = TransactionValue(
         previous_producer_id=1, next_producer_id=2, next_producer_epoch=3, client_transaction_version=2
     )
@@ -103,12 +103,12 @@ def test_producers_to_come_and_gone_are_tagged_and_left_out_where_there_are_none
     assert records.decode_transaction_value(records.encode_transaction_value(moving)) == moving
 
 
-def test_an_empty_transaction_has_no_partitions_at_all() -> None:
+def test_an_empty_transaction_has_null_partitions() -> None:
     empty = TransactionValue(producer_id=5, transaction_partitions=None)
     assert records.decode_transaction_value(records.encode_transaction_value(empty)) == empty
 
 
-def test_the_older_version_is_read() -> None:
+def test_version_0_is_read() -> None:
     data = b"\0\0" + encode_bytes(ONGOING, 0)
     assert data == bytes.fromhex(
         "0000 0000000000000005 0002 0000ea60 01 00000001 0001 74 00000002 00000000 00000003"
@@ -118,27 +118,29 @@ def test_the_older_version_is_read() -> None:
 
 
 @given(VALUES)
-def test_every_value_is_read_as_it_was_written(value: TransactionValue) -> None:
+def test_every_value_survives_a_round_trip(value: TransactionValue) -> None:
     assert records.decode_transaction_value(records.encode_transaction_value(value)) == value
 
 
-def test_keys_of_other_kinds_are_passed_over() -> None:
+def test_keys_of_other_types_are_ignored() -> None:
     assert records.decode_transaction_key(b"\0\1anything") is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff", b"\0\0", b"\0\0\0\x09abc", b"\0\0\xff\xff"])
-def test_a_broken_key_is_a_typed_error(data: bytes) -> None:
+def test_a_malformed_key_is_a_typed_error(data: bytes) -> None:
     with pytest.raises(MalformedFrame):
         records.decode_transaction_key(data)
 
 
-def test_a_value_of_a_version_that_is_not_known_is_a_typed_error() -> None:
-    with pytest.raises(MalformedFrame, match="version 2"):
+def test_an_unknown_value_version_is_a_typed_error() -> None:
+    with pytest.raises(MalformedFrame, match="TransactionValue v2 is not supported"):
         records.decode_transaction_value(b"\0\2" + bytes(60))
 
 
 @given(VALUES, st.data())
-def test_a_value_that_is_cut_or_changed_is_read_or_a_typed_error(value: TransactionValue, data: st.DataObject) -> None:
+def test_a_truncated_or_changed_value_decodes_or_raises_a_typed_error(
+    value: TransactionValue, data: st.DataObject
+) -> None:
     stored = bytearray(records.encode_transaction_value(value))
     for length in range(len(stored)):
         with pytest.raises(MalformedFrame):
