@@ -31,7 +31,7 @@ from headrace.broker.replication.replica_fetcher import FollowedPartition, Repli
 from headrace.broker.replication.replicas import Replicas
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.machines.queues.ready_window import ReadyWindow
+from headrace.machines.queues.ready_messages import ReadyWindow
 from headrace.model.topic_configs import TopicConfig
 from headrace.registry.topics import PartitionRecords, TopicRecords
 from headrace.storage.log import acked_retention as settling

@@ -44,9 +44,7 @@ from headrace.broker.produce.dedup_windows import DedupWindows
 from headrace.broker.produce.produce import ProduceHandler
 from headrace.broker.queues.acked_retention import AckedRetention
 from headrace.broker.queues.dead_letters import DeadLetterProducer
-from headrace.broker.queues.lease_offsets import LeaseOffsetsHandler
-from headrace.broker.queues.push_requests import PushRequests
-from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
+from headrace.broker.queues.subscription_admin import PushRequests, SubscriptionAdminRequests
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_requests import SubscriptionRequests
@@ -312,9 +310,7 @@ class Broker:
         return [
             RequestHandler(apis.LEASE, leases.lease),
             RequestHandler(apis.SETTLE, leases.settle),
-            RequestHandler(
-                apis.LEASE_OFFSETS, LeaseOffsetsHandler(self.subscriptions, self.subscriptions.now_ms).handle
-            ),
+            RequestHandler(apis.LEASE_OFFSETS, leases.lease_offsets),
             RequestHandler(apis.DESCRIBE_SUBSCRIPTIONS, admin.describe),
             RequestHandler(apis.ALTER_SUBSCRIPTIONS, admin.alter),
             RequestHandler(apis.MESSAGE_STATUS, admin.status),

@@ -1,9 +1,10 @@
-"""Topics with retention.mode=acked: a message goes when every subscription that its partition has has settled it.
+"""Delete messages of topics with retention.mode=acked when all subscriptions of their partition have settled them.
 
-Where no subscription is, everything stays; retention.ms and retention.bytes bound it as ever. The leader moves the
-start of the log up to the lowest floor, and its followers learn of that as of any start. Space above the floor is made
-by each replica for itself: see `storage/log/acked_retention.py`. What is settled is looked up where it is committed, in
-the replica's own copy of the acks log; a subscription that is made while that is looked at finds what is left.
+- A partition without subscriptions keeps all messages; retention.ms and retention.bytes apply as usual.
+- The leader advances the log start to the lowest ack floor, and its followers adopt the log start.
+- Each replica frees the space of settled messages above the floor by itself: see `storage/log/acked_retention.py`.
+- Each replica reads its own committed copy of the acks log. A subscription that is created meanwhile gets the messages
+  that are left.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ class AckedRetention:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._catalogue.config.log_cleaner_backoff_ms / 1000)
-            await self.look()
+            await self.sweep()
 
-    async def look(self) -> None:
-        """Once at every replica here that it concerns."""
-        concerned = dict(self._concerned())
-        self._sweeps = {partition: sweep for partition, sweep in self._sweeps.items() if partition in concerned}
-        for partition, acks in concerned.items():
+    async def sweep(self) -> None:
+        """Sweep every replica on this broker once."""
+        replicas = dict(self._replicas())
+        self._sweeps = {partition: sweep for partition, sweep in self._sweeps.items() if partition in replicas}
+        for partition, acks in replicas.items():
             try:
-                await self._look_at(partition, acks)
+                await self._sweep(partition, acks)
             except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
-                # The acks log may have been trimmed or cut meanwhile; all else is worth a word, too.
+                # Expected if the acks log was trimmed or truncated meanwhile; the next sweep retries.
                 log.warning(
                     "deleting settled messages failed partition=%s-%d error=%s", partition.topic, partition.index, error
                 )
 
-    def _concerned(self) -> Iterator[tuple[Partition, Partition]]:
+    def _replicas(self) -> Iterator[tuple[Partition, Partition]]:
         for topic in self._catalogue:
             if topic.config.retention_mode != ACKED:
                 continue
@@ -61,17 +62,17 @@ class AckedRetention:
                 if acks is not None:
                     yield partition, acks
 
-    async def _look_at(self, partition: Partition, acks: Partition) -> None:
-        from headrace.storage.log.acked_retention import RetentionSweep  # loaded with the first topic that wants it
+    async def _sweep(self, partition: Partition, acks: Partition) -> None:
+        from headrace.storage.log.acked_retention import RetentionSweep  # imported on first use: keeps startup fast
 
         sweep = self._sweeps.get(partition)
         if sweep is None or sweep.acks is not acks.log:
             sweep = self._sweeps[partition] = RetentionSweep(partition.log, acks.log)
-        has_moved = await sweep.run(
+        has_advanced = await sweep.run(
             self._store.cleaner,
             acks.high_watermark,
             leads=lambda: partition.is_leader,
             rewrites=self._catalogue.config.log_cleaner_enable,
         )
-        if has_moved:
+        if has_advanced:
             partition.notify_followers()

@@ -1,8 +1,8 @@
 """One partition of an acks log, `__acks.<topic>`, for one leadership of this broker.
 
-- All events of one turn of the event loop are written in one batch; the callers wait until the batch is committed.
-- If a batch cannot be written, the in-memory state already contains its events. Therefore the owner is notified and
-  loads its state from the log again.
+- All events of one event loop iteration are written in one batch; the callers wait until the batch is committed.
+- If a batch cannot be written, the in-memory state already contains its events. The log then calls `on_lost`, and the
+  owner loads its state again.
 - Snapshots are written between the events, each without interruption. The log below the last committed snapshot is
   history, which is kept for the topic's `retention.ms`. Normal retention must not apply to this log, because it does
   not know about snapshots.
@@ -110,11 +110,11 @@ class AcksLog:
         return future
 
     def close(self, error: HeadraceError) -> None:
-        """End the leadership; events of the current turn are not written."""
+        """End the leadership; pending events are not written."""
         self.is_over = True
         self._pending = []
         waiting, self._waiting = self._waiting, []
-        _fail_all(waiting, error)
+        _resolve_all(waiting, error)
 
     def _write(self) -> None:
         pending, self._pending = self._pending, []
@@ -127,13 +127,13 @@ class AcksLog:
             deadline = self._clock.monotonic() + COMMIT_SECONDS
             wait = self.partition.committed(end_offset, deadline) if waiting else None
         except HeadraceError as error:
-            _fail_all(waiting, error)
+            _resolve_all(waiting, error)
             self._on_lost(error)
             return
         if wait is None:
-            _fail_all(waiting, None)
+            _resolve_all(waiting, None)
         else:
-            wait.add_done_callback(partial(_complete_all, waiting))
+            wait.add_done_callback(partial(_resolve_when_committed, waiting))
         self._events += len(pending)
         if self._events >= SNAPSHOT_EVENTS or self._bytes >= SNAPSHOT_BYTES:
             self.write_snapshot()
@@ -225,16 +225,16 @@ class AcksLog:
 
     async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], Settled | Failed]:
         """Return the last events of these messages by subscription and offset, as far back as the log goes."""
-        told: dict[tuple[str, int], Settled | Failed] = {}
+        found: dict[tuple[str, int], Settled | Failed] = {}
         async for _, name, event in self._events_from(self.partition.log.start_offset, self.partition.high_watermark):
             if isinstance(event, Settled | Failed):
                 ranges = event.ranges if isinstance(event, Settled) else [(event.first, event.last)]
                 for first, last in ranges:
-                    told.update(((name, offset), event) for offset in offsets if first <= offset <= last)
+                    found.update(((name, offset), event) for offset in offsets if first <= offset <= last)
             elif isinstance(event, Created | Sought | Deleted):
                 for offset in offsets:
-                    told.pop((name, offset), None)
-        return told
+                    found.pop((name, offset), None)
+        return found
 
     async def _replay(self, make: MakeSubscription, start_offset: int, end_offset: int) -> AcksReplay:
         replay = AcksReplay(make, is_beginning=start_offset == 0, now_ms=self._clock.now_ms())
@@ -292,11 +292,11 @@ def _merge_adjacent(events: Sequence[SubscriptionEvent]) -> Iterable[Subscriptio
     return joined
 
 
-def _complete_all(waiting: Sequence[asyncio.Future[None]], wait: asyncio.Future[None]) -> None:
-    _fail_all(waiting, wait.exception())
+def _resolve_when_committed(waiting: Sequence[asyncio.Future[None]], wait: asyncio.Future[None]) -> None:
+    _resolve_all(waiting, wait.exception())
 
 
-def _fail_all(waiting: Iterable[asyncio.Future[None]], error: BaseException | None) -> None:
+def _resolve_all(waiting: Iterable[asyncio.Future[None]], error: BaseException | None) -> None:
     for future in waiting:
         if future.done():
             continue

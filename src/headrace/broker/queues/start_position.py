@@ -1,4 +1,15 @@
-"""Where a subscription begins in a partition, also in one that was added to its topic later."""
+"""The start offset of a new subscription in a partition.
+
+- A subscription that was not created explicitly begins as `share.auto.offset.reset` says.
+- An existing subscription begins at offset 0 of every partition that is added to its topic later: none of its messages
+  were delivered, so `share.auto.offset.reset=latest` would lose them. The leader of an added partition requests the
+  subscriptions from the leaders of the older partitions, and serves no subscription until all have responded.
+- One batch creates the inherited subscriptions, the first of the acks log. If that batch was not committed, the next
+  leader finds an empty log and requests them again.
+- Concurrent loads share one request, because adding n partitions to n would otherwise take n * n requests. A load uses
+  only a response whose request began after the load did: an earlier one may miss a subscription that was created
+  before the partition was.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +28,14 @@ if TYPE_CHECKING:
     from headrace.broker.queues.acks_log import AcksLog
 
 
-_BY_DURATION = "by_duration:"
+log = logging.getLogger(__name__)
+
 READ_COMMITTED = "read_committed"
+_BY_DURATION = "by_duration:"
+_RETRY_SECONDS = 0.2
+
+FindNames = Callable[[Collection[tuple[str, int]]], Awaitable[frozenset[str]]]
+"""Returns the names of all subscriptions of these partitions. Raises unless every leader has responded."""
 
 
 async def initial_ack_floor(partition: Partition, config: SubscriptionConfig, now_ms: int) -> int:
@@ -28,53 +45,31 @@ async def initial_ack_floor(partition: Partition, config: SubscriptionConfig, no
         return partition.log.start_offset
     if not reset.startswith(_BY_DURATION):
         return deliverable_end(partition, config)
-    from headrace.model.durations import parse_duration  # hardly anybody asks for it
+    from headrace.model.durations import parse_duration  # rarely used
 
     return await offset_for_timestamp(partition, config, now_ms - parse_duration(reset[len(_BY_DURATION) :]))
 
 
 def deliverable_end(partition: Partition, config: SubscriptionConfig) -> int:
-    """The end of what may be delivered. With read_committed that is the last stable offset: an open transaction that
-    commits later comes after this end, so its messages belong to the subscription."""
+    """Return the end of the deliverable messages. With read_committed, it is the last stable offset: the messages of an
+    open transaction that commits later are after it, so they belong to a subscription that begins here."""
     if not partition.knows_high_watermark:
-        # The previous leader may have had a higher one: a subscription that begins at the end must get nothing older.
+        # The previous leader's may be higher: a subscription that begins at the end must not get older messages.
         raise OffsetNotAvailable("the new leader does not know the high watermark yet; retry")
     return readable_end(partition, config)
 
 
 def readable_end(partition: Partition, config: SubscriptionConfig) -> int:
-    """Messages below may be delivered."""
+    """Return the offset below which messages may be delivered."""
     is_committed_only = config.share_isolation_level == READ_COMMITTED
     return partition.last_stable_offset if is_committed_only else partition.high_watermark
 
 
 async def offset_for_timestamp(partition: Partition, config: SubscriptionConfig, timestamp_ms: int) -> int:
-    """The first message that is not older, or the end."""
+    """Return the offset of the first message at or after a time, or the end."""
     end_offset = deliverable_end(partition, config)
     found = await partition.log.offset_for_timestamp(timestamp_ms, end_offset)
     return end_offset if found is None else found.offset
-
-
-# Find the subscriptions that a partition inherits because it was added to its topic after they were created.
-#
-# A subscription that exists begins at offset 0 of every partition that is added later: none of its messages have been
-# delivered, so beginning at the end, as `share.auto.offset.reset` may say for a new subscription, would lose them. The
-# leader of the added partition asks the leaders of the partitions that are older, and serves no subscription before all
-# of them have responded.
-#
-# - The inherited subscriptions are created by one batch, the first of the acks log. The next leader finds the log blank
-#   and asks again if that batch was not committed.
-# - Loads that wait at the same time share one query, or adding n partitions to n would take n * n requests.
-# - A load only takes the result of a query that began after the load: an earlier one may miss a subscription that was
-#   created before the partition was.
-
-
-log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 0.2
-
-FindNames = Callable[[Collection[tuple[str, int]]], Awaitable[frozenset[str]]]
-"""The names of all subscriptions of these partitions. Raises unless every leader has responded."""
 
 
 class InheritedSubscriptions:
@@ -83,8 +78,8 @@ class InheritedSubscriptions:
         self._queries: WeakValueDictionary[tuple[str, int], _NamesQuery] = WeakValueDictionary()
 
     async def find(self, acks: AcksLog, older_partitions: int) -> list[str]:
-        """The subscriptions of the topic's first `older_partitions` partitions, when they can be created here. Retries
-        until the leadership of the acks log ends, and then raises `NotLeader`."""
+        """Return the subscriptions of the topic's first `older_partitions` partitions, when they can be created here.
+        Retry until the leadership of the acks log ends; then raise `NotLeader`."""
         topic, index = acks.partition.topic.removeprefix(ACKS_PREFIX), acks.partition.index
         is_logged = False
         while True:

@@ -1,4 +1,10 @@
-"""DescribeSubscriptions, AlterSubscriptions and MessageStatus: looking at subscriptions, and making and moving them."""
+"""Administer subscriptions: DescribeSubscriptions, AlterSubscriptions, MessageStatus and DescribePushes.
+
+- The configuration of a subscription is deleted before the subscription.
+- A status is returned only when it is committed, because clients rely on a message being settled.
+- DescribePushes returns the webhooks. Its version is a hash of the response, so it is the same on every broker
+  and after a restart.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +43,15 @@ from headrace.wire.messages.queues import (
 if TYPE_CHECKING:
     from headrace.broker.queues.subscription_shard import SubscriptionShard
     from headrace.wire.state_records.acks_records import Failed, Settled
+from headrace.wire.messages.queues import DescribedPush, DescribePushesRequest, DescribePushesResponse
 
-OFFSETS_MAX = 1000  # of one MessageStatus
+OFFSETS_MAX = 1000  # per MessageStatus
 _LATEST, _EARLIEST = -1, -2
 _CREATE, _SEEK, _DELETE = range(3)
 _UNSET = -1
 _ONE_BATCH = 1  # byte
 _UNPACKED_BYTES_MAX = 64 << 20
+_VERSION_BYTES = 12
 
 
 class SubscriptionAdminRequests:
@@ -56,15 +64,15 @@ class SubscriptionAdminRequests:
     ) -> DescribeSubscriptionsResponse:
         response = DescribeSubscriptionsResponse()
         for topic in request.topics:
-            answers = DescribeSubscriptionsTopicResponse(name=topic.name)
-            response.topics.append(answers)
+            topic_response = DescribeSubscriptionsTopicResponse(name=topic.name)
+            response.topics.append(topic_response)
             for index in topic.partitions:
-                answer = DescribeSubscriptionsPartitionResponse(partition_index=index)
-                answers.partitions.append(answer)
+                result = DescribeSubscriptionsPartitionResponse(partition_index=index)
+                topic_response.partitions.append(result)
                 try:
-                    answer.subscriptions = await self._describe(topic.name, index, request.subscriptions)
+                    result.subscriptions = await self._describe(topic.name, index, request.subscriptions)
                 except HeadraceError as error:
-                    answer.error_code, answer.error_message = error.code, error.message
+                    result.error_code, result.error_message = error.code, error.message
         return response
 
     async def alter(self, request: AlterSubscriptionsRequest, _context: RequestContext) -> AlterSubscriptionsResponse:
@@ -78,23 +86,24 @@ class SubscriptionAdminRequests:
             return AlterSubscriptionsResponse(error_code=error.code, error_message=error.message)
         response = AlterSubscriptionsResponse()
         for topic in request.topics:
-            answers = AlterSubscriptionsTopicResponse(name=topic.name)
-            response.topics.append(answers)
-            refusal = await self._forget_config(topic.name, request)
+            topic_response = AlterSubscriptionsTopicResponse(name=topic.name)
+            response.topics.append(topic_response)
+            config_error = await self._delete_config(topic.name, request)
             for requested in topic.partitions:
-                answer = AlterSubscriptionsPartitionResponse(partition_index=requested.partition_index)
-                answers.partitions.append(answer)
+                result = AlterSubscriptionsPartitionResponse(partition_index=requested.partition_index)
+                topic_response.partitions.append(result)
                 try:
-                    if refusal is not None:
-                        raise refusal
-                    answer.floor = await self._alter(topic.name, requested, request)
+                    if config_error is not None:
+                        raise config_error
+                    result.floor = await self._alter(topic.name, requested, request)
                 except HeadraceError as error:
-                    answer.error_code, answer.error_message = error.code, error.message
+                    result.error_code, result.error_message = error.code, error.message
         return response
 
-    async def _forget_config(self, topic: str, request: AlterSubscriptionsRequest) -> HeadraceError | None:
-        """A subscription's configuration goes before the subscription. If the broker stops in between, the subscription
-        is left with defaults and can be deleted again; the reverse order would leave a configuration to inherit."""
+    async def _delete_config(self, topic: str, request: AlterSubscriptionsRequest) -> HeadraceError | None:
+        """Delete the configuration before the subscription. If the broker stops in between, the subscription is left
+        with defaults and can be deleted again; in the reverse order, a new subscription would inherit the old
+        configuration."""
         if request.action == _DELETE:
             try:
                 await self._configs.remove(topic, request.subscription)
@@ -137,18 +146,20 @@ class SubscriptionAdminRequests:
     async def _alter(
         self, topic: str, requested: AlterSubscriptionsPartition, request: AlterSubscriptionsRequest
     ) -> int:
-        """Where the subscription stands afterwards."""
+        """Create, move or delete the subscription; return its ack floor."""
         subscriptions, name = self._subscriptions, request.subscription
         if request.action == _CREATE:
             shard = await subscriptions.ensure(topic, requested.partition_index)
         else:
             await subscriptions.when_loaded(topic, requested.partition_index)
             shard = subscriptions.of(topic, requested.partition_index)
+        partition = shard.source()
+        if request.action != _CREATE:
             shard.find(name)
         if request.action == _DELETE:
             await _wait_until_durable(shard.delete(name))
             return _UNSET
-        floor = await _requested_ack_floor(shard.source(), shard.config_of(name), requested)
+        floor = await _requested_ack_floor(partition, shard.config_of(name), requested)
         shard.source()
         await _wait_until_durable(shard.create(name, floor) if request.action == _CREATE else shard.seek(name, floor))
         return shard.find(name).floor
@@ -178,7 +189,7 @@ async def _requested_ack_floor(
 
 
 async def _timestamp_at(partition: Partition, offset: int, end_offset: int) -> int:
-    """Of the first message from this offset on."""
+    """Return the timestamp of the first message at or after an offset."""
     piece = partition.read(offset, _ONE_BATCH, end_offset)
     if isinstance(piece, LogSlice):
         data = piece.bytes()
@@ -202,20 +213,20 @@ async def _statuses(shard: SubscriptionShard, request: MessageStatusRequest) -> 
             raise OffsetOutOfRange(f"message {offset} does not exist yet: the partition ends at {end_offset}")
     history = await shard.history(request.offsets) if request.with_history else {}
     shard.source()
-    told = [
+    statuses = [
         _status(offset, name, shard.find(name).state_of(offset), history.get((name, offset)))
         for offset in request.offsets
         for name in (shard.subscriptions if request.subscriptions is None else request.subscriptions)
         if name in shard.subscriptions
     ]
-    await _wait_until_durable(shard.committed())  # who hears that a message is settled counts on it
-    return told
+    await _wait_until_durable(shard.committed())
+    return statuses
 
 
 def _status(
     offset: int, name: str, delivery_state: DeliveryState, event: Settled | Failed | None
 ) -> SubscriptionStatus:
-    from headrace.wire.state_records.acks_records import Settled  # not before the first subscription
+    from headrace.wire.state_records.acks_records import Settled  # imported on first use: keeps startup fast
 
     return SubscriptionStatus(
         offset=offset,
@@ -228,3 +239,41 @@ def _status(
         member=delivery_state.member or None,
         reason=delivery_state.reason or None,
     )
+
+
+class PushRequests:
+    """The response is cached until a configuration changes: every pusher polls it."""
+
+    def __init__(self, configs: SubscriptionConfigs) -> None:
+        self._configs = configs
+        self._response: DescribePushesResponse | None = None
+        configs.on_changed.append(self._invalidate)
+
+    async def describe(self, request: DescribePushesRequest, _context: RequestContext) -> DescribePushesResponse:
+        if self._response is None:
+            self._response = self._build_response()
+        if request.version == self._response.version:
+            return DescribePushesResponse(version=request.version)
+        return self._response
+
+    def _invalidate(self, _name: str) -> None:
+        self._response = None
+
+    def _build_response(self) -> DescribePushesResponse:
+        from hashlib import blake2b  # imported only if push is used
+
+        pushes = [
+            DescribedPush(
+                subscription=name,
+                url=config.headrace_push_url,
+                secret=config.headrace_push_secret,
+                concurrency=config.headrace_push_concurrency,
+                rate=config.headrace_push_rate,
+                timeout_ms=config.headrace_push_timeout_ms,
+                backoff_ms=config.headrace_retry_backoff_ms,
+                topics=[*topics],
+            )
+            for name, topics, config in self._configs.pushes()
+        ]
+        version = blake2b(repr(pushes).encode(), digest_size=_VERSION_BYTES).hexdigest()
+        return DescribePushesResponse(version=version, is_changed=True, pushes=pushes)

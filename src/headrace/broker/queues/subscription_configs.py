@@ -42,8 +42,8 @@ _Overrides = Mapping[str, str]
 
 
 class Push(NamedTuple):
-    """`topics` are those whose messages are pushed; empty for all that have a subscription of this name. Without a URL
-    in `config`, the messages of these topics are not pushed although the group has a webhook."""
+    """`topics` are the topics whose messages are pushed; empty means all that have a subscription of this name. Without
+    a URL in `config`, the messages of these topics are not pushed although the group has a webhook."""
 
     subscription: str
     topics: tuple[str, ...]
@@ -53,23 +53,23 @@ class Push(NamedTuple):
 class SubscriptionConfigs:
     def __init__(self, catalogue: Catalogue, groups: GroupConfigs, registry: Registry) -> None:
         self.on_changed: list[Callable[[str], None]] = []
-        """Subscriptions of this name may be configured differently, in one topic or in all."""
+        """Called with a name when the configuration of its subscriptions may have changed, in one topic or in all."""
         self._catalogue = catalogue
         self._groups = groups
         self._registry = registry
         self._overrides: dict[_Key, _Overrides] = {}
         self._configs: dict[_Key, SubscriptionConfig] = {}
-        catalogue.on_subscription_config.append(self._take)
+        catalogue.on_subscription_config.append(self._update)
         catalogue.on_topic_deleted.append(self._forget_topic)
         groups.on_changed.append(self._on_group_changed)
 
     def of(self, topic_id: UUID, name: str) -> SubscriptionConfig:
-        """The same object until it changes."""
+        """Return the configuration: the same object until it changes."""
         own = self._configs.get((topic_id, name))
         return self._groups.of(name) if own is None else own
 
     def pushes(self) -> list[Push]:
-        """All webhooks, by subscription and topic."""
+        """Return all webhooks, sorted by subscription and topic."""
         own = {}
         for (topic_id, name), config in self._configs.items():
             topic = self._catalogue.find_by_id(topic_id)
@@ -89,7 +89,7 @@ class SubscriptionConfigs:
         return sorted(pushes, key=lambda push: push[:2])
 
     def listed(self) -> list[tuple[str, str]]:
-        """Topic and name of every subscription that has its own record."""
+        """Return topic and name of every subscription that has its own record."""
         topics = ((self._catalogue.find_by_id(topic_id), name) for topic_id, name in self._overrides)
         return sorted((topic.name, name) for topic, name in topics if topic is not None)
 
@@ -100,14 +100,14 @@ class SubscriptionConfigs:
         )
 
     async def replace(self, topic: str, name: str, given: Mapping[str, str | None], *, dry_run: bool) -> None:
-        """Set these and no others."""
+        """Replace all settings."""
         overrides = {key: value for key, value in given.items() if value is not None}
         self._check(given)
         if not dry_run:
             await self._change(self._catalogue.topic(topic).id, name, lambda _: overrides)
 
     async def alter(self, topic: str, name: str, changes: Iterable[ConfigChange], *, dry_run: bool) -> None:
-        """Change single settings. Without any change, make an empty record if there is none."""
+        """Change single settings. Without changes, create an empty record if there is none."""
         changes = tuple(changes)
         topic_id = self._catalogue.topic(topic).id
 
@@ -124,7 +124,7 @@ class SubscriptionConfigs:
             await self._change(topic_id, name, altered)
 
     async def remove(self, topic: str, name: str) -> None:
-        """Delete the record, before the subscription itself: one that is created afterwards must not find it."""
+        """Delete the record before the subscription: a subscription created afterwards must not inherit it."""
         await self._change(self._catalogue.topic(topic).id, name, lambda _: None)
 
     async def _change(
@@ -134,7 +134,7 @@ class SubscriptionConfigs:
         await change_configs(self._registry, key, change)
         await self._catalogue.mirror.read([key])
 
-    def _take(self, key: str, entry: RegistryEntry | None) -> None:
+    def _update(self, key: str, entry: RegistryEntry | None) -> None:
         topic_id, name = own_key = parse_subscription_config_key(key)
         if entry is None:
             self._overrides.pop(own_key, None)
@@ -156,7 +156,7 @@ class SubscriptionConfigs:
         self._notify(name)
 
     def _forget_topic(self, topic: Topic) -> None:
-        """The records of a deleted topic are void at once; the controller removes them from the registry."""
+        """Drop the records of a deleted topic at once; the controller removes them from the registry."""
         for own_key in [own_key for own_key in self._overrides if own_key[0] == topic.id]:
             del self._overrides[own_key], self._configs[own_key]
             self._notify(own_key[1])

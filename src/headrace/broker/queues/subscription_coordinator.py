@@ -27,7 +27,7 @@ from headrace.runtime.inline_start import switch_to_task
 
 if TYPE_CHECKING:
     from headrace.broker.queues.dead_letters import CopyDeadLetter
-    from headrace.broker.queues.leasing import Served
+    from headrace.broker.queues.lease_reader import Served
     from headrace.broker.queues.subscription_shard import SubscriptionDependencies, SubscriptionShard
     from headrace.machines.queues.subscription_stats import SubscriptionStats
 
@@ -61,11 +61,12 @@ class SubscriptionCoordinator(ShardedCoordinator[tuple[str, int], "SubscriptionS
     # Lookup
 
     def find(self, topic: str, index: int) -> SubscriptionShard | None:
-        """Return the subscriptions of a partition, or None if its topic never had one. Raise unless requests for them
-        can be served now; call it again after every await."""
+        """Return the subscriptions of a partition, or None if its topic never had one. Raise unless they are loaded and
+        served here; call it again after every await. Operations of the shard look up the partition with the messages,
+        and raise unless this broker leads it as well."""
         shard = self._shards.get((topic, index))
         if shard is not None:
-            shard.source()
+            shard.ensure_open()
             return shard
         self._catalogue.partition(topic, index)
         if self._catalogue.colocated_topics.find(topic, ACKS_PREFIX) is None:
@@ -114,7 +115,7 @@ class SubscriptionCoordinator(ShardedCoordinator[tuple[str, int], "SubscriptionS
         if acks is None or acks.led.get(partition.index) is not partition or acks.record.owner is None:
             return None  # the topic was deleted, and perhaps created again, before a reload
         # Imported with the first leadership of an acks partition: keeps startup fast without queues.
-        from headrace.broker.queues.leasing import LeaseSource
+        from headrace.broker.queues.lease_reader import LeaseSource
         from headrace.broker.queues.subscription_shard import SubscriptionShard
 
         topic, index = partition.topic.removeprefix(ACKS_PREFIX), partition.index

@@ -1,11 +1,13 @@
-"""Lease and Settle: how members of a subscription take messages and say what became of them.
+"""Lease, LeaseOffsets and Settle: members lease messages of a subscription and settle them.
 
-A lease looks at its partitions, beginning with another one each time, so that a full one does not starve the others. It
-answers when it has something or anything is wrong, and otherwise waits until a partition has something or `max_wait_ms`
-is over. A settle does all its items in one step and answers when they are committed.
-
-A Lease of 0 messages says that the member leaves. Its Leases that wait are answered, and one that arrives later gets
-nothing: else a Lease that is still on its way would take what the member gives back, and hold it until it times out.
+- A Lease visits its partitions, beginning with a different one each time, so that a full partition does not starve the
+  others. It responds when it has messages or an error; otherwise it waits until a partition has messages or
+  `max_wait_ms` is over.
+- A Lease of 0 messages means that the member leaves. Its waiting Leases end, and a Lease that arrives later gets
+  nothing: otherwise a Lease that is still in flight would lease what the member releases, and hold it until it times
+  out.
+- LeaseOffsets leases messages that the client selects by offset, without reading them.
+- A Settle applies all its items in one step, and responds when they are committed.
 """
 
 from __future__ import annotations
@@ -15,8 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import RequestContext
-from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
-from headrace.broker.queues.leases import ExtendLease, RangeSettlement
+from headrace.broker.queues.lease_poll import ExtendLease, LeaseLimits, LeasePoll, LeaseTarget, RangeSettlement
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Release, Settlement
 from headrace.model.errors import HeadraceError, InvalidRecordState, InvalidRequest
@@ -26,6 +27,8 @@ from headrace.runtime.clock import Clock
 from headrace.wire.messages.queues import (
     FailedSettleItem,
     LeasedRange,
+    LeaseOffsetsRequest,
+    LeaseOffsetsResponse,
     LeasePartitionResponse,
     LeaseRequest,
     LeaseResponse,
@@ -41,13 +44,14 @@ from headrace.wire.messages.queues import (
 if TYPE_CHECKING:
     from headrace.broker.queues.subscription_shard import SubscriptionShard
 
-MESSAGES_MAX = 10_000  # of one lease
-BYTES_MAX = 16 << 20  # of one lease: what lies in several places is joined in memory
-ITEMS_MAX = 10_000  # of one settle
+MESSAGES_MAX = 10_000  # per Lease
+BYTES_MAX = 16 << 20  # per Lease: several pieces of a file are joined in memory
+RANGES_MAX = 10_000  # per LeaseOffsets
+ITEMS_MAX = 10_000  # per Settle
 PARTITIONS_MAX = 10_000
 MEMBERS_LEFT_MAX = 10_000  # whose late Leases are recognized
 NAME_LENGTH_MAX = 255
-LEASE_MS_MIN, LEASE_MS_MAX = 100, 12 * HOUR_MS  # as of share.record.lock.duration.ms
+LEASE_MS_MIN, LEASE_MS_MAX = 100, 12 * HOUR_MS  # limits of share.record.lock.duration.ms
 DELAY_MS_MAX = 365 * 24 * HOUR_MS
 REASON_LENGTH_MAX = 1000
 _UNSET = -1
@@ -59,9 +63,9 @@ class SubscriptionRequests:
     def __init__(self, subscriptions: SubscriptionCoordinator, clock: Clock) -> None:
         self._subscriptions = subscriptions
         self._clock = clock
-        self._turn = 0
-        self._polls: dict[tuple[str, str], set[LeasePoll]] = {}  # that wait, by subscription and member
-        self._left: dict[tuple[str, str], None] = {}  # oldest first
+        self._lease_count = 0
+        self._polls: dict[tuple[str, str], set[LeasePoll]] = {}  # running, by subscription and member
+        self._left: dict[tuple[str, str], None] = {}  # members, oldest first
 
     async def lease(self, request: LeaseRequest, _context: RequestContext) -> LeaseResponse:
         try:
@@ -73,16 +77,16 @@ class SubscriptionRequests:
             self._leave(member)
         if member in self._left:
             return LeaseResponse()
-        places = [(topic.name, index) for topic in request.topics for index in topic.partitions]
-        self._turn += 1
-        start = self._turn % len(places)
+        partitions = [(topic.name, index) for topic in request.topics for index in topic.partitions]
+        self._lease_count += 1
+        start = self._lease_count % len(partitions)
         lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
         poll = LeasePoll(
             self._subscriptions,
             self._clock,
             request.subscription,
             request.member,
-            [*places[start:], *places[:start]],
+            [*partitions[start:], *partitions[:start]],
             lease_ms,
             must_exist=request.must_exist,
         )
@@ -104,6 +108,24 @@ class SubscriptionRequests:
         for poll in self._polls.get(member, ()):
             poll.stop()
 
+    async def lease_offsets(self, request: LeaseOffsetsRequest, _context: RequestContext) -> LeaseOffsetsResponse:
+        try:
+            check_names(request.subscription, request.member)
+            check_lease_ms(request.lease_ms)
+            offsets = _check_ranges([(one.first, one.last) for one in request.wanted])
+            shard = await self._subscriptions.ensure(request.topic, request.partition_index)
+            if not shard.has(request.subscription):
+                await shard.ensure(request.subscription)
+            lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
+            granted, until_ms = shard.lease_offsets(request.subscription, request.member, offsets, lease_ms)
+        except HeadraceError as error:
+            return LeaseOffsetsResponse(error_code=error.code, error_message=error.message)
+        return LeaseOffsetsResponse(
+            lease_epoch=shard.epoch,
+            leased_until_ms=until_ms,
+            leased=[LeasedRange(first, last, attempt) for first, last, attempt in granted],
+        )
+
     async def settle(self, request: SettleRequest, _context: RequestContext) -> SettleResponse:
         try:
             _check_settle(request)
@@ -112,24 +134,24 @@ class SubscriptionRequests:
         response = SettleResponse()
         waits: list[tuple[SettlePartitionResponse, asyncio.Future[None]]] = []
         for topic in request.topics:
-            answers = SettleTopicResponse(name=topic.name)
-            response.topics.append(answers)
+            topic_response = SettleTopicResponse(name=topic.name)
+            response.topics.append(topic_response)
             for requested in topic.partitions:
-                answer = SettlePartitionResponse(partition_index=requested.partition_index)
-                answers.partitions.append(answer)
+                result = SettlePartitionResponse(partition_index=requested.partition_index)
+                topic_response.partitions.append(result)
                 try:
                     shard = self._subscriptions.of(topic.name, requested.partition_index)
-                    wait = _settle_partition(shard, request, requested, answer)
+                    wait = _settle_partition(shard, request, requested, result)
                 except HeadraceError as error:
-                    answer.error_code, answer.error_message = error.code, error.message
+                    result.error_code, result.error_message = error.code, error.message
                 else:
                     if wait is not None:
-                        waits.append((answer, wait))
-        for answer, wait in waits:
+                        waits.append((result, wait))
+        for result, wait in waits:
             try:
                 await wait
             except HeadraceError as error:
-                answer.error_code, answer.error_message = error.code, error.message
+                result.error_code, result.error_message = error.code, error.message
         return response
 
 
@@ -137,27 +159,28 @@ def _lease_response(targets: Iterable[LeaseTarget]) -> LeaseResponse:
     response = LeaseResponse()
     topics: dict[str, LeaseTopicResponse] = {}
     for target in targets:
-        answer = LeasePartitionResponse(partition_index=target.index, records=b"")
+        result = LeasePartitionResponse(partition_index=target.index, records=b"")
         if target.leased is not None:
-            granted, answer.records, answer.leased_until_ms, answer.lease_epoch = target.leased
-            answer.leased = [LeasedRange(first, last, attempt) for first, last, attempt in granted]
+            granted, result.records, result.leased_until_ms, result.lease_epoch = target.leased
+            result.leased = [LeasedRange(first, last, attempt) for first, last, attempt in granted]
         elif target.error is not None:
-            answer.error_code, answer.error_message = target.error.code, target.error.message
+            result.error_code, result.error_message = target.error.code, target.error.message
         else:
             continue
         topic = topics.get(target.topic)
         if topic is None:
             topic = topics[target.topic] = LeaseTopicResponse(name=target.topic)
             response.topics.append(topic)
-        topic.partitions.append(answer)
+        topic.partitions.append(result)
     return response
 
 
 def _settle_partition(
-    shard: SubscriptionShard, request: SettleRequest, requested: SettlePartition, answer: SettlePartitionResponse
+    shard: SubscriptionShard, request: SettleRequest, requested: SettlePartition, result: SettlePartitionResponse
 ) -> asyncio.Future[None] | None:
     is_by_id = not request.member and requested.lease_epoch == _UNSET
     if requested.lease_epoch != shard.epoch and not is_by_id:
+        shard.source()  # prefer `NotLeader`, which makes the client refresh its metadata
         raise InvalidRecordState(
             f"the lease of leader epoch {requested.lease_epoch} has ended; the current epoch is {shard.epoch}"
         )
@@ -167,15 +190,15 @@ def _settle_partition(
         try:
             settlements.append(_range_settlement(item))
         except HeadraceError as error:
-            answer.refused.append(FailedSettleItem(index, error.code, error.message))
-    if answer.refused:
-        malformed = {refused.index for refused in answer.refused}
+            result.refused.append(FailedSettleItem(index, error.code, error.message))
+    if result.refused:
+        malformed = {item.index for item in result.refused}
         indexes = [index for index in indexes if index not in malformed]
     errors, wait = shard.settle(request.subscription, request.member or None, settlements)
     if any(errors):
-        for index, refusal in zip(indexes, errors, strict=True):
-            if refusal is not None:
-                answer.refused.append(FailedSettleItem(index, refusal.code, refusal.message))
+        for index, item_error in zip(indexes, errors, strict=True):
+            if item_error is not None:
+                result.refused.append(FailedSettleItem(index, item_error.code, item_error.message))
     return wait
 
 
@@ -232,6 +255,17 @@ def _check_lease(request: LeaseRequest) -> None:
     named = [(topic.name, index) for topic in request.topics for index in topic.partitions]
     if not 1 <= len(named) <= PARTITIONS_MAX or len(set(named)) < len(named):
         raise InvalidRequest(f"a lease request must have 1 to {PARTITIONS_MAX} distinct partitions")
+
+
+def _check_ranges(ranges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    if not 1 <= len(ranges) <= RANGES_MAX:
+        raise InvalidRequest(f"a lease request must have 1 to {RANGES_MAX} offset ranges, not {len(ranges)}")
+    end_offset = 0
+    for first, last in ranges:
+        if not end_offset <= first <= last:
+            raise InvalidRequest(f"{first} to {last} is not an offset range, or not after the previous one")
+        end_offset = last + 1
+    return ranges
 
 
 def _check_settle(request: SettleRequest) -> None:

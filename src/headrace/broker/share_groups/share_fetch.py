@@ -1,12 +1,13 @@
 """ShareFetch and ShareAcknowledge: lease and settle messages for members of share groups.
 
-Settles what the request says of earlier messages, then leases others.
-
-The session's epoch moves once for both. What is settled is applied before partitions are forgotten, and before
-anything is leased; the answer leaves when it is committed. A fetch that finds nothing waits up to `max_wait_ms`, or
-until its member says something else, which would have to wait for this answer. It answers as soon as there is
-anything (`min_bytes` is for logs), and never with more messages than `max_records`, whatever the acquire mode: a
-batch is sent whole, but only what is listed is leased.
+- A ShareFetch settles earlier messages, then leases others; the session epoch is incremented once. Settlements are
+  applied before partitions are removed from the session and before messages are leased; the response is sent when they
+  are committed.
+- A ShareFetch that finds no messages waits up to `max_wait_ms`, or until the next request of its member, whose response
+  would have to wait for this one.
+- It responds as soon as there are messages (`min_bytes` does not apply), and never with more than `max_records`,
+  whatever the acquire mode: a batch is sent completely, but only the listed offsets are leased.
+- A ShareAcknowledge settles messages, and responds when the settlements are committed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ from headrace.wire.messages.share_groups import (
     ShareLeaderIdAndEpoch,
 )
 
-# What the answers of ShareFetch and ShareAcknowledge have in common: who is asked, and who leads what is not led here.
+_NO_RECORDS = b""
+_DELIVERY_COUNT_MAX = 2**15 - 1
+
+Acknowledgements = Mapping[PartitionKey, Sequence[AcknowledgementBatch]]
 
 
 def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
@@ -53,7 +57,7 @@ def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]
 
 
 class PartitionLeaders:
-    """For one answer: the leaders of the partitions that others lead, and where these are."""
+    """Collects, for one response, the leaders of partitions that other brokers lead."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -73,12 +77,6 @@ class PartitionLeaders:
             return ShareLeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
         self._named[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
         return ShareLeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
-
-
-_NO_RECORDS = b""
-_DELIVERY_COUNT_MAX = 2**15 - 1
-
-Acknowledgements = Mapping[PartitionKey, Sequence[AcknowledgementBatch]]
 
 
 class ShareFetchHandler:
@@ -108,43 +106,43 @@ class ShareFetchHandler:
             key: leases.settle(session, key, batches, renews=request.is_renew_ack)
             for key, batches in acknowledged.items()
         }
-        answer = _ShareFetchResponseBuilder(self._catalogue)
+        builder = _ShareFetchResponseBuilder(self._catalogue)
         if epoch == CLOSING_EPOCH:
             leases.end(session)
         else:
             _update(session, request)
             if not request.is_renew_ack:
-                await self._lease(session, request, answer)
-        for key, one in settled.items():
-            answer.acknowledge(key, await one.outcome())
-        return answer.response(leases.lock_ms(group_id))
+                await self._lease(session, request, builder)
+        for key, result in settled.items():
+            builder.add_acknowledgement(key, await result.committed())
+        return builder.response(leases.lock_ms(group_id))
 
     async def _lease(
-        self, session: ShareSession, request: ShareFetchRequest, answer: _ShareFetchResponseBuilder
+        self, session: ShareSession, request: ShareFetchRequest, builder: _ShareFetchResponseBuilder
     ) -> None:
         leases = self._leases
-        places: dict[tuple[str, int], PartitionKey] = {}
+        partitions: dict[tuple[str, int], PartitionKey] = {}
         for key in session.in_rotation():
             try:
-                places[leases.topic(key).name, key[1]] = key
+                partitions[leases.topic(key).name, key[1]] = key
             except HeadraceError as error:
-                answer.refuse(key, error)
-        poll = LeasePoll(leases.subscriptions, self._clock, session.group_id, session.member_id, places)
-        wanted = LeaseLimits(
+                builder.add_error(key, error)
+        poll = LeasePoll(leases.subscriptions, self._clock, session.group_id, session.member_id, partitions)
+        limits = LeaseLimits(
             count_max=request.max_records,
             bytes_max=min(request.max_bytes, self._catalogue.config.fetch_max_bytes),
-            seconds=0.0 if answer else request.max_wait_ms / 1000,
+            seconds=0.0 if builder else request.max_wait_ms / 1000,
         )
-        await leases.wait(session, poll, wanted)
+        await leases.wait(session, poll, limits)
         if session.is_over:
-            poll.give_back()  # it was leased after all else had come back
+            poll.release_leases()  # leased after the session ended and released the others
             return
         for target in poll.targets:
-            answer.take(places[target.topic, target.index], target)
+            builder.add_target(partitions[target.topic, target.index], target)
 
 
 class _ShareFetchResponseBuilder:
-    """Partitions of which there is nothing to say are not in it."""
+    """Builds a response, without the partitions that have no result."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._leaders = PartitionLeaders(catalogue)
@@ -153,9 +151,9 @@ class _ShareFetchResponseBuilder:
     def __bool__(self) -> bool:
         return bool(self._partitions)
 
-    def take(self, key: PartitionKey, target: LeaseTarget) -> None:
+    def add_target(self, key: PartitionKey, target: LeaseTarget) -> None:
         if target.error is not None:
-            self.refuse(key, target.error)
+            self.add_error(key, target.error)
         elif target.leased is not None:
             data = self._data(key)
             data.records = target.leased.records
@@ -164,12 +162,12 @@ class _ShareFetchResponseBuilder:
                 for first, last, attempt in target.leased.granted
             ]
 
-    def refuse(self, key: PartitionKey, error: HeadraceError) -> None:
-        data, told = self._data(key), as_share_error(error)
-        data.error_code, data.error_message = told.code, told.message
-        data.current_leader = self._leaders.of(key, told)
+    def add_error(self, key: PartitionKey, error: HeadraceError) -> None:
+        data, share_error = self._data(key), as_share_error(error)
+        data.error_code, data.error_message = share_error.code, share_error.message
+        data.current_leader = self._leaders.of(key, share_error)
 
-    def acknowledge(self, key: PartitionKey, error: HeadraceError | None) -> None:
+    def add_acknowledgement(self, key: PartitionKey, error: HeadraceError | None) -> None:
         data = self._data(key)
         if error is not None:
             data.acknowledge_error_code, data.acknowledge_error_message = error.code, error.message
@@ -210,7 +208,7 @@ def _check_renewal(request: ShareFetchRequest) -> None:
 
 
 def _error_response(error: HeadraceError, acknowledged: Acknowledgements) -> ShareFetchResponse:
-    """The whole request; what it acknowledged was not settled, which is said of each partition, too."""
+    """Return an error for the whole request, and for each partition whose acknowledgements were not applied."""
     topics: dict[UUID, ShareFetchableTopicResponse] = {}
     for topic_id, index in acknowledged:
         topic = topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id))
@@ -224,9 +222,6 @@ def _error_response(error: HeadraceError, acknowledged: Acknowledgements) -> Sha
             )
         )
     return ShareFetchResponse(error_code=error.code, error_message=error.message, responses=list(topics.values()))
-
-
-# ShareAcknowledge: versions 1 and 2. Settles what was leased by ShareFetch, and answers when that is committed.
 
 
 class ShareAcknowledgeHandler:
@@ -245,24 +240,24 @@ class ShareAcknowledgeHandler:
             group_id, member_id = check_member(request.group_id, request.member_id)
             session = leases.sessions.begin_acknowledge(group_id, member_id, epoch)
         except HeadraceError as error:
-            refused = self._answer(dict.fromkeys(requested, error))
-            refused.error_code, refused.error_message = error.code, error.message
-            return refused
+            response = self._response(dict.fromkeys(requested, error))
+            response.error_code, response.error_message = error.code, error.message
+            return response
         leases.stop_waiting(session)
         settled = {key: leases.settle(session, key, batches, renews=renews) for key, batches in requested.items()}
         if epoch == CLOSING_EPOCH:
             leases.end(session)
-        response = self._answer({key: await one.outcome() for key, one in settled.items()})
+        response = self._response({key: await result.committed() for key, result in settled.items()})
         response.acquisition_lock_timeout_ms = leases.lock_ms(group_id)
         return response
 
-    def _answer(self, outcomes: dict[PartitionKey, HeadraceError | None]) -> ShareAcknowledgeResponse:
+    def _response(self, errors: dict[PartitionKey, HeadraceError | None]) -> ShareAcknowledgeResponse:
         leaders = PartitionLeaders(self._catalogue)
         topics: dict[UUID, ShareAcknowledgeTopicResponse] = {}
-        for key, error in outcomes.items():
+        for key, error in errors.items():
             topic = topics.setdefault(key[0], ShareAcknowledgeTopicResponse(topic_id=key[0]))
-            answer = ShareAcknowledgePartitionData(partition_index=key[1], current_leader=leaders.of(key, error))
+            data = ShareAcknowledgePartitionData(partition_index=key[1], current_leader=leaders.of(key, error))
             if error is not None:
-                answer.error_code, answer.error_message = error.code, error.message
-            topic.partitions.append(answer)
+                data.error_code, data.error_message = error.code, error.message
+            topic.partitions.append(data)
         return ShareAcknowledgeResponse(responses=list(topics.values()), node_endpoints=leaders.endpoints)

@@ -1,22 +1,34 @@
-"""DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets, for the coordinator of the group.
+"""Offsets of share groups: DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets.
 
-The leaders of the partitions know the offsets of a share group, so the coordinator requests them there. The coordinator
-rejects changes of the offsets of a group that has members.
+- The leaders of the partitions know the offsets of a share group. The coordinator of the group requests them there,
+  from this broker or from others, in one attempt; an error of a leader applies to each of its partitions.
+- The coordinator rejects changes of the offsets of a group that has members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from headrace.broker.cluster.peers import Peers
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
 from headrace.broker.handlers import RequestContext
-from headrace.broker.share_groups.share_offsets_lookup import ShareOffsetsLookup, SharePartitionOffset, TopicPartition
+from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.errors import GroupIdNotFound, HeadraceError, UnknownTopicOrPartition
+from headrace.model.errors import CoordinatorNotAvailable, GroupIdNotFound, HeadraceError, UnknownTopicOrPartition
 from headrace.model.ids import ZERO_ID
-from headrace.model.names import check_group_id
+from headrace.model.names import ACKS_PREFIX, check_group_id
+from headrace.runtime.inline_start import switch_to_task
+from headrace.wire.messages.queues import (
+    AlterSubscriptionsPartition,
+    AlterSubscriptionsRequest,
+    AlterSubscriptionsTopic,
+    DescribeSubscriptionsRequest,
+    DescribeSubscriptionsTopic,
+)
 from headrace.wire.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse,
@@ -33,7 +45,152 @@ from headrace.wire.messages.share_groups import (
     DescribeShareGroupOffsetsResponseTopic,
 )
 
+TopicPartition = tuple[str, int]
+
+_REQUEST_SECONDS = 10.0
+_CONNECTION_KEY = "subscriptions"
+_CREATE, _SEEK, _DELETE = range(3)
 _NO_OFFSET = -1
+_INTERNAL_CONTEXT = RequestContext(0, _CONNECTION_KEY, "", "", lambda _is_held: None, lambda: None)
+"""For requests of the broker itself."""
+
+
+class SharePartitionOffset(NamedTuple):
+    floor: int
+    backlog: int
+
+
+class ShareOffsetsLookup:
+    def __init__(self, catalogue: Catalogue, admin: SubscriptionAdminRequests, peers: Peers, node_id: int) -> None:
+        self._catalogue = catalogue
+        self._admin = admin
+        self._peers = peers
+        self._node_id = node_id
+
+    def known_partitions(self) -> list[TopicPartition]:
+        """Return all partitions in which a group may have offsets."""
+        owners = [topic for topic in self._catalogue if self._catalogue.colocated_topics.find(topic.name, ACKS_PREFIX)]
+        return [(topic.name, index) for topic in owners for index in range(topic.partition_count)]
+
+    async def describe(
+        self, group_id: str, partitions: Collection[TopicPartition], context: RequestContext
+    ) -> dict[TopicPartition, SharePartitionOffset | HeadraceError | None]:
+        """Return the offsets of a group, None for partitions where it has none."""
+
+        def request(named: Mapping[str, list[int]]) -> DescribeSubscriptionsRequest:
+            topics = [DescribeSubscriptionsTopic(topic, indexes) for topic, indexes in named.items()]
+            return DescribeSubscriptionsRequest(subscriptions=[group_id], topics=topics)
+
+        results, errors = await self._request_leaders(partitions, request, context)
+        offsets: dict[TopicPartition, SharePartitionOffset | HeadraceError | None] = dict.fromkeys(partitions)
+        offsets.update(errors)
+        for partition, result in results.items():
+            for one in result.subscriptions:
+                offsets[partition] = SharePartitionOffset(one.floor, one.backlog)
+        return offsets
+
+    async def names(self, partitions: Collection[TopicPartition]) -> frozenset[str]:
+        """Return all subscriptions of these partitions; raise unless every leader has responded."""
+
+        def request(named: Mapping[str, list[int]]) -> DescribeSubscriptionsRequest:
+            topics = [DescribeSubscriptionsTopic(topic, indexes) for topic, indexes in named.items()]
+            return DescribeSubscriptionsRequest(subscriptions=None, topics=topics)
+
+        results, errors = await self._request_leaders(partitions, request, _INTERNAL_CONTEXT)
+        for error in errors.values():
+            raise error
+        return frozenset(one.subscription for result in results.values() for one in result.subscriptions)
+
+    async def seek(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], context: RequestContext
+    ) -> dict[TopicPartition, HeadraceError | None]:
+        """Set the offsets of a group, also in partitions where it has none. Messages that it has settled at or after an
+        offset are delivered again."""
+        _, errors = await self._alter(group_id, _CREATE, offsets, context)
+        created = {partition: offset for partition, offset in offsets.items() if partition not in errors}
+        _, seek_errors = await self._alter(group_id, _SEEK, created, context)
+        return {partition: errors.get(partition, seek_errors.get(partition)) for partition in offsets}
+
+    async def delete(
+        self, group_id: str, partitions: Iterable[TopicPartition], context: RequestContext
+    ) -> dict[TopicPartition, HeadraceError | None]:
+        """Delete the group's state in these partitions."""
+        _, errors = await self._alter(group_id, _DELETE, dict.fromkeys(partitions, -1), context)
+        return {partition: error for partition, error in errors.items() if not isinstance(error, GroupIdNotFound)}
+
+    async def forget(self, group_id: str, context: RequestContext) -> None:
+        """Delete the group's state in all partitions."""
+        for error in (await self.delete(group_id, self.known_partitions(), context)).values():
+            if error is not None:
+                raise CoordinatorNotAvailable(f"deleting the acknowledgements of {group_id} failed: {error.message}")
+
+    async def _alter(
+        self, group_id: str, action: int, offsets: Mapping[TopicPartition, int], context: RequestContext
+    ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, HeadraceError]]:
+        def request(named: Mapping[str, list[int]]) -> AlterSubscriptionsRequest:
+            topics = [
+                AlterSubscriptionsTopic(
+                    topic,
+                    [AlterSubscriptionsPartition(index, offset=offsets[topic, index]) for index in indexes],
+                )
+                for topic, indexes in named.items()
+            ]
+            return AlterSubscriptionsRequest(subscription=group_id, action=action, topics=topics)
+
+        return await self._request_leaders(offsets, request, context)
+
+    async def _request_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        request: Callable[[Mapping[str, list[int]]], Any],
+        context: RequestContext,
+    ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, HeadraceError]]:
+        """Send a request to each leader; return the results and the errors by partition."""
+        results: dict[TopicPartition, Any] = {}
+        errors: dict[TopicPartition, HeadraceError] = {}
+        by_leader: dict[int, dict[str, list[int]]] = {}
+        for topic, index in partitions:
+            try:
+                leader = self._catalogue.partition_record(topic, index).leader
+            except HeadraceError as error:
+                errors[topic, index] = error
+            else:
+                by_leader.setdefault(leader, {}).setdefault(topic, []).append(index)
+
+        async def request_leader(node_id: int, named: Mapping[str, list[int]]) -> None:
+            try:
+                _split_errors(await self._call(node_id, request(named), context), results, errors)
+            except HeadraceError as error:
+                errors.update({(topic, index): error for topic, indexes in named.items() for index in indexes})
+
+        await switch_to_task()
+        async with asyncio.TaskGroup() as tasks:
+            for node_id, named in by_leader.items():
+                tasks.create_task(request_leader(node_id, named))
+        return results, errors
+
+    async def _call(self, node_id: int, request: Any, context: RequestContext) -> Any:
+        if node_id != self._node_id:
+            return await self._peers.call(
+                node_id, request, timeout_seconds=_REQUEST_SECONDS, connection_key=_CONNECTION_KEY
+            )
+        if isinstance(request, AlterSubscriptionsRequest):
+            return await self._admin.alter(request, context)
+        return await self._admin.describe(request, context)
+
+
+def _split_errors(
+    response: Any, results: dict[TopicPartition, Any], errors: dict[TopicPartition, HeadraceError]
+) -> None:
+    from headrace.client.errors import error_of_code  # imported on first use: keeps startup fast
+
+    for topic in response.topics:
+        for result in topic.partitions:
+            partition = topic.name, result.partition_index
+            if result.error_code:
+                errors[partition] = error_of_code(result.error_code, result.error_message)
+            else:
+                results[partition] = result
 
 
 class ShareGroupOffsets:
@@ -50,7 +207,7 @@ class ShareGroupOffsets:
     async def alter(
         self, request: AlterShareGroupOffsetsRequest, context: RequestContext
     ) -> AlterShareGroupOffsetsResponse:
-        """A group that does not exist is made: so it can be told where to begin before its first member comes."""
+        """Set offsets. A missing group is created, so that its start can be set before its first member joins."""
         group_id = request.group_id
         offsets = {
             (topic.topic_name, one.partition_index): one.start_offset
@@ -61,23 +218,23 @@ class ShareGroupOffsets:
             groups = await self._coordinator.ensure(check_group_id(group_id))
             _ensure_no_members(groups, group_id)
             await groups.shares.ensure(group_id)
-            known = {place: offset for place, offset in offsets.items() if self._exists(place)}
+            known = {partition: offset for partition, offset in offsets.items() if self._exists(partition)}
             errors = await self._offsets_lookup.seek(group_id, known, context)
         except HeadraceError as error:
             return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
         response = AlterShareGroupOffsetsResponse()
         for topic in request.topics:
-            answers = AlterShareGroupOffsetsResponseTopic(
+            topic_response = AlterShareGroupOffsetsResponseTopic(
                 topic_name=topic.topic_name, topic_id=self._id(topic.topic_name)
             )
-            response.responses.append(answers)
+            response.responses.append(topic_response)
             for one in topic.partitions:
-                answer = AlterShareGroupOffsetsResponsePartition(partition_index=one.partition_index)
-                place = topic.topic_name, one.partition_index
-                refusal = errors[place] if place in errors else _unknown_partition(place)
-                if refusal is not None:
-                    answer.error_code, answer.error_message = refusal.code, refusal.message
-                answers.partitions.append(answer)
+                result = AlterShareGroupOffsetsResponsePartition(partition_index=one.partition_index)
+                partition = topic.topic_name, one.partition_index
+                alter_error = errors[partition] if partition in errors else _unknown_partition(partition)
+                if alter_error is not None:
+                    result.error_code, result.error_message = alter_error.code, alter_error.message
+                topic_response.partitions.append(result)
         return response
 
     async def delete(
@@ -89,71 +246,68 @@ class ShareGroupOffsets:
             if group_id not in groups.shares:
                 raise GroupIdNotFound(f"Share group {group_id} not found.")
             _ensure_no_members(groups, group_id)
-            places = [place for topic in request.topics for place in self._places(topic.topic_name)]
-            errors = await self._offsets_lookup.delete(group_id, places, context)
+            partitions = [partition for topic in request.topics for partition in self._partitions(topic.topic_name)]
+            errors = await self._offsets_lookup.delete(group_id, partitions, context)
         except HeadraceError as error:
             return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
         response = DeleteShareGroupOffsetsResponse()
         for topic in request.topics:
             name = topic.topic_name
-            answer = DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
-            refusals = [error for place, error in errors.items() if place[0] == name and error is not None]
+            result = DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
+            topic_errors = [one for (topic_name, _), one in errors.items() if topic_name == name and one is not None]
             if self._catalogue.find(name) is None:
-                refusals.append(_unknown_partition((name, 0)))
-            for refusal in refusals[:1]:
-                answer.error_code, answer.error_message = refusal.code, refusal.message
-            response.responses.append(answer)
+                topic_errors.append(_unknown_partition((name, 0)))
+            if topic_errors:
+                result.error_code, result.error_message = topic_errors[0].code, topic_errors[0].message
+            response.responses.append(result)
         return response
 
     async def _describe(
         self, requested: DescribeShareGroupOffsetsRequestGroup, context: RequestContext
     ) -> DescribeShareGroupOffsetsResponseGroup:
         group_id = requested.group_id
-        answer = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
+        description = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
         try:
             _ensure_share_group(self._coordinator.of(group_id), group_id)
             if requested.topics is None:
-                offsets_lookup = await self._offsets_lookup.describe(
-                    group_id, self._offsets_lookup.known_partitions(), context
-                )
-                been = {
-                    topic for (topic, _), partition_offset in offsets_lookup.items() if partition_offset is not None
-                }
-                places: Iterable[TopicPartition] = [place for place in offsets_lookup if place[0] in been]
+                known = self._offsets_lookup.known_partitions()
+                offsets = await self._offsets_lookup.describe(group_id, known, context)
+                topics_read = {topic for (topic, _), offset in offsets.items() if offset is not None}
+                partitions: Iterable[TopicPartition] = [one for one in offsets if one[0] in topics_read]
             else:
-                places = [(topic.topic_name, index) for topic in requested.topics for index in topic.partitions]
-                known = [place for place in places if self._exists(place)]
-                offsets_lookup = await self._offsets_lookup.describe(group_id, known, context)
+                partitions = [(topic.topic_name, index) for topic in requested.topics for index in topic.partitions]
+                known = [partition for partition in partitions if self._exists(partition)]
+                offsets = await self._offsets_lookup.describe(group_id, known, context)
         except HeadraceError as error:
-            answer.error_code, answer.error_message = error.code, error.message
-            return answer
+            description.error_code, description.error_message = error.code, error.message
+            return description
         topics: dict[str, DescribeShareGroupOffsetsResponseTopic] = {}
-        for place in places:
+        for name, index in partitions:
             topic = topics.setdefault(
-                place[0], DescribeShareGroupOffsetsResponseTopic(topic_name=place[0], topic_id=self._id(place[0]))
+                name, DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
             )
-            topic.partitions.append(self._partition(place, offsets_lookup.get(place)))
-        answer.topics = list(topics.values())
-        return answer
+            topic.partitions.append(self._described((name, index), offsets.get((name, index))))
+        description.topics = list(topics.values())
+        return description
 
-    def _partition(
-        self, place: TopicPartition, partition_offset: SharePartitionOffset | HeadraceError | None
+    def _described(
+        self, partition: TopicPartition, offset: SharePartitionOffset | HeadraceError | None
     ) -> DescribeShareGroupOffsetsResponsePartition:
-        """Where the group has not been, or what does not exist, has no offset."""
-        answer = DescribeShareGroupOffsetsResponsePartition(partition_index=place[1], start_offset=_NO_OFFSET)
-        if isinstance(partition_offset, HeadraceError):
-            answer.error_code, answer.error_message = partition_offset.code, partition_offset.message
-        elif partition_offset is not None:
-            answer.start_offset, answer.lag = partition_offset.floor, partition_offset.backlog
-            answer.leader_epoch = self._catalogue.partition_record(*place).leader_epoch
-        return answer
+        """Describe a partition. One without state of the group, or one that does not exist, has no offset."""
+        result = DescribeShareGroupOffsetsResponsePartition(partition_index=partition[1], start_offset=_NO_OFFSET)
+        if isinstance(offset, HeadraceError):
+            result.error_code, result.error_message = offset.code, offset.message
+        elif offset is not None:
+            result.start_offset, result.lag = offset.floor, offset.backlog
+            result.leader_epoch = self._catalogue.partition_record(*partition).leader_epoch
+        return result
 
-    def _places(self, name: str) -> list[TopicPartition]:
+    def _partitions(self, name: str) -> list[TopicPartition]:
         topic = self._catalogue.find(name)
         return [] if topic is None else [(name, index) for index in range(topic.partition_count)]
 
-    def _exists(self, place: TopicPartition) -> bool:
-        return place in self._places(place[0])
+    def _exists(self, partition: TopicPartition) -> bool:
+        return partition in self._partitions(partition[0])
 
     def _id(self, name: str) -> UUID:
         topic = self._catalogue.find(name)
@@ -172,5 +326,5 @@ def _ensure_no_members(groups: GroupShard, group_id: str) -> None:
         group.ensure_no_members()
 
 
-def _unknown_partition(place: TopicPartition) -> HeadraceError:
-    return UnknownTopicOrPartition(f"partition {place[0]}-{place[1]} does not exist")
+def _unknown_partition(partition: TopicPartition) -> HeadraceError:
+    return UnknownTopicOrPartition(f"partition {partition[0]}-{partition[1]} does not exist")

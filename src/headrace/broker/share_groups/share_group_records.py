@@ -1,4 +1,4 @@
-"""Between the events of share groups and the records of `__consumer_offsets`."""
+"""Convert the events of share groups to records of `__consumer_offsets`, and back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.wire.state_records.share_group_records import (
 
 
 class StoredShareGroupEvent(msgspec.Struct, frozen=True):
-    """A change of a share group, or (None) the end of the group."""
+    """A change of a share group; None means that the group was deleted."""
 
     group_id: str
     event: ShareGroupEvent | None
@@ -37,12 +37,12 @@ def share_group_records(group_id: str, events: Iterable[ShareGroupEvent]) -> lis
 
 
 def share_group_tombstone(group_id: str) -> KeyValue:
-    """Of a group without members; theirs were ended when they left."""
+    """Return the tombstone of a group without members; the tombstones of members are written when they leave."""
     return encode_share_group_key(ShareGroupMetadataKey(group_id=group_id)), None
 
 
 def read_share_group_record(key: bytes, value: bytes | None) -> StoredShareGroupEvent | None:
-    """What a record tells; None for kinds that are not of share groups."""
+    """Decode a record; return None for record types of other features."""
     known = decode_share_group_key(key)
     if known is None:
         return None

@@ -1,4 +1,4 @@
-"""The requests of members of share groups, and of those who look at their groups, for the coordinator."""
+"""ShareGroupHeartbeat and ShareGroupDescribe, served by the coordinator of the group."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class ShareGroupRequests:
         self, request: ShareGroupHeartbeatRequest, context: RequestContext
     ) -> ShareGroupHeartbeatResponse:
         try:
-            beat = _parse_heartbeat(request, context)
-            check_share_heartbeat(beat)
-            groups = await self._coordinator.ensure(beat.group_id)
-            answer = await groups.share_heartbeat(beat)
+            heartbeat = _parse_heartbeat(request, context)
+            check_share_heartbeat(heartbeat)
+            groups = await self._coordinator.ensure(heartbeat.group_id)
+            result = await groups.share_heartbeat(heartbeat)
         except HeadraceError as error:
             return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
         return ShareGroupHeartbeatResponse(
-            member_id=answer.member_id,
-            member_epoch=answer.member_epoch,
-            heartbeat_interval_ms=answer.heartbeat_interval_ms,
-            assignment=_assignment(answer),
+            member_id=result.member_id,
+            member_epoch=result.member_epoch,
+            heartbeat_interval_ms=result.heartbeat_interval_ms,
+            assignment=_assignment(result),
         )
 
     async def describe(
@@ -65,18 +65,18 @@ class ShareGroupRequests:
         return ShareGroupDescribeResponse(groups=groups)
 
     async def _describe(self, group_id: str) -> DescribedShareGroup:
-        """The description, once what it tells is durable."""
+        """Describe a group, and return when the described state is durable."""
         try:
             groups = self._coordinator.of(group_id)
             group = groups.shares.groups.get(group_id)
             if group is None:
                 reason = "not found" if groups.find(group_id) is None else "is not a share group"
                 raise GroupIdNotFound(f"Group {group_id} {reason}.")
-            answer = self._described(group)
+            description = self._described(group)
             await groups.settle()
         except HeadraceError as error:
             return DescribedShareGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-        return answer
+        return description
 
     def _described(self, group: ShareGroup) -> DescribedShareGroup:
         return DescribedShareGroup(
@@ -101,7 +101,7 @@ class ShareGroupRequests:
         )
 
     def _partitions(self, partitions: Iterable[TopicIdPartition]) -> DescribedAssignment:
-        """Topics that are gone are left out: they have no names."""
+        """Return the assignment, without deleted topics, which have no names."""
         topics = (
             (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
         )
@@ -127,8 +127,8 @@ def _parse_heartbeat(request: ShareGroupHeartbeatRequest, context: RequestContex
     )
 
 
-def _assignment(answer: ShareHeartbeatResult) -> Assignment | None:
-    if answer.assigned is None:
+def _assignment(result: ShareHeartbeatResult) -> Assignment | None:
+    if result.assigned is None:
         return None
-    topics = partitions_by_topic_id(answer.assigned).items()
+    topics = partitions_by_topic_id(result.assigned).items()
     return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])

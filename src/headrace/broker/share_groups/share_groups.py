@@ -1,8 +1,8 @@
-"""The share groups of one partition of `__consumer_offsets`: runs their machines, and keeps who is in them.
+"""The share groups of one partition of `__consumer_offsets`: runs their state machines and stores their members.
 
-What a machine decides is appended, applied in the same step, and told when it is durable. Only membership is kept here:
-what the groups have settled lies beside the partitions that they read. Whether a group may be of this kind at all is
-for `GroupShard` to say.
+- The events of a state machine are appended and applied in one step; the response is sent when they are durable.
+- Only membership is stored here. The acks logs of the topics have the settled offsets of the groups.
+- `GroupShard` decides whether a group id belongs to a share group.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _RETRY_MS = 1000
 
 
 class ShareGroups:
-    """Those of one lead. `timing_of` asks for the configuration of a group."""
+    """The share groups for one leader term. `timing_of` returns the configuration of a group."""
 
     def __init__(
         self,
         log_partition: OffsetsLogPartition,
-        view: Callable[[], TopicsImage],
+        image: Callable[[], TopicsImage],
         timing_of: Callable[[str], ShareSessionConfig],
         now_ms: Callable[[], int],
     ) -> None:
         self.groups: dict[str, ShareGroup] = {}
-        self._lead = log_partition
-        self._view = view
+        self._log = log_partition
+        self._image = image
         self._timing_of = timing_of
         self._now_ms = now_ms
         self._timers = Timers(now_ms)
@@ -57,19 +57,19 @@ class ShareGroups:
         return group_id in self.groups
 
     def refuse(self, group_id: str) -> None:
-        """Raise if the group is one of these: members of another kind, or offsets, are not for them."""
+        """Raise if the group is a share group: it has no consumers and no committed offsets."""
         if group_id in self.groups:
             raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
 
     def reject_classic_member(self, group_id: str) -> None:
-        """The same for who wants to join by the classic protocol."""
+        """Raise the error for members of the classic protocol if the group is a share group."""
         if group_id in self.groups:
             raise InconsistentGroupProtocol(f"group {group_id} is a share group")
 
-    # Coming back
+    # Load
 
     def replay(self, stored: StoredShareGroupEvent) -> None:
-        """Take in a record of the log; when all are read, `restore`."""
+        """Apply a record of the log. Call `restore` after the last one."""
         if stored.event is None:
             self.groups.pop(stored.group_id, None)
         else:
@@ -81,39 +81,39 @@ class ShareGroups:
             if group.epoch:
                 self._update_timer(group.restored(self._timing_of(group_id), now_ms))
             else:
-                del self.groups[group_id]  # only tombstones were left of it
+                del self.groups[group_id]  # only tombstones are left
 
     # Members
 
     async def heartbeat(self, heartbeat_request: ShareHeartbeat) -> ShareHeartbeatResult:
-        """A member joins, reports or leaves."""
-        group, view = self.groups.get(heartbeat_request.group_id), self._view()
+        """Let a member join, report or leave."""
+        group, image = self.groups.get(heartbeat_request.group_id), self._image()
         if group is None:
             if heartbeat_request.member_epoch != JOIN_EPOCH:
                 raise GroupIdNotFound(f"Share group {heartbeat_request.group_id} not found.")
             group = ShareGroup(heartbeat_request.group_id)
         if heartbeat_request.member_epoch < JOIN_EPOCH:
-            self._store(group, group.leave(heartbeat_request, view))
-            answer = ShareHeartbeatResult(
+            self._store(group, group.leave(heartbeat_request, image))
+            result = ShareHeartbeatResult(
                 member_id=heartbeat_request.member_id, member_epoch=heartbeat_request.member_epoch
             )
         else:
-            self._store(group, group.heartbeat(heartbeat_request, view))
-            answer = group.report(heartbeat_request, view, self._timing_of(heartbeat_request.group_id), self._now_ms())
+            self._store(group, group.heartbeat(heartbeat_request, image))
+            result = group.report(heartbeat_request, image, self._timing_of(heartbeat_request.group_id), self._now_ms())
             self._set_timer(group, group.members[heartbeat_request.member_id].deadline_ms)
-        await wait_until_durable(self._lead.settled())
-        return answer
+        await wait_until_durable(self._log.settled())
+        return result
 
     async def ensure(self, group_id: str) -> None:
-        """Make the group if it does not exist, without members."""
+        """Create the group without members unless it exists."""
         if group_id not in self.groups:
             self._store(ShareGroup(group_id), [ShareGroupEpochSet(1, 0)])
-            await wait_until_durable(self._lead.settled())
+            await wait_until_durable(self._log.settled())
 
     async def end(self, group_id: str) -> None:
-        """A group without members is over; what it has settled must be forgotten by then."""
+        """Delete a group without members, after its settled offsets were deleted."""
         self.groups[group_id].ensure_no_members()
-        wait = self._lead.append(group_id, [share_group_tombstone(group_id)])
+        wait = self._log.append(group_id, [share_group_tombstone(group_id)])
         del self.groups[group_id]
         self._timers.cancel(group_id)
         await wait_until_durable(wait)
@@ -122,10 +122,10 @@ class ShareGroups:
         self._timers.stop()
 
     def _store(self, group: ShareGroup, events: Sequence[ShareGroupEvent]) -> None:
-        """Append and apply in one step. Raises with nothing changed."""
+        """Append and apply events in one step. If this raises, nothing has changed."""
         if not events:
             return
-        wait = self._lead.append(group.group_id, share_group_records(group.group_id, events))
+        wait = self._log.append(group.group_id, share_group_records(group.group_id, events))
         if wait is not None:
             wait.add_done_callback(asyncio.Future.exception)  # readers wait until the whole log is committed
         group.apply(events)
@@ -144,7 +144,7 @@ class ShareGroups:
             return
         now_ms = self._now_ms()
         try:
-            self._store(group, group.tick(now_ms, self._view()))
+            self._store(group, group.tick(now_ms, self._image()))
         except HeadraceError as error:
             log.warning("removing expired members of a share group failed group=%s error=%s", group.group_id, error)
             self._set_timer(group, now_ms + _RETRY_MS)

@@ -1,8 +1,7 @@
-"""What the members of share groups hold at this broker: their sessions, what they settle, and what comes back when they
-are gone.
+"""The sessions and leases of share group members on this broker.
 
-A session is bound to the connection that opened it. When it is closed, or its connection is lost, what its member has
-leased comes back at once, as deliveries that failed: it may have been one of these messages that has ended the member.
+A session is bound to the connection that opened it. When the session or its connection is closed, the leases of its
+member are released at once, as failed deliveries: one of these messages may have caused the failure of the member.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import NamedTuple
 
 from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.handlers import RequestContext
-from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll
-from headrace.broker.queues.leases import ExtendLease, RangeSettlement
+from headrace.broker.queues.lease_poll import ExtendLease, LeaseLimits, LeasePoll, RangeSettlement
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.topic import Topic
@@ -42,7 +40,7 @@ from headrace.wire.messages.share_groups import AcknowledgementBatch
 
 log = logging.getLogger(__name__)
 
-SETTLEMENTS_MAX = 20_000  # of one partition in one request: some ten milliseconds
+SETTLEMENTS_MAX = 20_000  # per partition and request: takes some ten milliseconds
 _RENEW = 4
 _SETTLEMENTS: dict[int, Settlement | ExtendLease] = {
     0: OffsetGap(),
@@ -64,18 +62,18 @@ _RETRIABLE = (
 
 
 def as_share_error(error: HeadraceError) -> HeadraceError:
-    """Share consumers know few errors: every error that means "ask again" becomes `NotLeader`, after which they do."""
+    """Map an error to one that share consumers know: every retriable error becomes `NotLeader`, which they retry."""
     return NotLeader(error.message) if isinstance(error, _RETRIABLE) else error
 
 
 class AcknowledgeResult(NamedTuple):
-    """What speaks against it, or None; and what to wait for until the rest is committed."""
+    """The first error, or None, and the future to await until the other settlements are committed."""
 
     error: HeadraceError | None
     wait: asyncio.Future[None] | None
 
-    async def outcome(self) -> HeadraceError | None:
-        """What the member is told, when it may be."""
+    async def committed(self) -> HeadraceError | None:
+        """Wait until the settlements are committed; return the error for the response."""
         try:
             if self.wait is not None:
                 await self.wait
@@ -111,40 +109,40 @@ class ShareLeases:
     # Sessions
 
     def bind(self, session: ShareSession, context: RequestContext) -> None:
-        """The session ends with this connection."""
+        """End the session when this connection is closed."""
         context.when_closed((session.group_id, session.member_id), partial(self._lost, session))
 
     def end(self, session: ShareSession) -> None:
-        """What the member has leased comes back."""
+        """End the session and release the leases of its member."""
         self.sessions.end(session)
         self.stop_waiting(session)
         for key in session.touched:
             try:
-                led = self.subscriptions.find(self.topic(key).name, key[1])
-                if led is not None:
-                    led.release_member(session.group_id, session.member_id)
+                shard = self.subscriptions.find(self.topic(key).name, key[1])
+                if shard is not None:
+                    shard.release_member(session.group_id, session.member_id)
             except HeadraceError as error:
-                # Who leads the partition now has no leases of this one's; else they end by themselves.
+                # A new leader has none of these leases; otherwise they expire.
                 log.debug("releasing leases failed member=%s error=%s", session.member_id, error)
 
-    async def wait(self, session: ShareSession, poll: LeasePoll, wanted: LeaseLimits) -> None:
-        """Return when the poll has something to tell, its time is up, or it was told to stop."""
+    async def wait(self, session: ShareSession, poll: LeasePoll, limits: LeaseLimits) -> None:
+        """Return when the poll has a result, its time is up, or it was stopped."""
         key = session.group_id, session.member_id
         self._polls[key] = poll
         try:
-            await poll.run(wanted)
+            await poll.run(limits)
         finally:
             if self._polls.get(key) is poll:
                 del self._polls[key]
 
     def stop_waiting(self, session: ShareSession) -> None:
-        """The member says something else, and its requests are answered in their order."""
+        """End a waiting fetch of the member, because the response to its new request must wait for that one."""
         poll = self._polls.get((session.group_id, session.member_id))
         if poll is not None:
             poll.stop()
 
     def stop(self) -> None:
-        """Answer everybody who waits: the broker is going down."""
+        """End all waiting fetches, because the broker is shutting down."""
         for poll in self._polls.values():
             poll.stop()
 
@@ -152,12 +150,12 @@ class ShareLeases:
         if self.sessions.is_present(session):
             self.end(session)
 
-    # Settling
+    # Settle
 
     def settle(
         self, session: ShareSession, key: PartitionKey, batches: Sequence[AcknowledgementBatch], *, renews: bool
     ) -> AcknowledgeResult:
-        """All of it is applied when this returns."""
+        """Settle messages. All settlements are applied when this returns."""
         try:
             settlements = list(islice(_range_settlements(batches, renews=renews), SETTLEMENTS_MAX + 1))
             if len(settlements) > SETTLEMENTS_MAX:
@@ -168,9 +166,9 @@ class ShareLeases:
                 raise InvalidRecordState(
                     f"group {session.group_id} does not allow renewal of leases (share.renew.acknowledge.enable)"
                 )
-            led = self.subscriptions.of(self.topic(key).name, key[1])
-            errors, wait = led.settle(session.group_id, session.member_id, settlements)
-        except GroupIdNotFound as error:  # so nothing is leased
+            shard = self.subscriptions.of(self.topic(key).name, key[1])
+            errors, wait = shard.settle(session.group_id, session.member_id, settlements)
+        except GroupIdNotFound as error:  # so no message is leased
             return AcknowledgeResult(InvalidRecordState(error.message), None)
         except HeadraceError as error:
             return AcknowledgeResult(error, None)
@@ -178,7 +176,7 @@ class ShareLeases:
 
 
 def _range_settlements(batches: Sequence[AcknowledgementBatch], *, renews: bool) -> Iterator[RangeSettlement]:
-    """The batches must ascend; a batch has one type for all its offsets, or one for each."""
+    """Convert batches, which must ascend. A batch has one type for all its offsets, or one for each."""
     end_offset = 0
     for batch in batches:
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types

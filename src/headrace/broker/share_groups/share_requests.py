@@ -1,4 +1,4 @@
-"""The requests of share groups. Their code is loaded when the first of them comes: no start waits for it."""
+"""The request handlers of share groups. Their modules are imported on the first request: keeps startup fast."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from headrace.wire import apis
 
 if TYPE_CHECKING:
     from headrace.broker.share_groups.share_fetch import ShareAcknowledgeHandler, ShareFetchHandler
-    from headrace.broker.share_groups.share_group_offsets import ShareGroupOffsets
+    from headrace.broker.share_groups.share_group_offsets import ShareGroupOffsets, ShareOffsetsLookup
     from headrace.broker.share_groups.share_group_requests import ShareGroupRequests
     from headrace.broker.share_groups.share_leases import ShareLeases
-    from headrace.broker.share_groups.share_offsets_lookup import ShareOffsetsLookup
 
 
 class ShareRequests:
@@ -60,13 +59,13 @@ class ShareRequests:
         ]
 
     async def forget(self, group_id: str, context: RequestContext) -> None:
-        """Delete what the group has settled, at whatever broker that is, and its configuration before that."""
+        """Delete the configuration of the group, then its settled offsets on all brokers."""
         await self._group_configs.replace(group_id, {}, dry_run=False)
         await self.offsets_lookup.forget(group_id, context)
 
     def stop(self) -> None:
-        """Answer all waiting requests, because the broker is shutting down."""
-        if "leases" in self.__dict__:  # otherwise no share request has arrived
+        """End all waiting requests, because the broker is shutting down."""
+        if "leases" in self.__dict__:  # otherwise there was no share request
             self.leases.stop()
 
     @cached_property
@@ -75,7 +74,7 @@ class ShareRequests:
 
         return ShareLeases(self._catalogue, self._subscriptions, self._group_configs, self._configs)
 
-    # What serves them
+    # Handlers, created on first use
 
     @cached_property
     def _members(self) -> ShareGroupRequests:
@@ -97,7 +96,7 @@ class ShareRequests:
 
     @cached_property
     def offsets_lookup(self) -> ShareOffsetsLookup:
-        from headrace.broker.share_groups.share_offsets_lookup import ShareOffsetsLookup
+        from headrace.broker.share_groups.share_group_offsets import ShareOffsetsLookup
 
         return ShareOffsetsLookup(self._catalogue, self._admin, self._peers, self._node_id)
 

@@ -1,11 +1,11 @@
-"""From the events of an acks log to the subscriptions of its partition. Pure.
+"""Rebuild the subscriptions of a partition from the events of its acks log. Pure.
 
-A replay may begin anywhere. It knows nothing until it has come past one whole snapshot, unless it begins where the log
-itself began; from then on every event counts. A snapshot of which a part is missing (its writer died) counts for
-nothing, and one that is found when all is known already says nothing new.
-
-Events bear the time of the leader that wrote them. If its clock was ahead of ours, retries would wait for the
-difference as well: such events are moved to the present, so that a wait lasts no longer than it was to last (I35).
+- A replay may begin anywhere. Its state is incomplete until it has read one complete snapshot, unless it begins at the
+  beginning of the log; after that every event counts.
+- A snapshot with a missing part is ignored, because its writer died. A snapshot that is read when the state is complete
+  changes nothing.
+- Events have the time of the leader that wrote them. If its clock was ahead, retries would wait for the
+  difference as well, so such events are moved to the present: a wait lasts no longer than intended (I35).
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ MakeSubscription = Callable[[str], PartitionSubscription]
 
 
 class AcksReplay:
-    """`session_valid`: `subscriptions` are all that there are, as of the last event. `snapshot_offset` is where the
-    last whole snapshot begins: what lies below it in the log is history. `epoch` is the leader epoch of the topic's
-    partition for which the subscriptions were last reconciled. `now_ms` is the time of the leader that reads; without
-    it, events keep their times."""
+    """`is_complete`: `subscriptions` are all subscriptions, as of the last event. `snapshot_offset` is the start of the
+    last complete snapshot: the log below it is history. `epoch` is the leader epoch of the topic's partition for which
+    the subscriptions were last reconciled. `now_ms` is the time of this leader; without it, events keep their times."""
 
     def __init__(self, make: MakeSubscription, *, is_beginning: bool, now_ms: int | None = None) -> None:
         self.subscriptions: dict[str, PartitionSubscription] = {}
@@ -37,12 +36,12 @@ class AcksReplay:
         self._snapshot: _PartialSnapshot | None = None
 
     def take(self, offset: int, name: str, event: AcksEvent) -> None:
-        """The record at this offset of the acks log."""
+        """Apply the record at this offset of the acks log."""
         self.event_count += 1
         if self._now_ms is not None and event.at > self._now_ms:
             event = _rescheduled(event, event.at - self._now_ms)
         if isinstance(event, SnapshotEvent):
-            self._take_part(offset, name, event)
+            self._add_snapshot_part(offset, name, event)
         elif isinstance(event, Reconciled):
             self.epoch = event.epoch
         elif isinstance(event, Created):
@@ -53,21 +52,21 @@ class AcksReplay:
         elif name in self.subscriptions:
             self.subscriptions[name].apply(event)
 
-    def _take_part(self, offset: int, name: str, event: SnapshotEvent) -> None:
+    def _add_snapshot_part(self, offset: int, name: str, event: SnapshotEvent) -> None:
         snapshot = self._snapshot
         if snapshot is None or snapshot.id != event.id:
             snapshot = self._snapshot = _PartialSnapshot(offset, event.id)
         snapshot.add(name, event)
-        if not snapshot.is_whole:
+        if not snapshot.is_complete:
             return
         self.snapshot_offset = snapshot.offset
         self._snapshot = None
         if not self.is_complete:
             self.is_complete = True
             self.epoch = max(self.epoch, event.epoch)
-            self.subscriptions = {name: self._rebuilt(name, parts) for name, parts in snapshot.parts.items()}
+            self.subscriptions = {name: self._restore(name, parts) for name, parts in snapshot.parts.items()}
 
-    def _rebuilt(self, name: str, parts: list[SnapshotEvent]) -> PartitionSubscription:
+    def _restore(self, name: str, parts: list[SnapshotEvent]) -> PartitionSubscription:
         subscription = self._make(name)
         for part in parts:
             subscription.apply(part)
@@ -75,7 +74,7 @@ class AcksReplay:
 
 
 def _rescheduled(event: AcksEvent, ahead_ms: int) -> AcksEvent:
-    """An event of a leader whose clock was ahead of ours by so much."""
+    """Move an event of a leader whose clock was ahead to the present."""
     at = event.at - ahead_ms
     if isinstance(event, Failed):
         return msgspec.structs.replace(event, at=at, due_ms=event.due_ms - ahead_ms)
@@ -86,7 +85,7 @@ def _rescheduled(event: AcksEvent, ahead_ms: int) -> AcksEvent:
 
 
 class _PartialSnapshot:
-    """Parts stand in the log one behind the other, those of a subscription in their order."""
+    """Collects the parts of one snapshot, which are consecutive in the log and ordered for each subscription."""
 
     __slots__ = ("_open", "_subscriptions", "id", "offset", "parts")
 
@@ -95,16 +94,16 @@ class _PartialSnapshot:
         self.id = snapshot_id
         self.parts: dict[str, list[SnapshotEvent]] = {}
         self._subscriptions = 0
-        self._open = 0  # of those seen so far, how many lack a part
+        self._open = 0  # subscriptions that lack a part
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return not self._open and len(self.parts) == self._subscriptions
 
     def add(self, name: str, event: SnapshotEvent) -> None:
         parts = self.parts.setdefault(name, [])
         if event.part != len(parts) + 1:
-            # One of its parts lies before the place where this replay began.
+            # An earlier part precedes the start of this replay.
             self._open = 1 << 32
             return
         if event.part == 1:

@@ -1,11 +1,11 @@
-"""A circuit breaker: whoever fails again and again is left alone for a while, then tried by one at a time. Pure.
+"""A circuit breaker: pauses calls to an endpoint that fails repeatedly, then allows one trial at a time. Pure.
 
-    closed     everybody may try; after `failures_max` failures in a row it opens
-    open       nobody may try, until `retry_at_ms`
-    half-open  one has gone to try: success closes the circuit, failure opens it for twice as long, up to a cap
+    closed     calls are allowed; after `failures_max` consecutive failures the circuit opens
+    open       no calls are allowed until `retry_at_ms`
+    half-open  one trial is in flight: success closes the circuit, failure opens it for twice as long, up to a limit
 
-A trial of which nothing is heard any more (its caller was cancelled) does not hold up the others: the next one may go
-after the time that the circuit was open.
+A trial without a result (its caller was cancelled) does not block the circuit: the next trial is allowed after the time
+that the circuit was open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CircuitState = Literal["closed", "open", "half-open"]
 
 
 class CircuitBreaker:
-    """Times are of one clock that does not go back."""
+    """Times must come from one monotonic clock."""
 
     __slots__ = ("_failures", "_failures_max", "_open_first_ms", "_open_max_ms", "_open_ms", "_retry_at_ms", "_state")
 
@@ -37,11 +37,11 @@ class CircuitBreaker:
 
     @property
     def retry_at_ms(self) -> int:
-        """When the next one may try; 0 while everybody may."""
+        """The time of the next trial; 0 while the circuit is closed."""
         return self._retry_at_ms
 
     def may_try(self, now_ms: int) -> bool:
-        """Whoever is told yes goes and tries, and says `succeeded` or `failed` afterwards."""
+        """Return whether a call is allowed. The caller must report its result with `succeeded` or `failed`."""
         if self._state == "closed":
             return True
         if now_ms < self._retry_at_ms:
@@ -51,14 +51,14 @@ class CircuitBreaker:
         return True
 
     def succeeded(self) -> None:
-        """It works. This may be told late, by one who went before the circuit opened: it works all the same."""
+        """Close the circuit. The call may have begun before the circuit opened: its success counts as well."""
         self._state = "closed"
         self._failures = 0
         self._open_ms = self._open_first_ms
         self._retry_at_ms = 0
 
     def failed(self, now_ms: int) -> None:
-        """While the circuit is open, this tells of a try that began before, and changes nothing."""
+        """Count a failure. While the circuit is open, the call began before, and its failure changes nothing."""
         if self._state == "closed":
             self._failures += 1
             if self._failures >= self._failures_max:

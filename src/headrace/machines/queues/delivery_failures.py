@@ -1,9 +1,7 @@
-"""Messages that were delivered in vain: how often, and when they are due again. Pure.
+"""Failed deliveries of a subscription: the attempts of each message, and when it is due again. Pure.
 
-Pure.
-
-Only what failed is kept here, until it is settled, also while it is leased again. Of it, some wait for their time,
-some are dying (never delivered again, to be kept as dead letters), and the rest is ready or leased.
+A failed message stays here until it is settled, also while it is leased again. It is waiting (for its due time), dying
+(never delivered again, to become a dead letter), or else ready or leased.
 """
 
 from __future__ import annotations
@@ -17,18 +15,17 @@ from headrace.machines.queues.settled_offsets import new_bitmap, next_present
 from headrace.machines.queues.subscription_values import GrantedRange, Range, UndeliverableMessage
 from headrace.model.subscription_configs import SubscriptionConfig
 
-# Times at which something is over: leases, waits, lives of messages. Pure.
-#
-# An alarm that no longer holds is not looked for when that happens; it is thrown away when its turn comes, or when
-# such alarms have become the majority. So setting one costs a push, and the heap stays within a constant factor of
-# those that hold.
-
-
 _SLACK = 1024
+_DOUBLINGS_MAX = 64  # by then any back-off is at its limit, and the power does not overflow a float yet
 
 
 class Deadlines:
-    """`at_of` says when the alarm of a key is due at present, or None if it has none."""
+    """A heap of deadlines: of leases, retries and message expiries. `at_of` returns the current deadline of a key, or
+    None.
+
+    An outdated entry is not removed when it becomes outdated, but when it is at the top, or when most entries are
+    outdated. So setting a deadline costs one push, and the heap stays within a constant factor of the valid entries.
+    """
 
     __slots__ = ("_at_of", "_heap", "_size_max")
 
@@ -38,7 +35,7 @@ class Deadlines:
         self._size_max = _SLACK
 
     def set(self, at_ms: int, key: int) -> None:
-        """To be called whenever `at_of` a key becomes this."""
+        """Must be called whenever `at_of` of a key becomes `at_ms`."""
         heappush(self._heap, (at_ms, key))
         if len(self._heap) > self._size_max:
             at_of = self._at_of
@@ -55,17 +52,14 @@ class Deadlines:
             heappop(heap)
         return None
 
-    def over(self, now_ms: int) -> list[int]:
-        """The keys whose time has come, earliest first. Their alarms stay until they do not hold any more."""
-        over: dict[int, int] = {}
+    def passed(self, now_ms: int) -> list[int]:
+        """Return the keys whose deadline has passed, earliest first. Their entries stay until they are outdated."""
+        passed: dict[int, int] = {}
         while (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
-            over[heappop(self._heap)[1]] = at_ms
-        for key, at_ms in over.items():
+            passed[heappop(self._heap)[1]] = at_ms
+        for key, at_ms in passed.items():
             heappush(self._heap, (at_ms, key))
-        return list(over)
-
-
-_DOUBLINGS_MAX = 64  # by then any wait is at its longest, and the power is not yet too large for a float
+        return list(passed)
 
 
 class DeliveryFailure(OffsetInterval):
@@ -76,19 +70,19 @@ class DeliveryFailure(OffsetInterval):
 
 
 class DeliveryFailures(IntervalMap[DeliveryFailure]):
-    """What waits and what is dying lies in two bitmaps; a span is in one of them, or in neither, as a whole."""
+    """The waiting and the dying offsets are in two bitmaps; a range is completely in one of them, or in neither."""
 
-    __slots__ = ("_attempts_max", "_dues", "dying", "waiting")
+    __slots__ = ("_attempts_max", "_retries", "dying", "waiting")
 
     def __init__(self, attempts_max: int) -> None:
         super().__init__()
         self._attempts_max = attempts_max
-        self._dues = Deadlines(self._due_of)
+        self._retries = Deadlines(self._due_of)
         self.waiting = new_bitmap()
         self.dying = new_bitmap()
 
     def fail(self, failure: DeliveryFailure, *, waits: bool = True) -> Literal["ready", "waiting", "dying"]:
-        """In place of what was known of its messages. Returns what they are now."""
+        """Replace earlier failures of these messages; return their new state."""
         first, last = failure.first, failure.last
         self.forget(first, last)
         is_dying = failure.is_dying or failure.attempts >= self._attempts_max
@@ -102,7 +96,7 @@ class DeliveryFailures(IntervalMap[DeliveryFailure]):
     def put(self, span: DeliveryFailure) -> None:
         super().put(span)
         if span.last in self.waiting:
-            self._dues.set(span.due_ms, span.last)
+            self._retries.set(span.due_ms, span.last)
 
     def forget(self, first: int, last: int) -> None:
         if first < self.end and self.cut(first, last):
@@ -110,7 +104,7 @@ class DeliveryFailures(IntervalMap[DeliveryFailure]):
             self.dying.remove_range(first, last + 1)
 
     def lease(self, first: int, last: int) -> None:
-        """These are neither waiting nor dying now, because somebody works on them."""
+        """Clear the waiting and dying state of messages that are leased."""
         failures = self.cut(first, last)
         self.waiting.remove_range(first, last + 1)
         self.dying.remove_range(first, last + 1)
@@ -118,7 +112,7 @@ class DeliveryFailures(IntervalMap[DeliveryFailure]):
             self.put(failure)
 
     def attempts_in(self, first: int, last: int) -> Iterator[GrantedRange]:
-        """The range, divided by how often its messages have been delivered, if they are now."""
+        """Split the range by delivery attempt, counting the delivery that happens now."""
         for failure in self.overlapping(first, last):
             if first < failure.first:
                 yield GrantedRange(first, failure.first - 1, 1)
@@ -129,26 +123,26 @@ class DeliveryFailures(IntervalMap[DeliveryFailure]):
             yield GrantedRange(first, last, 1)
 
     def next_due_ms(self) -> int | None:
-        return self._dues.next_ms()
+        return self._retries.next_ms()
 
     def take_due(self, now_ms: int) -> list[Range]:
-        """What has waited long enough; it does not wait any more."""
+        """Return the ranges whose due time has come, and remove them from the waiting ones."""
         if not self.waiting:
             return []
         ranges = []
-        for last in self._dues.over(now_ms):
+        for last in self._retries.passed(now_ms):
             first = self._by_last[last].first
             self.waiting.remove_range(first, last + 1)
             ranges.append(Range(first, last))
         return ranges
 
     def next_dying(self, offset: int) -> UndeliverableMessage | None:
-        """The first from here on."""
+        """Return the first dying message at or after an offset."""
         offset = next_present(self.dying, offset, self.end)
         if offset >= self.end:
             return None
         failure = self.at(offset)
-        assert failure is not None, "what is dying has failed"
+        assert failure is not None, "a dying message has a failure"
         return UndeliverableMessage(offset, failure.attempts, failure.reason)
 
     def _due_of(self, last: int) -> int | None:
@@ -157,7 +151,7 @@ class DeliveryFailures(IntervalMap[DeliveryFailure]):
 
 
 def backoff_ms(config: SubscriptionConfig, attempts: int, chance: float) -> int:
-    """How long a message waits that failed so often: longer each time, up to a limit, and a part of it up to chance."""
+    """Return the exponential back-off after so many attempts, with random jitter."""
     growth = config.headrace_retry_backoff_multiplier ** min(attempts - 1, _DOUBLINGS_MAX)
     wait = min(config.headrace_retry_backoff_ms * growth, config.headrace_retry_backoff_max_ms)
     return int(wait * (1 - config.headrace_retry_jitter * chance))

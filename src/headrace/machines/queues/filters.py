@@ -1,26 +1,26 @@
-"""Filters: which messages are wanted, by their headers, key and tags.
+"""Filter expressions over the headers, key and tags of messages.
 
     header.type = 'order' and (header.size > 10 or key like 'eu-%') and not tag in ('a', 'b')
 
-`header.<name>` (or `header['any name']`) and `key` are text. A comparison with a number is one of numbers, and so is
-one of two headers that are both numbers; every other one is of text. `like` knows `%` (anything), `_` (one character)
-and a backslash that takes their meaning away. `tag` stands for each of the tags in the header `headrace-tags`: `tag =
-'a'` asks whether there is one that equals. What is not there equals nothing and is neither less nor greater; `!=`,
-`not in` and `not like` are true exactly where `=`, `in` and `like` are not. `exists(header.x)` asks for it alone.
+`header.<name>` (or `header['any name']`) and `key` are text. Values are compared as numbers if one side is a number
+literal, or if both sides are headers with numbers; otherwise as text. In `like` patterns, `%` matches anything, `_`
+matches one character, and a backslash escapes them. `tag` stands for each tag in the header `headrace-tags`: `tag =
+'a'` is true if one tag equals `a`. A missing value equals nothing and is neither less nor greater; `!=`, `not in` and
+`not like` are the exact negations of `=`, `in` and `like`. `exists(header.x)` tests for presence.
 
-An expression becomes closures once; its length, its depth and the number of its conditions are bounded. A value is
-compared as it is: nothing in a message can make a filter fail.
+An expression is compiled to closures once; its length, depth and number of conditions are bounded. Evaluation never
+fails, whatever a message contains.
 
-Evaluation happens on the event loop, so its cost is bounded, too: it must not be the product of the length of the
+Evaluation happens on the event loop, so its cost is bounded as well: it must not be the product of the length of the
 filter and the size of the message.
 
-- A filter decodes the key, each header and the tags of a message once, however many conditions name them
-  (`_Message`), and finds headers by name and tags by value without a search. Only the first tags of a message count
-  (`TAGS_MAX` of `model.message_headers`).
-- A part of a pattern that stands between two `%` is searched for in the whole value. That is linear in the value if the
-  part is plain text, and the product of both lengths if it contains `_`. A filter has at most `SEARCHES_MAX` such
-  parts, and those with `_` have at most `WILDCARD_LENGTH_MAX` characters together. A pattern for tags is tried on each
-  of them and counts as `TAG_SEARCHES`. Parts at the start and at the end of a pattern are compared once.
+- A filter decodes the key, each header and the tags of a message once, however many conditions use them
+  (`_FilteredMessage`), and finds headers by name and tags by value without a search. Only the first tags of a message
+  count (`TAGS_MAX` of `model.message_headers`).
+- A part of a pattern between two `%` is searched for in the whole value. The cost is linear in the value if the part is
+  plain text, and the product of both lengths if it contains `_`. A filter has at most `SEARCHES_MAX` such parts, and
+  those with `_` have at most `WILDCARD_LENGTH_MAX` characters in total. A pattern for tags is tried on each of them and
+  counts as `TAG_SEARCHES`. Parts at the start and the end of a pattern are compared once.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ CONDITIONS_MAX = 100
 SEARCHES_MAX = 16
 TAG_SEARCHES = 4
 WILDCARD_LENGTH_MAX = 32
-"""Of all parts of patterns that contain `_` and are searched for anywhere in a value."""
+"""Total length of the pattern parts between two `%` that contain `_`."""
 
 Number = int | float
 _UNREAD: Any = object()
 
 
 class _FilteredMessage:
-    """A message as a filter sees it: what several conditions ask for is decoded once."""
+    """The decoded values of a message, cached for all conditions of a filter."""
 
     __slots__ = ("_headers", "_key", "_tag_numbers", "_tags", "_texts", "_values")
 
@@ -70,7 +70,7 @@ class _FilteredMessage:
         return key  # type: ignore[no-any-return]
 
     def header(self, name: str) -> str | None:
-        """The value that was given last, as `header_value` has it."""
+        """Return the last value of the header, like `header_value`."""
         if name not in self._texts:
             if self._values is None:
                 self._values = dict(self._headers)
@@ -86,7 +86,7 @@ class _FilteredMessage:
 
     @property
     def tag_numbers(self) -> frozenset[Number]:
-        """Of the tags that are numbers."""
+        """Return the numbers among the tags."""
         if self._tag_numbers is _UNREAD:
             self._tag_numbers = frozenset(number for tag in self.tags if (number := _as_number(tag)) is not None)
         return self._tag_numbers
@@ -101,7 +101,7 @@ _TOKEN = (
 )
 _DIGITS_MAX = 40
 _NUMBER_LENGTH_MAX = 2 * _DIGITS_MAX + 2
-_ANY = ""  # in a part of a pattern: any one character
+_ANY = ""  # in a pattern: any one character
 _Order = Callable[[Any, Any], bool]
 _ORDERS: dict[str, _Order] = {
     "<": operator.lt,
@@ -115,17 +115,17 @@ _HEADER = "header."
 
 
 class InvalidFilter(InvalidConfig):
-    """The text is no filter; `position` is where that shows, from 0."""
+    """The text is not a valid filter; `position` is that of the error, from 0."""
 
     def __init__(self, problem: str, position: int) -> None:
-        super().__init__(f"the filter is not understood at character {position + 1}: {problem}")
+        super().__init__(f"invalid filter at character {position + 1}: {problem}")
         self.position = position
 
 
 def compile_filter(text: str) -> Filter:
-    """Raises `InvalidFilter` for anything that is no expression."""
+    """Compile a filter; raise `InvalidFilter` if the text is not a valid expression."""
     if len(text) > LENGTH_MAX:
-        raise InvalidFilter(f"it is longer than {LENGTH_MAX} characters", LENGTH_MAX)
+        raise InvalidFilter(f"the filter is longer than {LENGTH_MAX} characters", LENGTH_MAX)
     parser = _FilterParser(_tokens(text))
     holds = parser.any_of(0)
     parser.expect("end", "and, or, or the end")
@@ -139,7 +139,7 @@ class _Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """Keywords are written in any case."""
+        """The token in lower case, because keywords are case-insensitive."""
         return self.text.lower() if self.kind == "word" else ""
 
     @property
@@ -148,14 +148,14 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str) -> list[_Token]:
-    token = re.compile(_TOKEN)  # here and not above: no start of a broker needs it
+    token = re.compile(_TOKEN)  # compiled on first use: keeps startup fast
     tokens: list[_Token] = []
     position = 0
     while not tokens or tokens[-1].kind != "end":
         match = token.match(text, position)
         if match is None:
             position += len(text[position:]) - len(text[position:].lstrip())
-            what = "a text without its closing '" if text[position] == "'" else f"{text[position]!r} means nothing here"
+            what = "the text has no closing '" if text[position] == "'" else f"{text[position]!r} is not valid here"
             raise InvalidFilter(what, position)
         kind = match.lastgroup
         assert kind is not None
@@ -165,7 +165,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _FilterParser:
-    """Goes over the tokens once; each method takes what it is named after and returns it compiled."""
+    """A recursive-descent parser; each method consumes the tokens of its rule and returns the compiled condition."""
 
     def __init__(self, tokens: Sequence[_Token]) -> None:
         self._tokens = tokens
@@ -196,7 +196,7 @@ class _FilterParser:
     def _one(self, depth: int) -> _Condition:
         token = self._tokens[self._next]
         if depth > DEPTH_MAX:
-            raise InvalidFilter(f"it is nested deeper than {DEPTH_MAX}", token.position)
+            raise InvalidFilter(f"the filter is nested deeper than {DEPTH_MAX} levels", token.position)
         if self._takes_word("not"):
             return _negated(self._one(depth + 1))
         if self._takes_sign("("):
@@ -205,7 +205,7 @@ class _FilterParser:
             return inner
         self._conditions += 1
         if self._conditions > CONDITIONS_MAX:
-            problem = f"it has more than {CONDITIONS_MAX} conditions; `in ('a', 'b')` is one"
+            problem = f"the filter has more than {CONDITIONS_MAX} conditions; `in ('a', 'b')` counts as one"
             raise InvalidFilter(problem, token.position)
         if self._takes_word("exists"):
             self.expect("sign", "(", "(")
@@ -225,7 +225,7 @@ class _FilterParser:
     def _tag_condition(self) -> _Condition:
         sign = self._tokens[self._next]
         if sign.text in _ORDERS:
-            raise InvalidFilter("tags are not compared by order", sign.position)
+            raise InvalidFilter("tags cannot be compared by order", sign.position)
         if sign.text == _EQUAL or sign.text in _UNEQUAL:
             self._next += 1
             return _tagged([self._literal()], is_negated=sign.text in _UNEQUAL)
@@ -252,7 +252,7 @@ class _FilterParser:
         return _tested(left, holds, is_negated=is_negated)
 
     def _like(self, searches: int = 0) -> Callable[[str], bool]:
-        """`searches`: how many it counts for, beside its parts between two `%`."""
+        """`searches` is the cost of the pattern in addition to its parts between two `%`."""
         if not self._takes_word("like"):
             token = self._tokens[self._next]
             raise InvalidFilter(f"expected a comparison, like or in, not {token.shown}", token.position)
@@ -261,11 +261,11 @@ class _FilterParser:
         middle = [piece for piece in pieces[1:-1] if piece]
         self._searches += searches + len(middle)
         if self._searches > SEARCHES_MAX:
-            problem = f"its patterns have more than {SEARCHES_MAX} parts between two %"
+            problem = f"the patterns have more than {SEARCHES_MAX} parts between two %"
             raise InvalidFilter(f"{problem} (a pattern for tags counts as {TAG_SEARCHES}); use fewer", token.position)
         self._wildcard_length += sum(len(piece) for piece in middle if _ANY in piece)
         if self._wildcard_length > WILDCARD_LENGTH_MAX:
-            problem = f"the parts between two % that contain _ are longer than {WILDCARD_LENGTH_MAX} together"
+            problem = f"the parts between two % that contain _ have more than {WILDCARD_LENGTH_MAX} characters in total"
             raise InvalidFilter(f"{problem}; write \\_ for a plain underscore, or use fewer", token.position)
         return _like(pieces)
 
@@ -320,7 +320,7 @@ def _read_number(token: _Token) -> Number:
 
 
 def _as_number(text: str) -> Number | None:
-    if len(text) > _NUMBER_LENGTH_MAX:  # first, since the rest reads and copies the text
+    if len(text) > _NUMBER_LENGTH_MAX:  # checked first, because the rest copies the text
         return None
     whole, point, fraction = text.removeprefix("-").partition(".")
     if not _are_digits(whole):
@@ -334,7 +334,7 @@ def _are_digits(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
-# What the closures are made of.
+# Conditions
 
 
 def _any_of(parts: Sequence[_Condition]) -> _Condition:
@@ -366,7 +366,7 @@ def _tested(value: _Text, holds: Callable[[str], bool], *, is_negated: bool) -> 
 
 
 def _tagged(literals: Sequence[str | Number], *, is_negated: bool) -> _Condition:
-    """Whether a tag is among these."""
+    """Test whether a tag equals one of the literals."""
     texts, numbers = _texts_and_numbers(literals)
 
     def test(message: _FilteredMessage) -> bool:
@@ -417,12 +417,12 @@ def _texts_and_numbers(literals: Sequence[str | Number]) -> tuple[frozenset[str]
 # Patterns
 
 _Piece = Sequence[str]
-"""A part of a pattern between two `%`: its characters, `_ANY` for any one."""
+"""The characters of a pattern between two `%`, with `_ANY` for any one."""
 
 
 def _like(pieces: Sequence[_Piece]) -> Callable[[str], bool]:
-    """Piece by piece, each at the first place where it fits: one regular expression with many `.*` would try them all.
-    The last piece, which must be at the end, is looked for there only."""
+    """Match the pieces in order, each at its first position: one regular expression with many `.*` would backtrack over
+    all positions. The last piece is compared at the end of the value only."""
     first, last = _matcher(pieces[0]), _matcher(pieces[-1])
     first_length, last_length = len(pieces[0]), len(pieces[-1])
     if len(pieces) == 1:
@@ -444,7 +444,7 @@ def _like(pieces: Sequence[_Piece]) -> Callable[[str], bool]:
 
 
 def _matcher(piece: _Piece) -> Callable[[str, int], bool]:
-    """Whether the piece stands at a position."""
+    """Return a function that tests whether the piece matches at a position."""
     if _ANY not in piece:
         plain = "".join(piece)
         return lambda text, position: text.startswith(plain, position)
@@ -453,7 +453,7 @@ def _matcher(piece: _Piece) -> Callable[[str, int], bool]:
 
 
 def _search(piece: _Piece) -> Callable[[str, int], int]:
-    """Where the piece ends at its first place from a position on; -1 if it has none."""
+    """Return a function that finds the end of the first match at or after a position, or -1."""
     if _ANY not in piece:
         plain = "".join(piece)
         length = len(plain)
@@ -477,7 +477,7 @@ def _regex(piece: _Piece) -> re.Pattern[str]:
 
 
 def _pieces(pattern: str) -> list[list[str]]:
-    """The parts between the `%`."""
+    """Split a pattern at each `%`."""
     pieces: list[list[str]] = [[]]
     characters = iter(pattern)
     for character in characters:

@@ -1,8 +1,8 @@
-"""Who works on which messages of a subscription, until when. Pure, and not kept in any log: a failover returns them.
+"""The leases of a subscription: which member works on which messages, until when. Pure.
 
-A lease is a range. It holds while the time is before its end, not a millisecond longer: what comes at its end or
-later is refused, whether or not the lease was taken back by then. So no two members can ever settle the same
-delivery.
+- Leases are in no log: after a failover their messages are delivered again.
+- A lease is valid strictly before its end. A settlement at its end or later is rejected, whether or not the lease was
+  removed by then, so two members can never settle the same delivery.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 class Lease(OffsetInterval):
-    """`leased_ms` is when it began, `published_ms` when its messages were published, if somebody has looked."""
+    """`leased_ms` is the start of the lease, `published_ms` the publish time of its messages, if it was read."""
 
     member: str
     attempt: int
@@ -38,17 +38,17 @@ class Leases(IntervalMap[Lease]):
         super().put(span)
         self.ends.set(span.until_ms, span.last)
 
-    def over(self, now_ms: int) -> list[Lease]:
-        return [self._by_last[last] for last in self.ends.over(now_ms)]
+    def expired(self, now_ms: int) -> list[Lease]:
+        return [self._by_last[last] for last in self.ends.passed(now_ms)]
 
     def of_member(self, member: str) -> list[Lease]:
         return [lease for lease in self._by_last.values() if lease.member == member]
 
     def held(self, first: int, last: int, member: str | None, attempt: int | None, now_ms: int) -> list[Lease]:
-        """The leases on this range, which may reach beyond it.
+        """Return the leases that overlap with the range, not clipped.
 
-        Raises `InvalidRecordState` unless every offset of it is leased, by the member and in the attempt if those are
-        given.
+        Raises `InvalidRecordState` unless every offset of the range is leased, and by this member and in this attempt
+        if they are given.
         """
         if first > last:
             raise InvalidRecordState(f"{first} to {last} is no range of messages")
@@ -78,7 +78,7 @@ class Leases(IntervalMap[Lease]):
 
 
 def granted_ranges(leases: Iterable[Lease], *, are_joined: bool) -> list[GrantedRange]:
-    """What they delivered, ascending; neighbours as one if they are joined."""
+    """Return the leased ranges with their attempts, ascending; merge adjacent ones if `are_joined`."""
     found: list[GrantedRange] = []
     for first, last, attempt in sorted((lease.first, lease.last, lease.attempt) for lease in leases):
         before = found[-1] if found and are_joined else None

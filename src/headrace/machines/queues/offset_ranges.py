@@ -1,8 +1,8 @@
-"""Ranges of offsets that have something in common, such as a lease: found by offset, cut at any place. Pure.
+"""A map from ranges of offsets to values, such as leases. Ranges are found by offset and can be split anywhere. Pure.
 
-Spans do not overlap. Each is filed under its last offset: then the one that may cover an offset is the first that
-ends there or later, which a roaring bitmap finds without a search through the spans. What is done to a whole span
-costs the same for one offset and for a thousand.
+- Ranges do not overlap. Each is stored under its last offset: the range that may contain an offset is the first that
+  ends at or after it, and a roaring bitmap of last offsets finds it without a search through the ranges.
+- An operation on a whole range costs the same for one offset and for a thousand.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ S = TypeVar("S", bound=OffsetInterval)
 
 
 def total_offset_count(spans: Iterable[OffsetInterval]) -> int:
-    """How many offsets they cover."""
+    """Return the number of offsets in these ranges."""
     return sum(span.last - span.first + 1 for span in spans)
 
 
 class IntervalMap(Generic[S]):
-    """`offset_count` is how many offsets they cover; none has ever been at `end` or above."""
+    """`offset_count` is the number of offsets in all ranges. No range has ever contained `end` or a higher offset."""
 
     __slots__ = ("_by_last", "_lasts", "end", "offset_count")
 
@@ -43,16 +43,16 @@ class IntervalMap(Generic[S]):
         return len(self._by_last)
 
     def __iter__(self) -> Iterator[S]:
-        """In ascending order; they must not change meanwhile."""
+        """Iterate in ascending order; the map must not change meanwhile."""
         return (self._by_last[last] for last in self._lasts)
 
     def at(self, offset: int) -> S | None:
-        """The span that covers the offset."""
+        """Return the range that contains the offset."""
         span = self._first_from(offset)
         return span if span is not None and span.first <= offset else None
 
     def overlapping(self, first: int, last: int) -> list[S]:
-        """The spans that have a part of the range, ascending, as they are: they may reach beyond it."""
+        """Return the ranges that overlap with `first` to `last`, ascending and not clipped."""
         span = self._by_last.get(last)
         if span is not None and span.first <= first:
             return [span]
@@ -66,7 +66,7 @@ class IntervalMap(Generic[S]):
         return found
 
     def put(self, span: S) -> None:
-        """The range must be free."""
+        """Add a range, which must not overlap with others."""
         self._by_last[span.last] = span
         self._lasts.add(span.last)
         if span.last >= self.end:
@@ -74,7 +74,7 @@ class IntervalMap(Generic[S]):
         self.offset_count += span.last - span.first + 1
 
     def cut(self, first: int, last: int) -> list[S]:
-        """Free the range; returns what was there, cut to it."""
+        """Remove the offsets from `first` to `last`; return the removed ranges, clipped to these offsets."""
         if first >= self.end:
             return []
         removed = []
@@ -84,7 +84,7 @@ class IntervalMap(Generic[S]):
                 removed.append(msgspec.structs.replace(span, first=max(first, begin), last=min(last, span.last)))
             else:
                 removed.append(span)
-            if last < span.last:  # filed under its last offset, the rest stays where it is
+            if last < span.last:  # the rest keeps its last offset, so its entry stays
                 self.offset_count -= last - begin + 1
                 span.first = last + 1
             else:
@@ -96,7 +96,7 @@ class IntervalMap(Generic[S]):
         return removed
 
     def gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The parts of the range that no span covers."""
+        """Return the parts of `first` to `last` that are in no range."""
         if first >= self.end:
             yield first, last
             return

@@ -1,10 +1,10 @@
-"""A rate that is kept on average: whatever was taken too fast is paid for by waiting. Pure."""
+"""Limit an average rate: after more than the rate allows was taken, nothing is available for a while. Pure."""
 
 from __future__ import annotations
 
 
 class RateLimiter:
-    """`per_second` may change at any time; None is no limit."""
+    """`per_second` may change at any time; None means no limit."""
 
     __slots__ = ("_free_at", "per_second")
 
@@ -14,7 +14,7 @@ class RateLimiter:
 
     @property
     def free_at(self) -> float:
-        """When everything that was taken will be paid for."""
+        """The time at which more is available."""
         return self._free_at
 
     def take(self, amount: int, now: float) -> None:
@@ -25,7 +25,7 @@ class RateLimiter:
         return self.per_second is None or now >= self._free_at
 
     def wait_seconds(self, now: float, burst: int = 1) -> float:
-        """How long until one more may be taken by one who may be `burst` of them ahead; 0 if at once."""
+        """Return the time until one more may be taken, 0 for now, if up to `burst` may be taken in advance."""
         if self.per_second is None:
             return 0.0
         return max(0.0, self._free_at - now - (burst - 1) / self.per_second)

@@ -1,7 +1,7 @@
-"""Which offsets are settled: all below a floor, and above it those in a 64-bit roaring bitmap. Pure.
+"""The set of settled offsets: all below the ack floor, and above it those in a 64-bit roaring bitmap. Pure.
 
-The size follows the disorder, not the backlog. Invariant: the floor is the first offset that is not settled, so the
-bitmap never holds it nor anything below it. No operation looks at offsets one by one.
+- The floor is the first offset that is not settled, so the bitmap never contains the floor or a lower offset.
+- The size depends on the disorder of settlements, not on the backlog. No operation iterates over single offsets.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from headrace.machines.queues.subscription_values import Range
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-_CONTAINER = 1 << 16  # so many offsets share a container of the bitmap, which never takes more than 8 KiB
-_STEP = 16  # the first step of a gallop: runs of settled offsets are short or very long
+_CONTAINER = 1 << 16  # offsets per container of the bitmap; a container has at most 8 KiB
+_STEP = 16  # the first step of the exponential search: runs of settled offsets are short or very long
 
 
 def new_bitmap() -> BitMap64:
-    # Imported by the first subscription, since it takes milliseconds of a broker's start.
+    # Imported by the first subscription, because the import would add milliseconds to the start of a broker.
     from pyroaring import BitMap64
 
     return BitMap64()
 
 
 def first_absent(bitmap: BitMap64, offset: int) -> int:
-    """The first offset from here on that is not in the bitmap."""
+    """Return the first offset at or after `offset` that is not in the bitmap."""
     if offset not in bitmap:
         return offset
     step = _STEP
     while bitmap.contains_range(offset, offset + step):
         offset += step
         step *= 2
-    end = offset + step  # everything before `offset` is there, and something before `end` is not
+    end = offset + step  # all before `offset` are present, and one before `end` is absent
     while end - offset > 1:
         middle = (offset + end) // 2
         if bitmap.contains_range(offset, middle):
@@ -44,7 +44,7 @@ def first_absent(bitmap: BitMap64, offset: int) -> int:
 
 
 def next_present(bitmap: BitMap64, offset: int, end: int) -> int:
-    """The first offset from here on that is in the bitmap; `end` if there is none before it."""
+    """Return the first offset at or after `offset` that is in the bitmap; `end` if there is none below `end`."""
     if not bitmap:
         return end
     try:
@@ -54,7 +54,7 @@ def next_present(bitmap: BitMap64, offset: int, end: int) -> int:
 
 
 def present_ranges(bitmap: BitMap64, first: int, end: int) -> Iterator[Range]:
-    """What the bitmap has from `first` to below `end`."""
+    """Return the ranges from `first` to below `end` that are in the bitmap."""
     while (first := next_present(bitmap, first, end)) < end:
         stop = min(first_absent(bitmap, first), end)
         yield Range(first, stop - 1)
@@ -62,7 +62,7 @@ def present_ranges(bitmap: BitMap64, first: int, end: int) -> Iterator[Range]:
 
 
 def absent_ranges(bitmap: BitMap64, first: int, end: int) -> Iterator[Range]:
-    """What the bitmap does not have from `first` to below `end`."""
+    """Return the ranges from `first` to below `end` that are not in the bitmap."""
     while first < end and (first := first_absent(bitmap, first)) < end:
         stop = next_present(bitmap, first, end)
         yield Range(first, stop - 1)
@@ -70,7 +70,7 @@ def absent_ranges(bitmap: BitMap64, first: int, end: int) -> Iterator[Range]:
 
 
 class SettledOffsets:
-    """The settled offsets of one subscription in one partition. None is at `end` or above."""
+    """The settled offsets of one subscription in one partition. All are below `end`."""
 
     __slots__ = ("_above", "end", "floor")
 
@@ -80,7 +80,7 @@ class SettledOffsets:
         self._above = new_bitmap()
 
     def __len__(self) -> int:
-        """How many are settled above the floor."""
+        """Return the number of settled offsets above the floor."""
         return len(self._above)
 
     def __contains__(self, offset: int) -> bool:
@@ -99,7 +99,7 @@ class SettledOffsets:
             self.floor = floor
 
     def unsettled(self, first: int, end: int) -> Iterator[Range]:
-        """The ranges from `first` to below `end` that are not settled; the set must not change meanwhile."""
+        """Return the unsettled ranges from `first` to below `end`; the set must not change during the iteration."""
         first = max(first, self.floor)
         if self._above:
             yield from absent_ranges(self._above, first, end)
@@ -107,11 +107,11 @@ class SettledOffsets:
             yield Range(first, end - 1)
 
     def count_unsettled(self, end: int) -> int:
-        """How many before `end` are not settled."""
+        """Return the number of unsettled offsets below `end`."""
         return max(0, end - self.floor - self._above.range_cardinality(self.floor, max(end, self.floor)))
 
     def slices(self, bytes_max: int) -> Iterator[bytes]:
-        """What is above the floor, in pieces of at most so many bytes (or of one container, which is 8 KiB)."""
+        """Serialize the bitmap in pieces of at most `bytes_max` bytes (or of one container, which is 8 KiB)."""
         if self._above:
             yield from _bitmap_slices(self._above, self._above.min(), self._above.max() + 1, bytes_max)
 
@@ -123,7 +123,7 @@ class SettledOffsets:
 
 
 def _bitmap_slices(bitmap: BitMap64, first: int, end: int, bytes_max: int) -> Iterator[bytes]:
-    """Halves until it fits: the pieces end between containers, so that none is stored twice."""
+    """Split in halves until they fit, at container boundaries, so that no container is stored twice."""
     piece = new_bitmap()
     piece.add_range(first, end)
     piece &= bitmap

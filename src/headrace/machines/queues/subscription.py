@@ -1,23 +1,20 @@
-"""One subscription in one partition: its members lease messages, and each message is settled once. Pure.
+"""The state machine of one subscription in one partition: members lease messages, each message is settled once. Pure.
 
     ready --choose, grant--> leased --ack--> settled
       ^                        |
-      |                        +--nack, or the lease ends--> waiting --its time comes--> ready
-      |                        '--reject, or too often-----> dying --kept as a dead letter--> settled
+      |                        +--nack, lease expiry------> waiting --due time--> ready
+      |                        '--reject, attempt limit---> dying --dead letter written--> settled
       '--release_member--------'
 
-What is durable changes by `apply` alone, and `apply` cannot fail: the events of the acks log, from the beginning or
-from a snapshot, give the same state again. Questions (`settle`, `expire`, `offer`, ...) return events, which the
-broker appends and applies in the same step. Leases are not in the log, and what is derived (what is ready, what
-waits) follows from the rest.
-
-Invariants: nothing settled is ever delivered; no message has two leases; a settle that comes when its lease is over
-is refused; of a range either all is settled or nothing. Nothing here grows with the backlog: neither in size nor in
-time.
-
-Plain mode: only offsets count, and a lease of a thousand messages costs what a lease of one costs. Opened mode
-(`config.opens_messages`): the broker opens the messages and offers them first; see `ready_window.py` for order and
-bounds.
+- Durable state changes only in `apply`, which cannot fail: replaying the acks log, from the beginning or from a
+  snapshot, gives the same state. Questions (`settle`, `expire`, `offer`, ...) return events, which the broker appends
+  and applies in the same step. Leases are not in the log; the ready and waiting messages are derived.
+- A settled message is never delivered. No message has two leases. A settlement after the end of its lease is rejected.
+  A range is settled completely or not at all.
+- Neither size nor time of any operation grows with the backlog.
+- If delivery depends on offsets only, a lease of a thousand messages costs as much as a lease of one. If it depends on
+  the contents of messages (`config.opens_messages`), the broker decodes and offers them first; `ReadyWindow` in
+  `ready_messages.py` states their order and bounds.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ from headrace.machines.queues.delivery_failures import DeliveryFailure, Delivery
 from headrace.machines.queues.leases import UNKNOWN, Lease, Leases, granted_ranges
 from headrace.machines.queues.offset_ranges import total_offset_count
 from headrace.machines.queues.rate_limiter import RateLimiter
-from headrace.machines.queues.ready_ranges import ReadyRanges, merge_adjacent
-from headrace.machines.queues.ready_window import ReadyWindow
+from headrace.machines.queues.ready_messages import ReadyRanges, ReadyWindow, merge_adjacent
 from headrace.machines.queues.settled_offsets import SettledOffsets
 from headrace.machines.queues.subscription_snapshot import SnapshotParts, read_failures, snapshot_events
 from headrace.machines.queues.subscription_stats import SubscriptionStats
@@ -61,11 +57,11 @@ from headrace.wire.state_records.acks_records import (
     Sought,
 )
 
-_BURSTS_PER_SECOND = 10  # with a rate, so that it does not come all at once
+_BURSTS_PER_SECOND = 10  # splits the rate, so that a second's messages do not come at once
 
 
 class PartitionSubscription:
-    """`chance` gives numbers from 0 to 1, for jitter. The tally may be shared with other partitions."""
+    """`chance` returns random numbers from 0 to 1, for jitter. `stats` may be shared with other partitions."""
 
     def __init__(
         self, config: SubscriptionConfig, chance: Callable[[], float], stats: SubscriptionStats | None = None
@@ -86,20 +82,21 @@ class PartitionSubscription:
 
     @property
     def floor(self) -> int:
-        """Everything below is settled, and this is not."""
+        """The ack floor: the first offset that is not settled."""
         return self._settled.floor
 
     @property
     def end(self) -> int:
-        """Nothing was settled or has failed from here on."""
+        """No message at or after this offset was settled or has failed."""
         return max(self._settled.end, self._failures.end)
 
-    # --- what is durable ---
+    # Durable state
 
     def apply(self, event: AcksEvent) -> None:
-        """Change what is durable, and what follows from it.
+        """Change the durable state, and the state derived from it.
 
-        A snapshot takes effect when its last part is applied, and ends all leases: who writes one does not apply it.
+        A snapshot takes effect when its last part is applied, and ends all leases. The broker that writes a snapshot
+        does not apply it.
         """
         match event:
             case Settled():
@@ -119,14 +116,14 @@ class PartitionSubscription:
     def snapshot(
         self, snapshot_id: int, chunk_bytes_max: int, now_ms: int, subscriptions: int = 1
     ) -> list[SnapshotEvent]:
-        """Events that rebuild what is durable; `snapshot_id` must be new in the log.
+        """Return events that rebuild the durable state; `snapshot_id` must be new in the log.
 
-        `subscriptions` is for whoever loads: of so many there is a snapshot under this id.
+        `subscriptions` tells the reader how many subscriptions have a snapshot with this id.
         """
         return snapshot_events(self._settled, self._failures, snapshot_id, chunk_bytes_max, now_ms, subscriptions)
 
     def reconfigure(self, config: SubscriptionConfig) -> None:
-        """Leases and failures stay; in opened mode everything from the floor on is to be offered again."""
+        """Keep leases and failures. If messages are decoded, all from the floor on must be offered again."""
         self.config = config
         self._rate.per_second = config.headrace_rate or None
         failures, self._failures = self._failures, DeliveryFailures(config.share_delivery_count_limit)
@@ -136,58 +133,58 @@ class PartitionSubscription:
             self._failures.lease(lease.first, lease.last)
         self._derive_ready()
 
-    # --- what there is to be delivered ---
+    # Decoded messages
 
     @property
     def classified_to(self) -> int:
-        """In opened mode: what is below was offered."""
+        """If messages are decoded: all messages below were offered."""
         return self.floor if self._window is None else self._window.classified_to
 
     @property
     def wants_classified(self) -> bool:
-        """In opened mode: whether the broker should offer more, from `classified_to` on, if there is more."""
+        """If messages are decoded: whether the broker should offer more, from `classified_to` on."""
         return self._window is not None and self._window.wants_classified
 
     def offer(self, messages: Iterable[ClassifiedMessage], next_offset: int, now_ms: int) -> list[AcksEvent]:
-        """All messages from `classified_to` to below `next_offset`, ascending: where none is, there is a gap for
-        ever."""
+        """Add all messages from `classified_to` to below `next_offset`, ascending. Missing offsets are gaps, which
+        never get a message."""
         window = self._window
-        assert window is not None, "messages are offered in opened mode only"
-        unseen: dict[SettledHow, list[Range]] = {"gap": [], "filtered": [], "expired": []}
+        assert window is not None, "messages are offered only if delivery depends on their contents"
+        undelivered: dict[SettledHow, list[Range]] = {"gap": [], "filtered": [], "expired": []}
         expected = window.classified_to
         for message in messages:
             offset = message.offset
             if offset < expected:
-                continue  # a batch is offered whole, also when its beginning was offered before
-            unseen["gap"] += self._settled.unsettled(expected, offset)
+                continue  # its batch is offered again because of later messages
+            undelivered["gap"] += self._settled.unsettled(expected, offset)
             expected = offset + 1
             if offset in self._settled or offset in self._failures.dying:
                 continue
             is_leased = self._leases.at(offset) is not None
             if not is_leased and not message.matches:
-                unseen["filtered"].append(Range(offset, offset))
+                undelivered["filtered"].append(Range(offset, offset))
             elif not is_leased and message.expires_ms is not None and message.expires_ms <= now_ms:
-                unseen["expired"].append(Range(offset, offset))
+                undelivered["expired"].append(Range(offset, offset))
             else:
                 window.admit(message, now_ms, is_free=not is_leased and offset not in self._failures.waiting)
-        unseen["gap"] += self._settled.unsettled(expected, next_offset)
+        undelivered["gap"] += self._settled.unsettled(expected, next_offset)
         window.classified_to = max(next_offset, expected)
-        self.stats.filtered += len(unseen["filtered"])
-        self.stats.expired += len(unseen["expired"])
-        return [Settled(now_ms, how, merge_adjacent(ranges)) for how, ranges in unseen.items() if ranges]
+        self.stats.filtered += len(undelivered["filtered"])
+        self.stats.expired += len(undelivered["expired"])
+        return [Settled(now_ms, how, merge_adjacent(ranges)) for how, ranges in undelivered.items() if ranges]
 
     def trimmed(self, log_start: int, now_ms: int) -> Settled | None:
-        """Retention has moved the start of the log: what lies before it cannot be delivered any more."""
+        """Settle the messages below a new log start as expired, because they can no longer be delivered."""
         if log_start <= self.floor:
             return None
         self.stats.expired += self._settled.count_unsettled(log_start)
         return Settled(now_ms, "expired", [(self.floor, log_start - 1)], by_retention=True)
 
-    # --- leasing ---
+    # Lease
 
     def choose(self, now_ms: int, count_max: int, end_offset: int) -> list[Range]:
-        """What would be granted now, ascending. `end_offset` is the first that cannot be read yet."""
-        self._take_due(now_ms)
+        """Return the messages to grant now, ascending. `end_offset` is the first offset that cannot be read yet."""
+        self._make_due_ready(now_ms)
         count_max = self._allowed(count_max, now_ms)
         if count_max <= 0:
             return []
@@ -201,23 +198,23 @@ class PartitionSubscription:
         lease_ms: int | None = None,
         published_ms: int = UNKNOWN,
     ) -> list[GrantedRange]:
-        """Lease these, which must be all or a part of what `choose` has just returned."""
+        """Lease messages, which must be all or a part of the result of `choose` in the same step."""
         until_ms = now_ms + (self.config.share_record_lock_duration_ms if lease_ms is None else lease_ms)
         granted: list[GrantedRange] = []
         for first, last in ranges:
             is_new = first >= self._failures.end
             granted += [GrantedRange(first, last, 1)] if is_new else self._failures.attempts_in(first, last)
         for first, last, attempt in granted:
-            assert first >= self._leases.end or not self._leases.overlapping(first, last), "it is leased already"
+            assert first >= self._leases.end or not self._leases.overlapping(first, last), "a message has one lease"
             self._leases.put(Lease(first, last, member, attempt, until_ms, now_ms, published_ms))
-            self._ready.take(first, last)
+            self._ready.mark_leased(first, last)
             if self._rate.per_second is not None:
                 self._rate.take(last - first + 1, now_ms / 1000)
         self.stats.delivered(granted, published_ms, now_ms)
         return granted
 
     def next_due_ms(self) -> int | None:
-        """When time alone changes something next: `expire` is to be called then, and who waits may ask again."""
+        """Return when time alone changes the state next: call `expire` then, and wake waiting members."""
         dues = (
             self._leases.ends.next_ms(),
             self._failures.next_due_ms(),
@@ -226,12 +223,12 @@ class PartitionSubscription:
         )
         return min((due for due in dues if due is not None), default=None)
 
-    # --- settling ---
+    # Settle
 
     def settle(
         self, first: int, last: int, how: Settlement, member: str | None, attempt: int | None, now_ms: int
     ) -> list[AcksEvent]:
-        """The events of it. Raises `InvalidRecordState` unless it is all leased, by this member, in this attempt."""
+        """Settle a range. Raises `InvalidRecordState` unless all of it is leased, by this member, in this attempt."""
         leases = self._leases.held(first, last, member, attempt, now_ms)
         if isinstance(how, Ack):
             self.stats.acked(last - first + 1, leases[0], now_ms)
@@ -252,7 +249,7 @@ class PartitionSubscription:
     def extend(
         self, first: int, last: int, member: str | None, attempt: int | None, now_ms: int, lease_ms: int | None = None
     ) -> None:
-        """From now on the lease lasts so long. Refused like `settle`."""
+        """Extend a lease from now on. Raises like `settle`."""
         self._leases.held(first, last, member, attempt, now_ms)
         until_ms = now_ms + (self.config.share_record_lock_duration_ms if lease_ms is None else lease_ms)
         for lease in self._leases.cut(first, last):
@@ -260,37 +257,39 @@ class PartitionSubscription:
         self.stats.extends += last - first + 1
 
     def release_member(self, member: str, now_ms: int, *, counts: bool) -> list[AcksEvent]:
-        """The member is gone. If that `counts` as a delivery, the events of it; else its messages are ready at once."""
+        """Release the leases of a removed member. If that `counts` as a failed delivery, return events; otherwise the
+        messages are ready at once."""
         leases = self._leases.of_member(member)
         if counts:
             self.stats.leases_released += total_offset_count(leases)
-            return self._take_back(leases, Nack(reason="the member is gone"), now_ms)
+            return self._nack_leases(leases, Nack(reason="the member is gone"), now_ms)
         return [event for lease in leases for event in self._release(lease.first, lease.last)]
 
     def expire(self, now_ms: int) -> list[AcksEvent]:
-        """The events of leases that are over and of messages that have outlived their time."""
-        self._take_due(now_ms)
-        over = self._leases.over(now_ms)
-        self.stats.leases_expired += total_offset_count(over)
-        events = self._take_back(over, Nack(reason="the lease expired"), now_ms)
+        """Return the events of expired leases and of expired messages."""
+        self._make_due_ready(now_ms)
+        expired_leases = self._leases.expired(now_ms)
+        self.stats.leases_expired += total_offset_count(expired_leases)
+        events = self._nack_leases(expired_leases, Nack(reason="the lease expired"), now_ms)
         if self._window is not None and (expired_ranges := self._window.expired_ranges(now_ms)):
             self.stats.expired += sum(last - first + 1 for first, last in expired_ranges)
             events.append(Settled(now_ms, "expired", expired_ranges))
         return events
 
     def dying(self) -> Iterator[UndeliverableMessage]:
-        """What is to be kept as a dead letter, and then settled as `dead`. Safe to go on with after a change."""
+        """Iterate over the messages to write as dead letters, then to settle as `dead`. The state may change during
+        the iteration."""
         offset = self.floor
         while (dying := self._failures.next_dying(offset)) is not None:
             yield dying
             offset = dying.offset + 1
 
     def seek(self, floor: int, now_ms: int) -> list[AcksEvent]:
-        """From this offset on everything is delivered again; all leases end."""
+        """Deliver all messages from this offset on again; end all leases."""
         assert floor >= 0
         return [Sought(now_ms, floor)]
 
-    # --- to be told ---
+    # Queries
 
     def state_of(self, offset: int) -> DeliveryState:
         if offset in self._settled:
@@ -317,7 +316,7 @@ class PartitionSubscription:
             settled_above_floor=len(self._settled),
         )
 
-    # --- inside ---
+    # Internal
 
     def _begin_at(self, floor: int) -> None:
         self._settled = SettledOffsets(floor)
@@ -326,7 +325,7 @@ class PartitionSubscription:
         self._derive_ready()
 
     def _derive_ready(self) -> None:
-        """What is ready follows from what is settled, leased and failed."""
+        """Derive the ready messages from those that are settled, leased and failed."""
         config = self.config
         self._window = None
         if config.opens_messages:
@@ -349,34 +348,35 @@ class PartitionSubscription:
         self._settled.add(first, last)
         self._leases.cut(first, last)
         self._failures.forget(first, last)
-        self._ready.drop(first, last)
+        self._ready.remove(first, last)
 
     def _fail(self, event: Failed) -> None:
         first, last = event.first, event.last
         self._leases.cut(first, last)
         failure = DeliveryFailure(first, last, event.attempts, event.due_ms, event.reason, event.is_dying)
-        fate = self._failures.fail(failure, waits=event.due_ms > event.at)
-        if fate == "ready":
-            self._ready.put_back(first, last)
-        elif fate == "dying":
-            self._ready.drop(first, last)
+        state = self._failures.fail(failure, waits=event.due_ms > event.at)
+        if state == "ready":
+            self._ready.make_ready(first, last)
+        elif state == "dying":
+            self._ready.remove(first, last)
         else:
-            self._ready.set_aside(first, last)
+            self._ready.mark_waiting(first, last)
 
     def _release(self, first: int, last: int) -> list[AcksEvent]:
-        """Nothing has happened to them, so there is no event of it."""
+        """Make leased messages ready at once. Durable state does not change, so there is no event."""
         self.stats.leases_released += last - first + 1
         for lease in self._leases.cut(first, last):
-            self._ready.put_back(lease.first, lease.last)
+            self._ready.make_ready(lease.first, lease.last)
         return []
 
-    def _take_back(self, leases: list[Lease], how: Nack, now_ms: int) -> list[AcksEvent]:
-        """Neighbours go into one event, unless chance is to part them."""
+    def _nack_leases(self, leases: list[Lease], how: Nack, now_ms: int) -> list[AcksEvent]:
+        """Nack the messages of ended leases. Merge adjacent ranges into one event, unless back-off with jitter applies,
+        which delays each range separately."""
         ranges = granted_ranges(leases, are_joined=not self.config.headrace_retry_backoff_ms)
         return [self._failure(*one, how, now_ms) for one in ranges]
 
     def _failure(self, first: int, last: int, attempt: int, how: Nack | Reject, now_ms: int) -> Settled | Failed:
-        """What becomes of messages that were delivered in vain."""
+        """Return the event of a failed delivery: settled, dying, or waiting for a retry."""
         config = self.config
         is_dying = isinstance(how, Reject) or attempt >= config.share_delivery_count_limit
         if is_dying and not config.headrace_dead_letters_enable:
@@ -390,14 +390,14 @@ class PartitionSubscription:
             wait_ms = backoff_ms(config, attempt, self._chance())
         return Failed(now_ms, first, last, attempt, now_ms + wait_ms, how.reason, is_dying)
 
-    def _take_due(self, now_ms: int) -> None:
+    def _make_due_ready(self, now_ms: int) -> None:
         for first, last in self._failures.take_due(now_ms):
-            self._ready.put_back(first, last)
+            self._ready.make_ready(first, last)
         if self._throttled_until_ms is not None and self._throttled_until_ms <= now_ms:
             self._throttled_until_ms = None
 
     def _allowed(self, count_max: int, now_ms: int) -> int:
-        """How many may be leased now, by the limit of leases and by the rate."""
+        """Return how many messages may be leased now, by the limit of leases and by the rate."""
         locks_max, per_second = self.config.share_partition_max_record_locks, self._rate.per_second
         if locks_max:
             count_max = min(count_max, locks_max - self._leases.offset_count)

@@ -1,7 +1,7 @@
-"""What is durable of a subscription as events of the acks log, in parts of a bounded size. Pure.
+"""Snapshots: the durable state of a subscription as events of the acks log. Pure.
 
-There is no size at which a snapshot stops being complete: it gets more parts. Parts that do not come to an end,
-because the broker that wrote them did, are put aside when the next snapshot begins.
+- A snapshot consists of parts of bounded size; a larger state has more parts.
+- If the broker dies before it has written all parts, the reader drops them when the next snapshot begins.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from headrace.wire.state_records.acks_records import SnapshotEvent
 
 FailedRange: TypeAlias = tuple[int, int, int, int, str, bool]
 
-_FAILURE_BYTES = 100  # five numbers with their commas, generously
-_REASON_FACTOR = 6  # a character takes at most so many bytes in JSON
+_FAILURE_BYTES = 100  # upper bound for five numbers with commas
+_REASON_FACTOR = 6  # bytes per character in JSON, at most
 
 
 def snapshot_events(
@@ -29,7 +29,7 @@ def snapshot_events(
 ) -> list[SnapshotEvent]:
     contents: list[tuple[bytes, list[FailedRange]]] = [
         (piece, [])
-        for piece in settled.slices(chunk_bytes_max * 3 // 4)  # base64 makes four bytes of three
+        for piece in settled.slices(chunk_bytes_max * 3 // 4)  # base64 adds a third
     ]
     contents += [(b"", piece) for piece in _failed_range_chunks(failures, chunk_bytes_max)]
     contents = contents or [(b"", [])]
@@ -56,22 +56,22 @@ def _failed_range_chunks(failures: DeliveryFailures, bytes_max: int) -> Iterator
 
 
 def _failed_ranges(failures: DeliveryFailures) -> Iterator[FailedRange]:
-    """Neighbours of which the same is known are told as one: how often a range was cut is not part of the state."""
-    before: FailedRange | None = None
+    """Merge adjacent failures with equal properties: how often a range was split is not part of the state."""
+    previous: FailedRange | None = None
     for failure in failures:
         known = (failure.attempts, failure.due_ms, failure.reason, failure.is_dying)
-        if before is not None and before[1] + 1 == failure.first and before[2:] == known:
-            before = (before[0], failure.last, *known)
+        if previous is not None and previous[1] + 1 == failure.first and previous[2:] == known:
+            previous = (previous[0], failure.last, *known)
             continue
-        if before is not None:
-            yield before
-        before = (failure.first, failure.last, *known)
-    if before is not None:
-        yield before
+        if previous is not None:
+            yield previous
+        previous = (failure.first, failure.last, *known)
+    if previous is not None:
+        yield previous
 
 
 class SnapshotParts:
-    """The parts of the snapshot that is being read."""
+    """Collects the parts of a snapshot that is being read."""
 
     __slots__ = ("_parts",)
 
@@ -79,11 +79,11 @@ class SnapshotParts:
         self._parts: list[SnapshotEvent] = []
 
     def add(self, part: SnapshotEvent) -> list[SnapshotEvent] | None:
-        """All parts, when this was the last one that was missing."""
+        """Add a part; return all parts when they are complete."""
         if self._parts and (self._parts[-1].id != part.id or self._parts[-1].part != part.part - 1):
             self._parts = []
         if part.part != len(self._parts) + 1:
-            return None  # its beginning lies before where the reading began
+            return None  # the first part precedes the start of the replay
         self._parts.append(part)
         if part.part < part.parts:
             return None

@@ -1,4 +1,4 @@
-"""What a subscription says and is told: ranges, grants, ways to settle, and how a message stands. Plain values."""
+"""Values of the subscription state machine: ranges, grants, settlements, and states of messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Range(NamedTuple):
-    """Offsets from `first` to `last`, both included, as in Kafka's AcquiredRecords."""
+    """Offsets from `first` to `last` inclusive, as in Kafka's AcquiredRecords."""
 
     first: int
     last: int
@@ -23,7 +23,8 @@ class GrantedRange(NamedTuple):
 
 
 class ClassifiedMessage(msgspec.Struct, frozen=True, gc=False):
-    """What delivery depends on in a message, for subscriptions whose configuration says that it does."""
+    """The properties of a message that affect its delivery, if the subscription has priorities, key order, a filter or
+    expiry."""
 
     offset: int
     priority: int
@@ -34,7 +35,7 @@ class ClassifiedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class UndeliverableMessage(NamedTuple):
-    """A message that reached the limit of deliveries or was rejected: it is kept as a dead letter next."""
+    """A message that reached the delivery limit or was rejected, and becomes a dead letter."""
 
     offset: int
     attempts: int
@@ -42,7 +43,7 @@ class UndeliverableMessage(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """Done."""
+    """Processed; never deliver again."""
 
 
 class OffsetGap(NamedTuple):
@@ -50,18 +51,18 @@ class OffsetGap(NamedTuple):
 
 
 class Nack(NamedTuple):
-    """Again: after `delay_ms`, or, if that is None, after the back-off that is configured (Kafka's Release)."""
+    """Failed; deliver again after `delay_ms`, or after the configured back-off if that is None (Kafka's Release)."""
 
     delay_ms: int | None = None
     reason: str = ""
 
 
 class Release(NamedTuple):
-    """It was delivered to nobody: it is ready at once, and the lease does not count."""
+    """Not delivered: ready again at once, and the lease does not count as a delivery attempt."""
 
 
 class Reject(NamedTuple):
-    """Never again: a dead letter."""
+    """Failed for good: becomes a dead letter."""
 
     reason: str = ""
 
@@ -70,7 +71,7 @@ Settlement: TypeAlias = Ack | OffsetGap | Nack | Reject | Release
 
 
 class DeliveryState(NamedTuple):
-    """How a message stands. `attempts` is how often it was delivered, the lease that it is in included."""
+    """The state of one message. `attempts` includes the current lease."""
 
     state: Literal["ready", "leased", "waiting", "dying", "settled"]
     attempts: int = 0
@@ -80,7 +81,7 @@ class DeliveryState(NamedTuple):
 
 
 class SubscriptionCounts(NamedTuple):
-    """In messages. The backlog is everything that is not settled: what is leased, waits or dies is part of it."""
+    """Numbers of messages. The backlog is all unsettled messages, including leased, waiting and dying ones."""
 
     backlog: int
     leased: int

@@ -1,13 +1,12 @@
-"""The members of one share group (KIP-932), and which partitions each of them reads.
+"""The members of one share group (KIP-932), and the partitions that each of them reads.
 
-A partition may be read by several members, so nobody waits until another has given up something: a member reports by
-heartbeat, and the answer tells what it reads from now on. Who holds which message is not decided here, but where the
-partition is led.
-
-`heartbeat`, `leave` and `tick` are questions: they return events and change nothing. `apply` changes and cannot fail.
-What is stored is the group's epoch and who its members are; assignments follow from that, and after a restart they are
-made anew. A member's epoch is that of the group when it was last told its assignment: with the one before it is let in
-too, since the answer may have been lost.
+- Several members may read a partition, so no member waits until another has released something: a member sends a
+  heartbeat, and the response has its assignment. Leases of messages belong to the leaders of the partitions.
+- `heartbeat`, `leave` and `tick` are questions: they return events and change nothing. `apply` changes the state and
+  cannot fail.
+- Only the group epoch and the members are stored; assignments are derived, and computed again after a restart.
+- A member's epoch is the group epoch of the last assignment that it was sent. Its previous epoch is accepted as well,
+  because the response may have been lost.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ MEMBERS_MAX = 1000
 
 
 class ShareGroupPhase(StrEnum):
-    """The values are what ShareGroupDescribe and ListGroups say."""
+    """The values are the states in ShareGroupDescribe and ListGroups."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
 
 
 class ShareHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """None says that it is as it was."""
+    """None means unchanged."""
 
     group_id: str
     member_id: str
@@ -58,11 +57,11 @@ class ShareHeartbeatResult(msgspec.Struct, frozen=True, kw_only=True):
     member_epoch: int
     heartbeat_interval_ms: int = 0
     assigned: frozenset[TopicIdPartition] | None = None
-    """None: as it was."""
+    """None means unchanged."""
 
 
 class ShareMemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a member is and what it wants."""
+    """The stored properties of a member."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -82,11 +81,11 @@ class ShareMemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
 class ShareGroupEpochSet(msgspec.Struct, frozen=True):
     epoch: int
     metadata_hash: int
-    """Of the topics that the group subscribes to: when it differs, they have changed."""
+    """Of the subscribed topics: a different hash means that they have changed."""
 
 
 class ShareMemberMetadataSet(msgspec.Struct, frozen=True):
-    """None: the member is gone."""
+    """None means that the member has left."""
 
     member_id: str
     member_metadata: ShareMemberMetadata | None
@@ -96,22 +95,22 @@ ShareGroupEvent = ShareGroupEpochSet | ShareMemberMetadataSet
 
 
 class ShareSessionConfig(msgspec.Struct, frozen=True):
-    """Of the group's configuration, as it is now."""
+    """The current session settings of the group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
 class ShareMember:
-    """What is known of a member besides its profile; nothing of it is stored."""
+    """The volatile state of a member."""
 
-    __slots__ = ("assigned", "deadline_ms", "epoch", "previous_epoch", "told")
+    __slots__ = ("assigned", "deadline_ms", "epoch", "previous_epoch", "reported")
 
     def __init__(self, epoch: int, deadline_ms: int) -> None:
         self.epoch = epoch
         self.previous_epoch = 0
         self.assigned: frozenset[TopicIdPartition] = frozenset()
-        self.told: frozenset[TopicIdPartition] | None = None
+        self.reported: frozenset[TopicIdPartition] | None = None
         self.deadline_ms = deadline_ms
 
 
@@ -123,12 +122,10 @@ class ShareGroup:
         self.members: dict[str, ShareMember] = {}
         self._metadata_hash = 0
         self._assigned_epoch = 0
-        self._assigned_image: TopicsImage | None = (
-            None  # one of which is known that it changes nothing: not asked again
-        )
+        self._assigned_image: TopicsImage | None = None  # known to change nothing
 
     def restored(self, timing: ShareSessionConfig, now_ms: int) -> ShareGroup:
-        """All that was stored is applied: members go on with their epochs, and have whole sessions to report."""
+        """Create the members after all stored events were applied: with their epochs and a full session timeout."""
         for member_id in self.metadata_by_member:
             self.members[member_id] = ShareMember(self.epoch, now_ms + timing.session_timeout_ms)
         return self
@@ -143,25 +140,25 @@ class ShareGroup:
 
     # Heartbeats
 
-    def heartbeat(self, heartbeat_request: ShareHeartbeat, view: TopicsImage) -> list[ShareGroupEvent]:
-        """A member joins (epoch 0) or reports. Raises what it is to be told if it may not."""
+    def heartbeat(self, heartbeat_request: ShareHeartbeat, image: TopicsImage) -> list[ShareGroupEvent]:
+        """Return the events of a member that joins (epoch 0) or reports; raise if it is fenced or unknown."""
         self._admit(heartbeat_request)
         member_metadata = self.metadata_by_member.get(heartbeat_request.member_id)
         updated = (member_metadata or ShareMemberMetadata()).updated(heartbeat_request)
         events: list[ShareGroupEvent] = []
         if updated != member_metadata:
             events.append(ShareMemberMetadataSet(heartbeat_request.member_id, updated))
-        if events or view is not self._assigned_image:
-            is_other = member_metadata is None or updated.topics != member_metadata.topics
+        if events or image is not self._assigned_image:
+            changes_topics = member_metadata is None or updated.topics != member_metadata.topics
             events += self._follow_topics(
-                {**self.metadata_by_member, heartbeat_request.member_id: updated}, view, is_bumped=is_other
+                {**self.metadata_by_member, heartbeat_request.member_id: updated}, image, is_bumped=changes_topics
             )
         return events
 
-    def leave(self, heartbeat_request: ShareHeartbeat, view: TopicsImage) -> list[ShareGroupEvent]:
+    def leave(self, heartbeat_request: ShareHeartbeat, image: TopicsImage) -> list[ShareGroupEvent]:
         if heartbeat_request.member_id not in self.metadata_by_member:
             raise self._unknown_member(heartbeat_request.member_id)
-        return self._without([heartbeat_request.member_id], view)
+        return self._without([heartbeat_request.member_id], image)
 
     def apply(self, events: Iterable[ShareGroupEvent]) -> None:
         for event in events:
@@ -174,39 +171,39 @@ class ShareGroup:
                 self.members.pop(event.member_id, None)
 
     def report(
-        self, heartbeat_request: ShareHeartbeat, view: TopicsImage, timing: ShareSessionConfig, now_ms: int
+        self, heartbeat_request: ShareHeartbeat, image: TopicsImage, timing: ShareSessionConfig, now_ms: int
     ) -> ShareHeartbeatResult:
-        """The member has been heard of, and what follows of that is applied: tell it what it reads."""
+        """Extend the session of the member, after the events of its heartbeat were applied; return its assignment."""
         member = self.members.get(heartbeat_request.member_id)
         if member is None:
             member = self.members[heartbeat_request.member_id] = ShareMember(0, 0)
         member.deadline_ms = now_ms + timing.session_timeout_ms
         if self._assigned_epoch < self.epoch:
-            self._assign(view)
-        self._assigned_image = view
+            self._assign(image)
+        self._assigned_image = image
         if member.epoch < self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
-        is_told = heartbeat_request.member_epoch < member.epoch or member.told != member.assigned
-        member.told = member.assigned
+        reports_assignment = heartbeat_request.member_epoch < member.epoch or member.reported != member.assigned
+        member.reported = member.assigned
         return ShareHeartbeatResult(
             member_id=heartbeat_request.member_id,
             member_epoch=member.epoch,
             heartbeat_interval_ms=timing.heartbeat_interval_ms,
-            assigned=member.assigned if is_told else None,
+            assigned=member.assigned if reports_assignment else None,
         )
 
     # Time
 
     def deadline(self) -> int | None:
-        """When `tick` is due. It comes nearer only with a new member."""
+        """Return when `tick` is due. Only a new member makes it earlier."""
         return min((member.deadline_ms for member in self.members.values()), default=None)
 
-    def tick(self, now_ms: int, view: TopicsImage) -> list[ShareGroupEvent]:
-        """Those whose time is up are out."""
+    def tick(self, now_ms: int, image: TopicsImage) -> list[ShareGroupEvent]:
+        """Remove members whose session expired."""
         late = [member_id for member_id, member in self.members.items() if member.deadline_ms <= now_ms]
-        return self._without(late, view) if late else []
+        return self._without(late, image) if late else []
 
-    # Deciding
+    # Internal
 
     def _admit(self, heartbeat_request: ShareHeartbeat) -> None:
         if heartbeat_request.member_id not in self.metadata_by_member:
@@ -225,33 +222,34 @@ class ShareGroup:
                 f"it at epoch {member.epoch}. The member must abandon all its partitions and rejoin."
             )
 
-    def _without(self, gone: Iterable[str], view: TopicsImage) -> list[ShareGroupEvent]:
+    def _without(self, gone: Iterable[str], image: TopicsImage) -> list[ShareGroupEvent]:
         left = dict(self.metadata_by_member)
         events: list[ShareGroupEvent] = []
         for member_id in gone:
             del left[member_id]
             events.append(ShareMemberMetadataSet(member_id, None))
-        return [*events, *self._follow_topics(left, view, is_bumped=True)]
+        return [*events, *self._follow_topics(left, image, is_bumped=True)]
 
     def _follow_topics(
-        self, metadata_by_member: dict[str, ShareMemberMetadata], view: TopicsImage, *, is_bumped: bool
+        self, metadata_by_member: dict[str, ShareMemberMetadata], image: TopicsImage, *, is_bumped: bool
     ) -> list[ShareGroupEvent]:
-        """Move the epoch if what the group subscribes to is not what it was."""
-        metadata_hash = view.hash_of(_subscribed(metadata_by_member.values()))
+        """Increment the epoch if the subscribed topics have changed."""
+        metadata_hash = image.hash_of(_subscribed(metadata_by_member.values()))
         if is_bumped or metadata_hash != self._metadata_hash:
             return [ShareGroupEpochSet(self.epoch + 1, metadata_hash)]
         return []
 
-    def _assign(self, view: TopicsImage) -> None:
+    def _assign(self, image: TopicsImage) -> None:
         ids = {
-            topics: frozenset(view.sizes(topics)) for topics in {one.topics for one in self.metadata_by_member.values()}
+            topics: frozenset(image.sizes(topics))
+            for topics in {metadata.topics for metadata in self.metadata_by_member.values()}
         }
-        claims = {
+        subscriptions = {
             member_id: MemberSubscription(ids[member_metadata.topics], self.members[member_id].assigned)
             for member_id, member_metadata in self.metadata_by_member.items()
         }
         for member_id, partitions in assign_share_partitions(
-            claims, view.sizes(_subscribed(self.metadata_by_member.values()))
+            subscriptions, image.sizes(_subscribed(self.metadata_by_member.values()))
         ).items():
             self.members[member_id].assigned = frozenset(partitions)
         self._assigned_epoch = self.epoch
@@ -261,7 +259,7 @@ class ShareGroup:
 
 
 def check_share_heartbeat(heartbeat_request: ShareHeartbeat) -> None:
-    """Raise what is wrong with the request whatever the group is like; in Kafka's order and words."""
+    """Validate a request independently of the group, with Kafka's order and texts."""
     for value, name in (
         (heartbeat_request.member_id, "MemberId"),
         (heartbeat_request.group_id, "GroupId"),

@@ -1,9 +1,10 @@
-"""Share sessions (KIP-932): by which a member of a share group takes messages from the partitions that a broker leads.
+"""Share sessions (KIP-932): through a session, a member of a share group leases messages from a broker's partitions.
 
-A session lists the partitions that the member reads here, so that a request names only what changes, and counts the
-requests: one that was lost, or comes twice, is noticed. Epoch 0 opens a session (and replaces the member's former one),
--1 closes it. What the member has leased is bound to the member and not to the session, but comes back when the session
-ends: `touched` are all partitions where that may be.
+- A session lists the partitions that the member reads on this broker, so a request names only changes. It counts the
+  requests, so lost and duplicate requests are detected.
+- Epoch 0 opens a session and replaces an earlier one of the member; -1 closes it.
+- Leases belong to the member, not to the session, but they are released when the session ends. `touched` are all
+  partitions in which the member may have leases.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PartitionKey = tuple[UUID, int]
 
 
 class ShareSessions:
-    """The sessions of one broker."""
+    """All share sessions of one broker."""
 
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._sessions_max = sessions_max
@@ -37,42 +38,42 @@ class ShareSessions:
         return len(self._sessions)
 
     def begin_fetch(self, group_id: str, member_id: str, epoch: int, *, settles: bool) -> ShareSession:
-        """The session of a fetch; `settles`: it says what becomes of messages, too. Raises with nothing changed."""
+        """Return the session for a fetch; `settles` if it also acknowledges messages. Raises with nothing changed."""
         if epoch != OPENING_EPOCH:
-            return self._go_on(group_id, member_id, epoch)
+            return self._continue(group_id, member_id, epoch)
         if settles:
-            raise InvalidRequest("the request that opens a share session cannot acknowledge anything")
-        replaced_member = self._sessions.get((group_id, member_id))
-        if replaced_member is None and len(self._sessions) >= self._sessions_max:
-            raise ShareSessionLimitReached(f"there are {self._sessions_max} share sessions already")
+            raise InvalidRequest("a request that opens a share session cannot acknowledge messages")
+        replaced = self._sessions.get((group_id, member_id))
+        if replaced is None and len(self._sessions) >= self._sessions_max:
+            raise ShareSessionLimitReached(f"this broker has the maximum of {self._sessions_max} share sessions")
         session = self._sessions[group_id, member_id] = ShareSession(group_id, member_id)
-        if replaced_member is not None:
-            session.touched.update(replaced_member.touched)  # the same member still holds what it has leased
+        if replaced is not None:
+            session.touched.update(replaced.touched)  # the member keeps its leases
         return session
 
     def begin_acknowledge(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
         if epoch == OPENING_EPOCH:
-            raise InvalidShareSessionEpoch("a share session is opened by a fetch")
-        return self._go_on(group_id, member_id, epoch)
+            raise InvalidShareSessionEpoch("only a ShareFetch can open a share session")
+        return self._continue(group_id, member_id, epoch)
 
     def is_present(self, session: ShareSession) -> bool:
-        """Whether it is the one that its member has now."""
+        """Whether this is the current session of its member."""
         return self._sessions.get((session.group_id, session.member_id)) is session
 
     def end(self, session: ShareSession) -> None:
-        """It is over; what was leased in it is for the caller to give back."""
+        """End the session. The caller must release its leases."""
         assert self.is_present(session)
         session.is_over = True
         del self._sessions[session.group_id, session.member_id]
 
-    def _go_on(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
+    def _continue(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
         session = self._sessions.get((group_id, member_id))
         if session is None:
-            raise ShareSessionNotFound(f"member {member_id} of {group_id} has no share session here")
+            raise ShareSessionNotFound(f"member {member_id} of group {group_id} has no share session on this broker")
         if epoch == CLOSING_EPOCH:
             return session
         if epoch != session.epoch:
-            raise InvalidShareSessionEpoch(f"the share session is at {session.epoch}, not {epoch}")
+            raise InvalidShareSessionEpoch(f"the share session expects epoch {session.epoch}, not {epoch}")
         session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
         return session
 
@@ -84,7 +85,7 @@ class ShareSession:
         self.group_id = group_id
         self.member_id = member_id
         self.epoch = 1
-        """What the next request must carry. It has moved on since the request that is being served."""
+        """The epoch of the next request; already incremented for the request in progress."""
         self.is_over = False
         self.partitions: dict[PartitionKey, None] = {}
         self.touched: dict[PartitionKey, None] = {}
@@ -97,7 +98,7 @@ class ShareSession:
         self.partitions.pop(partition, None)
 
     def in_rotation(self) -> list[PartitionKey]:
-        """All its partitions, beginning with another one each time, so that none is starved by those before it."""
+        """Return all partitions, beginning with a different one each time, so that none starves."""
         partitions = list(self.partitions)
         if not partitions:
             return []

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
-from headrace.broker.queues.leasing import newest_publish_time_ms
+from headrace.broker.queues.lease_reader import newest_publish_time_ms
 from headrace.machines.queues.leases import UNKNOWN
 from headrace.machines.queues.subscription_stats import SubscriptionStats
 from headrace.machines.queues.subscription_values import SubscriptionCounts

@@ -1,4 +1,4 @@
-"""A member of a subscription in few words: it takes messages and settles them, by our own requests."""
+"""A simulated member of a subscription, which leases and settles messages with Headrace's own requests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SubscriptionMember:
     async def ask(
         self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
     ) -> list[LeasePartitionResponse]:
-        """The partitions of the answer."""
+        """Send a Lease; return the partitions of the response."""
         request = self.request(count, wait_ms=wait_ms, partitions=partitions, **options)
         response: LeaseResponse = await self.simulated_broker.ask(request, 0)
         assert response.error_code == 0, response.error_message
@@ -90,7 +90,7 @@ class SubscriptionMember:
         return leased_records(await self.ask(count, wait_ms=wait_ms, partitions=partitions, **options))
 
     async def settle(self, messages: Sequence[LeasedRecord], how: int = ACK, **options: object) -> list[int]:
-        """An error code for each message."""
+        """Settle messages; return an error code for each."""
         by_place: dict[tuple[int, int], list[LeasedRecord]] = {}
         for one in messages:
             by_place.setdefault((one.partition, one.epoch), []).append(one)
@@ -118,7 +118,7 @@ class SubscriptionMember:
 
 
 def leased_records(answers: Sequence[LeasePartitionResponse]) -> list[LeasedRecord]:
-    """Every message that is leased, with what the answer's batches say of it."""
+    """Return every leased message with its value from the response's batches."""
     found: list[LeasedRecord] = []
     for answer in answers:
         assert answer.error_code == 0, answer.error_message
@@ -164,7 +164,7 @@ async def alter(
 async def subscribe(
     simulated_broker: SimulatedBroker, topic: str = TOPIC, partitions: int = 1, subscription: str = WORKERS
 ) -> None:
-    """A topic, and a subscription that begins with its first message."""
+    """Create a topic and a subscription that begins with its first message."""
     await simulated_broker.make_topic(topic, partitions)
     for partition in range(partitions):
         answer = await alter(simulated_broker, CREATE, subscription=subscription, topic=topic, partition=partition)
@@ -193,7 +193,7 @@ async def status(
 
 
 async def configure(simulated_broker: SimulatedBroker, subscription: str = WORKERS, **configs: str) -> None:
-    """By Kafka's names, with underscores instead of dots."""
+    """Set configs by their Kafka names, with underscores instead of dots."""
     changes = [
         IncrementalAlterableConfig(name=name.replace("_", "."), config_operation=0, value=v)
         for name, v in configs.items()

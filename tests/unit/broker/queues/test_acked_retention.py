@@ -1,4 +1,4 @@
-"""Topics with retention.mode=acked: space comes back as messages are settled, on every replica."""
+"""Topics with retention.mode=acked: settled messages are deleted on every replica."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def make_queue(simulated_broker: SimulatedBroker, **configs: str) -> None:
 
 
 async def work_off(simulated_broker: SimulatedBroker, *but: int) -> None:
-    """All but these offsets, whose lease is not settled."""
+    """Ack all messages but these offsets, whose leases stay."""
     member = SubscriptionMember(simulated_broker)
     while messages := await member.lease():
         await member.ack([one for one in messages if one.offset not in but])
@@ -35,7 +35,7 @@ def stored(simulated_broker: SimulatedBroker) -> Log:
     return found.log
 
 
-async def test_disk_use_falls_and_the_one_that_nobody_settled_is_delivered_again(
+async def test_disk_use_falls_and_an_unsettled_message_is_delivered_again(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await make_queue(simulated_broker)
@@ -44,7 +44,7 @@ async def test_disk_use_falls_and_the_one_that_nobody_settled_is_delivered_again
     await simulated_broker.pass_time(40)
     assert stored(simulated_broker).size_bytes < before_bytes / 10
     assert stored(simulated_broker).start_offset == 3
-    await simulated_broker.pass_time(60)  # its lease is over
+    await simulated_broker.pass_time(60)  # its lease expires
     again = await SubscriptionMember(simulated_broker).lease()
     assert values_of(again) == [b"003" + b"." * 100]
     await SubscriptionMember(simulated_broker).ack(again)
@@ -55,7 +55,7 @@ async def test_disk_use_falls_and_the_one_that_nobody_settled_is_delivered_again
     assert values_of(await SubscriptionMember(simulated_broker).lease()) == [b"new"]
 
 
-async def test_without_a_subscription_everything_stays(simulated_broker: SimulatedBroker) -> None:
+async def test_without_a_subscription_all_messages_are_kept(simulated_broker: SimulatedBroker) -> None:
     await make_queue(simulated_broker)
     before_bytes = stored(simulated_broker).size_bytes
     await work_off(simulated_broker)
@@ -64,7 +64,7 @@ async def test_without_a_subscription_everything_stays(simulated_broker: Simulat
     assert (stored(simulated_broker).start_offset, stored(simulated_broker).size_bytes) == (0, before_bytes)
 
 
-async def test_by_default_everything_stays_as_long_as_time_says(simulated_broker: SimulatedBroker) -> None:
+async def test_by_default_retention_is_by_time(simulated_broker: SimulatedBroker) -> None:
     await make_queue(simulated_broker, **{"retention.mode": "time"})
     before_bytes = stored(simulated_broker).size_bytes
     await work_off(simulated_broker)
@@ -72,13 +72,13 @@ async def test_by_default_everything_stays_as_long_as_time_says(simulated_broker
     assert (stored(simulated_broker).start_offset, stored(simulated_broker).size_bytes) == (0, before_bytes)
 
 
-async def test_a_topic_that_is_compacted_keeps_by_key_and_not_by_acks(simulated_broker: SimulatedBroker) -> None:
+async def test_a_compacted_topic_ignores_acked_retention(simulated_broker: SimulatedBroker) -> None:
     with pytest.raises(InvalidConfig, match=r"retention\.mode"):
         await simulated_broker.broker.catalogue.create("t", 1, {"retention.mode": "acked", "cleanup.policy": "compact"})
 
 
 @in_simulated_cluster()
-async def test_every_replica_makes_room_and_whoever_leads_next_has_what_is_left(
+async def test_every_replica_frees_space_and_the_next_leader_has_the_unsettled_messages(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await make_queue(simulated_cluster[1])

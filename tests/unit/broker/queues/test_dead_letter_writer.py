@@ -1,4 +1,4 @@
-"""What failed too often, or was rejected, is kept as a dead letter, and delivered to nobody meanwhile."""
+"""`SubscriptionShard` writes dead letters of undeliverable messages, then settles them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.model.errors import NotEnoughReplicas
 
 
 class FakeDeadLetterProducer:
-    """Stands in for the dead letters of a broker: fails as often as it is told."""
+    """Replaces the dead letter producer of a broker; fails a given number of times."""
 
     def __init__(self, simulated_broker: SimulatedBroker, failures: int = 0) -> None:
         self.failures = failures
-        self.refuses: set[int] = set()
+        self.failing_offsets: set[int] = set()
         self.calls: list[tuple[int, str, int, str]] = []
         self.during: list[object] = []
         simulated_broker.broker.subscriptions._dead_letter = self.dead_letter
@@ -38,7 +38,7 @@ class FakeDeadLetterProducer:
         for coroutine in self.during:
             await coroutine  # type: ignore[misc]
         self.during = []
-        if self.failures > 0 or offset in self.refuses:
+        if self.failures > 0 or offset in self.failing_offsets:
             self.failures -= 1
             raise NotEnoughReplicas("too few replicas of the dead letters")
 
@@ -54,12 +54,12 @@ async def test_a_rejected_message_becomes_a_dead_letter(simulated_broker: Simula
     assert await read_all(simulated_broker, "jobs.dlq") == [b"poison"]
     (described,) = await describe(simulated_broker)
     assert (described.floor, described.backlog, described.dying) == (2, 0, 0)
-    (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how) == ("settled", "dead")
+    (message,) = await status(simulated_broker, 0)
+    assert (message.state, message.how) == ("settled", "dead")
 
 
-async def test_what_fails_too_often_becomes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
+async def test_a_message_at_the_delivery_limit_becomes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
+    producer = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, share_delivery_count_limit="3")
     await produce(simulated_broker, "jobs", b"poison")
@@ -70,37 +70,39 @@ async def test_what_fails_too_often_becomes_a_dead_letter(simulated_broker: Simu
         assert await member.settle(messages, NACK, reason=f"failure {attempt}") == [0]
     await simulated_broker.pass_time(1)
     assert await member.lease() == []
-    assert undertaker.calls == [(0, "workers", 3, "failure 3")]
+    assert producer.calls == [(0, "workers", 3, "failure 3")]
 
 
-async def test_a_lease_that_ends_for_the_last_time_kills_as_well(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
+async def test_a_lease_expiry_at_the_delivery_limit_makes_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
+    producer = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, share_delivery_count_limit="1")
     await produce(simulated_broker, "jobs", b"poison")
     await SubscriptionMember(simulated_broker).lease()
     await simulated_broker.pass_time(31)
-    assert [(offset, attempts) for offset, _, attempts, _ in undertaker.calls] == [(0, 1)]
+    assert [(offset, attempts) for offset, _, attempts, _ in producer.calls] == [(0, 1)]
 
 
-async def test_what_cannot_be_kept_is_tried_again_and_is_delivered_to_nobody(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker, failures=3)
+async def test_a_failed_dead_letter_is_retried_and_its_message_is_not_delivered(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    producer = FakeDeadLetterProducer(simulated_broker, failures=3)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
     member = SubscriptionMember(simulated_broker)
     assert await member.settle(await member.lease(), REJECT) == [0]
     await simulated_broker.pass_time(0.05)
-    (told,) = await status(simulated_broker, 0)
-    assert told.state == "dying"
+    (message,) = await status(simulated_broker, 0)
+    assert message.state == "dying"
     assert await member.lease() == []
     await simulated_broker.pass_time(10)
-    assert len(undertaker.calls) == 4
+    assert len(producer.calls) == 4
     assert [one.dying for one in await describe(simulated_broker)] == [0]
 
 
-async def test_one_that_can_never_be_kept_does_not_hold_up_the_others(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
-    undertaker.refuses.add(0)
+async def test_a_dead_letter_that_always_fails_does_not_block_others(simulated_broker: SimulatedBroker) -> None:
+    producer = FakeDeadLetterProducer(simulated_broker)
+    producer.failing_offsets.add(0)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", *(b"%d" % number for number in range(100)))
     member = SubscriptionMember(simulated_broker)
@@ -109,7 +111,7 @@ async def test_one_that_can_never_be_kept_does_not_hold_up_the_others(simulated_
     assert [(one.floor, one.dying) for one in await describe(simulated_broker)] == [(0, 1)]
 
 
-async def test_the_next_start_goes_on_with_what_was_dying(simulated_broker: SimulatedBroker) -> None:
+async def test_after_a_restart_dying_messages_become_dead_letters(simulated_broker: SimulatedBroker) -> None:
     FakeDeadLetterProducer(simulated_broker, failures=1000)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
@@ -122,19 +124,19 @@ async def test_the_next_start_goes_on_with_what_was_dying(simulated_broker: Simu
     assert await member.lease() == []
 
 
-async def test_without_dead_letters_they_are_only_settled(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
+async def test_without_dead_letters_rejected_messages_are_only_settled(simulated_broker: SimulatedBroker) -> None:
+    producer = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_dead_letters_enable="false")
     await produce(simulated_broker, "jobs", b"poison")
     member = SubscriptionMember(simulated_broker)
     assert await member.settle(await member.lease(), REJECT) == [0]
     await simulated_broker.pass_time(1)
-    (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how, undertaker.calls) == ("settled", "reject", [])
+    (message,) = await status(simulated_broker, 0)
+    assert (message.state, message.how, producer.calls) == ("settled", "reject", [])
 
 
-async def test_dead_letters_that_are_switched_off_are_not_waited_for(simulated_broker: SimulatedBroker) -> None:
+async def test_disabling_dead_letters_discards_dying_messages(simulated_broker: SimulatedBroker) -> None:
     FakeDeadLetterProducer(simulated_broker, failures=10_000)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
@@ -143,23 +145,25 @@ async def test_dead_letters_that_are_switched_off_are_not_waited_for(simulated_b
     await simulated_broker.pass_time(1)
     await configure(simulated_broker, headrace_dead_letters_enable="false")
     await simulated_broker.pass_time(10)
-    (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how) == ("settled", "discarded")
+    (message,) = await status(simulated_broker, 0)
+    assert (message.state, message.how) == ("settled", "discarded")
 
 
-async def test_who_seeks_back_while_it_is_copied_gets_it_again(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker)
+async def test_a_seek_during_the_write_of_a_dead_letter_delivers_the_message_again(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    producer = FakeDeadLetterProducer(simulated_broker)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison")
     member = SubscriptionMember(simulated_broker)
-    undertaker.during.append(alter(simulated_broker, SEEK, offset=EARLIEST))
+    producer.during.append(alter(simulated_broker, SEEK, offset=EARLIEST))
     assert await member.settle(await member.lease(), REJECT) == [0]
     await simulated_broker.pass_time(1)
     assert [one.attempt for one in await member.lease()] == [1]
 
 
-async def test_what_retention_took_is_not_looked_for(simulated_broker: SimulatedBroker) -> None:
-    undertaker = FakeDeadLetterProducer(simulated_broker, failures=1)
+async def test_dying_messages_that_retention_deleted_are_settled(simulated_broker: SimulatedBroker) -> None:
+    producer = FakeDeadLetterProducer(simulated_broker, failures=1)
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"poison", b"good")
     await produce(simulated_broker, "jobs", b"more")
@@ -167,6 +171,6 @@ async def test_what_retention_took_is_not_looked_for(simulated_broker: Simulated
     assert await member.settle((await member.lease())[:1], REJECT) == [0]
     await simulated_broker.host.start(simulated_broker.partition("jobs").log.advance_start(2), "trim")
     await simulated_broker.pass_time(10)
-    assert len(undertaker.calls) == 1
-    (told,) = await status(simulated_broker, 0)
-    assert told.state == "settled"
+    assert len(producer.calls) == 1
+    (message,) = await status(simulated_broker, 0)
+    assert message.state == "settled"

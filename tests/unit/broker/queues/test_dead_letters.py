@@ -1,4 +1,4 @@
-"""Dead letters: copied once, with everything that was known, wherever their topic is led."""
+"""Dead letters are stored once, with origin and reason, on the leader of their topic."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from headrace.wire.messages.topics import DeleteTopicsRequest, DeleteTopicState
 async def dead_letter(
     simulated_broker: SimulatedBroker, offset: int = 0, *, index: int = 0, topic: str = "t", attempts: int = 5
 ) -> None:
-    burying = simulated_broker.broker.dead_letters.dead_letter(topic, index, offset, "workers", attempts, "boom")
-    await simulated_broker.host.start(burying, "bury")
+    writing = simulated_broker.broker.dead_letters.dead_letter(topic, index, offset, "workers", attempts, "boom")
+    await simulated_broker.host.start(writing, "dead letter")
 
 
 async def dead(simulated_broker: SimulatedBroker, topic: str = "t.dlq") -> list[BatchRecord]:
@@ -48,7 +48,7 @@ async def put(simulated_broker: SimulatedBroker, *records: BatchRecord, compress
 
 
 @pytest.mark.parametrize("compression", [NONE, ZSTD])
-async def test_a_dead_letter_is_the_message_and_why_it_is_dead(
+async def test_a_dead_letter_has_the_message_and_the_reason(
     simulated_broker: SimulatedBroker, compression: int
 ) -> None:
     await simulated_broker.make_topic("t", 1)
@@ -70,7 +70,9 @@ async def test_a_dead_letter_is_the_message_and_why_it_is_dead(
     assert 0 <= now_ms - death.at_ms < 1000
 
 
-async def test_the_topic_is_made_with_the_first_dead_letter_and_keeps_them(simulated_broker: SimulatedBroker) -> None:
+async def test_the_first_dead_letter_creates_the_topic_which_keeps_dead_letters(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await simulated_broker.make_topic("t", 3, max_message_bytes="5000")
     await put(simulated_broker, BatchRecord(value=b"a"))
     await dead_letter(simulated_broker)
@@ -98,7 +100,7 @@ async def test_the_topic_is_deleted_with_its_source(simulated_broker: SimulatedB
 async def test_a_topic_that_a_client_created_for_dead_letters_stays_and_drops_none_of_a_later_source(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """The two letters have the same subscription, topic name, partition, offset and attempts."""
+    """The two dead letters have the same subscription, topic name, partition, offset and attempts."""
     await simulated_broker.make_topic("t.dlq", dedup_window_ms="600000")
     for value in (b"a", b"b"):
         await simulated_broker.make_topic("t")
@@ -108,10 +110,10 @@ async def test_a_topic_that_a_client_created_for_dead_letters_stays_and_drops_no
     assert [letter.value for letter in await dead(simulated_broker)] == [b"a", b"b"]
 
 
-async def test_no_dead_letter_topic_is_made_for_a_topic_that_is_deleted_meanwhile(
+async def test_no_dead_letter_topic_is_created_for_a_topic_deleted_meanwhile(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """The broker that leads the topic has not heard of it."""
+    """The leader of the topic does not know about the deletion yet."""
     await simulated_broker.make_topic("t")
     await put(simulated_broker, BatchRecord(value=b"a"))
     await TopicRecords(simulated_broker.registry).delete("t", simulated_broker.broker.catalogue.topic("t").id, 0)
@@ -120,7 +122,7 @@ async def test_no_dead_letter_topic_is_made_for_a_topic_that_is_deleted_meanwhil
     assert await simulated_broker.registry.get("/topics/t.dlq") is None
 
 
-async def test_a_copy_that_is_made_again_is_stored_once(simulated_broker: SimulatedBroker) -> None:
+async def test_a_dead_letter_that_is_written_twice_is_stored_once(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await put(simulated_broker, BatchRecord(value=b"a"), BatchRecord(value=b"b"))
     await dead_letter(simulated_broker, 0)
@@ -133,7 +135,7 @@ async def test_a_copy_that_is_made_again_is_stored_once(simulated_broker: Simula
     assert [letter.value for letter in await dead(simulated_broker)] == [b"a", b"b"]
 
 
-async def test_a_message_that_dies_twice_is_two_dead_letters(simulated_broker: SimulatedBroker) -> None:
+async def test_a_message_that_dies_twice_makes_two_dead_letters(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await put(simulated_broker, BatchRecord(value=b"a"))
     await dead_letter(simulated_broker, attempts=5)
@@ -141,7 +143,7 @@ async def test_a_message_that_dies_twice_is_two_dead_letters(simulated_broker: S
     assert len(await dead(simulated_broker)) == 2
 
 
-async def test_the_id_that_a_message_had_is_kept(simulated_broker: SimulatedBroker) -> None:
+async def test_the_dedup_id_of_the_message_is_kept(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await put(simulated_broker, BatchRecord(None, b"a", [(DEDUP_ID, b"\xffmine"), (REDRIVEN, b"2")]))
     await dead_letter(simulated_broker)
@@ -154,7 +156,7 @@ async def test_the_id_that_a_message_had_is_kept(simulated_broker: SimulatedBrok
     assert header_value(letter.headers, REDRIVEN) == b"2"
 
 
-async def test_a_message_that_is_gone_leaves_no_dead_letter(simulated_broker: SimulatedBroker) -> None:
+async def test_a_deleted_message_makes_no_dead_letter(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t")
     await put(simulated_broker, BatchRecord(value=b"a"), BatchRecord(value=b"b"))
     await simulated_broker.host.start(simulated_broker.partition("t").log.advance_start(1), "advance")
@@ -163,10 +165,10 @@ async def test_a_message_that_is_gone_leaves_no_dead_letter(simulated_broker: Si
 
 
 @in_simulated_cluster(2)
-async def test_a_message_above_the_high_watermark_is_retried_and_never_taken_for_gone(
+async def test_a_message_above_the_high_watermark_is_retried_and_not_treated_as_deleted(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    """After a restart of all brokers the leader learns only from its follower what is committed."""
+    """After a restart of all brokers, the leader learns the high watermark only from its follower."""
     await simulated_cluster.make_topic("t", (1, 2), min_insync_replicas="2")
     await simulated_cluster.until_in_sync("t")
     await put(simulated_cluster[1], BatchRecord(value=b"a"))
@@ -184,7 +186,7 @@ async def test_a_message_above_the_high_watermark_is_retried_and_never_taken_for
     assert [letter.value for letter in await dead(await simulated_cluster.wait_for_leaders("t.dlq"))] == [b"a"]
 
 
-async def test_a_dead_letter_does_not_die_again(
+async def test_a_failed_dead_letter_is_dropped(
     simulated_broker: SimulatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     await simulated_broker.make_topic("t.dlq")
@@ -195,7 +197,7 @@ async def test_a_dead_letter_does_not_die_again(
     assert "subscription=workers dead_letter=t.dlq:0:0 attempts=5 reason=boom" in caplog.text
 
 
-async def test_who_cannot_bury_is_told(simulated_broker: SimulatedBroker) -> None:
+async def test_a_failed_write_of_a_dead_letter_raises(simulated_broker: SimulatedBroker) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         await dead_letter(simulated_broker)
     await simulated_broker.make_topic("t")
@@ -205,7 +207,7 @@ async def test_who_cannot_bury_is_told(simulated_broker: SimulatedBroker) -> Non
         await dead_letter(simulated_broker)
 
 
-async def test_a_message_as_large_as_it_may_be_has_room(simulated_broker: SimulatedBroker) -> None:
+async def test_a_message_of_the_maximum_size_fits_as_a_dead_letter(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("t", max_message_bytes="100000")
     await put(simulated_broker, BatchRecord(value=b"x" * 99_900))
     await dead_letter(simulated_broker)
@@ -213,7 +215,7 @@ async def test_a_message_as_large_as_it_may_be_has_room(simulated_broker: Simula
 
 
 @in_simulated_cluster()
-async def test_a_dead_letter_goes_to_whoever_leads_its_topic(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_dead_letter_is_produced_to_the_leader_of_its_topic(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("t", (1,))
     await simulated_cluster.make_topic("t.dlq", (2, 3), dedup_window_ms="60000")
     await put(simulated_cluster[1], BatchRecord(value=b"a"))
@@ -233,7 +235,7 @@ async def test_a_dead_letter_goes_to_whoever_leads_its_topic(simulated_cluster: 
 
 
 @in_simulated_cluster()
-async def test_the_topic_of_dead_letters_has_as_many_replicas(simulated_cluster: SimulatedCluster) -> None:
+async def test_the_dead_letter_topic_has_as_many_replicas_as_its_source(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("t", (1, 2), min_insync_replicas="2")
     await simulated_cluster.until_in_sync("t")
     await put(simulated_cluster[1], BatchRecord(value=b"a"))
@@ -243,7 +245,7 @@ async def test_the_topic_of_dead_letters_has_as_many_replicas(simulated_cluster:
 
 
 @in_simulated_cluster(2)
-async def test_while_nobody_leads_their_topic_nothing_is_buried(simulated_cluster: SimulatedCluster) -> None:
+async def test_without_a_leader_of_the_dead_letter_topic_the_write_fails(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic("t", (1,))
     await simulated_cluster.make_topic("t.dlq", (2,))
     await put(simulated_cluster[1], BatchRecord(value=b"a"))

@@ -1,4 +1,4 @@
-"""Partitions that are added to a topic: its subscriptions begin at offset 0 there, whoever leads what."""
+"""Partitions that are added to a topic: its subscriptions begin at offset 0 there, on any leader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def grow(simulated_broker: SimulatedBroker, total: int) -> None:
 
 
 async def lease_from(member: SubscriptionMember, partition: int) -> list[LeasedRecord]:
-    """Lease as a client does, which tries again after a retriable error."""
+    """Lease like a client, which retries after a retriable error."""
     for _ in range(100):
         responses = await member.ask(wait_ms=1000, partitions=[partition])
         if not any(response.error_code for response in responses):
@@ -47,7 +47,7 @@ async def lease_from(member: SubscriptionMember, partition: int) -> list[LeasedR
     raise AssertionError(responses)
 
 
-async def test_a_subscription_begins_with_the_first_message_of_a_partition_that_is_added(
+async def test_a_subscription_begins_with_the_first_message_of_an_added_partition(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -59,8 +59,10 @@ async def test_a_subscription_begins_with_the_first_message_of_a_partition_that_
     assert values_of(await member.lease(partitions=[2], must_exist=True)) == [b"c"], "as streams and webhooks lease"
 
 
-async def test_so_does_a_share_group_whose_reset_is_latest(simulated_broker: SimulatedBroker) -> None:
-    """As in Kafka (KAFKA-20742): `share.auto.offset.reset` is for topics that the group does not know."""
+async def test_a_share_group_with_reset_latest_begins_with_the_first_message_of_an_added_partition(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    """As in Kafka (KAFKA-20742): `share.auto.offset.reset` applies to topics that are new to the group."""
     await simulated_broker.make_topic("jobs")
     member = ShareMember(simulated_broker)
     await member.fetch(0)
@@ -69,7 +71,7 @@ async def test_so_does_a_share_group_whose_reset_is_latest(simulated_broker: Sim
     assert [one.value for one in taken(await member.fetch(1))] == [b"a"]
 
 
-async def test_a_subscription_that_is_created_later_begins_as_its_configuration_says(
+async def test_a_later_subscription_begins_as_its_configuration_says(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -82,14 +84,14 @@ async def test_a_subscription_that_is_created_later_begins_as_its_configuration_
     ]
 
 
-async def test_a_partition_that_the_topic_was_created_with_inherits_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_an_original_partition_inherits_nothing(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs", 2)
     await produce(simulated_broker, "jobs", b"old", partition=1)
     assert (await alter(simulated_broker, CREATE, offset=LATEST)).error_code == 0
     assert await SubscriptionMember(simulated_broker).lease(partitions=[1]) == []
 
 
-async def test_what_a_partition_inherited_and_what_was_settled_there_survive_a_restart(
+async def test_inherited_subscriptions_and_their_settlements_survive_a_restart(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -103,7 +105,7 @@ async def test_what_a_partition_inherited_and_what_was_settled_there_survive_a_r
     assert values_of(await member.lease(partitions=[1])) == [b"b"]
 
 
-async def test_a_topic_without_subscriptions_has_none_in_what_is_added(simulated_broker: SimulatedBroker) -> None:
+async def test_an_added_partition_of_a_topic_without_subscriptions_has_none(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     await grow(simulated_broker, 2)
     await produce(simulated_broker, "jobs", b"a", partition=1)
@@ -111,7 +113,7 @@ async def test_a_topic_without_subscriptions_has_none_in_what_is_added(simulated
 
 
 @in_simulated_cluster()
-async def test_a_partition_serves_nobody_until_the_leaders_of_the_older_ones_have_responded(
+async def test_an_added_partition_serves_no_subscription_until_all_older_leaders_respond(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.make_topic("jobs", (1,))
@@ -127,7 +129,7 @@ async def test_a_partition_serves_nobody_until_the_leaders_of_the_older_ones_hav
 
 
 @in_simulated_cluster()
-async def test_the_next_leader_inherits_if_the_first_one_dies_before_it_could(
+async def test_the_next_leader_inherits_if_the_first_one_dies_before(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await simulated_cluster.make_topic("jobs", (1, 3))
@@ -151,7 +153,7 @@ async def test_the_next_leader_inherits_if_the_first_one_dies_before_it_could(
 
 
 @in_simulated_cluster()
-async def test_what_was_settled_in_an_added_partition_stays_settled_when_its_leader_changes(
+async def test_settlements_in_an_added_partition_survive_a_leader_change(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.make_topic("jobs", (1, 2, 3))
@@ -173,7 +175,7 @@ async def test_what_was_settled_in_an_added_partition_stays_settled_when_its_lea
 
 
 class Asked:
-    """Counts the queries, which end when they are told to."""
+    """Counts the queries, which end on request."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -185,7 +187,7 @@ class Asked:
         return frozenset({f"query {self.count}"})
 
 
-async def test_loads_that_wait_at_the_same_time_share_a_query_that_began_after_them(
+async def test_concurrent_loads_share_a_query_that_began_after_them(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)

@@ -1,4 +1,4 @@
-"""LeaseOffsets: exactly the messages that were asked for, as far as they are free."""
+"""LeaseOffsets leases exactly the requested messages, as far as they are available."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tests.unit.broker.broker_requests import produce
 from tests.unit.broker.queues.queue_support import WORKERS, SubscriptionMember, configure, subscribe, values_of
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.broker.queues.lease_offsets import RANGES_MAX, _intersect
+from headrace.broker.queues.lease_reader import intersect_ranges
+from headrace.broker.queues.subscription_requests import RANGES_MAX
 from headrace.machines.queues.subscription_values import Range
 from headrace.wire.messages.queues import (
     LeaseOffsetsRange,
@@ -47,14 +48,14 @@ async def ten_jobs(simulated_broker: SimulatedBroker) -> None:
     await produce(simulated_broker, "jobs", *(b"%d" % number for number in range(10)))
 
 
-async def test_only_what_is_asked_for_is_leased(simulated_broker: SimulatedBroker) -> None:
+async def test_only_the_requested_offsets_are_leased(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     assert offsets(await lease(simulated_broker, (2, 3), (7, 7))) == [(2, 3, 1), (7, 7, 1)]
     others = await SubscriptionMember(simulated_broker).lease()
     assert values_of(others) == [b"0", b"1", b"4", b"5", b"6", b"8", b"9"]
 
 
-async def test_what_is_settled_or_leased_is_left_out(simulated_broker: SimulatedBroker) -> None:
+async def test_settled_and_leased_offsets_are_left_out(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     member = SubscriptionMember(simulated_broker)
     await member.ack(await member.lease(3))
@@ -63,12 +64,12 @@ async def test_what_is_settled_or_leased_is_left_out(simulated_broker: Simulated
     assert offsets(await lease(simulated_broker, (0, 6))) == []
 
 
-async def test_what_does_not_exist_yet_is_left_out(simulated_broker: SimulatedBroker) -> None:
+async def test_offsets_beyond_the_end_are_left_out(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     assert offsets(await lease(simulated_broker, (8, 20), (30, 40))) == [(8, 9, 1)]
 
 
-async def test_the_lease_is_settled_like_any_other(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_by_offset_is_settled_like_any_other(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     answer = await lease(simulated_broker, (4, 5))
     items = [SettleItem(first=4, last=5, attempt=1), SettleItem(first=6, last=6)]
@@ -79,7 +80,7 @@ async def test_the_lease_is_settled_like_any_other(simulated_broker: SimulatedBr
     assert offsets(await lease(simulated_broker, (0, 9))) == [(0, 3, 1), (6, 9, 1)]
 
 
-async def test_a_lease_ends_and_counts_as_a_delivery(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_by_offset_expires_and_counts_as_a_delivery(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     answer = await lease(simulated_broker, (4, 4), lease_ms=5000)
     assert 0 <= answer.leased_until_ms - simulated_broker.host.clock.now_ms() <= 5000
@@ -88,21 +89,21 @@ async def test_a_lease_ends_and_counts_as_a_delivery(simulated_broker: Simulated
 
 
 @pytest.mark.parametrize("wanted", [(), ((3, 2),), ((-1, 2),), ((5, 6), (6, 7)), ((5, 6), (1, 2))])
-async def test_what_is_no_ascending_list_of_ranges_is_refused(
+async def test_ranges_that_do_not_ascend_are_rejected(
     simulated_broker: SimulatedBroker, wanted: tuple[tuple[int, int], ...]
 ) -> None:
     await ten_jobs(simulated_broker)
     assert (await lease(simulated_broker, *wanted)).error_code == INVALID_REQUEST
 
 
-async def test_too_much_at_once_is_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_invalid_limits_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     assert (await lease(simulated_broker, *((at, at) for at in range(RANGES_MAX + 1)))).error_code == INVALID_REQUEST
     assert (await lease(simulated_broker, (0, 1), lease_ms=1)).error_code == INVALID_REQUEST
     assert (await lease(simulated_broker, (0, 1), member="")).error_code == INVALID_REQUEST
 
 
-async def test_a_subscription_that_looks_into_messages_is_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_a_subscription_with_a_filter_cannot_be_leased_by_offset(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     await configure(simulated_broker, headrace_filter="key = 'a'")
     answer = await lease(simulated_broker, (0, 1))
@@ -110,12 +111,12 @@ async def test_a_subscription_that_looks_into_messages_is_refused(simulated_brok
     assert "selects messages by their contents" in answer.error_message
 
 
-async def test_a_topic_that_is_not_there_is_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unknown_topic_is_rejected(simulated_broker: SimulatedBroker) -> None:
     assert (await lease(simulated_broker, (0, 1))).error_code == 3
 
 
-def test_what_is_wanted_and_free_is_found() -> None:
+def test_intersect_ranges_returns_the_common_offsets() -> None:
     free = [Range(0, 3), Range(6, 9), Range(12, 12)]
-    assert _intersect(free, [(2, 7), (8, 8), (12, 20)]) == [Range(2, 3), Range(6, 7), Range(8, 8), Range(12, 12)]
-    assert _intersect(free, [(4, 5), (10, 11)]) == []
-    assert _intersect([], [(0, 9)]) == []
+    assert intersect_ranges(free, [(2, 7), (8, 8), (12, 20)]) == [Range(2, 3), Range(6, 7), Range(8, 8), Range(12, 12)]
+    assert intersect_ranges(free, [(4, 5), (10, 11)]) == []
+    assert intersect_ranges([], [(0, 9)]) == []

@@ -1,4 +1,4 @@
-"""Who waits for a lease is woken in turn, one at a time, and none for nothing."""
+"""Waiters for a lease are woken in FIFO order, one at a time, and not unnecessarily."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def waiting(count: int) -> tuple[LeaseWaits, list[Waiter]]:
     return waits, waiters
 
 
-def test_one_is_woken_at_a_time_in_their_order() -> None:
+def test_waiters_are_woken_one_at_a_time_in_order() -> None:
     waits, waiters = waiting(3)
     waits.wake_next()
     assert [waiter.woken for waiter in waiters] == [1, 0, 0]
@@ -28,7 +28,7 @@ def test_one_is_woken_at_a_time_in_their_order() -> None:
     assert [waiter.woken for waiter in waiters] == [1, 1, 0]
 
 
-def test_who_found_nothing_keeps_its_place() -> None:
+def test_a_waiter_that_finds_nothing_keeps_its_position() -> None:
     waits, waiters = waiting(2)
     waits.wake_next()
     waits.add(waiters[0])
@@ -36,14 +36,14 @@ def test_who_found_nothing_keeps_its_place() -> None:
     assert [waiter.woken for waiter in waiters] == [2, 0]
 
 
-def test_who_leaves_after_it_was_woken_wakes_the_next() -> None:
+def test_a_woken_waiter_that_leaves_wakes_the_next() -> None:
     waits, waiters = waiting(2)
     waits.wake_next()
     waits.remove(waiters[0])
     assert [waiter.woken for waiter in waiters] == [1, 1]
 
 
-def test_who_leaves_without_having_been_woken_wakes_nobody() -> None:
+def test_a_waiter_that_leaves_before_it_is_woken_wakes_no_other() -> None:
     waits, waiters = waiting(2)
     waits.remove(waiters[0])
     waits.remove(Waiter())
@@ -51,7 +51,7 @@ def test_who_leaves_without_having_been_woken_wakes_nobody() -> None:
     assert len(waits) == 1
 
 
-def test_all_are_woken_when_nothing_more_can_come() -> None:
+def test_wake_all_wakes_every_waiter() -> None:
     waits, waiters = waiting(3)
     waits.wake_all()
     assert [waiter.woken for waiter in waiters] == [1, 1, 1]

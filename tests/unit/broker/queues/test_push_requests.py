@@ -1,4 +1,4 @@
-"""DescribePushes: tells who pushes what there is to push, once."""
+"""DescribePushes returns the webhooks to a pusher, once per version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def ask(simulated_broker: SimulatedBroker, version: str = "") -> DescribeP
     return answer
 
 
-async def test_only_subscriptions_with_an_address_are_told(simulated_broker: SimulatedBroker) -> None:
+async def test_only_subscriptions_with_a_url_are_described(simulated_broker: SimulatedBroker) -> None:
     assert (await ask(simulated_broker)).pushes == []
     await change(simulated_broker, GROUP_TYPE, "b", (URL, SET, "http://b.test/"), (SECRET, SET, "hush"))
     await change(simulated_broker, GROUP_TYPE, "c", ("headrace.push.rate", SET, "5"))
@@ -39,19 +39,19 @@ async def test_only_subscriptions_with_an_address_are_told(simulated_broker: Sim
     ]
 
 
-async def test_who_knows_it_all_is_told_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_a_request_with_the_current_version_gets_an_empty_response(simulated_broker: SimulatedBroker) -> None:
     await change(simulated_broker, GROUP_TYPE, "a", (URL, SET, "http://a.test/"))
-    told = await ask(simulated_broker)
-    assert told.is_changed
-    again = await ask(simulated_broker, told.version)
-    assert (again.is_changed, again.pushes, again.version) == (False, [], told.version)
+    first = await ask(simulated_broker)
+    assert first.is_changed
+    again = await ask(simulated_broker, first.version)
+    assert (again.is_changed, again.pushes, again.version) == (False, [], first.version)
     await change(simulated_broker, GROUP_TYPE, "a", (SECRET, SET, "hush"))
-    assert (await ask(simulated_broker, told.version)).is_changed
+    assert (await ask(simulated_broker, first.version)).is_changed
     await change(simulated_broker, GROUP_TYPE, "a", (SECRET, DELETE, None))
-    assert (await ask(simulated_broker)).version == told.version, "the same everywhere and at any time"
+    assert (await ask(simulated_broker)).version == first.version, "the same everywhere and at any time"
 
 
-async def test_a_secret_is_described_to_nobody(simulated_broker: SimulatedBroker) -> None:
+async def test_a_secret_is_never_described(simulated_broker: SimulatedBroker) -> None:
     await change(simulated_broker, GROUP_TYPE, "a", (SECRET, SET, "hush"))
     (config,) = (await describe(simulated_broker, GROUP_TYPE, "a", [SECRET], include_synonyms=True)).configs
     assert (config.value, config.is_sensitive, config.config_type) == (None, True, 9)
@@ -59,7 +59,7 @@ async def test_a_secret_is_described_to_nobody(simulated_broker: SimulatedBroker
     assert "hush" not in repr(simulated_broker.broker.group_configs.of("a"))
 
 
-def test_it_reads_back_as_it_was_written() -> None:
+def test_a_push_response_survives_encoding() -> None:
     push = DescribedPush("a", "https://a.test/", "s", 2, 3, 500, 700, ["x", "y"])
     response = DescribePushesResponse(version="v", is_changed=True, pushes=[push])
     data = b"".join(bytes(chunk) for chunk in encode(response, 0))  # type: ignore[call-overload]

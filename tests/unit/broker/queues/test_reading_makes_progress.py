@@ -64,7 +64,7 @@ class Stored(NamedTuple):
 
 
 class Script:
-    """Writes the log, action by action. An action that makes no sense at its time is left out."""
+    """Writes the log, action by action. An action that is not possible at its time is skipped."""
 
     def __init__(self, simulated_broker: SimulatedBroker) -> None:
         self._house = simulated_broker
@@ -103,7 +103,7 @@ class Script:
             log.roll()
 
     async def clean(self, kept: set[int], mask: int) -> None:
-        """Remove all messages but some, from some of the segments that may be cleaned."""
+        """Remove all messages but some from some of the cleanable segments."""
         partition = self._house.partition(TOPIC)
         log = partition.log
         bound = min(log.flushed_offset, partition.last_stable_offset)
@@ -139,7 +139,7 @@ def stored(log: Log) -> Iterator[Stored]:
 
 @contextmanager
 def limited_reads(partition: Partition) -> Iterator[None]:
-    """A loop reads at most once for each offset, and as often again for what was cold."""
+    """Allow one read for each offset, and as many cold reads."""
     left = 3 * (partition.log.end_offset - partition.log.start_offset) + 20
     read, load = Log.read, ColdRead.load
 
@@ -160,7 +160,7 @@ def limited_reads(partition: Partition) -> Iterator[None]:
 
 
 class Loops:
-    """Every loop over the log of a partition; each says whether it found what there is to find."""
+    """Every loop over the log of a partition; each checks that it found all messages."""
 
     def __init__(self, simulated_broker: SimulatedBroker) -> None:
         self._house = simulated_broker
@@ -207,7 +207,7 @@ class Loops:
                 pass
 
         await self.run(load_coordinator())
-        with patch.object(acks_log, "log"):  # these are no events
+        with patch.object(acks_log, "log"):  # the records are not valid events
             await self.run(acks_log.AcksLog(partition, clock, lambda _: (), lambda _: None).history([0]))
         await self.run(DelayTarget(partition)._present(0))
         delayed = await self.run(DelayedLog(partition, clock).messages(range(partition.high_watermark)))
@@ -225,7 +225,7 @@ class Loops:
             assert (found is not None) == (offset in expected), offset
 
     async def fetch(self, isolation_level: int) -> None:
-        """As a consumer reads to the end: an empty answer below it is allowed only at a gap that reaches to it."""
+        """Fetch to the end like a consumer: an empty response is allowed only at a gap that reaches to the end."""
         end_offset = self._partition.last_stable_offset if isolation_level else self._partition.high_watermark
 
         async def loop() -> list[int]:
@@ -270,7 +270,7 @@ def with_simulated_broker(scenario: Callable[[SimulatedBroker], Coroutine[Any, A
         simulated_broker = SimulatedBroker(world)
         world.run(simulated_broker.open())
         world.run(scenario(simulated_broker))
-        world.run(simulated_broker.pass_time(1))  # what is under way ends
+        world.run(simulated_broker.pass_time(1))  # for requests in progress
         simulated_broker.check()
     finally:
         world.close()

@@ -1,4 +1,4 @@
-"""Looking at subscriptions and moving them; and what became of a single message."""
+"""Describe, create, move and delete subscriptions; the status of single messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOT_AVAILABLE = 78
 GROUP_NOT_FOUND = 69
 
 
-async def test_a_description_counts_what_is_left_and_in_whose_hands(simulated_broker: SimulatedBroker) -> None:
+async def test_a_description_counts_backlog_and_leases(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     for number in range(5):
         await produce(simulated_broker, "jobs", b"%d" % number, timestamp_ms=TIMESTAMP_MS + number * 1000)
@@ -51,12 +51,12 @@ async def test_a_description_counts_what_is_left_and_in_whose_hands(simulated_br
     assert described.oldest_ms == TIMESTAMP_MS + 1000
 
 
-async def test_where_nothing_is_left_there_is_no_oldest(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_backlog_has_no_oldest_message(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     assert [(one.backlog, one.oldest_ms) for one in await describe(simulated_broker)] == [(0, -1)]
 
 
-async def test_the_oldest_is_found_in_the_middle_of_a_batch_and_on_the_disk(simulated_broker: SimulatedBroker) -> None:
+async def test_the_oldest_message_is_found_within_a_batch_and_on_the_disk(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b", b"c")
     member = SubscriptionMember(simulated_broker)
@@ -69,7 +69,7 @@ async def test_the_oldest_is_found_in_the_middle_of_a_batch_and_on_the_disk(simu
 async def test_a_new_leader_describes_no_backlog_before_it_knows_the_high_watermark(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """A backlog of 0 means that nothing is left: with a lagging high watermark it would hide committed messages."""
+    """A backlog of 0 means that no message is left: a lagging high watermark would hide committed messages."""
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b")
     partition = simulated_broker.partition("jobs")
@@ -82,7 +82,7 @@ async def test_a_new_leader_describes_no_backlog_before_it_knows_the_high_waterm
     assert [(one.end, one.backlog) for one in await describe(simulated_broker)] == [(2, 2)]
 
 
-async def test_all_subscriptions_are_described_or_those_that_are_named(simulated_broker: SimulatedBroker) -> None:
+async def test_all_or_only_named_subscriptions_are_described(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await alter(simulated_broker, CREATE, subscription="auditors")
     assert {one.subscription for one in await describe(simulated_broker)} == {"workers", "auditors"}
@@ -92,7 +92,7 @@ async def test_all_subscriptions_are_described_or_those_that_are_named(simulated
 async def test_a_topic_without_subscriptions_has_none(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     assert await describe(simulated_broker) == []
-    assert simulated_broker.broker.catalogue.find("__acks.jobs") is None, "who only looks makes nothing"
+    assert simulated_broker.broker.catalogue.find("__acks.jobs") is None, "a description creates no acks topic"
     topics = [DescribeSubscriptionsTopic("jobs", [0, 1]), DescribeSubscriptionsTopic("nowhere", [0])]
     response = await simulated_broker.ask(DescribeSubscriptionsRequest(topics=topics), 0)
     assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 3, 3]
@@ -109,7 +109,7 @@ async def test_a_topic_without_subscriptions_has_none(simulated_broker: Simulate
     ],
 )
 @pytest.mark.parametrize("action", [CREATE, SEEK])
-async def test_a_subscription_begins_where_it_is_told(
+async def test_a_subscription_begins_at_the_given_offset(
     simulated_broker: SimulatedBroker, action: int, position: dict[str, Any], floor: int
 ) -> None:
     await simulated_broker.make_topic("jobs")
@@ -125,14 +125,14 @@ async def test_a_subscription_begins_where_it_is_told(
     ]
 
 
-async def test_one_that_exists_stays_where_it_is(simulated_broker: SimulatedBroker) -> None:
+async def test_creating_an_existing_subscription_does_not_move_it(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
     answer = await alter(simulated_broker, CREATE, offset=LATEST)
     assert (answer.error_code, answer.floor) == (0, 0)
 
 
-async def test_who_seeks_back_gets_everything_again_and_old_receipts_are_void(
+async def test_a_seek_back_redelivers_messages_and_ends_leases(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -153,7 +153,9 @@ async def test_an_offset_must_be_in_the_log(simulated_broker: SimulatedBroker, o
 
 
 @pytest.mark.parametrize("action", [SEEK, DELETE])
-async def test_what_does_not_exist_is_neither_moved_nor_deleted(simulated_broker: SimulatedBroker, action: int) -> None:
+async def test_an_unknown_subscription_cannot_be_moved_or_deleted(
+    simulated_broker: SimulatedBroker, action: int
+) -> None:
     await simulated_broker.make_topic("jobs")
     assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
     await alter(simulated_broker, CREATE, subscription="auditors")
@@ -161,7 +163,7 @@ async def test_what_does_not_exist_is_neither_moved_nor_deleted(simulated_broker
 
 
 @pytest.mark.parametrize(("subscription", "action"), [("", CREATE), ("s" * 256, CREATE), ("s", 3)])
-async def test_nonsense_is_refused_as_a_whole(
+async def test_an_invalid_request_is_rejected_as_a_whole(
     simulated_broker: SimulatedBroker, subscription: str, action: int
 ) -> None:
     await simulated_broker.make_topic("jobs")
@@ -171,33 +173,33 @@ async def test_nonsense_is_refused_as_a_whole(
     assert response.topics == []
 
 
-async def test_the_status_of_a_message_tells_its_whole_way(simulated_broker: SimulatedBroker) -> None:
+async def test_the_status_of_a_message_shows_each_state(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
     member = SubscriptionMember(simulated_broker, "worker-7")
 
-    async def told() -> tuple[object, ...]:
+    async def message_status() -> tuple[object, ...]:
         (one,) = await status(simulated_broker, 0)
         return one.state, one.attempts, one.member, one.reason, one.how
 
-    assert await told() == ("ready", 0, None, None, None)
+    assert await message_status() == ("ready", 0, None, None, None)
     messages = await member.lease()
-    assert await told() == ("leased", 1, "worker-7", None, None)
+    assert await message_status() == ("leased", 1, "worker-7", None, None)
     assert (await status(simulated_broker, 0))[0].until_ms - simulated_broker.host.clock.now_ms() <= 30_000
     assert await member.settle(messages, NACK, delay_ms=5000, reason="busy") == [0]
     failed_ms = simulated_broker.host.clock.now_ms()
-    assert await told() == ("waiting", 1, None, "busy", None)
+    assert await message_status() == ("waiting", 1, None, "busy", None)
     (one,) = await status(simulated_broker, 0)
     assert abs(one.at_ms - failed_ms) <= 20
     assert abs(one.until_ms - failed_ms - 5000) <= 20
     await simulated_broker.pass_time(6)
     await member.ack(await member.lease())
-    assert await told() == ("settled", 0, None, None, "ack")
+    assert await message_status() == ("settled", 0, None, None, "ack")
     (one,) = await status(simulated_broker, 0)
     assert abs(one.at_ms - simulated_broker.host.clock.now_ms()) <= 20
 
 
-async def test_the_status_is_told_for_each_subscription(simulated_broker: SimulatedBroker) -> None:
+async def test_the_status_is_returned_for_each_subscription(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await alter(simulated_broker, CREATE, subscription="auditors")
     await produce(simulated_broker, "jobs", b"a")
@@ -210,7 +212,7 @@ async def test_the_status_is_told_for_each_subscription(simulated_broker: Simula
     assert [one.subscription for one in response.statuses] == ["auditors"]
 
 
-async def test_a_message_that_was_sought_back_is_not_told_as_settled(simulated_broker: SimulatedBroker) -> None:
+async def test_after_a_seek_back_a_message_is_not_settled(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
     await SubscriptionMember(simulated_broker).ack(await SubscriptionMember(simulated_broker).lease())
@@ -219,7 +221,7 @@ async def test_a_message_that_was_sought_back_is_not_told_as_settled(simulated_b
     assert (one.state, one.how, one.at_ms) == ("ready", None, -1)
 
 
-async def test_a_message_is_told_as_settled_when_that_is_durable_and_not_before(
+async def test_the_settled_status_is_returned_only_when_it_is_durable(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -236,7 +238,7 @@ async def test_a_message_is_told_as_settled_when_that_is_durable_and_not_before(
     assert await settling == [0]
 
 
-async def test_messages_that_are_not_there_have_no_status(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_that_do_not_exist_have_no_status(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OUT_OF_RANGE
     assert (await simulated_broker.ask(MessageStatusRequest("jobs", 9, [0]), 0)).error_code == 3
@@ -245,10 +247,10 @@ async def test_messages_that_are_not_there_have_no_status(simulated_broker: Simu
     assert (response.error_code, response.statuses) == (0, [])
 
 
-async def test_a_message_above_the_high_watermark_of_a_new_leader_is_asked_for_again(
+async def test_the_status_above_a_new_leaders_high_watermark_is_a_retriable_error(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """The new leader does not know yet what its predecessor has committed."""
+    """The new leader does not know the high watermark of its predecessor yet."""
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b")
     partition = simulated_broker.partition("jobs")

@@ -1,4 +1,4 @@
-"""The subscriptions of a broker over its life: leads, restarts, snapshots, and what cannot be written."""
+"""The subscriptions of a broker: leader terms, restarts, snapshots, and failed writes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from headrace.wire.state_records.acks_records import Settled, SnapshotEvent, dec
 NOT_LEASED = 121
 
 
-def led(simulated_broker: SimulatedBroker, index: int = 0) -> SubscriptionShard:
+def shard_of(simulated_broker: SimulatedBroker, index: int = 0) -> SubscriptionShard:
     return simulated_broker.broker.subscriptions.of("jobs", index)
 
 
 async def events(simulated_broker: SimulatedBroker) -> list[object]:
-    """All that the acks log holds, as anybody can read it."""
+    """Return all events of the acks log."""
     response = await simulated_broker.ask(
         fetch_request({("__acks.jobs", 0): simulated_broker.partition("__acks.jobs").log.start_offset}), 11
     )
@@ -47,7 +47,7 @@ async def events(simulated_broker: SimulatedBroker) -> list[object]:
 
 
 @pytest.mark.parametrize("how", ["restart", "kill", "power cut"])
-async def test_what_was_acked_stays_acked_and_leases_come_back(simulated_broker: SimulatedBroker, how: str) -> None:
+async def test_acks_survive_a_restart_and_leases_do_not(simulated_broker: SimulatedBroker, how: str) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b", b"c", b"d")
     member = SubscriptionMember(simulated_broker)
@@ -67,7 +67,7 @@ async def test_what_was_acked_stays_acked_and_leases_come_back(simulated_broker:
     assert [one.attempt for one in again] == [2]
 
 
-async def test_a_settle_is_answered_when_it_is_durable_and_not_before(simulated_broker: SimulatedBroker) -> None:
+async def test_a_settle_responds_only_when_it_is_durable(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
     member = SubscriptionMember(simulated_broker)
@@ -79,7 +79,7 @@ async def test_a_settle_is_answered_when_it_is_durable_and_not_before(simulated_
     assert await settling == [0]
 
 
-async def test_all_that_is_settled_in_one_turn_is_one_event(simulated_broker: SimulatedBroker) -> None:
+async def test_all_settlements_of_one_event_loop_iteration_are_one_event(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", *(b"%d" % number for number in range(20)))
     members = [SubscriptionMember(simulated_broker, str(number)) for number in range(4)]
@@ -91,7 +91,9 @@ async def test_all_that_is_settled_in_one_turn_is_one_event(simulated_broker: Si
     assert [(one.how, [tuple(range_) for range_ in one.ranges]) for one in settled] == [("ack", [(0, 19)])]
 
 
-async def test_what_cannot_be_written_is_refused_and_comes_back(simulated_broker: SimulatedBroker) -> None:
+async def test_a_settlement_that_cannot_be_written_fails_and_the_message_returns(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
     member = SubscriptionMember(simulated_broker)
@@ -106,7 +108,7 @@ async def test_what_cannot_be_written_is_refused_and_comes_back(simulated_broker
     assert await member.lease() == []
 
 
-async def test_on_a_full_disk_a_message_does_not_come_again_and_again_at_once(
+async def test_on_a_full_disk_a_message_is_not_redelivered_in_a_tight_loop(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -121,8 +123,10 @@ async def test_on_a_full_disk_a_message_does_not_come_again_and_again_at_once(
     assert clock.monotonic() - began >= 2
 
 
-async def test_nobody_is_missed_when_what_nobody_waits_for_is_not_committed(simulated_broker: SimulatedBroker) -> None:
-    """A lease that ran out is an event for which nobody waits; then the lead ends before it is committed."""
+async def test_an_uncommitted_event_without_waiters_logs_no_unhandled_exception(
+    simulated_broker: SimulatedBroker,
+) -> None:
+    """No request waits for the event of an expired lease; the leadership ends before the event is committed."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
     await subscribe(simulated_broker)
@@ -147,7 +151,7 @@ async def test_a_topic_that_grows_gets_subscriptions_in_its_new_partitions(simul
     assert [(one.partition, one.value) for one in await polling] == [(2, b"new")]
 
 
-async def test_a_topic_made_again_knows_nothing_of_its_namesake(simulated_broker: SimulatedBroker) -> None:
+async def test_a_recreated_topic_has_no_old_subscriptions(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"old")
     await simulated_broker.delete_topic("jobs")
@@ -158,14 +162,14 @@ async def test_a_topic_made_again_knows_nothing_of_its_namesake(simulated_broker
     assert values_of(await SubscriptionMember(simulated_broker).lease()) == [b"new"]
 
 
-async def test_subscriptions_that_were_deleted_stay_deleted(simulated_broker: SimulatedBroker) -> None:
+async def test_deleted_subscriptions_stay_deleted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     assert (await alter(simulated_broker, DELETE)).error_code == 0
     await simulated_broker.restart()
     assert await describe(simulated_broker) == []
 
 
-async def test_a_partition_has_only_so_many_subscriptions(
+async def test_the_number_of_subscriptions_per_partition_is_limited(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.broker.queues.subscription_shard.SUBSCRIPTIONS_MAX", 2)
@@ -179,7 +183,7 @@ async def test_a_partition_has_only_so_many_subscriptions(
 # Snapshots
 
 
-async def test_after_many_events_a_start_reads_the_snapshot_and_what_follows(
+async def test_after_many_events_a_load_reads_the_snapshot_and_later_events(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acks_log, "SNAPSHOT_EVENTS", 10)
@@ -205,7 +209,7 @@ async def test_after_many_events_a_start_reads_the_snapshot_and_what_follows(
     assert len(await SubscriptionMember(simulated_broker, subscription="auditors").lease()) == 24
 
 
-async def test_a_start_reads_no_further_back_than_the_last_snapshot(
+async def test_a_load_reads_back_only_to_the_last_snapshot(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acks_log, "SNAPSHOT_EVENTS", 10)
@@ -222,10 +226,10 @@ async def test_a_start_reads_no_further_back_than_the_last_snapshot(
     await simulated_broker.open()
     await simulated_broker.pass_time(0.1)
     assert [one.floor for one in await describe(simulated_broker)] == [50]
-    assert led(simulated_broker)._acks._events < 25
+    assert shard_of(simulated_broker)._acks._events < 25
 
 
-async def test_history_below_a_snapshot_is_kept_for_a_while_and_then_deleted(
+async def test_history_before_a_snapshot_is_deleted_after_its_retention(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acks_log, "SNAPSHOT_EVENTS", 10)
@@ -244,11 +248,11 @@ async def test_history_below_a_snapshot_is_kept_for_a_while_and_then_deleted(
     await simulated_broker.open()
     assert await member.lease() == []
     assert [one.floor for one in await describe(simulated_broker)] == [50]
-    (told,) = await status(simulated_broker, 0)
-    assert (told.state, told.how) == ("settled", None), "that is forgotten"
+    (message,) = await status(simulated_broker, 0)
+    assert (message.state, message.how) == ("settled", None), "its history was deleted"
 
 
-async def test_without_a_snapshot_nothing_is_deleted_however_old_it_is(simulated_broker: SimulatedBroker) -> None:
+async def test_without_a_snapshot_no_history_is_deleted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     log = simulated_broker.partition("__acks.jobs").log
     log.config = log.config.__class__(segment_bytes=200, retention_ms=1000)
@@ -260,7 +264,7 @@ async def test_without_a_snapshot_nothing_is_deleted_however_old_it_is(simulated
     assert log.start_offset == 0
 
 
-async def test_a_snapshot_that_could_not_be_written_whole_counts_for_nothing(
+async def test_an_incomplete_snapshot_is_ignored(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acks_log, "SNAPSHOT_EVENTS", 10)
@@ -290,7 +294,7 @@ async def test_a_snapshot_that_could_not_be_written_whole_counts_for_nothing(
 
 
 @pytest.mark.parametrize("is_served", [True, False], ids=["served", "not served in the leader epoch of the loss"])
-def test_what_comes_where_a_log_has_lost_its_end_is_delivered(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
+def test_new_messages_at_lost_offsets_are_delivered(monkeypatch: pytest.MonkeyPatch, is_served: bool) -> None:
     has_lost = 0
     for seed in range(12):
         world = World(seed=seed)
@@ -325,10 +329,10 @@ def test_what_comes_where_a_log_has_lost_its_end_is_delivered(monkeypatch: pytes
         has_lost += world.run(play())
         simulated_broker.check()
         world.close()
-    assert has_lost, "no power cut took anything"
+    assert has_lost, "no power cut removed anything"
 
 
-async def test_a_partition_that_was_loaded_anew_in_the_same_lead_has_lost_nothing(
+async def test_a_reload_in_the_same_leader_term_loses_no_settlement(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)

@@ -1,4 +1,4 @@
-"""A power cut at any step: what was acked never comes back, and what was not always does."""
+"""After a power cut at any step, acked messages are never delivered again, and all others are."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TOTAL = 12
 
 
 class Script:
-    """A member that leases and settles in every way, and what it has heard of it."""
+    """A member that leases and settles in every way, and the responses that it got."""
 
     def __init__(self, simulated_broker: SimulatedBroker) -> None:
         self.member = SubscriptionMember(simulated_broker)
         self.sent: set[bytes] = set()
-        self.tried: set[bytes] = set()  # to ack; some of them may have come to pass
+        self.tried: set[bytes] = set()  # acks without a response; some may be durable
         self.acked: set[bytes] = set()
         self.rejected: set[bytes] = set()
 
@@ -69,7 +69,7 @@ async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
 
 
 async def is_over(simulated_broker: SimulatedBroker, script: Script) -> bool:
-    """Whether the script came to its end before the power went: it runs where the broker runs, and dies with it."""
+    """Return whether the script ended before the power cut: it runs on the broker's host, and dies with it."""
     running = simulated_broker.host.start(script.run(), "script")
     await asyncio.wait([running], timeout=5)
     if not running.done() or isinstance(running.exception(), SimulatedPowerCut):
@@ -90,7 +90,7 @@ def test_no_power_cut_loses_a_message_or_brings_back_an_acked_one(
         world.run(subscribe(simulated_broker))
         if snapshot_events < 100:
             log = simulated_broker.partition("__acks.jobs").log
-            log.config = log.config.__class__(segment_bytes=700)  # so that what is read begins at a snapshot
+            log.config = log.config.__class__(segment_bytes=700)  # a load begins at a snapshot
         script = Script(simulated_broker)
         simulated_broker.host.disk.crash_after(operations)
 
@@ -103,6 +103,6 @@ def test_no_power_cut_loses_a_message_or_brings_back_an_acked_one(
         simulated_broker.check()
         world.close()
         if is_done:
-            assert operations > 20, "there was hardly anything to cut"
+            assert operations > 20, "there were too few operations to interrupt"
             break
-    gc.collect()  # of the failures that nobody lived to see; else they would be reported when the tests are over
+    gc.collect()  # of failures without a caller, which would be reported after the tests otherwise

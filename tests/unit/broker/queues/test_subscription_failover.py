@@ -1,4 +1,4 @@
-"""Subscriptions where the leader changes: what was acked stays acked, and what was leased comes back."""
+"""After a leader change, acked messages stay acked, and leased messages are delivered again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_LEASED = 121
 
 
 async def queue(simulated_cluster: SimulatedCluster, **configs: str) -> SimulatedClusterBroker:
-    """A topic on all brokers with a subscription, and everybody in sync; its leader."""
+    """Create a topic with a subscription on all brokers, all in sync; return its leader."""
     await simulated_cluster.make_topic("jobs", by=None, **configs)
     leader = await simulated_cluster.wait_for_leaders("jobs")
     assert (await alter(leader, CREATE)).error_code == 0
@@ -35,7 +35,7 @@ async def queue(simulated_cluster: SimulatedCluster, **configs: str) -> Simulate
 
 
 async def serving(simulated_cluster: SimulatedCluster, but: int | None = None) -> SimulatedClusterBroker:
-    """Whoever leads both the partition and its acks, and knows."""
+    """Return the broker that leads both the partition and its acks log, and knows it."""
 
     def is_served() -> bool:
         leader = simulated_cluster.record("jobs").leader
@@ -52,7 +52,7 @@ async def serving(simulated_cluster: SimulatedCluster, but: int | None = None) -
 
 
 async def lease_some(member: SubscriptionMember, count: int = 100) -> list[LeasedRecord]:
-    """As a client does it: try again while nobody can say."""
+    """Retry retriable errors like a client."""
     while True:
         answers = await member.ask(count, wait_ms=1000)
         if not any(answer.error_code for answer in answers):
@@ -62,7 +62,7 @@ async def lease_some(member: SubscriptionMember, count: int = 100) -> list[Lease
 
 @in_simulated_cluster()
 async def test_a_leader_that_may_have_been_replaced_grants_no_leases(simulated_cluster: SimulatedCluster) -> None:
-    """What was settled with its successor would be delivered again."""
+    """Otherwise it would deliver messages again that were settled with its successor."""
     leader = await queue(simulated_cluster)
     await produce(leader, "jobs", b"a", b"b")
     member = SubscriptionMember(leader)
@@ -77,7 +77,7 @@ async def test_a_leader_that_may_have_been_replaced_grants_no_leases(simulated_c
 
 
 @in_simulated_cluster()
-async def test_when_the_leader_dies_acks_stay_and_leases_come_back(simulated_cluster: SimulatedCluster) -> None:
+async def test_acks_survive_a_leader_failure_and_leases_do_not(simulated_cluster: SimulatedCluster) -> None:
     leader = await queue(simulated_cluster)
     await produce(leader, "jobs", b"a", b"b", b"c", b"d")
     member = SubscriptionMember(leader)
@@ -95,7 +95,7 @@ async def test_when_the_leader_dies_acks_stay_and_leases_come_back(simulated_clu
 
 
 @in_simulated_cluster()
-async def test_a_lead_that_is_handed_over_takes_its_subscriptions_along(simulated_cluster: SimulatedCluster) -> None:
+async def test_subscriptions_move_with_the_leadership(simulated_cluster: SimulatedCluster) -> None:
     leader = await queue(simulated_cluster)
     await produce(leader, "jobs", b"a", b"b")
     member = SubscriptionMember(leader)
@@ -113,7 +113,9 @@ async def test_a_lead_that_is_handed_over_takes_its_subscriptions_along(simulate
 
 
 @in_simulated_cluster()
-async def test_who_leads_only_one_of_the_two_serves_nobody(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_broker_that_leads_only_one_of_both_partitions_serves_no_subscription(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     leader = await queue(simulated_cluster)
     await produce(leader, "jobs", b"a")
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
@@ -128,7 +130,7 @@ async def test_who_leads_only_one_of_the_two_serves_nobody(simulated_cluster: Si
 
 
 @in_simulated_cluster()
-async def test_a_settle_is_answered_when_the_followers_have_it(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_settle_responds_when_the_followers_have_it(simulated_cluster: SimulatedCluster) -> None:
     leader = await queue(simulated_cluster, min_insync_replicas="2")
     await produce(leader, "jobs", b"a")
     member = SubscriptionMember(leader)
@@ -143,7 +145,7 @@ async def test_a_settle_is_answered_when_the_followers_have_it(simulated_cluster
 
 
 @in_simulated_cluster()
-async def test_whatever_was_acked_before_any_of_many_failovers_never_comes_back(
+async def test_acked_messages_never_return_after_many_failovers(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await queue(simulated_cluster)

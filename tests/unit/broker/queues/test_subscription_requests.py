@@ -1,4 +1,4 @@
-"""Lease and Settle: who gets what, when, and what is refused."""
+"""Lease and Settle: delivery, waiting, and rejected requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbered(*numbers: int) -> list[bytes]:
     return [b"%d" % number for number in numbers]
 
 
-async def test_what_is_acked_is_not_delivered_again_and_the_rest_is(simulated_broker: SimulatedBroker) -> None:
+async def test_acked_messages_are_not_redelivered_and_others_are(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b", b"c")
     member = SubscriptionMember(simulated_broker)
@@ -60,7 +60,7 @@ async def test_two_members_never_have_the_same_message(simulated_broker: Simulat
     assert await second.lease() == []
 
 
-async def test_two_subscriptions_do_not_know_of_each_other(simulated_broker: SimulatedBroker) -> None:
+async def test_two_subscriptions_are_independent(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await alter(simulated_broker, 0, subscription="auditors")
     await produce(simulated_broker, "jobs", b"a")
@@ -72,7 +72,7 @@ async def test_two_subscriptions_do_not_know_of_each_other(simulated_broker: Sim
     assert values_of(await auditor.lease()) == [b"a"]
 
 
-async def test_no_more_batches_are_sent_than_hold_what_is_leased(simulated_broker: SimulatedBroker) -> None:
+async def test_only_batches_with_leased_messages_are_sent(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     for number in range(20):
         await produce(simulated_broker, "jobs", *numbered(number * 2, number * 2 + 1))
@@ -84,7 +84,7 @@ async def test_no_more_batches_are_sent_than_hold_what_is_leased(simulated_broke
     assert len(await member.lease()) == 0
 
 
-async def test_a_batch_is_given_however_large_it_is_and_no_second_one(simulated_broker: SimulatedBroker) -> None:
+async def test_one_batch_is_returned_even_above_the_size_limit(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a" * 1000)
     await produce(simulated_broker, "jobs", b"b" * 1000)
@@ -93,7 +93,7 @@ async def test_a_batch_is_given_however_large_it_is_and_no_second_one(simulated_
     assert values_of(await member.lease(max_bytes=1)) == [b"b" * 1000]
 
 
-async def test_a_lease_goes_on_behind_the_end_of_a_segment(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_continues_in_the_next_segment(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs", segment_bytes="200")
     await alter(simulated_broker, 0)
     for number in range(6):
@@ -105,7 +105,7 @@ async def test_a_lease_goes_on_behind_the_end_of_a_segment(simulated_broker: Sim
     assert found == [b"%d" % number * 50 for number in range(6)]
 
 
-async def test_what_came_back_is_leased_together_with_what_lies_far_behind_it(
+async def test_returned_messages_are_leased_together_with_much_later_ones(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -119,7 +119,7 @@ async def test_what_came_back_is_leased_together_with_what_lies_far_behind_it(
 
 
 @pytest.mark.parametrize("delay_ms", [-1, 0, 5000])
-async def test_a_nack_brings_it_back_at_once_or_after_its_delay(
+async def test_a_nacked_message_returns_at_once_or_after_its_delay(
     simulated_broker: SimulatedBroker, delay_ms: int
 ) -> None:
     await subscribe(simulated_broker)
@@ -146,7 +146,7 @@ async def test_an_extended_lease_lasts_longer(simulated_broker: SimulatedBroker)
     assert values_of(await member.lease()) == [b"b"]
 
 
-async def test_a_lease_may_have_a_time_of_its_own(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_request_may_set_the_lease_duration(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
     (answer,) = await SubscriptionMember(simulated_broker).ask(lease_ms=200)
@@ -155,7 +155,7 @@ async def test_a_lease_may_have_a_time_of_its_own(simulated_broker: SimulatedBro
     assert [one.attempt for one in await SubscriptionMember(simulated_broker).lease()] == [2]
 
 
-async def test_only_who_leased_it_settles_it_and_only_this_delivery(simulated_broker: SimulatedBroker) -> None:
+async def test_only_the_lease_holder_can_settle_and_only_this_attempt(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b")
     member = SubscriptionMember(simulated_broker)
@@ -164,10 +164,10 @@ async def test_only_who_leased_it_settles_it_and_only_this_delivery(simulated_br
     assert await member.settle([one._replace(attempt=2) for one in messages]) == [NOT_LEASED] * 2
     assert await member.settle([one._replace(epoch=one.epoch - 1) for one in messages]) == [NOT_LEASED] * 2
     assert await member.settle([messages[0], messages[1]._replace(offset=7)]) == [0, NOT_LEASED]
-    assert await member.settle([messages[0]]) == [NOT_LEASED], "it is settled already"
+    assert await member.settle([messages[0]]) == [NOT_LEASED], "the message is settled"
 
 
-async def test_of_one_request_everything_counts_but_what_is_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_valid_items_of_a_settle_apply_and_others_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", *numbered(*range(6)))
     member = SubscriptionMember(simulated_broker)
@@ -213,7 +213,7 @@ async def test_a_lease_waits_for_a_message(simulated_broker: SimulatedBroker) ->
     assert values_of(await polling) == [b"a"]
 
 
-async def test_a_lease_that_finds_nothing_ends_when_its_time_is_up(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_without_messages_ends_after_max_wait(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     before = simulated_broker.host.clock.monotonic()
     assert await SubscriptionMember(simulated_broker).lease(wait_ms=2000) == []
@@ -234,7 +234,7 @@ async def test_a_member_that_leaves_ends_its_waiting_lease_and_gets_nothing_late
     assert values_of(await SubscriptionMember(simulated_broker, "another").lease()) == [b"a"]
 
 
-async def test_whoever_waits_longest_is_served_first(simulated_broker: SimulatedBroker) -> None:
+async def test_the_longest_waiting_lease_is_served_first(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     served: list[str] = []
 
@@ -255,7 +255,7 @@ async def test_whoever_waits_longest_is_served_first(simulated_broker: Simulated
     assert served == ["a", "b", "c"]
 
 
-async def test_what_comes_back_is_given_to_who_waits(simulated_broker: SimulatedBroker) -> None:
+async def test_returned_messages_go_to_waiting_leases(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b", b"c")
     first, second = SubscriptionMember(simulated_broker, "a"), SubscriptionMember(simulated_broker, "b")
@@ -268,7 +268,7 @@ async def test_what_comes_back_is_given_to_who_waits(simulated_broker: Simulated
     assert [(one.value, one.attempt) for one in await polling] == [(b"b", 2), (b"c", 2)]
 
 
-async def test_of_several_partitions_the_first_that_has_something_answers(simulated_broker: SimulatedBroker) -> None:
+async def test_the_first_partition_with_messages_ends_the_wait(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, partitions=3)
     polling = asyncio.create_task(SubscriptionMember(simulated_broker).lease(wait_ms=60_000, partitions=(0, 1, 2)))
     await simulated_broker.pass_time(0.1)
@@ -276,7 +276,7 @@ async def test_of_several_partitions_the_first_that_has_something_answers(simula
     assert [(one.partition, one.value) for one in await polling] == [(1, b"a")]
 
 
-async def test_what_one_does_not_take_is_passed_on_to_the_next_who_waits(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_that_a_lease_leaves_go_to_the_next_waiting_one(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, partitions=2)
     both = asyncio.create_task(SubscriptionMember(simulated_broker, "both").lease(1, wait_ms=60_000, partitions=(0, 1)))
     await simulated_broker.pass_time(0.1)
@@ -296,11 +296,11 @@ async def test_a_full_partition_does_not_starve_the_others(simulated_broker: Sim
     for partition in range(3):
         await produce(simulated_broker, "jobs", *numbered(*range(20)), partition=partition)
     member = SubscriptionMember(simulated_broker)
-    seen = [(await member.lease(1, partitions=(0, 1, 2)))[0].partition for _ in range(6)]
-    assert sorted(seen) == [0, 0, 1, 1, 2, 2]
+    partitions = [(await member.lease(1, partitions=(0, 1, 2)))[0].partition for _ in range(6)]
+    assert sorted(partitions) == [0, 0, 1, 1, 2, 2]
 
 
-async def test_who_went_away_while_it_waited_has_leased_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_a_cancelled_waiting_lease_leases_nothing(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     polling = simulated_broker.begin(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
     await simulated_broker.pass_time(0.1)
@@ -310,7 +310,7 @@ async def test_who_went_away_while_it_waited_has_leased_nothing(simulated_broker
     assert [one.attempt for one in await SubscriptionMember(simulated_broker, "other").lease()] == [1]
 
 
-async def test_who_went_away_before_it_was_answered_gives_back_what_it_has(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_cancelled_before_its_response_releases_its_messages(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, partitions=2)
     for partition in (0, 1):
         await produce(simulated_broker, "jobs", b"a", partition=partition)
@@ -328,7 +328,7 @@ async def test_who_went_away_before_it_was_answered_gives_back_what_it_has(simul
     assert len(others) == 4
 
 
-async def test_those_who_wait_are_told_when_the_topic_is_deleted(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_leases_end_when_the_topic_is_deleted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     polling = asyncio.create_task(SubscriptionMember(simulated_broker).ask(wait_ms=60_000))
     await simulated_broker.pass_time(0.1)
@@ -337,7 +337,7 @@ async def test_those_who_wait_are_told_when_the_topic_is_deleted(simulated_broke
     assert answer.error_code in (3, 6)
 
 
-async def test_those_who_wait_are_told_when_the_broker_goes_down(simulated_broker: SimulatedBroker) -> None:
+async def test_waiting_leases_end_when_the_broker_shuts_down(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     polling = simulated_broker.begin(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
     await simulated_broker.pass_time(0.1)
@@ -349,7 +349,7 @@ async def test_those_who_wait_are_told_when_the_broker_goes_down(simulated_broke
 # Beginning
 
 
-async def test_a_subscription_that_nobody_created_begins_at_the_end(simulated_broker: SimulatedBroker) -> None:
+async def test_an_implicitly_created_subscription_begins_at_the_end(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     await produce(simulated_broker, "jobs", b"old")
     polling = asyncio.create_task(SubscriptionMember(simulated_broker).lease(wait_ms=10_000))
@@ -371,8 +371,8 @@ async def test_a_subscription_may_be_configured_to_begin_at_the_start_or_at_a_ti
     assert values_of(await SubscriptionMember(simulated_broker, subscription="some").lease()) == [b"new"]
 
 
-async def test_a_subscription_begins_where_it_began_whatever_happens(simulated_broker: SimulatedBroker) -> None:
-    """What is leased before the beginning is durable would be lost by a crash."""
+async def test_the_start_of_a_subscription_survives_crashes(simulated_broker: SimulatedBroker) -> None:
+    """A crash would lose messages that are leased before the start offset is durable."""
     await simulated_broker.make_topic("jobs")
     assert await SubscriptionMember(simulated_broker).lease() == []
     await produce(simulated_broker, "jobs", b"a")
@@ -382,7 +382,7 @@ async def test_a_subscription_begins_where_it_began_whatever_happens(simulated_b
     assert values_of(await SubscriptionMember(simulated_broker).lease(wait_ms=1000)) == [b"a", b"b"]
 
 
-async def test_a_subscription_that_is_deleted_while_one_waits_begins_anew(simulated_broker: SimulatedBroker) -> None:
+async def test_a_subscription_deleted_during_a_wait_is_created_again(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     polling = asyncio.create_task(SubscriptionMember(simulated_broker).lease(wait_ms=60_000))
     await simulated_broker.pass_time(0.1)
@@ -392,7 +392,7 @@ async def test_a_subscription_that_is_deleted_while_one_waits_begins_anew(simula
     assert values_of(await polling) == [b"a"]
 
 
-async def test_a_subscription_that_must_exist_is_not_made_by_a_lease(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_does_not_create_a_subscription_that_must_exist(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs", 1)
     (answer,) = await SubscriptionMember(simulated_broker).ask(must_exist=True)
     assert answer.error_code == GROUP_NOT_FOUND
@@ -408,7 +408,7 @@ async def test_a_subscription_that_must_exist_is_not_made_by_a_lease(simulated_b
     assert await describe(simulated_broker) == []
 
 
-async def test_a_message_is_settled_by_its_id_whoever_has_it(simulated_broker: SimulatedBroker) -> None:
+async def test_a_message_can_be_settled_by_id_for_any_member(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a", b"b")
     await SubscriptionMember(simulated_broker, "a").lease()
@@ -423,7 +423,7 @@ async def test_a_message_is_settled_by_its_id_whoever_has_it(simulated_broker: S
     assert (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused == []
 
 
-async def test_what_is_released_goes_to_who_waits_and_the_lease_has_not_counted(
+async def test_released_messages_go_to_waiting_leases_without_counting_an_attempt(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -451,7 +451,9 @@ async def test_what_is_released_goes_to_who_waits_and_the_lease_has_not_counted(
         {"partitions": (0, 0)},
     ],
 )
-async def test_nonsense_is_refused_as_a_whole(simulated_broker: SimulatedBroker, options: dict[str, Any]) -> None:
+async def test_an_invalid_request_is_rejected_as_a_whole(
+    simulated_broker: SimulatedBroker, options: dict[str, Any]
+) -> None:
     await subscribe(simulated_broker)
     response = await simulated_broker.ask(SubscriptionMember(simulated_broker).request(**options), 0)
     assert response.error_code == INVALID_REQUEST
@@ -459,17 +461,17 @@ async def test_nonsense_is_refused_as_a_whole(simulated_broker: SimulatedBroker,
 
 
 @pytest.mark.parametrize(("subscription", "member"), [("", "m"), ("s", ""), ("s" * 256, "m"), ("s", "m" * 256)])
-async def test_names_are_checked(simulated_broker: SimulatedBroker, subscription: str, member: str) -> None:
+async def test_invalid_names_are_rejected(simulated_broker: SimulatedBroker, subscription: str, member: str) -> None:
     await simulated_broker.make_topic("jobs")
     requested = SubscriptionMember(simulated_broker, member, subscription)
     assert (await simulated_broker.ask(requested.request(), 0)).error_code in (24, INVALID_REQUEST)
     if not member:
-        return  # whoever has it settles it
+        return  # its member settles it
     settle = SettleRequest(subscription, member, [SettleTopic("jobs", [SettlePartition(0, 0, [SettleItem(0, 0)])])])
     assert (await simulated_broker.ask(settle, 0)).error_code in (24, INVALID_REQUEST)
 
 
-async def test_too_many_items_are_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_too_many_items_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     items = [SettleItem(0, 0)] * 10_001
     response = await simulated_broker.ask(
@@ -478,7 +480,7 @@ async def test_too_many_items_are_refused(simulated_broker: SimulatedBroker) -> 
     assert response.error_code == INVALID_REQUEST
 
 
-async def test_partitions_that_do_not_exist_are_told_beside_those_that_do(simulated_broker: SimulatedBroker) -> None:
+async def test_unknown_partitions_fail_separately(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
     request = SubscriptionMember(simulated_broker).request(partitions=(0, 9))
@@ -493,13 +495,13 @@ async def test_partitions_that_do_not_exist_are_told_beside_those_that_do(simula
     assert values_of(leased_records([answers["jobs", 0]])) == [b"a"]
 
 
-async def test_companions_have_no_subscriptions(simulated_broker: SimulatedBroker) -> None:
+async def test_colocated_topics_have_no_subscriptions(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     (answer,) = await SubscriptionMember(simulated_broker, topic="__acks.jobs").ask()
     assert answer.error_code == 17
 
 
-async def test_settling_for_a_subscription_that_is_not_there_is_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_settling_for_an_unknown_subscription_is_rejected(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     member = SubscriptionMember(simulated_broker)
     assert (await member.settle_items([SettleItem(0, 0, how=ACK)], epoch=0)).error_code == GROUP_NOT_FOUND

@@ -1,4 +1,4 @@
-"""Members of share groups: they report to the coordinator, and take and settle messages where partitions are led."""
+"""Simulated members of share groups: heartbeats to the coordinator; fetches and acknowledgements to leaders."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TOPIC = "jobs"
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
 Acks = Mapping[int, Sequence[tuple[int, int, int | list[int]]]]
-"""By partition: first offset, last offset, and a type for all or one for each."""
+"""By partition: first offset, last offset, and one type for all or one for each."""
 
 
 class AcquiredRecord(NamedTuple):
-    """One message that was acquired."""
+    """One acquired message."""
 
     partition: int
     offset: int
@@ -45,7 +45,7 @@ class AcquiredRecord(NamedTuple):
 
 
 class ShareMember:
-    """It has one session, and knows its epoch. `visit` is the connection by which it takes messages."""
+    """A member with one session. `visit` is its connection for fetches."""
 
     def __init__(
         self, simulated_broker: SimulatedBroker, member_id: str = "m1", *topics: str, group: str = GROUP
@@ -59,13 +59,13 @@ class ShareMember:
         self.session_epoch = 0
         self.reads: dict[str, list[int]] = {}
 
-    # At the coordinator
+    # Coordinator
 
     async def beat(self, simulated_broker: SimulatedBroker | None = None, **changes: Any) -> Any:
-        said: dict[str, Any] = {"member_epoch": self.member_epoch}
+        fields: dict[str, Any] = {"member_epoch": self.member_epoch}
         if self.member_epoch == 0:
-            said["subscribed_topic_names"] = self.topics
-        request = ShareGroupHeartbeatRequest(group_id=self.group, member_id=self.id, **{**said, **changes})
+            fields["subscribed_topic_names"] = self.topics
+        request = ShareGroupHeartbeatRequest(group_id=self.group, member_id=self.id, **{**fields, **changes})
         response = await (simulated_broker or self.simulated_broker).ask(request, 1)
         if response.error_code == 0:
             self.member_epoch = response.member_epoch
@@ -84,7 +84,7 @@ class ShareMember:
         topic = self.simulated_broker.broker.catalogue.find_by_id(topic_id)
         return topic_id.hex if topic is None else topic.name
 
-    # Where the partitions are led
+    # Leaders
 
     def fetch_request(
         self,
@@ -144,11 +144,11 @@ class ShareMember:
         return await self.simulated_broker.ask(request, version, self.visit)
 
     async def settle(self, first: int, last: int, types: int | list[int] = ACCEPT, **options: Any) -> int:
-        """The error code of partition 0."""
+        """Return the error code of partition 0."""
         return code_of(await self.acknowledge({0: [(first, last, types)]}, **options))
 
     def _count(self, epoch: int) -> None:
-        """As a client does when the request is not refused; who is refused begins anew."""
+        """Advance the session epoch like a client, or begin a new session after an error."""
         self.session_epoch = 0 if epoch == -1 else epoch + 1
 
 
@@ -159,7 +159,7 @@ def _batches(acks: Iterable[tuple[int, int, int | list[int]]]) -> list[Acknowled
 
 
 def answers(response: Any) -> dict[int, Any]:
-    """The partitions of an answer, by number; of all topics."""
+    """Return the partitions of a response by number, of all topics."""
     return {data.partition_index: data for topic in response.responses for data in topic.partitions}
 
 
@@ -197,7 +197,7 @@ async def describe_share(simulated_broker: SimulatedBroker, group: str = GROUP) 
 
 
 async def coordinator(simulated_cluster: SimulatedCluster, group: str = GROUP) -> SimulatedClusterBroker:
-    """The one that the others name, once they name one that is up."""
+    """Return the coordinator that the brokers name, once that one is alive."""
     while True:
         for simulated_broker in simulated_cluster.up:
             found = await simulated_broker.ask(FindCoordinatorRequest(key=group), 3)

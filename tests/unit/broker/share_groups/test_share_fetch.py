@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge: who gets what, what is refused, and what comes back."""
+"""ShareFetch and ShareAcknowledge: delivery, sessions, and rejected requests."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ LOCK_SECONDS = 30.0
 async def prepare(
     simulated_broker: SimulatedBroker, count: int = 10, partitions: int = 1, **configs: str
 ) -> ShareMember:
-    """A topic with messages in each partition, and a member whose group begins with the first of them."""
+    """Create a topic with messages in each partition, and a member whose group begins with the first ones."""
     await simulated_broker.make_topic(TOPIC, partitions)
     await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest", **configs)
     first = ShareMember(simulated_broker, "first")
-    await first.take(*range(partitions))  # so that the group has a state in every partition
+    await first.take(*range(partitions))  # creates the group's state in every partition
     await first.fetch(epoch=-1)
     for partition in range(partitions):
         if count:
@@ -69,7 +69,7 @@ async def test_the_first_fetch_of_a_group_returns_one_partition_and_the_next_the
     assert sorted(map(list, found)) == [[0], [1]], "as in Kafka; librdkafka 2.15, test 0179"
 
 
-async def test_a_member_takes_and_settles_and_nothing_settled_comes_again(simulated_broker: SimulatedBroker) -> None:
+async def test_settled_messages_are_not_delivered_again(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 3)
     response = await member.fetch(0)
     assert taken(response) == [
@@ -84,7 +84,7 @@ async def test_a_member_takes_and_settles_and_nothing_settled_comes_again(simula
     assert await member.take() == [AcquiredRecord(0, 2, b"2", 2)]
 
 
-async def test_several_members_never_have_the_same_message(simulated_broker: SimulatedBroker) -> None:
+async def test_members_never_share_a_message(simulated_broker: SimulatedBroker) -> None:
     await prepare(simulated_broker, 10)
     members = [ShareMember(simulated_broker, f"m{number}") for number in range(3)]
     found = [await member.take(0, count=4) for member in members]
@@ -92,7 +92,7 @@ async def test_several_members_never_have_the_same_message(simulated_broker: Sim
     assert await members[0].take() == []
 
 
-async def test_a_group_begins_at_the_end_unless_it_is_told_otherwise(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_begins_at_the_end_by_default(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     await produce(simulated_broker, TOPIC, b"old")
     member = ShareMember(simulated_broker)
@@ -116,7 +116,7 @@ async def test_a_fetch_waits_for_messages_and_one_message_wakes_one_member(simul
     assert taken(await fetches[1]) == []
 
 
-async def test_what_comes_back_wakes_a_fetch(simulated_broker: SimulatedBroker) -> None:
+async def test_returned_messages_wake_a_fetch(simulated_broker: SimulatedBroker) -> None:
     one, two = await prepare(simulated_broker, 1), ShareMember(simulated_broker, "m2")
     await one.take(0)
     await two.take(0)
@@ -127,7 +127,7 @@ async def test_what_comes_back_wakes_a_fetch(simulated_broker: SimulatedBroker) 
     assert taken(await fetch) == [AcquiredRecord(0, 0, b"0", 2)]
 
 
-async def test_a_member_that_says_something_else_waits_no_longer(simulated_broker: SimulatedBroker) -> None:
+async def test_another_request_of_the_member_ends_its_waiting_fetch(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 1)
     await member.take(0)
     fetch = member.begin_fetch(wait_ms=60_000)
@@ -146,14 +146,14 @@ async def test_a_member_that_says_something_else_waits_no_longer(simulated_broke
 # Settling
 
 
-async def test_each_message_of_a_range_may_be_settled_in_its_own_way(simulated_broker: SimulatedBroker) -> None:
+async def test_each_message_of_a_range_can_have_its_own_acknowledge_type(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 6, headrace_dead_letters_enable="false")
     await member.take(0)
     assert await member.settle(0, 5, [ACCEPT, ACCEPT, RELEASE, REJECT, GAP, RELEASE]) == 0
     assert await member.take() == [AcquiredRecord(0, 2, b"2", 2), AcquiredRecord(0, 5, b"5", 2)]
 
 
-async def test_a_fetch_settles_before_it_takes_and_before_it_forgets(simulated_broker: SimulatedBroker) -> None:
+async def test_a_fetch_settles_before_it_leases_and_forgets_partitions(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 4, partitions=2)
     assert len(await member.take(0, 1, count=100)) == 8
     response = await member.fetch(acks={0: [(0, 1, RELEASE), (2, 3, ACCEPT)]})
@@ -164,7 +164,7 @@ async def test_a_fetch_settles_before_it_takes_and_before_it_forgets(simulated_b
     assert offsets(await member.take(0)) == [0, 1]
 
 
-async def test_the_answer_says_of_every_partition_what_became_of_its_acknowledgements(
+async def test_the_response_has_the_acknowledge_result_of_every_partition(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member = await prepare(simulated_broker, 4, partitions=2)
@@ -189,7 +189,7 @@ async def test_the_answer_says_of_every_partition_what_became_of_its_acknowledge
         [(0, 0, RENEW)],
     ],
 )
-async def test_acknowledgements_that_make_no_sense_are_refused_and_settle_nothing(
+async def test_invalid_acknowledgements_are_rejected_and_settle_nothing(
     simulated_broker: SimulatedBroker, batches: list[tuple[int, int, int | list[int]]]
 ) -> None:
     member = await prepare(simulated_broker, 4)
@@ -199,7 +199,7 @@ async def test_acknowledgements_that_make_no_sense_are_refused_and_settle_nothin
     assert await member.settle(0, 3) == 0
 
 
-async def test_a_request_does_not_keep_the_others_waiting_with_a_million_changes(
+async def test_the_number_of_acknowledge_type_changes_per_request_is_limited(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member = await prepare(simulated_broker, 2)
@@ -209,7 +209,7 @@ async def test_a_request_does_not_keep_the_others_waiting_with_a_million_changes
     assert await member.settle(0, 1) == 0
 
 
-async def test_a_lease_that_is_over_cannot_be_settled(simulated_broker: SimulatedBroker) -> None:
+async def test_an_expired_lease_cannot_be_settled(simulated_broker: SimulatedBroker) -> None:
     member, other = await prepare(simulated_broker, 2), ShareMember(simulated_broker, "m2")
     await member.take(0)
     await other.take(0)
@@ -219,7 +219,7 @@ async def test_a_lease_that_is_over_cannot_be_settled(simulated_broker: Simulate
     assert offsets(await other.take()) == [0, 1]
 
 
-async def test_what_nobody_ever_leased_cannot_be_settled(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_that_were_never_leased_cannot_be_settled(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 0, partitions=2)
     await member.fetch()
     assert await member.settle(0, 0) == NOT_LEASED
@@ -228,7 +228,7 @@ async def test_what_nobody_ever_leased_cannot_be_settled(simulated_broker: Simul
 # Renewing
 
 
-async def test_a_lease_that_is_renewed_lasts_longer(simulated_broker: SimulatedBroker) -> None:
+async def test_a_renewed_lease_lasts_longer(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 2)
     await member.take(0)
     await simulated_broker.pass_time(20)
@@ -238,7 +238,7 @@ async def test_a_lease_that_is_renewed_lasts_longer(simulated_broker: SimulatedB
     assert await member.settle(0, 0) == 0
 
 
-async def test_a_fetch_that_renews_takes_nothing_and_has_no_limits(simulated_broker: SimulatedBroker) -> None:
+async def test_a_renewing_fetch_leases_nothing_and_must_have_no_limits(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
     acks = {0: [(0, 1, [RENEW, ACCEPT])]}
@@ -250,7 +250,7 @@ async def test_a_fetch_that_renews_takes_nothing_and_has_no_limits(simulated_bro
     assert (ack_code(response), taken(response)) == (0, [])
 
 
-async def test_a_group_may_be_configured_so_that_nothing_is_renewed(simulated_broker: SimulatedBroker) -> None:
+async def test_renewal_can_be_disabled_for_a_group(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 1, share_renew_acknowledge_enable="false")
     await member.take(0)
     assert await member.settle(0, 0, RENEW, is_renew_ack=True) == NOT_LEASED
@@ -261,7 +261,7 @@ async def test_a_group_may_be_configured_so_that_nothing_is_renewed(simulated_br
 
 
 @pytest.mark.parametrize("mode", [0, 1])
-async def test_no_more_messages_are_taken_than_were_asked_for(simulated_broker: SimulatedBroker, mode: int) -> None:
+async def test_max_records_is_never_exceeded(simulated_broker: SimulatedBroker, mode: int) -> None:
     member = await prepare(simulated_broker, 10)
     assert offsets(await member.take(0, count=3, share_acquire_mode=mode)) == [0, 1, 2]
     assert await member.take(count=0) == []
@@ -272,8 +272,8 @@ async def test_no_more_messages_are_taken_than_were_asked_for(simulated_broker: 
 async def test_a_full_partition_does_not_starve_the_others(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 10, partitions=3)
     await member.take(0, 1, 2, count=0)
-    seen = [one.partition for _ in range(6) for one in await member.take(count=2)]
-    assert sorted(seen) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    partitions = [one.partition for _ in range(6) for one in await member.take(count=2)]
+    assert sorted(partitions) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 
 
 async def test_messages_and_bytes_are_limited_over_all_partitions(simulated_broker: SimulatedBroker) -> None:
@@ -284,7 +284,7 @@ async def test_messages_and_bytes_are_limited_over_all_partitions(simulated_brok
     assert len(await other.take(0, 1, max_bytes=1)) == 4
 
 
-async def test_the_number_of_deliveries_is_told(simulated_broker: SimulatedBroker) -> None:
+async def test_the_delivery_count_is_returned(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 1, share_delivery_count_limit="4")
     deliveries = []
     for _ in range(3):
@@ -297,7 +297,9 @@ async def test_the_number_of_deliveries_is_told(simulated_broker: SimulatedBroke
 # Sessions
 
 
-async def test_a_request_out_of_turn_is_refused_and_the_session_stays(simulated_broker: SimulatedBroker) -> None:
+async def test_a_request_with_a_wrong_epoch_is_rejected_and_the_session_stays(
+    simulated_broker: SimulatedBroker,
+) -> None:
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
     assert (await member.fetch(epoch=5)).error_code == WRONG_EPOCH
@@ -310,20 +312,20 @@ async def test_a_request_out_of_turn_is_refused_and_the_session_stays(simulated_
 
 
 @pytest.mark.parametrize("epoch", [3, -1])
-async def test_there_is_no_session_before_it_is_opened(simulated_broker: SimulatedBroker, epoch: int) -> None:
+async def test_a_session_must_be_opened_first(simulated_broker: SimulatedBroker, epoch: int) -> None:
     member = await prepare(simulated_broker)
     assert (await member.fetch(epoch=epoch)).error_code == NO_SESSION
     refused = await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=epoch)
     assert (refused.error_code, answers(refused)[0].error_code) == (NO_SESSION, NO_SESSION)
 
 
-@pytest.mark.parametrize("said", [{"group_id": None}, {"group_id": ""}, {"member_id": None}, {"member_id": ""}])
-async def test_who_does_not_say_who_it_is_is_refused(simulated_broker: SimulatedBroker, said: dict[str, Any]) -> None:
-    request = ShareFetchRequest(**{"group_id": GROUP, "member_id": "m", **said})
+@pytest.mark.parametrize("fields", [{"group_id": None}, {"group_id": ""}, {"member_id": None}, {"member_id": ""}])
+async def test_group_id_and_member_id_are_required(simulated_broker: SimulatedBroker, fields: dict[str, Any]) -> None:
+    request = ShareFetchRequest(**{"group_id": GROUP, "member_id": "m", **fields})
     assert (await simulated_broker.ask(request, 2)).error_code == INVALID_REQUEST
 
 
-async def test_a_session_that_is_closed_by_a_fetch_settles_first_and_gives_the_rest_back(
+async def test_a_closing_fetch_settles_and_releases_the_other_leases(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member, other = await prepare(simulated_broker, 4), ShareMember(simulated_broker, "m2")
@@ -334,21 +336,23 @@ async def test_a_session_that_is_closed_by_a_fetch_settles_first_and_gives_the_r
     assert (await member.fetch(epoch=1)).error_code == NO_SESSION
 
 
-async def test_a_session_that_is_closed_by_an_acknowledgement_does_the_same(simulated_broker: SimulatedBroker) -> None:
+async def test_a_closing_acknowledgement_settles_and_releases_the_other_leases(
+    simulated_broker: SimulatedBroker,
+) -> None:
     member, other = await prepare(simulated_broker, 3), ShareMember(simulated_broker, "m2")
     await member.take(0)
     assert await member.settle(0, 1, epoch=-1) == 0
     assert offsets(await other.take(0)) == [2]
 
 
-async def test_a_member_may_begin_a_new_session_and_keeps_what_it_has(simulated_broker: SimulatedBroker) -> None:
+async def test_a_member_keeps_its_leases_in_a_new_session(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
     assert offsets(await member.take(0, epoch=0)) == [2, 3]
     assert await member.settle(0, 3) == 0
 
 
-async def test_a_fetch_of_the_former_session_waits_no_longer_when_a_new_one_begins(
+async def test_a_new_session_ends_the_waiting_fetch_of_the_old_one(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member = await prepare(simulated_broker, 0)
@@ -363,7 +367,7 @@ async def test_a_fetch_of_the_former_session_waits_no_longer_when_a_new_one_begi
     assert offsets(taken(await again)) == [0]
 
 
-async def test_there_are_only_so_many_sessions(
+async def test_the_number_of_sessions_is_limited(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leases = simulated_broker.broker.shares.leases
@@ -376,7 +380,7 @@ async def test_there_are_only_so_many_sessions(
 # Members that are gone
 
 
-async def test_what_a_member_held_comes_back_when_its_connection_is_lost(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lost_connection_releases_the_leases_of_its_member(simulated_broker: SimulatedBroker) -> None:
     member, other = await prepare(simulated_broker, 3), ShareMember(simulated_broker, "m2")
     await member.take(0)
     await member.settle(0, 0)
@@ -385,12 +389,12 @@ async def test_what_a_member_held_comes_back_when_its_connection_is_lost(simulat
     await simulated_broker.pass_time(1)
     member.visit.lose()
     await simulated_broker.pass_time(0.1)
-    # It may have been a message that has killed the member: so it counts.
+    # A message may have caused the failure of the member, so the delivery counts.
     assert taken(await fetch) == [AcquiredRecord(0, 1, b"1", 2), AcquiredRecord(0, 2, b"2", 2)]
     assert (await member.fetch(epoch=2)).error_code == NO_SESSION
 
 
-async def test_what_a_member_held_in_a_partition_that_it_forgot_comes_back_too(
+async def test_a_lost_connection_releases_leases_in_forgotten_partitions(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member, other = await prepare(simulated_broker, 2, partitions=2), ShareMember(simulated_broker, "m2")
@@ -400,7 +404,7 @@ async def test_what_a_member_held_in_a_partition_that_it_forgot_comes_back_too(
     assert len(await other.take(0, 1)) == 4
 
 
-async def test_a_fetch_of_a_lost_connection_takes_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_a_fetch_of_a_lost_connection_leases_nothing(simulated_broker: SimulatedBroker) -> None:
     member, other = await prepare(simulated_broker, 0), ShareMember(simulated_broker, "m2")
     await member.take(0)
     fetch = member.begin_fetch(wait_ms=60_000)
@@ -411,7 +415,7 @@ async def test_a_fetch_of_a_lost_connection_takes_nothing(simulated_broker: Simu
     assert taken(await fetch) == []
 
 
-async def test_what_was_leased_from_a_cold_log_for_a_connection_that_is_lost_meanwhile_comes_back(
+async def test_a_cold_lease_is_released_when_the_connection_is_lost_meanwhile(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member = await prepare(simulated_broker, 2)
@@ -426,7 +430,7 @@ async def test_what_was_leased_from_a_cold_log_for_a_connection_that_is_lost_mea
     assert offsets(await ShareMember(simulated_broker, "m2").take(0)) == [0, 1]
 
 
-async def test_a_connection_that_is_lost_late_does_not_end_the_session_that_was_opened_by_another(
+async def test_a_lost_old_connection_does_not_end_the_new_session(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member = await prepare(simulated_broker, 4)
@@ -440,7 +444,7 @@ async def test_a_connection_that_is_lost_late_does_not_end_the_session_that_was_
 # Places
 
 
-async def test_what_does_not_exist_is_refused_and_the_others_are_served(simulated_broker: SimulatedBroker) -> None:
+async def test_unknown_partitions_fail_and_others_are_served(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 2)
     began = simulated_broker.host.clock.monotonic()
     response = await member.fetch(0, 9, wait_ms=60_000)
@@ -456,7 +460,7 @@ async def test_what_does_not_exist_is_refused_and_the_others_are_served(simulate
     assert simulated_broker.host.clock.monotonic() - began < 1.0
 
 
-async def test_a_lead_that_ends_wakes_those_who_wait_and_ends_their_leases(simulated_broker: SimulatedBroker) -> None:
+async def test_the_end_of_a_leadership_ends_waiting_fetches_and_leases(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 2)
     await member.take(0, count=1)
     fetch = member.begin_fetch(count=1)
@@ -475,7 +479,7 @@ async def test_a_lead_that_ends_wakes_those_who_wait_and_ends_their_leases(simul
     assert offsets(await member.take()) == [0, 1]
 
 
-async def test_a_fetch_waits_until_what_was_settled_is_read_and_an_acknowledgement_is_to_be_tried_again(
+async def test_during_a_load_fetches_wait_and_acknowledgements_are_retriable(
     simulated_broker: SimulatedBroker,
 ) -> None:
     member = await prepare(simulated_broker, 3)
@@ -483,14 +487,14 @@ async def test_a_fetch_waits_until_what_was_settled_is_read_and_an_acknowledgeme
     await member.settle(0, 0)
     partition = simulated_broker.partition(f"__acks.{TOPIC}")
     become_follower(simulated_broker, partition)
-    simulated_broker.host.disk.cold_chance = 1.0  # so that it takes a while
+    simulated_broker.host.disk.cold_chance = 1.0  # makes the load take a while
     become_leader(simulated_broker, partition)
     response = await member.fetch(acks={0: [(1, 1, ACCEPT)]})
     assert ack_code(response) == NOT_LEADER
     assert offsets(taken(response)) == [1, 2]
 
 
-async def test_a_deleted_topic_is_refused_and_its_name_is_another_topic(simulated_broker: SimulatedBroker) -> None:
+async def test_a_deleted_topic_is_rejected_although_its_name_exists_again(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 2)
     await member.take(0)
     await simulated_broker.delete_topic(TOPIC)
@@ -501,7 +505,7 @@ async def test_a_deleted_topic_is_refused_and_its_name_is_another_topic(simulate
     assert offsets(await member.take(0, epoch=0)) == [0]
 
 
-async def test_the_leader_is_named_to_who_asks_another(simulated_broker: SimulatedBroker) -> None:
+async def test_the_response_names_the_leader(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 1)
     await member.take(0)
     become_follower(simulated_broker, simulated_broker.partition(TOPIC))
@@ -511,13 +515,13 @@ async def test_the_leader_is_named_to_who_asks_another(simulated_broker: Simulat
     assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(1, "broker.example", 9092)]
 
 
-async def test_version_1_is_served_without_what_came_later(simulated_broker: SimulatedBroker) -> None:
+async def test_version_1_is_served_without_newer_fields(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 2)
     assert offsets(taken(await member.fetch(0, version=1))) == [0, 1]
     assert await member.settle(0, 1, version=1) == 0
 
 
-async def test_the_brokers_settings_of_share_groups_are_the_defaults_of_every_group(
+async def test_broker_settings_are_the_defaults_of_every_group(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.restart(

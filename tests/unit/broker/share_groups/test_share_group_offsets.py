@@ -1,4 +1,4 @@
-"""Where share groups stand is told, changed and forgotten by their coordinator, wherever the partitions are led."""
+"""The coordinator describes, alters and deletes offsets of share groups at the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_EMPTY = 68
 NOT_FOUND = 69
 
 
-async def told(
+async def describe_offsets(
     simulated_broker: SimulatedBroker,
     topics: Mapping[str, list[int]] | None = None,
     group: str = GROUP,
@@ -47,8 +47,8 @@ async def told(
 async def standing(
     simulated_broker: SimulatedBroker, topics: Mapping[str, list[int]] | None = None, group: str = GROUP
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Start offset and lag by topic and partition."""
-    answer = await told(simulated_broker, topics, group)
+    """Return start offset and lag by topic and partition."""
+    answer = await describe_offsets(simulated_broker, topics, group)
     assert answer.error_code == 0, answer
     return {
         (topic.topic_name, one.partition_index): (one.start_offset, one.lag)
@@ -59,7 +59,7 @@ async def standing(
 
 
 async def alter(simulated_broker: SimulatedBroker, offsets: Mapping[tuple[str, int], int], group: str = GROUP) -> Any:
-    """The error code of each, or that of the whole."""
+    """Return the error code of each, or that of the response."""
     topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(AlterShareGroupOffsetsRequestPartition(index, offset))
@@ -97,13 +97,13 @@ async def worked(
     return member
 
 
-async def test_where_a_group_stands_is_told(simulated_broker: SimulatedBroker) -> None:
+async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC, 2)
     await simulated_broker.make_topic("other")
     await worked(simulated_broker)
     assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2), (TOPIC, 1): (-1, -1)}
     requested = {TOPIC: [1, 0, 9], "other": [0], "nothing": [3]}
-    answer = await told(simulated_broker, requested)
+    answer = await describe_offsets(simulated_broker, requested)
     assert [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in answer.topics] == [
         (TOPIC, [1, 0, 9]),
         ("other", [0]),
@@ -115,18 +115,18 @@ async def test_where_a_group_stands_is_told(simulated_broker: SimulatedBroker) -
     }
     assert answer.topics[0].topic_id == simulated_broker.broker.catalogue.topic(TOPIC).id
     assert answer.topics[2].topic_id == ZERO_ID
-    assert (await told(simulated_broker, version=0)).topics[0].partitions[0].lag == -1
+    assert (await describe_offsets(simulated_broker, version=0)).topics[0].partitions[0].lag == -1
 
 
-async def test_a_group_that_has_been_nowhere_stands_nowhere(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_without_state_has_no_offsets(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     await worked(simulated_broker)
     assert await standing(simulated_broker, group="others") == {}
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
-    assert (await told(simulated_broker, group="consumers")).error_code == NOT_FOUND
+    assert (await describe_offsets(simulated_broker, group="consumers")).error_code == NOT_FOUND
 
 
-async def test_a_group_goes_on_from_where_it_is_told_to(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_continues_at_altered_offsets(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC, 2)
     member = await worked(simulated_broker)
     assert await alter(simulated_broker, {(TOPIC, 0): 1, (TOPIC, 1): 0}) == {(TOPIC, 0): 0, (TOPIC, 1): 0}
@@ -141,7 +141,7 @@ async def test_a_group_goes_on_from_where_it_is_told_to(simulated_broker: Simula
     assert (await standing(simulated_broker))[TOPIC, 0] == (2, 3)
 
 
-async def test_a_group_that_does_not_exist_is_made_by_telling_where_it_begins(
+async def test_altering_offsets_creates_a_missing_group(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic(TOPIC)
@@ -153,7 +153,7 @@ async def test_a_group_that_does_not_exist_is_made_by_telling_where_it_begins(
     assert offsets(await member.take(0)) == [1]
 
 
-async def test_a_group_with_members_stays_where_it_is(simulated_broker: SimulatedBroker) -> None:
+async def test_the_offsets_of_a_group_with_members_cannot_be_changed(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     await worked(simulated_broker, leaves=False)
     assert await alter(simulated_broker, {(TOPIC, 0): 0}) == NOT_EMPTY
@@ -161,7 +161,7 @@ async def test_a_group_with_members_stays_where_it_is(simulated_broker: Simulate
     assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2)}
 
 
-async def test_a_group_of_another_kind_has_no_such_offsets(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_of_another_type_has_no_share_offsets(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
     assert await alter(simulated_broker, {(TOPIC, 0): 0}, "consumers") == NOT_FOUND
@@ -169,7 +169,7 @@ async def test_a_group_of_another_kind_has_no_such_offsets(simulated_broker: Sim
     assert await forget(simulated_broker, TOPIC, group="nobody") == NOT_FOUND
 
 
-async def test_a_topic_that_is_forgotten_is_begun_anew(simulated_broker: SimulatedBroker) -> None:
+async def test_after_deleting_offsets_a_topic_starts_again(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC, 2)
     member = await worked(simulated_broker)
     assert await forget(simulated_broker, TOPIC, "nothing") == {TOPIC: 0, "nothing": UNKNOWN_TOPIC}
@@ -187,7 +187,7 @@ async def test_a_deleted_group_leaves_nothing_behind(simulated_broker: Simulated
 
 
 async def spread_out(simulated_cluster: SimulatedCluster) -> SimulatedBroker:
-    """A partition on each broker, and a group that has been at all of them; its coordinator."""
+    """Create a partition on each broker and a group with offsets in all of them; return its coordinator."""
     await simulated_cluster.make_topic(TOPIC, (1,), (2,), (3,))
     found = await coordinator(simulated_cluster)
     for index in range(3):
@@ -203,7 +203,9 @@ async def spread_out(simulated_cluster: SimulatedCluster) -> SimulatedBroker:
 
 
 @in_simulated_cluster(3)
-async def test_the_coordinator_asks_the_leaders_on_other_brokers(simulated_cluster: SimulatedCluster) -> None:
+async def test_the_coordinator_requests_offsets_from_leaders_on_other_brokers(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     simulated_broker = await spread_out(simulated_cluster)
     assert await standing(simulated_broker) == dict.fromkeys([(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)], (1, 2))
     assert await alter(simulated_broker, {(TOPIC, index): index for index in range(3)}) == dict.fromkeys(
@@ -215,7 +217,7 @@ async def test_the_coordinator_asks_the_leaders_on_other_brokers(simulated_clust
 
 
 @in_simulated_cluster(3)
-async def test_a_group_is_deleted_only_if_all_leaders_can_be_told(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_group_is_deleted_only_if_all_leaders_respond(simulated_cluster: SimulatedCluster) -> None:
     simulated_broker = await spread_out(simulated_cluster)
     gone = next(other for other in simulated_cluster.up if other is not simulated_broker)
     gone.kill()

@@ -1,4 +1,4 @@
-"""Share groups in a whole broker: members come and go, a group id is of one kind, and a restart forgets nobody."""
+"""Share groups of a broker: members join and leave, a group id has one type, and members survive a restart."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_FOUND = 69
 FENCED = 110
 
 
-async def test_members_spread_over_partitions_and_share_them_when_they_are_more(
+async def test_members_spread_over_partitions_and_share_them_if_there_are_more_members(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic(TOPIC, 2)
@@ -63,7 +63,7 @@ async def test_a_group_is_described_and_listed(simulated_broker: SimulatedBroker
     assert (await describe_share(simulated_broker, "nobody")).error_code == NOT_FOUND
 
 
-async def test_members_are_refused_as_they_should_be(simulated_broker: SimulatedBroker) -> None:
+async def test_invalid_members_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     member = ShareMember(simulated_broker)
     assert (await member.beat(member_epoch=3)).error_code in (NOT_COORDINATOR, NOT_FOUND)
@@ -75,7 +75,7 @@ async def test_members_are_refused_as_they_should_be(simulated_broker: Simulated
     assert await member.leave() == UNKNOWN_MEMBER
 
 
-async def test_a_share_group_takes_no_members_of_other_kinds_and_no_offsets(simulated_broker: SimulatedBroker) -> None:
+async def test_a_share_group_rejects_other_members_and_committed_offsets(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
@@ -85,10 +85,10 @@ async def test_a_share_group_takes_no_members_of_other_kinds_and_no_offsets(simu
         assert await commit(simulated_broker, 1, TOPIC, group=GROUP, version=9) == NOT_FOUND
         assert (await describe(simulated_broker, GROUP)).error_message == f"Group {GROUP} is not a classic group."
         assert (await describe_consumers(simulated_broker, GROUP)).error_code == NOT_FOUND
-        await member.leave()  # an empty one neither
+        await member.leave()  # an empty group neither
 
 
-async def test_a_group_of_another_kind_is_no_share_group(simulated_broker: SimulatedBroker) -> None:
+async def test_a_group_of_another_type_is_not_a_share_group(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
     await commit(simulated_broker, 1, TOPIC, group="offsets")
@@ -99,7 +99,7 @@ async def test_a_group_of_another_kind_is_no_share_group(simulated_broker: Simul
     assert (await committed(simulated_broker, TOPIC, group="offsets"))[0] == 1
 
 
-async def test_a_member_that_does_not_report_is_out_after_its_session(simulated_broker: SimulatedBroker) -> None:
+async def test_a_member_is_removed_when_its_session_expires(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC, 2)
     await configure(simulated_broker, GROUP, share_session_timeout_ms="10000", share_heartbeat_interval_ms="1000")
     one, two = ShareMember(simulated_broker, "m1"), ShareMember(simulated_broker, "m2")
@@ -115,7 +115,7 @@ async def test_a_member_that_does_not_report_is_out_after_its_session(simulated_
 
 
 @pytest.mark.parametrize("keep_page_cache", [True, False])
-async def test_members_go_on_after_a_crash_of_the_coordinator(
+async def test_members_continue_after_a_crash_of_the_coordinator(
     simulated_broker: SimulatedBroker, keep_page_cache: bool
 ) -> None:
     await simulated_broker.make_topic(TOPIC, 2)
@@ -137,7 +137,7 @@ async def test_members_go_on_after_a_crash_of_the_coordinator(
     assert await listed(simulated_broker) == {GROUP: "Empty"}
 
 
-async def test_a_lead_that_ends_takes_its_groups_along(simulated_broker: SimulatedBroker) -> None:
+async def test_a_broker_serves_groups_only_while_it_is_their_coordinator(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
@@ -150,7 +150,7 @@ async def test_a_lead_that_ends_takes_its_groups_along(simulated_broker: Simulat
     assert (await member.beat()).error_code == 0
 
 
-async def test_a_group_of_which_only_a_tombstone_of_a_member_is_left_does_not_exist(
+async def test_a_group_with_only_member_tombstones_does_not_exist(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.make_topic(TOPIC)
@@ -167,7 +167,7 @@ async def _append(simulated_broker: SimulatedBroker, group: str, records: list[K
     simulated_broker.broker.offsets_log.append(group, records)
 
 
-async def test_only_an_empty_group_is_deleted_and_then_it_is_gone_for_good(simulated_broker: SimulatedBroker) -> None:
+async def test_only_an_empty_group_can_be_deleted_and_it_stays_deleted(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
@@ -182,7 +182,7 @@ async def test_only_an_empty_group_is_deleted_and_then_it_is_gone_for_good(simul
 
 
 @in_simulated_cluster(3, offsets_topic_replication_factor="3")
-async def test_members_go_on_at_the_next_coordinator(simulated_cluster: SimulatedCluster) -> None:
+async def test_members_continue_at_the_next_coordinator(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.make_topic(TOPIC, (1, 2, 3), (2, 3, 1))
     one, two = ShareMember(simulated_cluster[1], "m1"), ShareMember(simulated_cluster[1], "m2")
     first = await coordinator(simulated_cluster, GROUP)

@@ -183,7 +183,7 @@ def test_the_error_names_the_missing_topic_not_its_dead_letter_topic(harness: Dl
         (("redrive", "orders", "0:1", "--all"), "specify exactly one of"),
         (("discard", "orders"), "specify exactly one of"),
         (("redrive", "orders", "first"), "'orders.dlq:first' is not a message id"),
-        (("list", "orders", "--filter", "colour"), "the filter is not understood at character 1"),
+        (("list", "orders", "--filter", "colour"), "invalid filter at character 1"),
         (("redrive", "orders", "--all"), "Use --yes to confirm"),
         (("discard", "orders", "0:1"), "Use --yes to confirm"),
     ],

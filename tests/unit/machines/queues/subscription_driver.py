@@ -1,4 +1,4 @@
-"""Runs one subscription as a broker would: a log of its events, messages to offer, a clock that only the test moves."""
+"""Runs one subscription like a broker: a log of its events, messages to offer, and a manual clock."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def message(
 
 
 def contents(machine: PartitionSubscription) -> tuple[bool, int, list[int], list[object]]:
-    """What is durable of it. (The same bitmap may be written in more than one way.)"""
+    """Return its durable state. (A bitmap has more than one serialization.)"""
     parts = machine.snapshot(0, 1_000_000, 0)
     settled = [offset for part in parts if part.settled for offset in BitMap64.deserialize(part.settled)]
     return machine.is_created, machine.floor, settled, [failed for part in parts for failed in part.failed]
 
 
 class SubscriptionDriver:
-    """`chance` is fixed, so that waits can be told in advance."""
+    """`chance` is fixed, so that back-off is predictable."""
 
     def __init__(
         self, floor: int = 0, overrides: Mapping[str, str] | None = None, *, chance: float = 0.0, **named: str
@@ -113,14 +113,14 @@ class SubscriptionDriver:
         self.settle(first, first, Reject(reason))
 
     def wait(self, ms: int) -> list[AcksEvent]:
-        """Time goes by, and the timer does its work."""
+        """Advance the clock and run the timer."""
         self.now_ms += ms
         events = self.machine.expire(self.now_ms)
         self.store(events)
         return events
 
     def dead_letter(self) -> list[int]:
-        """Keep what is dying as dead letters."""
+        """Settle dying messages as dead letters."""
         buried = []
         for dying in self.machine.dying():
             self.store([Settled(self.now_ms, "dead", [(dying.offset, dying.offset)])])

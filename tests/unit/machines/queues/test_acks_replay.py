@@ -1,4 +1,4 @@
-"""Reading an acks log from anywhere: what a snapshot brings, and what half a one does not."""
+"""Replays of an acks log from any offset, with complete and incomplete snapshots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def replayed(log: Sequence[tuple[str, AcksEvent]], start: int = 0, now_ms: int |
 
 
 def snapshot(log: Log, part_bytes: int = 1 << 20) -> Log:
-    """What the leader would write behind this log."""
+    """Return the snapshot that the leader would append to this log."""
     subscriptions = replayed(log).subscriptions
     return [
         (name, part)
@@ -55,13 +55,13 @@ def a_log() -> Log:
     ]
 
 
-def test_a_replay_from_the_beginning_is_certain_from_the_beginning() -> None:
+def test_a_replay_from_the_beginning_is_complete() -> None:
     replay = replayed(a_log())
     assert replay.is_complete
     assert {name: one.floor for name, one in replay.subscriptions.items()} == {"a": 5, "b": 2}
 
 
-def test_a_replay_from_elsewhere_knows_nothing_until_it_has_passed_a_snapshot() -> None:
+def test_a_replay_from_elsewhere_is_incomplete_until_it_has_read_a_snapshot() -> None:
     log = a_log()
     behind: Log = [("a", Settled(4, "ack", [(5, 6)]))]
     whole = [*log, *snapshot(log), *behind]
@@ -74,7 +74,7 @@ def test_a_replay_from_elsewhere_knows_nothing_until_it_has_passed_a_snapshot() 
 
 
 @pytest.mark.parametrize("part_bytes", [1, 1 << 20])
-def test_a_snapshot_that_lacks_a_part_counts_for_nothing(part_bytes: int) -> None:
+def test_a_snapshot_with_a_missing_part_is_ignored(part_bytes: int) -> None:
     log = a_log()
     parts = snapshot(log, part_bytes)
     for missing in range(len(parts)):
@@ -103,7 +103,7 @@ def test_what_was_deleted_before_a_snapshot_is_not_in_it() -> None:
     assert set(replayed(behind, len(log)).subscriptions) == {"c"}
 
 
-def test_a_snapshot_changes_nothing_for_who_knows_everything_already() -> None:
+def test_a_snapshot_does_not_change_a_complete_replay() -> None:
     log = a_log()
     replay = replayed([*log, *snapshot(log)])
     assert state(replay) == state(replayed(log))
@@ -122,11 +122,11 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(st.tuples(NAMES, EVENTS), max_size=20), st.data())
-def test_wherever_it_begins_it_ends_with_the_same(events: Log, data: st.DataObject) -> None:
+def test_every_complete_replay_gives_the_same_state(events: Log, data: st.DataObject) -> None:
     log: Log = []
     for name, event in events:
         if isinstance(event, Created) == (name in replayed(log).subscriptions):
-            continue  # only what is not there is created, and only what is there changes
+            continue  # only missing subscriptions are created, and only existing ones change
         log.append((name, event))
         if data.draw(st.booleans()):
             log += snapshot(log, data.draw(st.sampled_from([1, 1 << 20])))
@@ -139,7 +139,7 @@ def test_wherever_it_begins_it_ends_with_the_same(events: Log, data: st.DataObje
 
 @pytest.mark.parametrize("is_in_snapshot", [False, True], ids=["event", "snapshot"])
 def test_a_retry_does_not_wait_for_the_clock_of_an_earlier_leader(is_in_snapshot: bool) -> None:
-    """I35; seed 1334: a leader whose clock was a minute ahead had noted a delay of 100 ms."""
+    """I35; seed 1334: a leader whose clock was a minute ahead had recorded a delay of 100 ms."""
     log: Log = [("a", Created(60_000, 0)), ("a", Failed(60_000, 0, 0, 1, 60_100, "busy"))]
     later = [(name, msgspec.structs.replace(part, at=60_000)) for name, part in snapshot(log)]
     start = len(log) if is_in_snapshot else 0
@@ -147,6 +147,6 @@ def test_a_retry_does_not_wait_for_the_clock_of_an_earlier_leader(is_in_snapshot
     assert subscription.next_due_ms() == 600
 
 
-def test_a_retry_that_was_noted_in_the_past_is_due_as_it_was_noted() -> None:
+def test_a_retry_recorded_in_the_past_keeps_its_due_time() -> None:
     log: Log = [("a", Created(100, 0)), ("a", Failed(100, 0, 0, 1, 900, "busy"))]
     assert replayed(log, now_ms=500).subscriptions["a"].next_due_ms() == 900

@@ -1,4 +1,4 @@
-"""A circuit opens after failures in a row, lets one try at a time, and is open for longer the longer nothing works."""
+"""A circuit opens after consecutive failures, allows single trials, and stays open longer after failed ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def opened(now_ms: int = 0) -> CircuitBreaker:
     return circuit
 
 
-def test_failures_in_a_row_open_it() -> None:
+def test_consecutive_failures_open_the_circuit() -> None:
     circuit = CircuitBreaker(3, 100, 400)
     states = []
     for now_ms in (0, 0, 5):
@@ -27,7 +27,7 @@ def test_failures_in_a_row_open_it() -> None:
     assert not circuit.may_try(104)
 
 
-def test_a_success_between_failures_keeps_it_closed() -> None:
+def test_a_success_between_failures_keeps_the_circuit_closed() -> None:
     circuit = CircuitBreaker(2, 100, 400)
     for now_ms in range(10):
         circuit.failed(now_ms)
@@ -36,7 +36,7 @@ def test_a_success_between_failures_keeps_it_closed() -> None:
     assert circuit.retry_at_ms == 0
 
 
-def test_one_goes_to_try_when_it_is_half_open() -> None:
+def test_a_half_open_circuit_allows_one_trial() -> None:
     circuit = opened()
     assert circuit.may_try(100)
     assert circuit.state == "half-open"
@@ -44,7 +44,7 @@ def test_one_goes_to_try_when_it_is_half_open() -> None:
     assert not circuit.may_try(199)
 
 
-def test_a_trial_that_works_closes_it_for_all() -> None:
+def test_a_successful_trial_closes_the_circuit() -> None:
     circuit = opened()
     assert circuit.may_try(100)
     circuit.succeeded()
@@ -53,7 +53,7 @@ def test_a_trial_that_works_closes_it_for_all() -> None:
     assert circuit.may_try(110)
 
 
-def test_each_failed_trial_doubles_the_time_up_to_the_cap() -> None:
+def test_each_failed_trial_doubles_the_open_time_up_to_a_limit() -> None:
     circuit = opened()
     waits = []
     for _ in range(4):
@@ -64,7 +64,7 @@ def test_each_failed_trial_doubles_the_time_up_to_the_cap() -> None:
     assert waits == [200, 400, 400, 400]
 
 
-def test_after_a_success_the_time_begins_anew() -> None:
+def test_a_success_resets_the_open_time() -> None:
     circuit = opened()
     assert circuit.may_try(100)
     circuit.failed(100)
@@ -74,14 +74,14 @@ def test_after_a_success_the_time_begins_anew() -> None:
     assert circuit.retry_at_ms == 300
 
 
-def test_a_trial_that_is_never_heard_of_again_does_not_stay_the_last() -> None:
+def test_a_trial_without_a_result_does_not_block_the_next() -> None:
     circuit = opened()
     assert circuit.may_try(100)
     assert not circuit.may_try(199)
     assert circuit.may_try(200)
 
 
-def test_failures_that_are_told_late_do_not_keep_it_open_for_longer() -> None:
+def test_late_failures_do_not_extend_the_open_time() -> None:
     circuit = opened()
     circuit.failed(50)
     circuit.failed(99)
@@ -89,7 +89,7 @@ def test_failures_that_are_told_late_do_not_keep_it_open_for_longer() -> None:
 
 
 class Callers(RuleBasedStateMachine):
-    """Many callers with their own ideas of when to tell, against the promises of the module's first lines."""
+    """Many callers that report their results at any time, against the rules of the module docstring."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Callers(RuleBasedStateMachine):
         self.now_ms += milliseconds
 
     @rule()
-    def somebody_asks(self) -> None:
+    def a_caller_tries(self) -> None:
         was_closed = self.circuit.state == "closed"
         due_ms = self.circuit.retry_at_ms
         allowed = self.circuit.may_try(self.now_ms)
@@ -130,7 +130,7 @@ class Callers(RuleBasedStateMachine):
 
     @precondition(lambda self: self.circuit.state != "closed")
     @rule()
-    def whoever_waits_long_enough_may_try(self) -> None:
+    def a_trial_is_allowed_after_the_open_time(self) -> None:
         self.now_ms = max(self.now_ms, self.circuit.retry_at_ms)
         assert self.circuit.may_try(self.now_ms)
 

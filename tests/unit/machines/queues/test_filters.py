@@ -1,4 +1,4 @@
-"""Filters: what they let through, what they say about text that is none, and that a naive reading agrees with them."""
+"""Filters: which messages match, errors of invalid text, and agreement with a naive implementation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tagged(text: str, tags: bytes) -> bool:
     return compile_filter(text)(None, [(TAGS, tags)])
 
 
-def test_conditions_are_joined_by_and_or_and_not() -> None:
+def test_conditions_combine_with_and_or_not() -> None:
     text = "header.type = 'order' and (header.size > 10 or key like 'eu-%') and not tag in ('a','b')"
     wanted = compile_filter(text)
     assert wanted(b"eu-1", [("type", b"order")])
@@ -43,11 +43,11 @@ def test_conditions_are_joined_by_and_or_and_not() -> None:
     assert not wanted(b"eu-1", [])
 
 
-def test_and_binds_more_than_or() -> None:
+def test_and_binds_tighter_than_or() -> None:
     assert matches("header.a = '1' or header.a = '2' and header.b = '3'", a=b"1")
 
 
-def test_keywords_are_written_in_any_case_and_names_of_headers_are_not() -> None:
+def test_keywords_are_case_insensitive_and_header_names_are_not() -> None:
     assert matches("NOT Header.A = 'x' AND Exists(Header.a)", a=b"x")
     assert not matches("header.A = 'x'", a=b"x")
 
@@ -65,13 +65,13 @@ def test_text_is_compared_as_text() -> None:
     assert matches("header.a < header.b", a=b"10", b=b"9a")
 
 
-def test_what_is_no_number_compares_with_none() -> None:
+def test_text_never_compares_with_a_number() -> None:
     for sign in ("=", "<", ">", "<=", ">="):
         assert not matches(f"header.size {sign} 10", size=b"much")
     assert matches("header.size != 10", size=b"much")
 
 
-def test_what_is_not_there_equals_nothing() -> None:
+def test_a_missing_value_equals_nothing() -> None:
     assert not matches("header.x = ''")
     assert matches("header.x != 'a'")
     assert matches("header.x not in ('a')")
@@ -81,14 +81,14 @@ def test_what_is_not_there_equals_nothing() -> None:
     assert matches("exists(key)", b"")
 
 
-def test_a_header_of_any_name_can_be_asked_for() -> None:
+def test_a_header_of_any_name_can_be_tested() -> None:
     assert compile_filter("header['it''s an odd.name'] = 'it''s'")(None, [("it's an odd.name", b"it's")])
     assert compile_filter("header.headrace-dead-reason like '%timeout%'")(
         None, [("headrace-dead-reason", b"a timeout of 3 s")]
     )
 
 
-def test_tags_are_asked_one_by_one() -> None:
+def test_each_tag_is_tested() -> None:
     assert tagged("tag = 'b'", b"a,b")
     assert not tagged("tag != 'b'", b"a,b")
     assert tagged("tag like 'be_'", b"a,bee")
@@ -117,22 +117,22 @@ def test_tags_are_asked_one_by_one() -> None:
         ("ends\\", "ends\\", True),
     ],
 )
-def test_a_pattern_fits_the_whole_text(pattern: str, text: str, fits: bool) -> None:
+def test_a_pattern_matches_the_whole_text(pattern: str, text: str, fits: bool) -> None:
     assert matches(f"key like '{pattern}'", text.encode()) is fits
 
 
-def test_no_pattern_takes_long() -> None:
+def test_no_pattern_is_slow() -> None:
     wanted = compile_filter("key like '" + "%a" * SEARCHES_MAX + "%b'")
-    assert not wanted(b"a" * 10_000, [])  # every way to spread the pieces would take longer than there is time
+    assert not wanted(b"a" * 10_000, [])  # trying every position of the pieces would take too long
 
 
 def test_the_product_of_pattern_and_value_lengths_is_bounded() -> None:
     # This pattern and a key of 1 MB kept the event loop busy for 13 s.
-    with pytest.raises(InvalidFilter, match="longer than 32 together"):
+    with pytest.raises(InvalidFilter, match="more than 32 characters in total"):
         compile_filter("key like '%_" + "a" * 4000 + "x%'")
     part = "_" + "a" * (WILDCARD_LENGTH_MAX // 2 - 1)
     compile_filter(f"key like '%{part}%' or tag like '%{part}%'")
-    with pytest.raises(InvalidFilter, match="together"):
+    with pytest.raises(InvalidFilter, match="in total"):
         compile_filter(f"key like '%{part}%' or tag like '%{part}%' or header.a like '%_%'")
 
 
@@ -153,7 +153,7 @@ def test_the_number_of_searches_is_bounded() -> None:
 
 
 class CountedHeaders(list[tuple[str, bytes | None]]):
-    """Headers that count how often they are read through."""
+    """Headers that count how often they are iterated."""
 
     reads = 0
 
@@ -166,7 +166,7 @@ class CountedHeaders(list[tuple[str, bytes | None]]):
         return super().__reversed__()
 
 
-def test_a_message_is_read_once_however_many_conditions_ask_for_it() -> None:
+def test_a_message_is_decoded_once_for_all_conditions() -> None:
     # 340 conditions on tags, and a message with 140,000 tags, kept the event loop busy for 219 s.
     wanted = compile_filter(" or ".join(f"tag = '{n}' or header.h{n} = 'x'" for n in range(CONDITIONS_MAX // 2)))
     headers = CountedHeaders([("h", b"y"), (TAGS, b"a,b")])
@@ -174,17 +174,17 @@ def test_a_message_is_read_once_however_many_conditions_ask_for_it() -> None:
     assert headers.reads == 2  # for the headers by name, and for the tags
 
 
-def test_the_first_tags_of_a_message_count() -> None:
+def test_only_the_first_tags_of_a_message_count() -> None:
     tags = {TAGS: ",".join(f"t{number}" for number in range(140_000)).encode()}
     assert matches(f"tag = 't{TAGS_MAX - 1}'", **tags)
     assert not matches(f"tag = 't{TAGS_MAX}'", **tags)
 
 
-def test_a_long_text_is_no_number() -> None:
+def test_a_long_text_is_not_a_number() -> None:
     assert not matches("header.a > 0", a=b"1" * 100_000)
 
 
-def test_patterns_that_are_compared_in_linear_time_may_be_long() -> None:
+def test_patterns_with_linear_cost_may_be_long() -> None:
     long = "a" * 1000
     assert matches(f"key like '{long}_%\\_{long}%_{long}'", f"{long}b_{long}_{long}".encode())
     assert not matches(f"key like '%{long}x%'", b"a" * 100_000)
@@ -197,24 +197,24 @@ def test_patterns_that_are_compared_in_linear_time_may_be_long() -> None:
         ("header.a = 'x' or", 17, "not the end"),
         ("header.a", 8, "expected a comparison, like or in"),
         ("header.a = ", 11, "a number or a text in quotes"),
-        ("header.a = 'x", 11, "without its closing '"),
+        ("header.a = 'x", 11, "has no closing '"),
         ("(header.a = 'x'", 15, "expected \\), not the end"),
         ("header.a = 'x')", 14, "expected and, or, or the end, not \\)"),
         ("colour = 'x'", 0, "expected header.<name> or key, not colour"),
         ("header. = 'x'", 0, "expected header.<name> or key, not header\\."),
-        ("header.a ~ 'x'", 9, "'~' means nothing here"),
+        ("header.a ~ 'x'", 9, "'~' is not valid here"),
         ("header.a like 3", 14, "a pattern in quotes"),
         ("header.a in ()", 13, "a number or a text in quotes"),
         ("header.a in ('x' 'y')", 17, "expected , or \\)"),
-        ("tag < 'a'", 4, "not compared by order"),
-        ("header.a = 1x", 11, "means nothing here"),
+        ("tag < 'a'", 4, "cannot be compared by order"),
+        ("header.a = 1x", 11, "is not valid here"),
         ("header.a = " + "1" * 41, 11, "too long"),
         ("not " * (DEPTH_MAX + 2) + "key = 'x'", 4 * (DEPTH_MAX + 1), "nested deeper than"),
         ("(" * (DEPTH_MAX + 2), DEPTH_MAX + 1, "nested deeper than"),
         ("k" * (LENGTH_MAX + 1), LENGTH_MAX, "longer than 4096"),
     ],
 )
-def test_other_text_is_refused_with_the_place(text: str, position: int, problem: str) -> None:
+def test_invalid_text_is_rejected_with_its_position(text: str, position: int, problem: str) -> None:
     with pytest.raises(InvalidFilter, match=problem) as refused:
         compile_filter(text)
     assert refused.value.position == position
@@ -222,7 +222,7 @@ def test_other_text_is_refused_with_the_place(text: str, position: int, problem:
 
 
 @given(st.text(alphabet="headr.key '()[]<>=!,not like in and or 1.5tag\\%_", max_size=60))
-def test_any_text_is_a_filter_or_refused(text: str) -> None:
+def test_any_text_compiles_or_is_rejected(text: str) -> None:
     with suppress(InvalidFilter):
         compile_filter(text)(b"key", [("a", b"\xff")])
 
@@ -336,5 +336,7 @@ def judged(tree: tuple[object, ...], key: bytes | None, headers: Headers) -> boo
 
 
 @given(TREE, BYTES, HEADERS)
-def test_a_filter_says_what_a_naive_reading_says(tree: tuple[object, ...], key: bytes | None, headers: Headers) -> None:
+def test_a_filter_agrees_with_a_naive_implementation(
+    tree: tuple[object, ...], key: bytes | None, headers: Headers
+) -> None:
     assert compile_filter(written(tree))(key, headers) == judged(tree, key, headers)

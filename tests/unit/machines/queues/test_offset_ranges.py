@@ -1,4 +1,4 @@
-"""Spans say the same as a value per offset would; alarms that no longer hold do not pile up."""
+"""An interval map agrees with a map of single offsets; outdated deadlines do not accumulate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def coloured_by(steps: list[tuple[str, int, int]]) -> tuple[IntervalMap[Coloured
 
 
 @given(steps)
-def test_each_offset_has_the_span_that_was_put_there_last(steps: list[tuple[str, int, int]]) -> None:
+def test_each_offset_has_the_range_that_was_put_last(steps: list[tuple[str, int, int]]) -> None:
     spans, model = coloured_by(steps)
     for offset in range(60):
         span = spans.at(offset)
@@ -43,7 +43,7 @@ def test_each_offset_has_the_span_that_was_put_there_last(steps: list[tuple[str,
 
 
 @given(steps, st.integers(0, 60), st.integers(0, 30))
-def test_a_range_is_covered_by_spans_and_gaps(steps: list[tuple[str, int, int]], first: int, length: int) -> None:
+def test_ranges_and_gaps_cover_everything(steps: list[tuple[str, int, int]], first: int, length: int) -> None:
     spans, model = coloured_by(steps)
     last = first + length
     found = spans.overlapping(first, last)
@@ -54,34 +54,34 @@ def test_a_range_is_covered_by_spans_and_gaps(steps: list[tuple[str, int, int]],
     assert gaps == [offset for offset in range(first, last + 1) if offset not in model]
 
 
-def test_an_alarm_is_told_when_its_time_has_come_and_until_it_is_set_anew() -> None:
+def test_a_deadline_is_returned_once_it_has_passed_until_it_is_set_again() -> None:
     times = {1: 10, 2: 20}
-    alarms = Deadlines(times.get)
+    deadlines = Deadlines(times.get)
     for key, at_ms in times.items():
-        alarms.set(at_ms, key)
-    assert alarms.next_ms() == 10
-    assert alarms.over(9) == []
-    assert alarms.over(20) == [1, 2]
-    assert alarms.over(20) == [1, 2]
+        deadlines.set(at_ms, key)
+    assert deadlines.next_ms() == 10
+    assert deadlines.passed(9) == []
+    assert deadlines.passed(20) == [1, 2]
+    assert deadlines.passed(20) == [1, 2]
     times[1] = 30
-    alarms.set(30, 1)
-    assert alarms.over(20) == [2]
+    deadlines.set(30, 1)
+    assert deadlines.passed(20) == [2]
     del times[2]
-    assert alarms.next_ms() == 30
+    assert deadlines.next_ms() == 30
 
 
-def test_alarms_that_no_longer_hold_do_not_pile_up() -> None:
+def test_outdated_deadlines_do_not_accumulate() -> None:
     times: dict[int, int] = {}
-    alarms = Deadlines(times.get)
+    deadlines = Deadlines(times.get)
     for number in range(100_000):
         times[number] = 1_000_000 + number
-        alarms.set(times[number], number)
+        deadlines.set(times[number], number)
         times.pop(number - 10, None)
-    assert len(alarms._heap) < 2_000
-    assert alarms.next_ms() == 1_000_000 + 100_000 - 10
+    assert len(deadlines._heap) < 2_000
+    assert deadlines.next_ms() == 1_000_000 + 100_000 - 10
 
 
-def test_what_is_left_behind_a_cut_stays_filed_where_it_was_and_sets_no_alarm() -> None:
+def test_the_rest_after_a_cut_keeps_its_entry_and_deadline() -> None:
     leases = Leases()
     leases.put(Lease(0, 99, "worker", 1, until_ms=1000))
     for offset in range(99):

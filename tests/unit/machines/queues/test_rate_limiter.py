@@ -1,11 +1,11 @@
-"""A rate is kept on average, and no limit is no limit."""
+"""A rate limiter limits the average rate."""
 
 from __future__ import annotations
 
 from headrace.machines.queues.rate_limiter import RateLimiter
 
 
-def test_what_was_taken_is_waited_for() -> None:
+def test_what_was_taken_must_be_waited_for() -> None:
     rate = RateLimiter(100)
     assert rate.is_free(0.0)
     rate.take(250, 0.0)
@@ -13,14 +13,14 @@ def test_what_was_taken_is_waited_for() -> None:
     assert rate.is_free(2.5)
 
 
-def test_time_in_which_nothing_was_taken_is_not_saved_up() -> None:
+def test_unused_time_does_not_accumulate() -> None:
     rate = RateLimiter(100)
     rate.take(100, 0.0)
     rate.take(100, 50.0)
     assert not rate.is_free(50.9)
 
 
-def test_a_limit_may_come_and_go() -> None:
+def test_a_limit_can_be_set_and_removed() -> None:
     rate = RateLimiter()
     rate.take(10**9, 0.0)
     assert rate.is_free(0.0)
@@ -31,7 +31,7 @@ def test_a_limit_may_come_and_go() -> None:
     assert rate.is_free(0.0)
 
 
-def test_one_may_be_some_ahead_and_then_goes_on_at_the_rate() -> None:
+def test_a_burst_is_followed_by_the_average_rate() -> None:
     rate = RateLimiter(2)
     for _ in range(5):
         assert rate.wait_seconds(10.0, burst=5) == 0

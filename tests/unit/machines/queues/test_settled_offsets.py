@@ -1,4 +1,4 @@
-"""A floor and a bitmap say the same as a set of offsets would."""
+"""A floor and a bitmap agree with a set of offsets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.machines.queues.settled_offsets import SettledOffsets, first_absent, new_bitmap, present_ranges
 
-START = 65_536 - 20  # so that two containers of the bitmap take part
+START = 65_536 - 20  # uses two containers of the bitmap
 END = START + 60
 ranges = st.lists(
     st.tuples(st.integers(START - 5, END - 1), st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))), max_size=20
@@ -27,7 +27,7 @@ def settled_by(added: list[tuple[int, int]]) -> tuple[SettledOffsets, set[int]]:
 
 
 @given(ranges)
-def test_it_is_a_set(added: list[tuple[int, int]]) -> None:
+def test_settled_offsets_behave_like_a_set(added: list[tuple[int, int]]) -> None:
     settled, model = settled_by(added)
     assert settled.floor == next(offset for offset in range(START, END + 20) if offset not in model)
     assert all((offset in settled) == (offset in model) for offset in range(START - 9, END + 20))
@@ -35,7 +35,7 @@ def test_it_is_a_set(added: list[tuple[int, int]]) -> None:
 
 
 @given(ranges, st.integers(START - 5, END), st.integers(START - 5, END + 20))
-def test_what_is_not_settled_is_told_in_ranges(added: list[tuple[int, int]], first: int, end: int) -> None:
+def test_unsettled_offsets_are_returned_as_ranges(added: list[tuple[int, int]], first: int, end: int) -> None:
     settled, model = settled_by(added)
     found = list(settled.unsettled(first, end))
     assert [offset for one in found for offset in range(one.first, one.last + 1)] == [
@@ -46,7 +46,7 @@ def test_what_is_not_settled_is_told_in_ranges(added: list[tuple[int, int]], fir
 
 
 @given(ranges, st.sampled_from([1, 40, 10_000]))
-def test_its_slices_together_are_the_same_set(added: list[tuple[int, int]], bytes_max: int) -> None:
+def test_the_slices_together_are_the_same_set(added: list[tuple[int, int]], bytes_max: int) -> None:
     settled, model = settled_by(added)
     copy = SettledOffsets(settled.floor)
     for piece in settled.slices(bytes_max):
@@ -56,7 +56,7 @@ def test_its_slices_together_are_the_same_set(added: list[tuple[int, int]], byte
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 31, 32, 48, 49, 65_536, 1_000_000])
-def test_the_end_of_a_run_is_found_however_long_it_is(length: int) -> None:
+def test_the_end_of_a_run_of_any_length_is_found(length: int) -> None:
     bitmap = new_bitmap()
     bitmap.add_range(1_000, 1_000 + length)
     bitmap.add_range(1_001 + length, 1_050 + length)
@@ -65,7 +65,7 @@ def test_the_end_of_a_run_is_found_however_long_it_is(length: int) -> None:
     assert list(present_ranges(bitmap, 0, 2_000_000)) == [(1_000, 999 + length), (1_001 + length, 1_049 + length)]
 
 
-def test_a_slice_is_as_small_as_was_asked_for() -> None:
+def test_a_slice_respects_the_size_limit() -> None:
     settled = SettledOffsets()
     for offset in range(1, 1_000_000, 7):
         settled.add(offset, offset)

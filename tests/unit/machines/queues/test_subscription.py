@@ -1,4 +1,4 @@
-"""Leases, settlements, retries and limits of a subscription that looks at offsets only."""
+"""Leases, settlements, retries and limits of a subscription that depends on offsets only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.wire.state_records.acks_records import Created, Deleted, Failed, S
 
 @pytest.fixture
 def driver() -> SubscriptionDriver:
-    """A hundred messages, of which nothing is known."""
+    """A subscription with a hundred new messages."""
     driver = SubscriptionDriver(0)
     driver.end = 100
     return driver
@@ -40,7 +40,7 @@ def test_a_lease_ends_where_the_readable_messages_end(driver: SubscriptionDriver
     assert driver.lease() == [(100, 100, 1)]
 
 
-def test_what_is_acked_is_never_delivered_again(driver: SubscriptionDriver) -> None:
+def test_acked_messages_are_never_delivered_again(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.ack(2, 4)
     driver.wait(LEASE_MS)
@@ -55,7 +55,7 @@ def test_the_floor_is_the_first_message_that_is_not_settled(driver: Subscription
     assert driver.machine.floor == 5
 
 
-def test_only_what_was_read_is_granted(driver: SubscriptionDriver) -> None:
+def test_only_messages_that_were_read_are_granted(driver: SubscriptionDriver) -> None:
     driver.lease(30)
     driver.ack(5, 9)
     driver.machine.release_member("a", driver.now_ms, counts=False)
@@ -65,7 +65,7 @@ def test_only_what_was_read_is_granted(driver: SubscriptionDriver) -> None:
     assert driver.choose(8) == [(0, 4), (25, 27)]
 
 
-def test_fresh_messages_that_were_passed_over_are_not_forgotten(driver: SubscriptionDriver) -> None:
+def test_skipped_new_messages_are_delivered_later(driver: SubscriptionDriver) -> None:
     ranges = driver.choose(50)
     middle = [ranges[0]._replace(first=20, last=29)]
     assert driver.machine.grant(middle, "a", driver.now_ms) == [(20, 29, 1)]
@@ -76,9 +76,7 @@ def test_fresh_messages_that_were_passed_over_are_not_forgotten(driver: Subscrip
 
 
 @pytest.mark.parametrize("how", [Ack(), Nack(), Reject(), OffsetGap()])
-def test_a_settle_is_refused_when_the_lease_is_over_by_a_millisecond(
-    driver: SubscriptionDriver, how: Settlement
-) -> None:
+def test_a_settle_is_rejected_a_millisecond_after_the_lease_end(driver: SubscriptionDriver, how: Settlement) -> None:
     driver.lease(10)
     driver.now_ms += LEASE_MS - 1
     driver.settle(0, 4, how)
@@ -87,14 +85,14 @@ def test_a_settle_is_refused_when_the_lease_is_over_by_a_millisecond(
         driver.settle(5, 9, how)
 
 
-def test_a_late_settle_is_refused_though_nobody_else_has_the_message(driver: SubscriptionDriver) -> None:
+def test_a_late_settle_is_rejected_even_if_the_message_is_not_leased_again(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.wait(LEASE_MS)
     with pytest.raises(InvalidRecordState, match="not leased"):
         driver.ack(0)
 
 
-def test_a_settle_of_an_earlier_attempt_is_refused(driver: SubscriptionDriver) -> None:
+def test_a_settle_of_an_earlier_attempt_is_rejected(driver: SubscriptionDriver) -> None:
     driver.lease(1)
     driver.nack(0)
     driver.lease(1)
@@ -103,14 +101,14 @@ def test_a_settle_of_an_earlier_attempt_is_refused(driver: SubscriptionDriver) -
     driver.settle(0, 0, Ack(), "a", 2)
 
 
-def test_a_member_cannot_settle_what_another_has_leased(driver: SubscriptionDriver) -> None:
+def test_a_member_cannot_settle_another_members_lease(driver: SubscriptionDriver) -> None:
     driver.lease(10, "a")
     with pytest.raises(InvalidRecordState, match="another member than 'b'"):
         driver.ack(0, 9, "b")
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 10), (5, 12), (9, 10), (10, 10), (0, 99)])
-def test_a_range_of_which_one_message_is_wrong_is_refused_whole(
+def test_a_range_with_one_invalid_message_is_rejected_completely(
     driver: SubscriptionDriver, first: int, last: int
 ) -> None:
     driver.lease(10)
@@ -120,7 +118,7 @@ def test_a_range_of_which_one_message_is_wrong_is_refused_whole(
     assert driver.machine.floor == 0
 
 
-def test_what_was_settled_cannot_be_settled_again(driver: SubscriptionDriver) -> None:
+def test_a_settled_message_cannot_be_settled_again(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.ack(3)
     with pytest.raises(InvalidRecordState):
@@ -129,7 +127,7 @@ def test_what_was_settled_cannot_be_settled_again(driver: SubscriptionDriver) ->
         driver.nack(0, 9)
 
 
-def test_a_range_that_ends_before_it_begins_is_refused(driver: SubscriptionDriver) -> None:
+def test_a_reversed_range_is_rejected(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     with pytest.raises(InvalidRecordState, match="no range"):
         driver.ack(5, 4)
@@ -158,7 +156,7 @@ def test_a_lease_can_be_extended_and_cut_short(driver: SubscriptionDriver) -> No
         driver.machine.extend(6, 6, "a", None, driver.now_ms, 10)
 
 
-def test_the_time_at_which_something_changes_is_known(driver: SubscriptionDriver) -> None:
+def test_the_next_due_time_is_known(driver: SubscriptionDriver) -> None:
     assert driver.machine.next_due_ms() is None
     driver.lease(10)
     assert driver.machine.next_due_ms() == driver.now_ms + LEASE_MS
@@ -170,20 +168,20 @@ def test_the_time_at_which_something_changes_is_known(driver: SubscriptionDriver
     assert driver.machine.next_due_ms() is None
 
 
-def test_asking_what_is_over_changes_nothing(driver: SubscriptionDriver) -> None:
+def test_expire_changes_no_state(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     late_ms = driver.now_ms + LEASE_MS
     assert driver.machine.expire(late_ms) == driver.machine.expire(late_ms) != []
 
 
-def test_a_member_that_is_gone_gives_back_what_it_has(driver: SubscriptionDriver) -> None:
+def test_leases_of_a_removed_member_are_released(driver: SubscriptionDriver) -> None:
     driver.lease(10, "a")
     driver.lease(10, "b")
     assert driver.machine.release_member("a", driver.now_ms, counts=False) == []
     assert driver.lease(30, "c") == [(0, 9, 1), (20, 39, 1)]
 
 
-def test_a_member_that_is_gone_may_have_tried(driver: SubscriptionDriver) -> None:
+def test_leases_of_a_removed_member_may_count_as_failed_deliveries(driver: SubscriptionDriver) -> None:
     driver.lease(10, "a")
     events = driver.machine.release_member("a", driver.now_ms, counts=True)
     assert events == [Failed(driver.now_ms, 0, 9, 1, driver.now_ms, "the member is gone")]
@@ -191,7 +189,7 @@ def test_a_member_that_is_gone_may_have_tried(driver: SubscriptionDriver) -> Non
     assert driver.lease(10, "b") == [(0, 9, 2)]
 
 
-def test_what_was_delivered_to_nobody_comes_back_as_if_it_had_not_been_leased(driver: SubscriptionDriver) -> None:
+def test_a_released_message_is_ready_as_if_never_leased(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.nack(0, 1)
     driver.lease(2)
@@ -200,7 +198,7 @@ def test_what_was_delivered_to_nobody_comes_back_as_if_it_had_not_been_leased(dr
     assert driver.lease(4, "b") == [(1, 1, 2), (2, 4, 1)]
 
 
-def test_a_message_may_be_settled_by_somebody_who_does_not_know_who_has_it(driver: SubscriptionDriver) -> None:
+def test_a_message_can_be_settled_without_naming_its_member(driver: SubscriptionDriver) -> None:
     driver.lease(10, "a")
     driver.store(driver.machine.settle(3, 3, Ack(), None, None, driver.now_ms))
     driver.machine.extend(4, 4, None, None, driver.now_ms, 60_000)
@@ -213,7 +211,7 @@ def test_a_message_may_be_settled_by_somebody_who_does_not_know_who_has_it(drive
     assert driver.machine.state_of(4).state == "leased"
 
 
-def test_leases_of_neighbours_that_are_over_make_one_event(driver: SubscriptionDriver) -> None:
+def test_adjacent_expired_leases_make_one_event(driver: SubscriptionDriver) -> None:
     driver.lease(1)
     driver.nack(0)
     for _ in range(50):
@@ -229,7 +227,7 @@ def test_leases_of_neighbours_that_are_over_make_one_event(driver: SubscriptionD
 # --- retries ---
 
 
-def test_a_retry_that_is_due_goes_before_fresh_messages(driver: SubscriptionDriver) -> None:
+def test_a_due_retry_precedes_new_messages(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.nack(7, delay_ms=100)
     driver.ack(0, 6)
@@ -239,7 +237,7 @@ def test_a_retry_that_is_due_goes_before_fresh_messages(driver: SubscriptionDriv
     assert driver.choose(2) == [(7, 7), (10, 10)]
 
 
-def test_also_after_a_restart(driver: SubscriptionDriver) -> None:
+def test_a_due_retry_precedes_new_messages_after_a_restart(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.nack(7, delay_ms=100)
     driver.restart()
@@ -250,7 +248,7 @@ def test_also_after_a_restart(driver: SubscriptionDriver) -> None:
     assert driver.lease(4) == [(2, 5, 1)]
 
 
-def test_a_replay_does_not_deliver_what_waits_though_it_was_ready_before(driver: SubscriptionDriver) -> None:
+def test_a_replay_does_not_deliver_waiting_messages(driver: SubscriptionDriver) -> None:
     driver.lease(2)
     driver.nack(0, 1)
     driver.lease(2)
@@ -259,7 +257,7 @@ def test_a_replay_does_not_deliver_what_waits_though_it_was_ready_before(driver:
     assert driver.choose(2) == [(1, 2)]
 
 
-def test_waits_grow_up_to_a_limit() -> None:
+def test_back_off_grows_up_to_a_limit() -> None:
     driver = SubscriptionDriver(
         share_delivery_count_limit="100",
         headrace_retry_backoff_ms="100",
@@ -278,7 +276,7 @@ def test_waits_grow_up_to_a_limit() -> None:
     assert waits == [100, 300, 900, 1000, 1000, 1000]
 
 
-def test_a_wait_is_at_its_longest_after_any_number_of_failures() -> None:
+def test_back_off_stays_at_its_limit_after_any_number_of_failures() -> None:
     driver = SubscriptionDriver(
         share_delivery_count_limit="1000",
         headrace_retry_backoff_ms="1",
@@ -292,7 +290,7 @@ def test_a_wait_is_at_its_longest_after_any_number_of_failures() -> None:
 
 
 @pytest.mark.parametrize(("chance", "wait_ms"), [(0.0, 1000), (0.5, 875), (1.0, 750)])
-def test_a_part_of_the_wait_is_up_to_chance(chance: float, wait_ms: int) -> None:
+def test_back_off_has_jitter(chance: float, wait_ms: int) -> None:
     driver = SubscriptionDriver(chance=chance, headrace_retry_backoff_ms="1000", headrace_retry_jitter="0.25")
     driver.end = 1
     driver.lease()
@@ -300,7 +298,7 @@ def test_a_part_of_the_wait_is_up_to_chance(chance: float, wait_ms: int) -> None
     assert driver.machine.state_of(0).until_ms == driver.now_ms + wait_ms
 
 
-def test_a_delay_that_was_asked_for_is_kept_exactly() -> None:
+def test_a_requested_delay_is_exact() -> None:
     driver = SubscriptionDriver(chance=1.0, headrace_retry_backoff_ms="1000")
     driver.end = 2
     driver.lease()
@@ -314,7 +312,7 @@ def test_a_delay_that_was_asked_for_is_kept_exactly() -> None:
 # --- dead letters ---
 
 
-def test_a_message_that_failed_too_often_is_dying(driver: SubscriptionDriver) -> None:
+def test_a_message_at_the_delivery_limit_is_dying(driver: SubscriptionDriver) -> None:
     for attempt in range(1, 6):
         assert driver.lease(1) == [(0, 0, attempt)]
         driver.nack(0, reason=f"failure {attempt}")
@@ -332,7 +330,7 @@ def test_a_rejected_message_is_dying_at_once_and_after_a_restart(driver: Subscri
     assert driver.choose() == [(0, 0), (2, 99)]
 
 
-def test_what_is_dying_may_be_settled_while_it_is_told(driver: SubscriptionDriver) -> None:
+def test_dying_messages_can_be_settled_during_iteration(driver: SubscriptionDriver) -> None:
     driver.lease(3)
     driver.settle(0, 2, Reject())
     dying = driver.machine.dying()
@@ -341,7 +339,7 @@ def test_what_is_dying_may_be_settled_while_it_is_told(driver: SubscriptionDrive
     assert [one.offset for one in dying] == [2]
 
 
-def test_what_was_sought_meanwhile_is_not_dying_any_more(driver: SubscriptionDriver) -> None:
+def test_a_seek_ends_the_dying_state(driver: SubscriptionDriver) -> None:
     driver.lease(3)
     driver.settle(0, 2, Reject())
     dying = driver.machine.dying()
@@ -350,7 +348,7 @@ def test_what_was_sought_meanwhile_is_not_dying_any_more(driver: SubscriptionDri
     assert list(dying) == []
 
 
-def test_a_limit_that_is_lowered_holds_at_once_and_one_that_is_raised_too(driver: SubscriptionDriver) -> None:
+def test_a_new_delivery_limit_applies_at_once(driver: SubscriptionDriver) -> None:
     driver.lease(3)
     driver.nack(0, 2)
     driver.machine.reconfigure(SubscriptionConfig(share_delivery_count_limit=1))
@@ -360,7 +358,7 @@ def test_a_limit_that_is_lowered_holds_at_once_and_one_that_is_raised_too(driver
     assert driver.lease(4) == [(0, 2, 2), (3, 3, 1)]
 
 
-def test_a_retry_that_is_leased_stays_so_when_the_configuration_changes(driver: SubscriptionDriver) -> None:
+def test_a_leased_retry_survives_a_configuration_change(driver: SubscriptionDriver) -> None:
     driver.lease(3)
     driver.nack(0, 2)
     driver.lease(2)
@@ -371,7 +369,7 @@ def test_a_retry_that_is_leased_stays_so_when_the_configuration_changes(driver: 
     driver.ack(0, 1)
 
 
-def test_without_dead_letters_what_cannot_be_delivered_is_settled() -> None:
+def test_without_dead_letters_undeliverable_messages_are_settled() -> None:
     driver = SubscriptionDriver(headrace_dead_letters_enable="false", share_delivery_count_limit="1")
     driver.end = 2
     driver.lease()
@@ -384,7 +382,7 @@ def test_without_dead_letters_what_cannot_be_delivered_is_settled() -> None:
 # --- limits ---
 
 
-def test_so_many_messages_may_be_leased_at_a_time() -> None:
+def test_the_number_of_leased_messages_is_limited() -> None:
     driver = SubscriptionDriver(share_partition_max_record_locks="10")
     driver.end = 100
     driver.lease(7)
@@ -396,7 +394,7 @@ def test_so_many_messages_may_be_leased_at_a_time() -> None:
     assert driver.choose() == [(10, 15)]
 
 
-def test_a_rate_is_kept_on_average() -> None:
+def test_the_rate_holds_on_average() -> None:
     driver = SubscriptionDriver(headrace_rate="100")
     driver.end = 10_000
     begin_ms = driver.now_ms
@@ -413,7 +411,7 @@ def test_a_rate_is_kept_on_average() -> None:
     assert 1_000 <= count <= 1_020
 
 
-def test_a_rate_below_ten_per_second_is_kept_too() -> None:
+def test_a_rate_below_ten_per_second_holds() -> None:
     driver = SubscriptionDriver(headrace_rate="2")
     driver.end = 10
     assert driver.lease() == [(0, 0, 1)]
@@ -426,7 +424,7 @@ def test_a_rate_below_ten_per_second_is_kept_too() -> None:
 # --- the log ---
 
 
-def test_what_retention_took_is_settled(driver: SubscriptionDriver) -> None:
+def test_messages_that_retention_deleted_are_settled(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.nack(8, delay_ms=1)
     assert driver.machine.trimmed(0, driver.now_ms) is None
@@ -438,7 +436,7 @@ def test_what_retention_took_is_settled(driver: SubscriptionDriver) -> None:
     assert driver.machine.trimmed(9, driver.now_ms) is None
 
 
-def test_a_subscription_can_be_sent_back_and_forth(driver: SubscriptionDriver) -> None:
+def test_a_subscription_can_seek_back_and_forth(driver: SubscriptionDriver) -> None:
     driver.lease(50)
     driver.ack(0, 19)
     driver.nack(30, 39, delay_ms=9_999)
@@ -451,7 +449,7 @@ def test_a_subscription_can_be_sent_back_and_forth(driver: SubscriptionDriver) -
     assert driver.lease() == [(90, 99, 1)]
 
 
-def test_a_subscription_that_was_deleted_knows_nothing(driver: SubscriptionDriver) -> None:
+def test_a_deleted_subscription_has_no_state(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.nack(0)
     assert driver.machine.is_created
@@ -461,12 +459,12 @@ def test_a_subscription_that_was_deleted_knows_nothing(driver: SubscriptionDrive
     assert driver.lease() == [(50, 99, 1)]
 
 
-def test_messages_that_are_not_there_are_settled_by_the_broker(driver: SubscriptionDriver) -> None:
+def test_the_broker_settles_offsets_without_messages(driver: SubscriptionDriver) -> None:
     driver.store([Settled(driver.now_ms, "gap", [(3, 3), (5, 98)])])
     assert driver.lease() == [(0, 2, 1), (4, 4, 1), (99, 99, 1)]
 
 
-def test_a_message_can_be_asked_for_how_it_stands(driver: SubscriptionDriver) -> None:
+def test_the_state_of_a_message_is_returned(driver: SubscriptionDriver) -> None:
     driver.lease(6)
     driver.ack(0)
     driver.nack(1, delay_ms=700, reason="busy")

@@ -1,4 +1,4 @@
-"""Any order of leases, settlements, time, restarts and seeks, against a model that keeps each message by itself."""
+"""Any order of leases, settlements, time, restarts and seeks, compared with a model of single messages."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ failures = st.sampled_from([Nack(), Nack(0, "not now"), Nack(700, "later"), Nack
 
 
 class Message:
-    """What the model knows of one message."""
+    """The model of one message."""
 
     def __init__(self, opened: ClassifiedMessage) -> None:
         self.opened = opened
         self.exists = True
         self.arrived_ms = opened.arrived_ms
         self.is_settled = False
-        self.is_doomed = False  # it was rejected, or reached the limit of its time
+        self.is_doomed = False  # rejected, or at the delivery limit of its time
         self.is_dying = False
-        self.attempts = 0  # that failed
+        self.attempts = 0  # failed ones
         self.due_ms = 0
         self.reason = ""
         self.lease: tuple[str, int] | None = None
@@ -142,9 +142,9 @@ class PlainMachine(RuleBasedStateMachine):
         for passed_over in set(ready) - set(chosen):
             has_failed = self.model[passed_over].attempts > 0
             later = [o for o in chosen if o > passed_over and (has_failed or not self.model[o].attempts)]
-            assert not later, "only what failed before may go out of turn"
+            assert not later, "only retries may precede earlier messages"
 
-    # --- what happens ---
+    # --- actions ---
 
     @rule(count=st.integers(1, 12))
     def messages_arrive(self, count: int) -> None:
@@ -161,12 +161,12 @@ class PlainMachine(RuleBasedStateMachine):
             self.driver.now_ms += ms
 
     @rule(member=members, count=st.integers(1, 8), share=st.sampled_from(["all", "all", "first", "tail", "none"]))
-    def somebody_leases(self, member: str, count: int, share: str) -> None:
+    def a_member_leases(self, member: str, count: int, share: str) -> None:
         ranges = self.driver.choose(count)
         chosen = [offset for first, last in ranges for offset in range(first, last + 1)]
         assert chosen == sorted(chosen)
         self.check_choice(chosen, count)
-        assert self.driver.choose(count) == ranges, "to choose changes nothing"
+        assert self.driver.choose(count) == ranges, "choose changes no state"
         tail = [Range((first + last) // 2, last) for first, last in ranges[-1:]]
         ranges = {"all": ranges, "first": ranges[:1], "tail": tail, "none": []}[share]
         granted = self.driver.machine.grant(ranges, member, self.now_ms)
@@ -181,9 +181,9 @@ class PlainMachine(RuleBasedStateMachine):
                 self.model[offset].lease = (member, until_ms)
 
     def live(self) -> list[tuple[str, GrantedRange]]:
-        """What is leased at present; somebody leases something if nothing is."""
+        """Return the current leases; lease some messages if there are none."""
         if not any(one.lease for one in self.model.values()):
-            self.somebody_leases("a", 6, "all")
+            self.a_member_leases("a", 6, "all")
         return [
             (member, granted)
             for member, granted in self.outstanding
@@ -200,7 +200,7 @@ class PlainMachine(RuleBasedStateMachine):
         return True
 
     def settle(self, first: int, last: int, how: Settlement, member: str, attempt: int | None) -> None:
-        """As the model says that it must go."""
+        """Settle, and compare the result with the model."""
         if not self.holds(member, first, last, attempt):
             before = self.durable()
             with pytest.raises(InvalidRecordState):
@@ -217,11 +217,11 @@ class PlainMachine(RuleBasedStateMachine):
             self.settle_in_model(range(first, last + 1))
 
     @rule(position=positions, cut=st.sampled_from(CUTS), how=st.sampled_from([Ack(), Ack(), OffsetGap(), Release()]))
-    def somebody_is_done(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
+    def a_member_acks(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
         self.settle_live(position, cut, how)
 
     @rule(position=positions, cut=st.sampled_from(CUTS), how=failures)
-    def somebody_fails(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
+    def a_member_fails(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
         self.settle_live(position, cut, how)
 
     def settle_live(self, position: int, cut: tuple[int, int], how: Settlement) -> None:
@@ -234,13 +234,13 @@ class PlainMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.outstanding)
     @rule(position=positions, member=members, how=st.sampled_from([Ack(), Nack()]), says_attempt=st.booleans())
-    def somebody_comes_late_or_lies(self, position: int, member: str, how: Settlement, says_attempt: bool) -> None:
+    def any_member_settles(self, position: int, member: str, how: Settlement, says_attempt: bool) -> None:
         granted = self.outstanding[position % len(self.outstanding)][1]
         self.settle(granted.first, granted.last, how, member, granted.attempt if says_attempt else None)
 
     @precondition(lambda self: self.outstanding)
     @rule(position=positions, lease_ms=st.sampled_from([1, 90_000]))
-    def somebody_extends(self, position: int, lease_ms: int) -> None:
+    def a_member_extends(self, position: int, lease_ms: int) -> None:
         member, (first, last, attempt) = self.outstanding[-1 - position % len(self.outstanding)]
         if not self.holds(member, first, last, attempt):
             with pytest.raises(InvalidRecordState):
@@ -251,7 +251,7 @@ class PlainMachine(RuleBasedStateMachine):
             self.model[offset].lease = (member, self.now_ms + lease_ms)
 
     @rule(member=members, counts=st.booleans())
-    def somebody_is_gone(self, member: str, counts: bool) -> None:
+    def a_member_is_removed(self, member: str, counts: bool) -> None:
         self.driver.store(self.driver.machine.release_member(member, self.now_ms, counts=counts))
         held = [o for o, one in self.model.items() if one.lease is not None and one.lease[0] == member]
         if counts:
@@ -270,7 +270,7 @@ class PlainMachine(RuleBasedStateMachine):
         if kind == "trim":
             self.the_log_is_trimmed(min(self.driver.machine.floor + position % 4, self.driver.end))
         elif kind == "seek":
-            self.somebody_seeks(min(self.start + position, self.driver.end))
+            self.an_administrator_seeks(min(self.start + position, self.driver.end))
         else:
             self.the_limit_changes(1 + position % 4)
 
@@ -279,7 +279,7 @@ class PlainMachine(RuleBasedStateMachine):
         self.driver.store([] if event is None else [event])
         self.settle_in_model(o for o in self.model if o < log_start)
 
-    def somebody_seeks(self, floor: int) -> None:
+    def an_administrator_seeks(self, floor: int) -> None:
         self.driver.store(self.driver.machine.seek(floor, self.now_ms))
         for offset, one in list(self.model.items()):
             self.model[offset] = Message(one.opened)
@@ -320,12 +320,12 @@ class PlainMachine(RuleBasedStateMachine):
             one.lease = None
         self.follow_the_limit()
 
-    # --- what always holds ---
+    # --- invariants ---
 
     @invariant()
     def every_message_stands_as_the_model_says(self) -> None:
         machine = self.driver.machine
-        machine.choose(self.now_ms, 0, 0)  # what is due is taken note of
+        machine.choose(self.now_ms, 0, 0)  # makes due retries ready
         for offset, one in self.model.items():
             assert machine.state_of(offset) == one.standing(self.now_ms), offset
         unsettled = [offset for offset, one in self.model.items() if not one.is_settled]
@@ -349,7 +349,7 @@ class PlainMachine(RuleBasedStateMachine):
         return times + [one.due_ms for one in live if one.standing(self.now_ms).state == "waiting"]
 
     def teardown(self) -> None:
-        """Everything that is not settled is delivered in the end."""
+        """All unsettled messages are delivered in the end."""
         if not hasattr(self, "model"):
             return
         for start in (0, self.snapshot_at):
@@ -371,7 +371,7 @@ class PlainMachine(RuleBasedStateMachine):
 
 
 class OpenedMachine(PlainMachine):
-    """Priorities, order per key, filter and expiry, in any mixture."""
+    """Priorities, order per key, filter and expiry, in any combination."""
 
     @initialize(
         start=st.sampled_from([0, 65_530]),
@@ -386,14 +386,14 @@ class OpenedMachine(PlainMachine):
             "headrace_key_concurrency": str(key_slots),
             "headrace_priority_slack_ms": ",".join(map(str, SLACKS_MS)) if has_classes else "",
         }
-        self.latest_arrival_ms = 0
+        self.newest_ms = 0
         super().begin(start, limit, 0, True)
 
-    # Whatever may have moved the point from which on messages are to be offered is followed by an offer.
+    # Every action that may have moved `classified_to` is followed by an offer.
 
     @rule(count=st.integers(1, 12), pattern=st.integers(0, 10**9))
     def messages_arrive(self, count: int, pattern: int = 271_828_182) -> None:
-        """The pattern is noise from which the messages are made, because drawing each field takes long."""
+        """Derive the messages from random bits, because drawing each field is slow."""
         for offset in range(self.driver.end, self.driver.end + count):
             noise = pattern // (offset - self.driver.end + 1) % 100_003
             opened = message(
@@ -423,8 +423,8 @@ class OpenedMachine(PlainMachine):
                     is_over = one.opened.expires_ms is not None and one.opened.expires_ms <= self.now_ms
                     one.is_settled |= is_over or not one.opened.matches or not one.exists
                 if begin <= offset < end and not one.is_settled and not one.is_dying:
-                    one.arrived_ms = max(min(one.opened.arrived_ms, self.now_ms), self.latest_arrival_ms)
-                    self.latest_arrival_ms = one.arrived_ms
+                    # A message does not arrive before earlier messages, nor before the log was read to its end.
+                    one.arrived_ms = self.newest_ms = max(min(one.opened.arrived_ms, self.now_ms), self.newest_ms)
         assert machine.classified_to == self.driver.end
 
     def expire_in_model(self) -> None:
@@ -441,27 +441,28 @@ class OpenedMachine(PlainMachine):
         super().the_log_is_trimmed(log_start)
         self.offer()
 
-    def somebody_seeks(self, floor: int) -> None:
+    def an_administrator_seeks(self, floor: int) -> None:
         existing = {offset: one.exists for offset, one in self.model.items()}
-        super().somebody_seeks(floor)
-        self.latest_arrival_ms = 0
+        super().an_administrator_seeks(floor)
         for offset, exists in existing.items():
             self.model[offset].exists = exists
-        self.offer()
+        self.offer_again()
 
     def the_limit_changes(self, limit: int) -> None:
         super().the_limit_changes(limit)
-        self.latest_arrival_ms = 0
-        self.offer()
+        self.offer_again()
 
     @rule(from_snapshot=st.booleans())
     def the_broker_restarts(self, from_snapshot: bool) -> None:
         super().the_broker_restarts(from_snapshot)
-        self.latest_arrival_ms = 0
+        self.offer_again()
+
+    def offer_again(self) -> None:
+        self.newest_ms = 0
         self.offer()
 
     def ready_in_model(self) -> list[int]:
-        """Those of them that have a slot of their key: the first ones of it that are not over."""
+        """Return the messages that have a slot of their key: its first unsettled ones."""
         slots = self.config.headrace_key_concurrency
         ready = []
         used = Counter[bytes]()
@@ -477,23 +478,20 @@ class OpenedMachine(PlainMachine):
         return ready
 
     def check_choice(self, chosen: list[int], count: int) -> None:
-        """One after the other from the class whose head is the most urgent. A lease that reads to the end of the log
-        shows that later messages have not arrived yet."""
+        """Compare with messages taken one by one from the class with the most urgent head."""
         slacks = self.config.slacks_ms or (0,)
-        lanes: dict[int, list[int]] = {}
+        classes: dict[int, list[int]] = {}
         for offset in self.ready_in_model():
             priority = self.model[offset].opened.priority if len(slacks) > 1 else 0
-            lanes.setdefault(priority, []).append(offset)
+            classes.setdefault(priority, []).append(offset)
         expected: list[int] = []
-        while any(lanes.values()) and len(expected) < count:
+        while any(classes.values()) and len(expected) < count:
             urgency = {
-                p: (self.model[connection_key[0]].arrived_ms + slacks[p], -p)
-                for p, connection_key in lanes.items()
-                if connection_key
+                p: (self.model[offsets[0]].arrived_ms + slacks[p], -p) for p, offsets in classes.items() if offsets
             }
-            expected.append(lanes[min(urgency, key=urgency.__getitem__)].pop(0))
+            expected.append(classes[min(urgency, key=urgency.__getitem__)].pop(0))
         assert chosen == sorted(expected)
-        self.latest_arrival_ms = max(self.latest_arrival_ms, self.now_ms)
+        self.newest_ms = max(self.newest_ms, self.now_ms)
 
     def due_times(self) -> list[int]:
         lives = [

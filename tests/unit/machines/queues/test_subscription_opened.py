@@ -1,11 +1,11 @@
-"""Deliveries that depend on what is in the messages: priorities, order per key, filters, expiry."""
+"""Deliveries that depend on the contents of messages: priorities, key order, filters, expiry."""
 
 from __future__ import annotations
 
 import pytest
 from tests.unit.machines.queues.subscription_driver import LEASE_MS, SubscriptionDriver, message
 
-from headrace.machines.queues import ready_window
+from headrace.machines.queues import ready_messages
 from headrace.machines.queues.subscription_values import ClassifiedMessage, GrantedRange, Nack
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.state_records.acks_records import Settled
@@ -19,7 +19,7 @@ def offsets_of(granted: list[GrantedRange]) -> list[int]:
 
 
 def one_by_one(driver: SubscriptionDriver) -> list[int]:
-    """The order in which messages are delivered to somebody who takes one at a time."""
+    """Return the order of delivery to a member that leases one message at a time."""
     order = []
     while granted := driver.lease(1):
         driver.ack(granted[0].first)
@@ -35,7 +35,7 @@ def driver() -> SubscriptionDriver:
     return SubscriptionDriver(headrace_filter="key = 'x'", headrace_expiry_enable="true")
 
 
-def test_what_was_not_offered_is_not_delivered(driver: SubscriptionDriver) -> None:
+def test_only_offered_messages_are_delivered(driver: SubscriptionDriver) -> None:
     driver.end = 10
     assert driver.choose() == []
     driver.offer(message(0), message(1))
@@ -43,7 +43,7 @@ def test_what_was_not_offered_is_not_delivered(driver: SubscriptionDriver) -> No
     assert driver.lease() == [(0, 1, 1)]
 
 
-def test_what_does_not_match_is_settled_unseen(driver: SubscriptionDriver) -> None:
+def test_messages_that_do_not_match_the_filter_are_settled_undelivered(driver: SubscriptionDriver) -> None:
     messages = [message(offset, matches=offset in {2, 5}) for offset in range(8)]
     events = driver.machine.offer(messages, 8, driver.now_ms)
     assert events == [Settled(driver.now_ms, "filtered", [(0, 1), (3, 4), (6, 7)])]
@@ -52,18 +52,18 @@ def test_what_does_not_match_is_settled_unseen(driver: SubscriptionDriver) -> No
     assert driver.machine.choose(driver.now_ms, 10, 8) == [(2, 2), (5, 5)]
 
 
-def test_where_no_message_is_there_is_a_gap(driver: SubscriptionDriver) -> None:
+def test_offsets_without_a_message_are_gaps(driver: SubscriptionDriver) -> None:
     events = driver.machine.offer([message(2), message(5)], 8, driver.now_ms)
     assert events == [Settled(driver.now_ms, "gap", [(0, 1), (3, 4), (6, 7)])]
 
 
-def test_a_batch_that_was_offered_in_part_is_not_offered_twice(driver: SubscriptionDriver) -> None:
+def test_a_partly_offered_batch_is_not_offered_twice(driver: SubscriptionDriver) -> None:
     driver.offer(message(0), message(1))
     driver.offer(message(0), message(1), message(2))
     assert driver.lease() == [(0, 2, 1)]
 
 
-def test_after_a_restart_everything_is_offered_again(driver: SubscriptionDriver) -> None:
+def test_after_a_restart_all_messages_are_offered_again(driver: SubscriptionDriver) -> None:
     messages = [message(offset) for offset in range(6)]
     driver.offer(*messages)
     driver.lease()
@@ -79,7 +79,7 @@ def test_after_a_restart_everything_is_offered_again(driver: SubscriptionDriver)
     assert driver.lease() == [(2, 2, 2)]
 
 
-def test_a_lease_outlives_a_change_of_mode(driver: SubscriptionDriver) -> None:
+def test_a_lease_survives_a_change_to_decoded_messages(driver: SubscriptionDriver) -> None:
     messages = [message(offset, key=b"k") for offset in range(6)]
     driver.offer(*messages)
     driver.lease(3)
@@ -97,7 +97,7 @@ def test_a_lease_outlives_a_change_of_mode(driver: SubscriptionDriver) -> None:
 # --- expiry ---
 
 
-def test_a_message_whose_time_is_over_is_not_delivered(driver: SubscriptionDriver) -> None:
+def test_an_expired_message_is_not_delivered(driver: SubscriptionDriver) -> None:
     driver.offer(message(0, expires_ms=driver.now_ms), message(1, expires_ms=driver.now_ms + 10), message(2))
     assert driver.machine.floor == 1
     assert driver.choose() == [(1, 2)]
@@ -105,7 +105,7 @@ def test_a_message_whose_time_is_over_is_not_delivered(driver: SubscriptionDrive
     assert driver.choose() == [(2, 2)]
 
 
-def test_it_is_settled_when_its_time_comes(driver: SubscriptionDriver) -> None:
+def test_a_message_is_settled_when_it_expires(driver: SubscriptionDriver) -> None:
     driver.offer(message(0, expires_ms=driver.now_ms + 10), message(1))
     assert driver.machine.next_due_ms() == driver.now_ms + 10
     assert driver.wait(10) == [Settled(driver.now_ms, "expired", [(0, 0)])]
@@ -113,7 +113,7 @@ def test_it_is_settled_when_its_time_comes(driver: SubscriptionDriver) -> None:
     assert driver.machine.floor == 1
 
 
-def test_who_has_leased_it_may_finish(driver: SubscriptionDriver) -> None:
+def test_a_leased_message_does_not_expire(driver: SubscriptionDriver) -> None:
     driver.offer(message(0, expires_ms=driver.now_ms + 10), message(1, expires_ms=driver.now_ms + 10))
     driver.lease()
     assert driver.wait(10) == []
@@ -159,14 +159,14 @@ def test_a_retry_holds_back_the_later_messages_of_its_key() -> None:
     assert driver.lease() == [(0, 0, 2)]
 
 
-def test_a_dead_letter_makes_way() -> None:
+def test_a_dying_message_frees_its_key() -> None:
     driver = keyed(9, 3, slots=1)
     driver.lease()
     driver.reject(0)
     assert driver.lease() == [(3, 3, 1)]
 
 
-def test_several_of_a_key_may_be_allowed() -> None:
+def test_several_messages_of_a_key_may_be_allowed() -> None:
     driver = keyed(10, 2, slots=2)
     assert driver.lease() == [(0, 3, 1)]
     driver.ack(1)
@@ -174,13 +174,13 @@ def test_several_of_a_key_may_be_allowed() -> None:
     assert driver.lease() == [(5, 5, 1), (7, 7, 1)]
 
 
-def test_messages_without_a_key_have_no_order_to_keep() -> None:
+def test_messages_without_a_key_are_not_ordered() -> None:
     driver = SubscriptionDriver(headrace_key_concurrency="1")
     driver.offer(*(message(offset) for offset in range(5)))
     assert driver.lease() == [(0, 4, 1)]
 
 
-def test_keys_that_are_through_are_forgotten() -> None:
+def test_keys_without_messages_are_removed() -> None:
     driver = keyed(1_000, 500, slots=1)
     for _ in range(2):
         for first, last, _ in driver.lease():
@@ -200,12 +200,12 @@ def prioritised(*messages: ClassifiedMessage) -> SubscriptionDriver:
     return driver
 
 
-def test_of_two_that_came_together_the_higher_priority_goes_first() -> None:
+def test_of_simultaneous_messages_the_higher_priority_goes_first() -> None:
     driver = prioritised(message(0, priority=0), message(1, priority=9), message(2, priority=4))
     assert one_by_one(driver) == [1, 2, 0]
 
 
-def test_slack_is_how_much_later_the_other_may_have_come() -> None:
+def test_slack_bounds_how_much_later_messages_may_overtake() -> None:
     driver = prioritised(
         message(0, priority=3, arrived_ms=0),
         message(1, priority=5, arrived_ms=1_999),
@@ -215,12 +215,12 @@ def test_slack_is_how_much_later_the_other_may_have_come() -> None:
     assert one_by_one(driver) == [1, 2, 0, 3]
 
 
-def test_a_class_is_served_in_the_order_of_the_log() -> None:
+def test_a_priority_class_is_served_in_log_order() -> None:
     driver = prioritised(*(message(offset, priority=5, arrived_ms=100 - offset) for offset in range(20)))
     assert one_by_one(driver) == list(range(20))
 
 
-def test_a_retry_keeps_its_class_and_place() -> None:
+def test_a_retry_keeps_its_priority_and_position() -> None:
     driver = prioritised(message(0, priority=1), message(1, priority=8), message(2, priority=8), message(3, priority=9))
     assert offsets_of(driver.lease(2)) == [1, 3]
     driver.nack(1)
@@ -251,11 +251,11 @@ def test_a_clock_that_is_behind_does_not_overtake_for_longer_than_the_slack() ->
     assert second <= 11, "the slack of 9 s, and the time between two leases"
 
 
-def test_nor_does_it_when_the_log_is_never_read_to_its_end() -> None:
-    """The backlog is larger than what is opened, and as much comes as is delivered."""
+def test_a_clock_that_is_behind_does_not_overtake_in_a_long_backlog() -> None:
+    """The backlog is larger than the window, and messages arrive as fast as they are delivered."""
     driver = SubscriptionDriver(headrace_priority_slack_ms=SLACKS)
     began_ms, per_second = driver.now_ms, 100
-    driver.end = backlog = 2 * ready_window.READY_ENOUGH
+    driver.end = backlog = 2 * ready_messages.READY_ENOUGH
     for _ in range(200):
         while driver.machine.wants_classified and driver.machine.classified_to < driver.end:
             first = driver.machine.classified_to
@@ -274,21 +274,21 @@ def test_nor_does_it_when_the_log_is_never_read_to_its_end() -> None:
         driver.now_ms += 1000
         driver.end += per_second
     seconds = (driver.now_ms - began_ms) // 1000
-    assert seconds <= backlog // per_second + 10, "what was there when it came, and what came within the slack of 9 s"
+    assert seconds <= backlog // per_second + 10, "earlier messages, and those that arrived within the slack of 9 s"
 
 
-def test_a_priority_that_nobody_knows_counts_as_the_highest() -> None:
+def test_an_unknown_priority_counts_as_the_highest() -> None:
     driver = prioritised(message(0, priority=9), message(1, priority=200), message(2, priority=3))
     assert one_by_one(driver) == [0, 1, 2]
 
 
-def test_order_per_key_goes_before_priority() -> None:
+def test_key_order_precedes_priority() -> None:
     driver = SubscriptionDriver(headrace_priority_slack_ms=SLACKS, headrace_key_concurrency="1")
     driver.offer(message(0, priority=0, key=b"k"), message(1, priority=9, key=b"k"), message(2, priority=5, key=b"l"))
     assert one_by_one(driver) == [2, 0, 1]
 
 
-def test_nobody_starves() -> None:
+def test_no_message_starves() -> None:
     """Every millisecond one message is served and one of priority 9 arrives; every 50 ms also one of priority 0, so
     that more and more is left undone. A message of priority 0 is delivered at the latest after what was there when it
     came and what comes within slack[0] - slack[9] after it: that is its bound, counted in deliveries.
@@ -296,7 +296,7 @@ def test_nobody_starves() -> None:
     driver = SubscriptionDriver(headrace_priority_slack_ms="2000,1750,1500,1250,1000,750,500,250,100,0")
     begin_ms = driver.now_ms
     arrivals_per_ms: list[int] = []
-    bounds: dict[int, tuple[int, int]] = {}  # arrival, and the number of the delivery with which it must have come
+    bounds: dict[int, tuple[int, int]] = {}  # arrival, and the latest delivery number
     delivered: dict[int, int] = {}
     for ms in range(12_000):
         driver.now_ms = begin_ms + ms
@@ -323,8 +323,8 @@ def test_nobody_starves() -> None:
 # --- the window ---
 
 
-def test_no_more_is_opened_than_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_window, "READY_ENOUGH", 5)
+def test_only_necessary_messages_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_messages, "READY_ENOUGH", 5)
     driver = SubscriptionDriver(headrace_filter="key = 'x'")
     driver.offer(*(message(offset) for offset in range(4)))
     assert driver.machine.wants_classified
@@ -334,19 +334,19 @@ def test_no_more_is_opened_than_matters(monkeypatch: pytest.MonkeyPatch) -> None
     assert driver.machine.wants_classified
 
 
-def test_priorities_look_ahead_as_far_as_one_could_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_window, "READY_ENOUGH", 5)
+def test_with_priorities_the_window_extends_as_far_as_a_message_could_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_messages, "READY_ENOUGH", 5)
     driver = SubscriptionDriver(headrace_priority_slack_ms=SLACKS)
     driver.offer(*(message(offset, priority=0, arrived_ms=1_000 * offset) for offset in range(9)))
-    assert driver.machine.wants_classified, "one of priority 9 that comes at 8,500 would go before the first"
+    assert driver.machine.wants_classified, "a message of priority 9 that arrives at 8,500 would precede the first"
     driver.offer(message(9, priority=0, arrived_ms=9_000))
     assert not driver.machine.wants_classified
     driver.end = 99
-    assert driver.choose() == [(0, 0)], "before the second is delivered, more must be opened"
+    assert driver.choose() == [(0, 0)], "more must be decoded before the second is delivered"
 
 
 def test_the_window_is_bounded_but_leases_do_not_fill_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready_window, "WINDOW_MAX", 10)
+    monkeypatch.setattr(ready_messages, "WINDOW_MAX", 10)
     driver = keyed(10, 1, slots=1)
     assert not driver.machine.wants_classified
     driver.lease()
@@ -365,7 +365,7 @@ def test_a_trim_far_beyond_the_window_is_one_step() -> None:
     assert driver.machine.counts(10**12) == (0, 0, 0, 0, 0)
 
 
-def test_a_lease_that_ends_gives_back_messages_in_their_place() -> None:
+def test_messages_of_an_ended_lease_keep_their_position() -> None:
     driver = keyed(9, 3, slots=1)
     driver.lease()
     driver.wait(LEASE_MS)

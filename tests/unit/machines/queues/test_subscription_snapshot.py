@@ -1,4 +1,4 @@
-"""A snapshot is whole or nothing, has no size at which it stops, and rebuilds everything."""
+"""A snapshot is complete or ignored, has no size limit, and rebuilds the durable state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rebuilt(parts: list[SnapshotEvent]) -> PartitionSubscription:
     return machine
 
 
-def test_a_snapshot_rebuilds_the_state_from_parts_of_the_size_asked_for() -> None:
+def test_a_snapshot_rebuilds_the_state_from_parts_of_limited_size() -> None:
     driver = disordered()
     parts = driver.machine.snapshot(1, 20_000, driver.now_ms)
     assert len(parts) > 5
@@ -38,11 +38,11 @@ def test_a_snapshot_rebuilds_the_state_from_parts_of_the_size_asked_for() -> Non
     machine = rebuilt(parts)
     assert machine.is_created
     assert contents(machine) == contents(driver.machine)
-    machine.expire(driver.now_ms)  # what is due is taken note of
+    machine.expire(driver.now_ms)  # makes due retries ready
     assert machine.counts(driver.end)._replace(leased=3) == driver.machine.counts(driver.end)
 
 
-def test_why_a_message_is_dying_is_kept() -> None:
+def test_a_snapshot_keeps_the_reason_of_a_dying_message() -> None:
     driver = SubscriptionDriver()
     driver.end = 3
     driver.lease()
@@ -50,7 +50,7 @@ def test_why_a_message_is_dying_is_kept() -> None:
     assert list(rebuilt(driver.machine.snapshot(1, 1_000, 0)).dying()) == [UndeliverableMessage(1, 1, "does not parse")]
 
 
-def test_how_often_a_range_was_cut_does_not_show() -> None:
+def test_a_snapshot_merges_split_ranges() -> None:
     driver = SubscriptionDriver()
     driver.end = 10
     driver.lease()
@@ -61,14 +61,14 @@ def test_how_often_a_range_was_cut_does_not_show() -> None:
     assert contents(driver.machine) == before == contents(driver.replayed())
 
 
-def test_a_subscription_without_any_disorder_has_a_snapshot_too() -> None:
+def test_an_empty_bitmap_has_a_snapshot() -> None:
     driver = SubscriptionDriver(77)
     parts = driver.machine.snapshot(9, 1_000, 5, subscriptions=4)
     assert parts == [SnapshotEvent(5, 9, 1, 1, 4, 77, b"", [])]
     assert rebuilt(parts).floor == 77
 
 
-def test_a_snapshot_that_does_not_come_to_its_end_changes_nothing() -> None:
+def test_an_unfinished_snapshot_changes_nothing() -> None:
     parts = disordered().machine.snapshot(1, 20_000, 0)
     machine = rebuilt(parts[:-1])
     assert not machine.is_created
@@ -86,7 +86,7 @@ def test_parts_of_two_snapshots_are_not_mixed() -> None:
     assert not rebuilt([*first[:2], *second[2:]]).is_created
 
 
-def test_ten_million_messages_of_which_every_tenth_is_unsettled_fit_into_twenty_megabytes() -> None:
+def test_ten_million_messages_with_every_tenth_unsettled_fit_into_twenty_megabytes() -> None:
     count = 10_000_000
     driver = SubscriptionDriver()
     driver.end = count

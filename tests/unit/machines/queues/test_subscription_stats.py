@@ -1,4 +1,4 @@
-"""What is counted of a subscription: as many as there were messages, and times that stand for those not looked at."""
+"""Counters of a subscription are exact, and sampled latencies represent all messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lease(driver: SubscriptionDriver, count: int, published_ms: int = UNKNOWN) -
 
 
 def driver_with(count: int, **configs: str) -> SubscriptionDriver:
-    """Configs by Kafka's names, with underscores instead of dots."""
+    """Configs by their Kafka names, with underscores instead of dots."""
     driver = SubscriptionDriver(0, configs)
     driver.end = count
     return driver
@@ -40,7 +40,7 @@ def test_a_range_counts_for_all_its_messages() -> None:
     assert (stats.deliveries, stats.redeliveries) == (1200, 499)
 
 
-def test_what_is_refused_counts_for_nothing() -> None:
+def test_rejected_settlements_are_not_counted() -> None:
     driver = driver_with(10)
     lease(driver, 5)
     for first, last, member in ((0, 9, "a"), (0, 0, "b"), (7, 7, "a")):
@@ -52,7 +52,7 @@ def test_what_is_refused_counts_for_nothing() -> None:
     assert (stats.acks, stats.extends, stats.settle_seconds.count) == (0, 0, 0)
 
 
-def test_what_a_member_leaves_behind_is_counted() -> None:
+def test_released_leases_are_counted() -> None:
     driver = driver_with(10)
     lease(driver, 4)
     driver.store(driver.machine.release_member("a", driver.now_ms, counts=True))
@@ -62,7 +62,7 @@ def test_what_a_member_leaves_behind_is_counted() -> None:
     assert driver.machine.stats.nacks == 0
 
 
-def test_what_is_not_delivered_is_counted_by_why() -> None:
+def test_undelivered_messages_are_counted_by_reason() -> None:
     driver = SubscriptionDriver(0, headrace_filter="key = 'x'", headrace_expiry_enable="true")
     driver.offer(
         message(0, matches=False),
@@ -85,14 +85,14 @@ def test_a_replay_counts_nothing() -> None:
     assert (stats.acks, stats.deliveries, stats.settle_seconds.count) == (0, 0, 0)
 
 
-def test_dead_letters_and_what_is_discarded_are_told_apart() -> None:
+def test_dead_letters_and_discarded_messages_are_counted_separately() -> None:
     driver = driver_with(10, headrace_dead_letters_enable="false")
     lease(driver, 3)
     driver.reject(0)
     assert (driver.machine.stats.rejects, driver.machine.stats.discarded) == (1, 1)
 
 
-def test_times_go_from_publish_to_lease_to_ack() -> None:
+def test_latencies_are_measured_from_publish_to_lease_to_ack() -> None:
     driver = driver_with(100)
     lease(driver, 100, driver.now_ms - 2000)
     driver.now_ms += 500
@@ -107,7 +107,7 @@ def test_times_go_from_publish_to_lease_to_ack() -> None:
         assert histogram.total == pytest.approx(total)
 
 
-def test_one_look_stands_for_all_that_came_since_the_last() -> None:
+def test_one_sample_represents_all_deliveries_since_the_last() -> None:
     stats = SubscriptionStats()
     assert stats.needs_publish_time(1_000_000)
     stats.delivered([GrantedRange(0, 0, 1)], 999_000, 1_000_000)
@@ -119,7 +119,7 @@ def test_one_look_stands_for_all_that_came_since_the_last() -> None:
     assert stats.delivery_seconds.total == pytest.approx(40 * 1.0)
 
 
-def test_an_ack_of_a_lease_that_was_looked_at_stands_for_those_before_it() -> None:
+def test_an_ack_of_a_sampled_lease_represents_earlier_ones() -> None:
     driver = driver_with(100)
     lease(driver, 30)
     lease(driver, 10, driver.now_ms - 2000)
@@ -133,7 +133,7 @@ def test_an_ack_of_a_lease_that_was_looked_at_stands_for_those_before_it() -> No
     assert stats.end_to_end_seconds.total == pytest.approx(80)
 
 
-def test_times_of_many_lengths_are_put_together_now_and_then() -> None:
+def test_durations_are_folded_into_the_histogram() -> None:
     driver = driver_with(3000)
     lease(driver, 2000)
     stats = driver.machine.stats
@@ -146,7 +146,7 @@ def test_times_of_many_lengths_are_put_together_now_and_then() -> None:
     assert stats.settle_seconds.count == 2000
 
 
-def test_a_redelivery_says_nothing_of_how_long_the_first_took() -> None:
+def test_a_redelivery_adds_no_delivery_latency() -> None:
     stats = SubscriptionStats()
     stats.delivered([GrantedRange(0, 9, 2)], 1000, 1_000_000)
     assert (stats.deliveries, stats.redeliveries, stats.delivery_seconds.count) == (10, 10, 0)
@@ -154,13 +154,13 @@ def test_a_redelivery_says_nothing_of_how_long_the_first_took() -> None:
     assert stats.delivery_seconds.count == 5
 
 
-def test_a_producer_whose_clock_is_ahead_makes_no_time_negative() -> None:
+def test_a_producer_clock_that_is_ahead_gives_no_negative_latency() -> None:
     stats = SubscriptionStats()
     stats.delivered([GrantedRange(0, 9, 1)], 2_000_000, 1_000_000)
     assert (stats.delivery_seconds.count, stats.delivery_seconds.total) == (10, 0)
 
 
-def test_an_extended_lease_is_as_old_as_before() -> None:
+def test_extending_a_lease_does_not_reset_its_age() -> None:
     driver = driver_with(10)
     lease(driver, 10)
     driver.now_ms += 1000

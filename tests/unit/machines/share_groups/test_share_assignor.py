@@ -1,4 +1,4 @@
-"""Every partition of a share group is read by somebody, every member reads something, evenly, and little moves."""
+"""Every partition has a member, every member a partition; assignments are even and sticky."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_more_members_than_partitions_share_them() -> None:
     assert sorted(readers(found).values()) == [2, 3]
 
 
-def test_nobody_subscribes_to_anything_that_exists() -> None:
+def test_subscriptions_to_unknown_topics_get_nothing() -> None:
     assert alike({"m1"}, {}) == {"m1": set()}
 
 
 @given(members, sizes)
-def test_those_who_want_the_same_have_equally_much(members: set[str], sizes: dict[UUID, int]) -> None:
+def test_members_with_equal_subscriptions_get_equal_shares(members: set[str], sizes: dict[UUID, int]) -> None:
     found = alike(members, sizes)
     partitions = {(topic, index) for topic, size in sizes.items() for index in range(size)}
     per_member = [len(one) for one in found.values()]
@@ -66,7 +66,7 @@ def test_those_who_want_the_same_have_equally_much(members: set[str], sizes: dic
 
 
 @given(subscriptions, sizes)
-def test_everybody_gets_only_what_it_wants_and_something_of_it(
+def test_every_member_gets_some_of_its_subscribed_partitions_and_no_others(
     subscribed: dict[str, frozenset[UUID]], sizes: dict[UUID, int]
 ) -> None:
     found = assigned(subscribed, sizes)
@@ -78,19 +78,19 @@ def test_everybody_gets_only_what_it_wants_and_something_of_it(
 
 
 @given(members, sizes)
-def test_what_fits_stays_as_it_is(members: set[str], sizes: dict[UUID, int]) -> None:
+def test_a_balanced_assignment_does_not_change(members: set[str], sizes: dict[UUID, int]) -> None:
     found = alike(members, sizes)
     assert alike(members, sizes, found) == found
 
 
-def test_a_member_that_comes_takes_only_its_share() -> None:
+def test_a_new_member_takes_only_its_share() -> None:
     before = alike({"m1", "m2"}, {T: 6})
     after = alike({"m1", "m2", "m3"}, {T: 6}, before)
     assert all(after[member_id] < before[member_id] for member_id in before)
     assert len(after["m3"]) == 2
 
 
-def test_a_member_that_goes_leaves_the_others_where_they_are() -> None:
+def test_a_leaving_member_does_not_move_others() -> None:
     before = alike({"m1", "m2", "m3"}, {T: 6})
     after = alike({"m1", "m3"}, {T: 6}, before)
     assert all(after[member_id] > before[member_id] for member_id in after)

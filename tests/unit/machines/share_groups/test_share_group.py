@@ -1,4 +1,4 @@
-"""The members of a share group: who is let in, what each reads, and what of it outlives a restart."""
+"""The members of a share group: admission, assignment, and state after a restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMING = ShareSessionConfig(session_timeout_ms=45_000, heartbeat_interval_ms=5_0
 
 
 class Driver:
-    """A group with its topics, its clock and its log."""
+    """A share group with topics, a clock and a log."""
 
     def __init__(self, **topics: int) -> None:
         self.group = ShareGroup("g")
@@ -67,28 +67,28 @@ class Driver:
         return sorted(index for _, index in self.group.members[member].assigned)
 
 
-def told(answer: ShareHeartbeatResult) -> list[int] | None:
+def assigned_partitions(answer: ShareHeartbeatResult) -> list[int] | None:
     return None if answer.assigned is None else sorted(index for _, index in answer.assigned)
 
 
-def test_a_member_is_told_what_to_read_when_that_changes_and_only_then() -> None:
+def test_the_assignment_is_sent_only_when_it_changes() -> None:
     driver = Driver(t=2)
     answer = driver.beat("m1", 0, "t")
-    assert (answer.member_epoch, answer.heartbeat_interval_ms, told(answer)) == (1, 5_000, [0, 1])
-    assert told(driver.beat("m1", 1)) is None
-    assert told(driver.beat("m2", 0, "t")) == [1]
+    assert (answer.member_epoch, answer.heartbeat_interval_ms, assigned_partitions(answer)) == (1, 5_000, [0, 1])
+    assert assigned_partitions(driver.beat("m1", 1)) is None
+    assert assigned_partitions(driver.beat("m2", 0, "t")) == [1]
     answer = driver.beat("m1", 1)
-    assert (answer.member_epoch, told(answer)) == (2, [0])
-    assert told(driver.beat("m1", 2)) is None
+    assert (answer.member_epoch, assigned_partitions(answer)) == (2, [0])
+    assert assigned_partitions(driver.beat("m1", 2)) is None
 
 
-def test_an_answer_that_was_lost_is_told_again() -> None:
+def test_a_lost_response_is_sent_again() -> None:
     driver = Driver(t=2)
     driver.beat("m1", 0, "t")
     driver.beat("m2", 0, "t")
     lost = driver.beat("m1", 1)
     assert driver.beat("m1", 1) == lost
-    assert told(driver.beat("m1", 0, "t")) == told(lost)
+    assert assigned_partitions(driver.beat("m1", 0, "t")) == assigned_partitions(lost)
 
 
 @pytest.mark.parametrize("epoch", [1, 4])
@@ -101,7 +101,7 @@ def test_a_member_of_another_epoch_is_fenced(epoch: int) -> None:
         driver.beat("m1", epoch)
 
 
-def test_who_is_not_a_member_is_unknown() -> None:
+def test_a_removed_member_is_unknown() -> None:
     driver = Driver(t=1)
     driver.beat("m1", 0, "t")
     with pytest.raises(UnknownMemberId):
@@ -122,7 +122,7 @@ def test_a_group_is_stable_or_empty() -> None:
     driver.group.ensure_no_members()
 
 
-def test_there_is_room_for_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_members_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_groups, "MEMBERS_MAX", 2)
     driver = Driver(t=1)
     driver.beat("m1", 0, "t")
@@ -132,25 +132,25 @@ def test_there_is_room_for_so_many_members(monkeypatch: pytest.MonkeyPatch) -> N
     driver.beat("m2", 2)
 
 
-def test_a_topic_that_grows_or_comes_is_noticed_with_the_next_heartbeat() -> None:
+def test_the_next_heartbeat_detects_new_topics_and_partitions() -> None:
     driver = Driver(t=1)
     driver.beat("m1", 0, "t", "later")
     driver.set_topics(t=3)
-    assert told(driver.beat("m1", 1)) == [0, 1, 2]
+    assert assigned_partitions(driver.beat("m1", 1)) == [0, 1, 2]
     driver.set_topics(t=3, other=5)
-    assert told(driver.beat("m1", 2)) is None
+    assert assigned_partitions(driver.beat("m1", 2)) is None
     driver.set_topics(t=3, other=5, later=1)
-    assert told(driver.beat("m1", 2)) == [0, 0, 1, 2]
+    assert assigned_partitions(driver.beat("m1", 2)) == [0, 0, 1, 2]
 
 
-def test_a_member_that_subscribes_to_something_else_reads_that() -> None:
+def test_a_changed_subscription_changes_the_assignment() -> None:
     driver = Driver(t=2, u=1)
     driver.beat("m1", 0, "t")
-    assert told(driver.beat("m1", 1, "u")) == [0]
+    assert assigned_partitions(driver.beat("m1", 1, "u")) == [0]
     assert driver.group.metadata_by_member["m1"].topics == {"u"}
 
 
-def test_who_does_not_report_is_out_when_its_session_is_over() -> None:
+def test_a_member_without_heartbeats_is_removed_when_its_session_expires() -> None:
     driver = Driver(t=2)
     driver.beat("m1", 0, "t")
     driver.now_ms += 30_000
@@ -162,10 +162,10 @@ def test_who_does_not_report_is_out_when_its_session_is_over() -> None:
     driver.now_ms = 46_000
     driver.tick()
     assert set(driver.group.metadata_by_member) == set(driver.group.members) == {"m2"}
-    assert told(driver.beat("m2", 2)) == [0, 1]
+    assert assigned_partitions(driver.beat("m2", 2)) == [0, 1]
 
 
-def test_after_a_restart_members_go_on_with_whatever_epoch_they_have_and_are_told_what_to_read() -> None:
+def test_after_a_restart_members_keep_their_epochs_and_get_their_assignment() -> None:
     driver = Driver(t=2)
     driver.beat("m1", 0, "t")
     driver.beat("m2", 0, "t")
@@ -175,7 +175,7 @@ def test_after_a_restart_members_go_on_with_whatever_epoch_they_have_and_are_tol
     for member, epoch in (("m1", 1), ("m2", 2)):
         answer = driver.beat(member, epoch)
         assert answer.member_epoch == 2
-        assert told(answer) == driver.reads(member)
+        assert assigned_partitions(answer) == driver.reads(member)
     assert sorted(driver.reads("m1") + driver.reads("m2")) == [0, 1]
     with pytest.raises(FencedMemberEpoch):
         driver.beat("m1", 3)
@@ -192,7 +192,7 @@ def test_replaying_the_log_gives_the_same_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "wrong"),
+    ("fields", "wrong"),
     [
         ({"member_id": " "}, "MemberId can't be empty."),
         ({"group_id": ""}, "GroupId can't be empty."),
@@ -202,8 +202,8 @@ def test_replaying_the_log_gives_the_same_group() -> None:
         ({"member_epoch": -2}, "MemberEpoch is invalid."),
     ],
 )
-def test_a_heartbeat_that_makes_no_sense_is_refused(said: dict[str, object], wrong: str) -> None:
+def test_an_invalid_heartbeat_is_rejected(fields: dict[str, object], wrong: str) -> None:
     whole = {"group_id": "g", "member_id": "m", "member_epoch": 0, "topics": frozenset({"t"})}
     check_share_heartbeat(ShareHeartbeat(**whole))  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=wrong):
-        check_share_heartbeat(ShareHeartbeat(**{**whole, **said}))  # type: ignore[arg-type]
+        check_share_heartbeat(ShareHeartbeat(**{**whole, **fields}))  # type: ignore[arg-type]

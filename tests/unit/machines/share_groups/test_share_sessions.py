@@ -1,4 +1,4 @@
-"""Share sessions: opened, counted, closed, limited; and no partition starves."""
+"""Share sessions are opened, counted, closed and limited, and no partition starves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def opened(sessions: ShareSessions, member: str = "m") -> ShareSession:
     return sessions.begin_fetch("g", member, 0, settles=False)
 
 
-def test_a_session_counts_its_requests_of_both_kinds() -> None:
+def test_a_session_counts_fetches_and_acknowledgements() -> None:
     sessions = ShareSessions()
     session = opened(sessions)
     assert sessions.begin_fetch("g", "m", 1, settles=True) is session
@@ -30,7 +30,7 @@ def test_a_session_counts_its_requests_of_both_kinds() -> None:
     assert session.epoch == 4
 
 
-def test_a_request_that_comes_twice_or_too_early_is_refused_and_counts_for_nothing() -> None:
+def test_a_duplicate_or_early_request_is_rejected_and_not_counted() -> None:
     sessions = ShareSessions()
     session = opened(sessions)
     sessions.begin_fetch("g", "m", 1, settles=False)
@@ -43,14 +43,14 @@ def test_a_request_that_comes_twice_or_too_early_is_refused_and_counts_for_nothi
 
 
 @pytest.mark.parametrize("epoch", [1, -1])
-def test_nothing_goes_on_that_was_not_opened(epoch: int) -> None:
+def test_an_unknown_session_is_rejected(epoch: int) -> None:
     with pytest.raises(ShareSessionNotFound):
         ShareSessions().begin_fetch("g", "m", epoch, settles=False)
     with pytest.raises(ShareSessionNotFound):
         ShareSessions().begin_acknowledge("g", "m", epoch)
 
 
-def test_whoever_opens_a_session_has_nothing_to_acknowledge_and_keeps_the_old_one_if_it_tries() -> None:
+def test_an_opening_request_with_acknowledgements_is_rejected_and_keeps_the_old_session() -> None:
     sessions = ShareSessions()
     session = opened(sessions)
     with pytest.raises(InvalidRequest):
@@ -60,7 +60,7 @@ def test_whoever_opens_a_session_has_nothing_to_acknowledge_and_keeps_the_old_on
     assert sessions.is_present(session)
 
 
-def test_a_closed_session_is_gone() -> None:
+def test_a_closed_session_is_removed() -> None:
     sessions = ShareSessions()
     session = opened(sessions)
     assert sessions.begin_acknowledge("g", "m", -1) is session
@@ -69,7 +69,7 @@ def test_a_closed_session_is_gone() -> None:
     assert len(sessions) == 0
 
 
-def test_a_member_that_opens_another_session_still_holds_what_it_has_leased() -> None:
+def test_a_new_session_keeps_the_touched_partitions() -> None:
     sessions = ShareSessions()
     replaced_member = opened(sessions)
     replaced_member.add((T, 0))
@@ -80,7 +80,7 @@ def test_a_member_that_opens_another_session_still_holds_what_it_has_leased() ->
     assert list(session.touched) == [(T, 0)]
 
 
-def test_there_are_only_so_many_sessions_but_a_member_may_replace_its_own() -> None:
+def test_at_the_session_limit_a_member_can_replace_its_own_session() -> None:
     sessions = ShareSessions(sessions_max=2)
     first, _ = opened(sessions, "m1"), opened(sessions, "m2")
     with pytest.raises(ShareSessionLimitReached):
@@ -90,7 +90,7 @@ def test_there_are_only_so_many_sessions_but_a_member_may_replace_its_own() -> N
     opened(sessions, "m3")
 
 
-def test_each_request_begins_with_another_partition() -> None:
+def test_each_request_begins_with_a_different_partition() -> None:
     sessions = ShareSessions()
     session = opened(sessions)
     assert session.in_rotation() == []
@@ -109,7 +109,7 @@ def test_each_request_begins_with_another_partition() -> None:
     assert (T, 1) in session.touched
 
 
-def test_the_epoch_begins_again_at_one() -> None:
+def test_the_epoch_wraps_to_one() -> None:
     sessions = ShareSessions()
     session = opened(sessions)
     session.epoch = 2**31 - 1

@@ -1,4 +1,4 @@
-"""What a lease brings: batches from the cache or from the disk, opened or not, without what is no message."""
+"""The contents of a lease: batches from the cache or the disk, decoded or not, without control records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.broker.broker_requests import produce, send
+from tests.unit.broker.broker_requests import TIMESTAMP_MS, batch, produce, send
 from tests.unit.broker.queues.queue_support import (
     CREATE,
     GAP,
@@ -24,9 +24,12 @@ from tests.unit.broker.queues.queue_support import (
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.transactions.transaction_support import NEWER, Transactor
 
-from headrace.broker.queues import leasing
-from headrace.machines.queues import ready_window
+from headrace.broker.queues import subscription_shard
+from headrace.broker.queues.lease_reader import newest_publish_time_ms
+from headrace.machines.queues import ready_messages
+from headrace.machines.queues.leases import UNKNOWN
 from headrace.model.message_headers import EXPIRES_AT, PRIORITY
+from headrace.storage.log.reading import LogSlice
 from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header
 
 
@@ -40,7 +43,7 @@ def message(value: bytes, key: bytes | None = None, headers: Mapping[str, object
 
 
 async def drained(member: SubscriptionMember, count: int = 100) -> list[LeasedRecord]:
-    """Lease and ack until there is nothing left."""
+    """Lease and ack until no message is left."""
     found: list[LeasedRecord] = []
     while messages := await member.lease(count):
         await member.ack(messages)
@@ -52,7 +55,7 @@ async def drained(member: SubscriptionMember, count: int = 100) -> list[LeasedRe
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
-async def test_what_must_be_read_from_the_disk_is_leased_as_well(simulated_broker: SimulatedBroker, count: int) -> None:
+async def test_cold_batches_are_leased(simulated_broker: SimulatedBroker, count: int) -> None:
     await subscribe(simulated_broker)
     for number in range(10):
         await produce(simulated_broker, "jobs", b"%d" % number, b"%d'" % number)
@@ -62,7 +65,7 @@ async def test_what_must_be_read_from_the_disk_is_leased_as_well(simulated_broke
     assert values_of(await drained(SubscriptionMember(simulated_broker), count)) == expected
 
 
-async def test_two_who_wait_for_the_disk_do_not_get_the_same(simulated_broker: SimulatedBroker) -> None:
+async def test_two_members_that_wait_for_the_disk_get_different_messages(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     for number in range(4):
         await produce(simulated_broker, "jobs", b"%d" % number)
@@ -74,7 +77,7 @@ async def test_two_who_wait_for_the_disk_do_not_get_the_same(simulated_broker: S
     assert sorted(found) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_lease_from_the_disk_has_no_more_than_it_needs(simulated_broker: SimulatedBroker) -> None:
+async def test_a_cold_lease_returns_only_the_batches_that_it_needs(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     for number in range(10):
         await produce(simulated_broker, "jobs", b"%d" % number * 100)
@@ -87,7 +90,7 @@ async def test_a_lease_from_the_disk_has_no_more_than_it_needs(simulated_broker:
 # Transactions
 
 
-async def test_aborted_messages_are_not_delivered_to_who_reads_what_is_committed(
+async def test_aborted_messages_are_not_delivered_with_read_committed(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker, "t")
@@ -108,7 +111,7 @@ async def test_aborted_messages_are_not_delivered_to_who_reads_what_is_committed
 
 
 @pytest.mark.parametrize("is_explicit", [True, False], ids=["created", "by its first lease"])
-async def test_who_reads_what_is_committed_and_begins_at_the_end_gets_what_an_open_transaction_commits(
+async def test_with_read_committed_a_new_subscription_gets_messages_of_a_transaction_that_commits_later(
     simulated_broker: SimulatedBroker, is_explicit: bool
 ) -> None:
     await simulated_broker.make_topic("t")
@@ -139,7 +142,7 @@ async def test_a_marker_that_was_leased_is_settled_as_a_gap(simulated_broker: Si
     assert [one.backlog for one in await describe(simulated_broker, topic="t")] == [0]
 
 
-async def test_what_is_only_aborted_makes_nobody_stop(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_skips_aborted_transactions(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, "t")
     await configure(simulated_broker, share_isolation_level="read_committed")
     producer = Transactor(simulated_broker, generation=NEWER)
@@ -151,7 +154,7 @@ async def test_what_is_only_aborted_makes_nobody_stop(simulated_broker: Simulate
     assert values_of(await SubscriptionMember(simulated_broker, topic="t").lease(1)) == [b"plain"]
 
 
-async def test_a_transaction_that_is_open_is_waited_for(simulated_broker: SimulatedBroker) -> None:
+async def test_an_open_transaction_holds_back_messages(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker, "t")
     await configure(simulated_broker, share_isolation_level="read_committed")
     producer = Transactor(simulated_broker, generation=NEWER)
@@ -168,7 +171,9 @@ async def test_a_transaction_that_is_open_is_waited_for(simulated_broker: Simula
 
 
 @pytest.mark.parametrize("is_cold", [False, True])
-async def test_what_does_not_match_is_settled_unseen(simulated_broker: SimulatedBroker, is_cold: bool) -> None:
+async def test_messages_that_do_not_match_the_filter_are_settled_undelivered(
+    simulated_broker: SimulatedBroker, is_cold: bool
+) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_filter="header.kind = 'big'")
     for number in range(50):
@@ -181,7 +186,7 @@ async def test_what_does_not_match_is_settled_unseen(simulated_broker: Simulated
     assert (described.floor, described.backlog) == (50, 0)
 
 
-async def test_of_opened_messages_only_those_that_were_read_from_the_disk_are_leased(
+async def test_only_decoded_messages_that_were_read_from_the_disk_are_leased(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -197,12 +202,12 @@ async def test_of_opened_messages_only_those_that_were_read_from_the_disk_are_le
         await member.ack(leased_records([answer]))
 
 
-async def test_priorities_count_in_a_backlog_that_is_read_from_the_disk(
+async def test_priorities_apply_to_a_cold_backlog(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease that was read from the disk must not take what it has not opened for younger than it is."""
-    monkeypatch.setattr(ready_window, "READY_ENOUGH", 2)
-    monkeypatch.setattr(leasing, "_CLASSIFIED_BYTES", 1)  # one batch
+    """A cold lease must not treat messages that are not decoded yet as newer than they are."""
+    monkeypatch.setattr(ready_messages, "READY_ENOUGH", 2)
+    monkeypatch.setattr(subscription_shard, "_CLASSIFIED_BYTES", 1)  # one batch
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_priority_slack_ms=",".join(str(9000 - 1000 * one) for one in range(10)))
     for number, priority in enumerate((0, 9, 9, 9, 9, 9)):
@@ -217,7 +222,7 @@ async def test_priorities_count_in_a_backlog_that_is_read_from_the_disk(
     assert values_of(found) == [b"1", b"2", b"3", b"4", b"5", b"0"]
 
 
-async def test_a_long_way_without_a_match_is_gone_in_one_lease(simulated_broker: SimulatedBroker) -> None:
+async def test_one_lease_passes_a_long_backlog_without_a_match(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_filter="key = 'x'")
     for _ in range(12):
@@ -226,7 +231,7 @@ async def test_a_long_way_without_a_match_is_gone_in_one_lease(simulated_broker:
     assert values_of(await SubscriptionMember(simulated_broker).lease()) == [b"found"]
 
 
-async def test_of_a_key_one_message_is_out_at_a_time(simulated_broker: SimulatedBroker) -> None:
+async def test_one_message_of_a_key_is_leased_at_a_time(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_key_concurrency="1")
     await put(simulated_broker, message(b"a1", b"a"), message(b"a2", b"a"), message(b"b1", b"b"), message(b"b2", b"b"))
@@ -238,10 +243,10 @@ async def test_of_a_key_one_message_is_out_at_a_time(simulated_broker: Simulated
     await member.ack(first[:1])
     assert values_of(await polling) == [b"a2"]
     assert await member.settle(first[1:], NACK) == [0]
-    assert values_of(await member.lease()) == [b"b1"], "a retry keeps its place"
+    assert values_of(await member.lease()) == [b"b1"], "a retry keeps its position"
 
 
-async def test_what_is_more_urgent_is_served_first(simulated_broker: SimulatedBroker) -> None:
+async def test_higher_priorities_are_delivered_first(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     slacks = ",".join(str(100_000 - 10_000 * priority) for priority in range(10))
     await configure(simulated_broker, headrace_priority_slack_ms=slacks)
@@ -251,7 +256,7 @@ async def test_what_is_more_urgent_is_served_first(simulated_broker: SimulatedBr
     assert values_of(found) == [b"9", b"9", b"5", b"5", b"1", b"1"]
 
 
-async def test_what_has_outlived_its_time_is_not_delivered(simulated_broker: SimulatedBroker) -> None:
+async def test_expired_messages_are_not_delivered(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_expiry_enable="true")
     now_ms = simulated_broker.host.clock.now_ms()
@@ -263,7 +268,7 @@ async def test_what_has_outlived_its_time_is_not_delivered(simulated_broker: Sim
     assert values_of(await SubscriptionMember(simulated_broker).lease()) == [b"fresh"]
 
 
-async def test_a_new_configuration_counts_from_the_next_lease_on(simulated_broker: SimulatedBroker) -> None:
+async def test_a_new_configuration_applies_to_the_next_lease(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await put(simulated_broker, message(b"a", b"x"), message(b"b", b"y"))
     await configure(simulated_broker, headrace_filter="key = 'y'")
@@ -272,7 +277,7 @@ async def test_a_new_configuration_counts_from_the_next_lease_on(simulated_broke
     assert await SubscriptionMember(simulated_broker).lease() == []
 
 
-async def test_a_rate_is_kept_and_whoever_waits_is_woken(simulated_broker: SimulatedBroker) -> None:
+async def test_the_rate_limit_holds_and_waiting_members_are_woken(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await configure(simulated_broker, headrace_rate="10")
     await put(simulated_broker, *(message(b"%d" % number) for number in range(30)))
@@ -287,7 +292,7 @@ async def test_a_rate_is_kept_and_whoever_waits_is_woken(simulated_broker: Simul
 # The log
 
 
-async def test_what_retention_has_taken_is_not_waited_for(simulated_broker: SimulatedBroker) -> None:
+async def test_a_lease_skips_messages_that_retention_deleted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     for number in range(4):
         await produce(simulated_broker, "jobs", b"%d" % number)
@@ -299,7 +304,7 @@ async def test_what_retention_has_taken_is_not_waited_for(simulated_broker: Simu
     assert (described.floor, described.backlog, described.leased) == (3, 1, 1)
 
 
-async def test_offsets_that_compaction_took_are_settled_as_gaps(simulated_broker: SimulatedBroker) -> None:
+async def test_offsets_that_compaction_removed_are_settled_as_gaps(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.make_topic("jobs")
     await alter(simulated_broker, 0)
     records = [message(b"%d" % offset) for offset in (0, 5, 9)]
@@ -326,7 +331,7 @@ OPENED = {
 
 
 async def gap_before_a_transaction(simulated_broker: SimulatedBroker, *, is_cold: bool) -> Transactor:
-    """Message 3 waits for a retry, all others up to 49 were acked and removed; at 50 a transaction is open."""
+    """Message 3 waits for a retry, all others up to 49 were acked and deleted; an open transaction begins at 50."""
     await simulated_broker.make_topic("jobs", retention_mode="acked", segment_bytes="2000")
     await configure(simulated_broker, share_isolation_level="read_committed")
     assert (await alter(simulated_broker, CREATE)).error_code == 0
@@ -350,7 +355,7 @@ async def gap_before_a_transaction(simulated_broker: SimulatedBroker, *, is_cold
 
 @pytest.mark.parametrize("mode", OPENED)
 @pytest.mark.parametrize("is_cold", [False, True], ids=["hot", "cold"])
-async def test_a_lease_passes_a_gap_that_ends_where_an_open_transaction_begins(
+async def test_a_lease_passes_a_gap_before_an_open_transaction(
     simulated_broker: SimulatedBroker, mode: str, is_cold: bool
 ) -> None:
     producer = await gap_before_a_transaction(simulated_broker, is_cold=is_cold)
@@ -366,9 +371,7 @@ async def test_a_lease_passes_a_gap_that_ends_where_an_open_transaction_begins(
 
 @pytest.mark.parametrize("mode", OPENED)
 @pytest.mark.parametrize("is_cold", [False, True], ids=["hot", "cold"])
-async def test_who_seeks_into_a_gap_is_done_with_it(
-    simulated_broker: SimulatedBroker, mode: str, is_cold: bool
-) -> None:
+async def test_a_seek_into_a_gap_settles_the_gap(simulated_broker: SimulatedBroker, mode: str, is_cold: bool) -> None:
     producer = await gap_before_a_transaction(simulated_broker, is_cold=is_cold)
     member = SubscriptionMember(simulated_broker)
     await configure(simulated_broker, share_isolation_level="read_committed", **OPENED[mode])
@@ -380,7 +383,7 @@ async def test_who_seeks_into_a_gap_is_done_with_it(
     assert values_of(await member.lease()) == [b"next"]
 
 
-async def test_a_seek_while_the_disk_is_read_makes_no_gap_of_what_was_not_read(
+async def test_a_seek_during_a_cold_read_does_not_settle_unread_messages_as_gaps(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -399,3 +402,23 @@ async def test_a_seek_while_the_disk_is_read_makes_no_gap_of_what_was_not_read(
     assert (await alter(simulated_broker, SEEK, offset=0)).error_code == 0
     found = [*await leasing, *await drained(member)]
     assert sorted({one.value for one in found}) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+# Publish times
+
+
+async def test_the_publish_time_is_the_newest_timestamp_of_the_first_batch(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic("t")
+    await produce(simulated_broker, "t", b"a", b"b", b"c")
+    await produce(simulated_broker, "t", b"d", timestamp_ms=TIMESTAMP_MS + 5000)
+    for offset, timestamp_ms in ((0, TIMESTAMP_MS + 2), (1, TIMESTAMP_MS + 2), (3, TIMESTAMP_MS + 5000)):
+        piece = simulated_broker.partition("t").read(offset, 1_000_000)
+        assert isinstance(piece, LogSlice)
+        assert newest_publish_time_ms(piece) == newest_publish_time_ms(piece.bytes()) == timestamp_ms
+        piece.release()
+
+
+def test_without_a_timestamp_the_publish_time_is_unknown() -> None:
+    assert newest_publish_time_ms(b"") == UNKNOWN
+    assert newest_publish_time_ms(LogSlice(None, 0, 0, 0)) == UNKNOWN
+    assert newest_publish_time_ms(bytes(batch(b"a", timestamp_ms=-1))) == UNKNOWN
