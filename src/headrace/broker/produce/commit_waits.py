@@ -40,13 +40,20 @@ class CommitWaits:
         for wait in self._waits:
             if wait[1] > now:
                 kept.append(wait)
-            elif not wait[2].done():
-                wait[2].set_exception(RequestTimedOut("the batch was not replicated within the timeout of the request"))
+            else:
+                fail_wait(wait[2], RequestTimedOut("the batch was not replicated within the timeout of the request"))
         self._waits = kept
 
     def end(self, error: HeadraceError) -> None:
         """Fail all waits."""
         waits, self._waits = self._waits, deque()
         for _, _, future in waits:
-            if not future.done():
-                future.set_exception(error)
+            fail_wait(future, error)
+
+
+def fail_wait(future: asyncio.Future[None], error: BaseException) -> None:
+    """Fail a wait unless it is done. A request that was abandoned, for example because its connection closed, awaits it
+    no longer, so asyncio must not report the error as never retrieved."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()

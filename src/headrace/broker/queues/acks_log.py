@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from headrace.broker.coordination.state_log import COMMIT_SECONDS, read_batches, until_committed
 from headrace.broker.partition import Partition, split_batches
+from headrace.broker.produce.commit_waits import fail_wait
 from headrace.machines.queues.acks_replay import AcksReplay, MakeSubscription
 from headrace.model.errors import HeadraceError, MalformedFrame, NotLeader
 from headrace.runtime.clock import Clock
@@ -298,9 +299,7 @@ def _resolve_when_committed(waiting: Sequence[asyncio.Future[None]], wait: async
 
 def _resolve_all(waiting: Iterable[asyncio.Future[None]], error: BaseException | None) -> None:
     for future in waiting:
-        if future.done():
-            continue
-        if error is None:
+        if error is not None:
+            fail_wait(future, error)
+        elif not future.done():
             future.set_result(None)
-        else:
-            future.set_exception(error)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+
 import pytest
 
 from headrace.broker.produce.commit_waits import CommitWaits
@@ -54,3 +57,18 @@ async def test_a_cancelled_wait_does_not_affect_the_others() -> None:
     gone_too = waits.add(5, 5.0)
     gone_too.cancel()
     waits.end(NotLeader("over"))
+
+
+@pytest.mark.parametrize("ends_by", ["end", "timeout"])
+async def test_a_failed_wait_that_was_abandoned_is_not_reported(ends_by: str) -> None:
+    """A chaos run logged `Future exception was never retrieved` for the release of leases of a closed connection."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    waits = CommitWaits()
+    waits.add(1, 10.0)
+    if ends_by == "end":
+        waits.end(NotLeader("gone"))
+    else:
+        waits.expire(10.0)
+    gc.collect()
+    assert not reported
