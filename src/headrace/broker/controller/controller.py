@@ -19,7 +19,7 @@ from headrace.broker.cluster.membership import BrokerRegistration
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.controller import placement, reassignment
-from headrace.machines.controller.colocated_topics import PartitionWithMinInsync, update_colocated
+from headrace.machines.controller.colocated_topics import ConfiguredPartition, update_colocated
 from headrace.model.errors import HeadraceError
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.model.registry_records import ControllerRecord, PartitionRecord
@@ -79,6 +79,8 @@ class Controller:
         membership.on_state.append(self._on_state)
         catalogue.on_brokers_change.append(self._wake.set)
         catalogue.on_partition_change.append(lambda _topic, _index: self._wake.set())
+        catalogue.on_topic_change.append(lambda _topic: self._wake.set())
+        catalogue.on_config_change.append(lambda _config: self._wake.set())
         catalogue.on_topic_deleted.append(lambda _topic: self._wake.set())
 
     async def run(self) -> None:
@@ -167,10 +169,13 @@ class Controller:
                 held = [one for one in together if index in one.partition_records]
                 if held[:1] != [topic]:
                     continue  # it was deleted during the await
-                owner, *colocated_topics = [_with_min_insync(one, index) for one in held]
+                # Co-located topics share the leader of their topic, so its configuration decides for them as well.
+                allows_unclean = topic.config.unclean_leader_election_enable
+                owner, *colocated_topics = [_configured(one, index, allows_unclean) for one in held]
                 changed = update_colocated(owner, colocated_topics, live, prefers=prefers)
                 for one, record in zip(held, changed, strict=True):
                     if record is not None:
+                        _warn_of_unclean_election(one, index, record)
                         yield one, index, one.versions[index], record
         for change in (*self._drain_changes(), *self._replica_count_changes()):
             yield change
@@ -303,9 +308,20 @@ class Controller:
         self._wake.set()
 
 
-def _with_min_insync(topic: Topic, index: int) -> PartitionWithMinInsync:
+def _warn_of_unclean_election(topic: Topic, index: int, record: PartitionRecord) -> None:
+    if record.unclean_epoch != topic.partition_records[index].unclean_epoch:
+        log.warning(
+            "unclean leader election, records may be lost partition=%s-%d leader=%d leader_epoch=%d",
+            topic.name,
+            index,
+            record.leader,
+            record.leader_epoch,
+        )
+
+
+def _configured(topic: Topic, index: int, allows_unclean: bool) -> ConfiguredPartition:
     record = topic.partition_records[index]
-    return PartitionWithMinInsync(record, min(topic.config.min_insync_replicas, len(record.replicas)))
+    return ConfiguredPartition(record, min(topic.config.min_insync_replicas, len(record.replicas)), allows_unclean)
 
 
 def _set_operation(change: _PartitionChange) -> Set:

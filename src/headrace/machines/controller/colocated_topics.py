@@ -25,16 +25,18 @@ from headrace.model.errors import InvalidReplicaAssignment
 from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
 
 
-class PartitionWithMinInsync(NamedTuple):
-    """A partition, and the number of in-sync replicas that it needs to accept writes."""
+class ConfiguredPartition(NamedTuple):
+    """A partition, the number of in-sync replicas that it needs to accept writes, and whether a replica that may lack
+    committed records becomes the leader if no other can."""
 
     record: PartitionRecord
     min_insync: int
+    allows_unclean: bool = False
 
 
 def update_colocated(
-    owner: PartitionWithMinInsync,
-    colocated_topics: Sequence[PartitionWithMinInsync],
+    owner: ConfiguredPartition,
+    colocated_topics: Sequence[ConfiguredPartition],
     live: LiveBrokers,
     *,
     prefers: bool,
@@ -63,11 +65,11 @@ def colocated_record(owner: PartitionRecord, live: LiveBrokers) -> PartitionReco
 
 
 def _updated_owner(
-    owner: PartitionWithMinInsync, colocated_topics: Sequence[PartitionRecord], live: LiveBrokers, *, prefers: bool
+    owner: ConfiguredPartition, colocated_topics: Sequence[PartitionRecord], live: LiveBrokers, *, prefers: bool
 ) -> PartitionRecord | None:
-    record, min_insync = owner
+    record, min_insync, allows_unclean = owner
     favored = _in_sync_everywhere(colocated_topics)
-    changed = update_leadership(record, live, min_insync, favored=favored)
+    changed = update_leadership(record, live, min_insync, favored=favored, allows_unclean=allows_unclean)
     if changed is None and all(_is_at_target(record, one, live) for one in colocated_topics):
         changed = complete_reassignment(record, min_insync, live, favored=favored)
     if changed is None and prefers and (not colocated_topics or record.replicas[0] in favored):
@@ -76,20 +78,20 @@ def _updated_owner(
 
 
 def _updated_colocated(
-    colocated_topic: PartitionWithMinInsync, owner: PartitionRecord, live: LiveBrokers
+    colocated_topic: ConfiguredPartition, owner: PartitionRecord, live: LiveBrokers
 ) -> PartitionRecord | None:
-    record, min_insync = colocated_topic
+    record, min_insync, allows_unclean = colocated_topic
     favored = () if owner.leader == NO_LEADER else (owner.leader,)
     changed = None
     if target_replicas(record) != target_replicas(owner):
         changed = _reassigned_with_owner(colocated_topic, owner, live, favored)
     elif not is_reassigning(owner):
         changed = complete_reassignment(record, min_insync, live, favored=favored)
-    return changed or update_leadership(record, live, min_insync, favored=favored)
+    return changed or update_leadership(record, live, min_insync, favored=favored, allows_unclean=allows_unclean)
 
 
 def _reassigned_with_owner(
-    colocated_topic: PartitionWithMinInsync, owner: PartitionRecord, live: LiveBrokers, favored: Collection[int]
+    colocated_topic: ConfiguredPartition, owner: PartitionRecord, live: LiveBrokers, favored: Collection[int]
 ) -> PartitionRecord | None:
     try:
         begun = begin_reassignment(colocated_topic.record, target_replicas(owner))

@@ -30,16 +30,23 @@ about ten bytes in the registry."""
 
 
 def update_leadership(
-    record: PartitionRecord, live: LiveBrokers, min_insync: int, *, favored: Collection[int] = ()
+    record: PartitionRecord,
+    live: LiveBrokers,
+    min_insync: int,
+    *,
+    favored: Collection[int] = (),
+    allows_unclean: bool = False,
 ) -> PartitionRecord | None:
     """Return the record for this set of live brokers, or None if no change is needed.
 
     Brokers that are not live leave the ISR unless it would become empty. A leader that is not live, was restarted, or
     is draining is replaced. A draining broker stays in the ISR, since it still has all records. A replica in `favored`
-    is preferred, and replaces a live leader that is not in `favored`."""
+    is preferred, and replaces a live leader that is not in `favored`. With `allows_unclean`, a live replica that may
+    lack committed records becomes the leader if no other replica can."""
     candidate = _clean_candidate(record, live, favored)
     if candidate == NO_LEADER:
-        updated = without_leader(record)
+        unclean = elect_unclean(record, live, favored=favored) if allows_unclean else None
+        updated = unclean or without_leader(record)
     else:
         up = tuple(node_id for node_id in record.isr if node_id in live)
         updated = with_isr(record, up or (candidate,), min_insync)
@@ -62,16 +69,19 @@ def elect_preferred(record: PartitionRecord, live: LiveBrokers, min_insync: int)
     return with_leader(with_isr(record, record.isr, min_insync), preferred)
 
 
-def elect_unclean(record: PartitionRecord, live: LiveBrokers, candidate: int | None = None) -> PartitionRecord | None:
-    """Elect a replica that may lack committed records: `candidate`, or else the first live replica. Return None if it
-    is not live. An operator requests this to restore availability at the cost of data loss."""
+def elect_unclean(
+    record: PartitionRecord, live: LiveBrokers, candidate: int | None = None, *, favored: Collection[int] = ()
+) -> PartitionRecord | None:
+    """Elect a replica that may lack committed records: `candidate`, or else the first live replica, preferably one in
+    `favored`. Return None if none is live. This restores availability at the cost of data loss: an operator requests
+    it, or the topic's configuration allows it."""
     if _has_live_leader(record, live):
         raise ElectionNotNeeded(f"broker {record.leader} is the leader")
     complete = _clean_candidate(record, live, ())
     if complete != NO_LEADER:
         raise ElectionNotNeeded(f"broker {complete} has all committed records and will be elected without loss")
     requested = record.replicas if candidate is None else (candidate,)
-    chosen = _first_live(tuple(node_id for node_id in requested if node_id in record.replicas), live, ())
+    chosen = _first_live(tuple(node_id for node_id in requested if node_id in record.replicas), live, favored)
     if chosen == NO_LEADER:
         return None
     lossy = with_leader(replace(record, isr=(chosen,), elr=()), live[chosen])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.unit.machines.replication.replication_model import broker_record, brokers_up, without_past
 
-from headrace.machines.controller.colocated_topics import PartitionWithMinInsync, colocated_record, update_colocated
+from headrace.machines.controller.colocated_topics import ConfiguredPartition, colocated_record, update_colocated
 from headrace.machines.controller.leadership import LiveBrokers
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment, is_reassigning
 from headrace.model.registry_records import NO_EPOCH, NO_LEADER, PartitionRecord
@@ -28,7 +28,7 @@ def settled(
 ) -> list[PartitionRecord]:
     """What they are after one look of the controller."""
     before = [owner, *colocated_topics]
-    kept = [PartitionWithMinInsync(record, 1) for record in before]
+    kept = [ConfiguredPartition(record, 1) for record in before]
     changed = update_colocated(kept[0], kept[1:], live, prefers=prefers)
     return [new or old for new, old in zip(changed, before, strict=True)]
 
