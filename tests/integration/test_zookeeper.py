@@ -368,7 +368,7 @@ async def test_the_session_timeout_is_negotiated(zookeeper: ZooKeeperProcess, ro
 
 
 async def test_opening_without_a_server_times_out() -> None:
-    with pytest.raises(RegistryUnavailable, match=r"127\.0\.0\.1:1 cannot be reached"):
+    with pytest.raises(RegistryUnavailable, match=r"127\.0\.0\.1:1 is not reachable"):
         await ZooKeeperRegistry.open("127.0.0.1:1", "/test", SystemClock(), 0.5)
 
 
