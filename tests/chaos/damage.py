@@ -74,7 +74,7 @@ class Damage:
         """The names of the loggers that told of it."""
         with self.broker.log_path.open(errors="replace") as file:
             file.seek(self.logged_before)
-            told = [line for line in file if f"log {self.log} is quarantined" in line]
+            told = [line for line in file if f"log is quarantined log={self.log} damage=" in line]
         return [line.split()[3] for line in told]
 
 
