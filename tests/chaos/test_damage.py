@@ -37,7 +37,7 @@ def damaged(broker: BrokerNode, log: Path, seed: int = 1) -> Damage:
 
 def tell(broker: BrokerNode, logger: str, log: Path) -> None:
     with broker.log_path.open("a") as file:
-        file.write(f"2026-11-18 08:00:00,000 ERROR {logger} log {log} is quarantined: CRC\n")
+        file.write(f"2026-11-18 08:00:00,000 ERROR {logger} log is quarantined log={log} damage=CRC\n")
 
 
 def test_one_byte_of_the_first_half_changes_and_never_a_leader_epoch(broker: BrokerNode, log: Path) -> None:

@@ -104,7 +104,7 @@ class WebhookSender:
         except TimeoutError:
             return unanswered_outcome(f"no answer within {push.timeout_ms} ms")
         except aiohttp.ClientConnectorError as error:
-            log.debug("cannot connect to a webhook: subscription=%s error=%s", push.subscription, error)
+            log.debug("connecting to a webhook failed subscription=%s error=%s", push.subscription, error)
             return undelivered_outcome(f"cannot connect: {_connect_failure(error)}")
         except aiohttp.ClientConnectionError as error:
             return unanswered_outcome(f"the connection broke: {_error_text(error)}")

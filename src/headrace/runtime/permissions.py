@@ -35,4 +35,4 @@ def exposure_warning(path: str) -> str | None:
         return None
     is_folder = stat.S_ISDIR(mode)
     command = f"chmod {'-R ' if is_folder else ''}go= {path}"
-    return f"other users may access {path} mode={stat.S_IMODE(mode):04o}; run `{command}`"
+    return f"other users may access this path, run `{command}` path={path} mode={stat.S_IMODE(mode):04o}"

@@ -70,7 +70,7 @@ class Supervisor:
         del self._tasks[task]
         if task.cancelled() or (cause := task.exception()) is None:
             return
-        log.critical("background task %s died", task.get_name(), exc_info=cause)
+        log.critical("background task failed task=%s", task.get_name(), exc_info=cause)
         if self._first_failure is None:
             self._first_failure = BackgroundTaskDied(task.get_name())
             self._first_failure.__cause__ = cause

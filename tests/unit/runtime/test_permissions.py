@@ -74,8 +74,12 @@ def test_what_others_may_access_is_named_with_the_command_that_changes_it(tmp_pa
     folder, file = tmp_path / "data", tmp_path / "registry.db"
     folder.mkdir(0o755)
     file.touch(0o640)
-    assert exposure_warning(str(folder)) == f"other users may access {folder} mode=0755; run `chmod -R go= {folder}`"
-    assert exposure_warning(str(file)) == f"other users may access {file} mode=0640; run `chmod go= {file}`"
+    assert exposure_warning(str(folder)) == (
+        f"other users may access this path, run `chmod -R go= {folder}` path={folder} mode=0755"
+    )
+    assert exposure_warning(str(file)) == (
+        f"other users may access this path, run `chmod go= {file}` path={file} mode=0640"
+    )
     folder.chmod(0o700)
     file.chmod(0o600)
     assert exposure_warning(str(folder)) is None

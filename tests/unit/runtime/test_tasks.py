@@ -27,7 +27,7 @@ async def test_the_first_task_that_dies_is_told_with_its_name_and_reason(
     with pytest.raises(BackgroundTaskDied, match="flusher") as caught:
         await supervisor.failure()
     assert isinstance(caught.value.__cause__, ValueError)
-    assert "background task flusher died" in caplog.text
+    assert "background task failed task=flusher" in caplog.text
     with pytest.raises(BackgroundTaskDied, match="flusher"):
         await supervisor.failure()
     await supervisor.stop()
@@ -76,7 +76,7 @@ async def test_a_task_that_dies_while_it_is_stopped_is_told_too(caplog: pytest.L
     supervisor.spawn(stumble(), "stumbling")
     await asyncio.sleep(0)
     await supervisor.stop()
-    assert "background task stumbling died" in caplog.text
+    assert "background task failed task=stumbling" in caplog.text
 
 
 async def test_the_supervisor_keeps_its_tasks_alive() -> None:

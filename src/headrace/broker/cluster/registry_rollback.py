@@ -116,9 +116,9 @@ async def set_aside_foreign_logs(
                 continue
             if has_foreign_history(record, log.epochs.latest, known.knows):
                 logger.warning(
-                    "the log has another history than the partition, because the registry was rolled back to an older "
-                    "copy; it is kept as a stray log, and the replica is copied again topic=%s partition=%d "
-                    "leader_epoch=%d offsets=%d-%d; see docs/operations.md, Restoring an older registry",
+                    "log diverges from the partition after a registry rollback; it is kept as a stray log and "
+                    "replicated again (see docs/operations.md, Restoring an older registry) partition=%s-%d "
+                    "leader_epoch=%d offsets=%d-%d",
                     topic.name,
                     index,
                     log.epochs.latest,
@@ -156,7 +156,7 @@ async def raise_older_registry(registry: Registry, catalogue: Catalogue, floor: 
         return
     log.warning(
         "the registry is older than this data folder; raising its leader epochs and producer ids "
-        "(see docs/operations.md, Restoring an older registry) partitions=%d producer_ids=%d seen=%d",
+        "(see docs/operations.md, Restoring an older registry) partitions=%d producer_ids=%d leader_starts=%d",
         len(held),
         counter,
         floor.value,

@@ -126,7 +126,7 @@ class Controller:
                 ]
             )
         except RegistryConflict as conflict:
-            log.debug("another broker won the controller election: %s", conflict)
+            log.debug("controller election lost conflict=%s", conflict)
         await self._mirror.read([CONTROLLER_KEY])
 
     async def _run_as_controller(self) -> None:

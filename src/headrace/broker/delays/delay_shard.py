@@ -331,7 +331,7 @@ class DelayShard(Shard):
         if keyless and config.compacts:
             self._append(Dropped(self._clock.now_ms(), keyless, "T is compacted, and they have no key"))
             log.error(
-                "delayed messages without a key dropped: the topic is compacted partition=%s messages=%d",
+                "delayed messages without a key dropped, the topic is compacted partition=%s messages=%d",
                 self,
                 len(keyless),
             )

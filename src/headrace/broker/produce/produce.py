@@ -7,7 +7,7 @@
 - A transactional batch is appended only if the partition is durably part of the producer's open transaction. The check
   and the append run without an await in between; otherwise the transaction marker could miss the batch.
 - In a topic with a dedup window, duplicates are removed from a batch in the same step in which it is appended
-  (`dedup.py`).
+  (`dedup_windows.py`).
 - The response is sent when everything is on the disks of all in-sync replicas (acks=all), or on the disk of this broker
   (acks=1). With acks=0 there is no response, and an error closes the connection.
 - A broker whose registry session may have expired accepts only acks=all, since with acks=1 no other broker confirms

@@ -90,7 +90,10 @@ class InheritedSubscriptions:
             except HeadraceError as error:
                 if not is_logged:
                     log.warning(
-                        "subscriptions wait for older partitions topic=%s partition=%d error=%s", topic, index, error
+                        "creating subscriptions of an added partition failed, will retry partition=%s-%d error=%s",
+                        topic,
+                        index,
+                        error,
                     )
                     is_logged = True
             await asyncio.sleep(_RETRY_SECONDS)

@@ -203,9 +203,7 @@ def _check_epoch(partition: Partition, outcome: TransactionOutcome, producer_epo
 def _record_error(where: TopicPartition, error: HeadraceError, failed: dict[TopicPartition, HeadraceError]) -> None:
     if isinstance(error, InvalidProducerEpoch):
         # The producer has written with a newer epoch, so the partition already has the marker of this transaction.
-        log.error(
-            "the partition already has a later transaction of the producer partition=%s-%d error=%s", *where, error
-        )
+        log.error("marker skipped, the producer has a later transaction partition=%s-%d error=%s", *where, error)
     else:
         failed[where] = error
 

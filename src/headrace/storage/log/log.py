@@ -671,7 +671,7 @@ class Log:
     def fail(self, error: StorageFailure) -> None:
         """After a failed write or sync: accept no more writes until the broker restarts."""
         if self._write_error is None:
-            logger.error("log %s has failed: %s", self.folder, error)
+            logger.error("log has failed log=%s error=%s", self.folder, error)
             self.failed = error
             self._write_error = partial(StorageFailure, f"this log has failed: {error}")
             if self.on_failed is not None:
@@ -681,7 +681,7 @@ class Log:
         """After damage was found at or above `offset`: neither accept nor serve batches any more."""
         report = CorruptionReport(segment.path, bad.position, offset if bad.offset is None else bad.offset, bad.reason)
         if self.quarantined is None:
-            logger.error("log %s is quarantined: %s", self.folder, report)
+            logger.error("log is quarantined log=%s damage=%s", self.folder, report)
             self.quarantined = report
             self._reject_all(LogQuarantined, f"this log is quarantined: {report}")
             try:

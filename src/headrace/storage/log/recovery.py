@@ -104,7 +104,7 @@ class Recovery:
         if not self.segments or self.segments[-1].cleaned is not None:  # a cleaned segment is never appended to
             self.segments.append(Segment(self._disk, self.folder, self.end_offset))
         if self.quarantined is not None:
-            logger.error("log %s is quarantined: %s", self.folder, self.quarantined)
+            logger.error("log is quarantined log=%s damage=%s", self.folder, self.quarantined)
 
     def _tidy(self) -> list[str]:
         """Finish or remove what a crash interrupted: a reset, a swap, drafts, removals. Returns the names that are

@@ -42,5 +42,9 @@ class SpaceGuard:
         exhausted = self.free_bytes < limit
         if exhausted != self.exhausted:
             self.exhausted = exhausted
-            state = "rejected" if exhausted else "accepted again"
-            logger.warning("produce %s path=%s free_bytes=%d", state, self._path, self.free_bytes)
+            event = (
+                "disk nearly full, produce requests are rejected"
+                if exhausted
+                else "produce requests are accepted again"
+            )
+            logger.warning("%s path=%s free_bytes=%d", event, self._path, self.free_bytes)
