@@ -180,7 +180,7 @@ class AcksLog:
         self._events = self._bytes = 0
 
     async def trim(self) -> None:
-        """Delete history that is older than the topic's retention."""
+        """Delete history that is older than the topic's retention. After an error, the next call tries again."""
         stored = self.partition.log
         if not 0 <= self._snapshot_end <= self.partition.high_watermark or stored.config.retention_ms < 0:
             return
@@ -192,7 +192,16 @@ class AcksLog:
                 break
             start_offset = following.base_offset
         if start_offset > stored.start_offset:
-            await stored.advance_start(start_offset)
+            try:
+                await stored.advance_start(start_offset)
+            except HeadraceError as error:  # the disk is full, or the topic was deleted meanwhile
+                log.warning(
+                    "deleting history of subscriptions failed partition=%s-%d error=%s",
+                    self.partition.topic,
+                    self.partition.index,
+                    error,
+                )
+                return
             self.partition.notify_followers()
 
     # Reading

@@ -162,6 +162,9 @@ class Log:
             self._reject_all(LogQuarantined, f"this log is quarantined: {self.quarantined}")
         else:
             assert self.start_offset <= self.flushed_offset == self.end_offset
+            if self.flushed_offset > (slot.point.offset if slot.point is not None else 0):
+                # Recovery has synced what it found. Otherwise the next start would cut damage there like a torn tail.
+                slot.record(self.flushed_offset, self.active.base_offset, self.active.size)
 
     @property
     def topic_id(self) -> UUID:

@@ -252,6 +252,25 @@ async def test_history_before_a_snapshot_is_deleted_after_its_retention(
     assert (message.state, message.how) == ("settled", None), "its history was deleted"
 
 
+async def test_history_that_a_full_disk_keeps_is_deleted_later(
+    simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acks_log, "SNAPSHOT_EVENTS", 10)
+    await subscribe(simulated_broker)
+    log = simulated_broker.partition("__acks.jobs").log
+    log.config = log.config.__class__(segment_bytes=600, retention_ms=600_000)
+    await produce(simulated_broker, "jobs", *[b"x"] * 100)
+    member = SubscriptionMember(simulated_broker)
+    for _ in range(50):
+        await member.ack(await member.lease(1))
+    simulated_broker.host.disk.fail_next("append", "*/start-offset.tmp", errno.ENOSPC)
+    await simulated_broker.pass_time(661.0)
+    simulated_broker.check()  # a full disk must not stop the broker
+    await simulated_broker.pass_time(61.0)
+    assert simulated_broker.host.disk.pending_failures == 0
+    assert log.start_offset > 0
+
+
 async def test_without_a_snapshot_no_history_is_deleted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     log = simulated_broker.partition("__acks.jobs").log

@@ -117,6 +117,19 @@ def test_damage_below_the_flushed_point_is_quarantined(byte: int, caplog: pytest
     assert bench.world.disk.read(FIRST_SEGMENT) == before  # I22: kept for inspection
 
 
+def test_damage_below_the_end_of_an_earlier_recovery_is_quarantined() -> None:
+    bench = make_bench()
+    bench.kill()
+    bench.world.disk.remove(FLUSHED)  # as after a power failure: it is never synced
+    bench.open()
+    assert (bench.log.end_offset, bench.log.flushed_offset) == (10, 10)
+    bench.kill()
+    bench.world.disk.flip_bit(FIRST_SEGMENT, 79)
+    bench.open()
+    assert bench.log.quarantined is not None
+    assert bench.log.quarantined.offset == 0
+
+
 def test_a_log_that_ends_before_its_flushed_point_is_quarantined() -> None:
     bench = make_bench(10)
     bench.kill()
