@@ -214,7 +214,11 @@ class LeaseLoop:
                 if partition.error_code:
                     failure = error_of_code(partition.error_code, partition.error_message)
                     continue
-                leased = read_leased(topic.name, self.member, partition, self._batches[topic.name])
+                try:
+                    leased = read_leased(topic.name, self.member, partition, self._batches[topic.name])
+                except HeadraceError as error:  # a batch that is corrupt, or whose compression is not supported here
+                    failure = error
+                    continue
                 messages += leased.messages
                 gaps += leased.gaps
         if gaps:

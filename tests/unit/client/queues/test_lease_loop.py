@@ -19,9 +19,9 @@ from headrace.client.queues.feed import Feed
 from headrace.client.queues.lease_loop import NO_LEADER, LeaseLoop
 from headrace.client.queues.leased_messages import LeasedMessage
 from headrace.client.queues.subscription import Subscription
-from headrace.model.errors import LeaderNotAvailable, NotLeader
+from headrace.model.errors import CorruptMessage, LeaderNotAvailable, NotLeader
 from headrace.testkit.world import World
-from headrace.wire.messages.queues import LeaseRequest
+from headrace.wire.messages.queues import LeaseRequest, LeaseResponse
 
 
 def with_first_leader(
@@ -138,5 +138,36 @@ def test_leaving_ends_requests_that_wait_and_delivers_nothing_later(monkeypatch:
         await asyncio.sleep(1)
         (backlog,) = [one for one in await SubscriptionAdmin(cluster).describe("workers") if one.backlog]
         assert (backlog.backlog, backlog.leased) == (2, 1)
+
+    with_first_leader(1, scenario, monkeypatch)
+
+
+def test_a_corrupt_batch_is_a_failure_and_other_partitions_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster, patch: pytest.MonkeyPatch) -> None:
+        delivered: list[LeasedMessage] = []
+        leases = LeaseLoop(cluster, "workers", ["jobs"], delivered.extend, purpose="test")
+        call = cluster.call
+
+        async def corrupting(request: Any, **options: Any) -> Any:
+            response = await call(request, **options)
+            if isinstance(response, LeaseResponse):
+                for partition in response.topics[0].partitions:
+                    if partition.partition_index == 0:
+                        records = bytes(partition.records or b"")
+                        partition.records = records[:-1] + bytes([records[-1] ^ 1])
+            return response
+
+        async with Producer(cluster) as producer:
+            await producer.publish("jobs", b"b", partition=0)
+        patch.setattr(cluster, "call", corrupting)
+        ((node_id, topics),) = (await leases.idle_leaders()).items()
+        leases.request(node_id, topics, 10, 5.0)
+        await leases.wait()
+        assert [message.value for message in delivered] == [b"a"]
+        assert leases.pending == {1: 0}, "the leader is left alone for a pause, as after any failure"
+        leases.changed.clear()
+        await leases.wait()
+        assert isinstance(leases.take_failure(), CorruptMessage)
+        await leases.close()
 
     with_first_leader(1, scenario, monkeypatch)
