@@ -42,7 +42,8 @@ _SETTLE_SECONDS = 5.0
 
 
 class LeaseLoop:
-    """One member of a subscription in one or more topics; `topics` may be replaced at any time."""
+    """One member of a subscription in one or more topics; `topics` may be replaced at any time. `keep_batches` keeps an
+    unpacked batch per partition for the next lease, at most 1 MiB each: for members of which a process has few."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class LeaseLoop:
         lease_seconds: float | None = None,
         bytes_max: int = _BYTES_MAX,
         must_exist: bool = True,
+        keep_batches: bool = True,
     ) -> None:
         self.subscription = subscription
         self.member = f"{cluster.settings.client_id}-{cluster.entropy.token(9)}"
@@ -69,6 +71,7 @@ class LeaseLoop:
         self._lease_ms = _UNSET if lease_seconds is None else int(lease_seconds * 1000)
         self._bytes_max = bytes_max
         self._must_exist = must_exist
+        self._keep_batches = keep_batches
         self._failure: HeadraceError | None = None
         self._backoffs: dict[int, Backoff] = {}
         self._turns: dict[int, int] = defaultdict(int)  # leader -> number of the latest request that was sent to it
@@ -214,8 +217,9 @@ class LeaseLoop:
                 if partition.error_code:
                     failure = error_of_code(partition.error_code, partition.error_message)
                     continue
+                batches = self._batches[topic.name] if self._keep_batches else None
                 try:
-                    leased = read_leased(topic.name, self.member, partition, self._batches[topic.name])
+                    leased = read_leased(topic.name, self.member, partition, batches)
                 except HeadraceError as error:  # a batch that is corrupt, or whose compression is not supported here
                     failure = error
                     continue
