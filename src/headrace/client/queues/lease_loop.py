@@ -81,22 +81,27 @@ class LeaseLoop:
         self._batches: dict[str, UnpackedBatches] = defaultdict(UnpackedBatches)
 
     async def leave(self) -> None:
-        """Let the brokers answer the waiting requests, so that none takes a message that is released later."""
+        """Let the brokers answer the waiting requests, so that none takes a message that is released later. A broker
+        that does not respond does not keep the others from being told."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_SECONDS):
-                for node_id in [node_id for node_id, count in self.pending.items() if count]:
-                    leaving = LeaseRequest(
-                        subscription=self.subscription,
-                        member=self.member,
-                        max_wait_ms=0,
-                        max_messages=0,
-                        topics=[LeaseTopic(self.topics[0], [0])],
-                    )
-                    with suppress(HeadraceError):
-                        await self._cluster.call(leaving, node_id=node_id)
+                async with asyncio.TaskGroup() as group:
+                    for node_id in [node_id for node_id, count in self.pending.items() if count]:
+                        group.create_task(self._leave(node_id))
                 while any(self.pending.values()):
                     self.changed.clear()
                     await self.wait()
+
+    async def _leave(self, node_id: int) -> None:
+        leaving = LeaseRequest(
+            subscription=self.subscription,
+            member=self.member,
+            max_wait_ms=0,
+            max_messages=0,
+            topics=[LeaseTopic(self.topics[0], [0])],
+        )
+        with suppress(HeadraceError):
+            await self._cluster.call(leaving, node_id=node_id)
 
     async def close(self) -> None:
         """Give up what is pending."""

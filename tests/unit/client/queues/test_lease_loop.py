@@ -171,3 +171,29 @@ def test_a_corrupt_batch_is_a_failure_and_other_partitions_are_delivered(monkeyp
         await leases.close()
 
     with_first_leader(1, scenario, monkeypatch)
+
+
+def test_a_broker_that_does_not_respond_keeps_no_other_from_being_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster, patch: pytest.MonkeyPatch) -> None:
+        delivered: list[LeasedMessage] = []
+        leases = LeaseLoop(cluster, "workers", ["jobs"], delivered.extend, purpose="test")
+        call = cluster.call
+
+        async def hanging(request: Any, *, node_id: int | None = None, **options: Any) -> Any:
+            if node_id == 2:
+                await asyncio.sleep(3600)
+            return await call(request, node_id=node_id, **options)
+
+        patch.setattr(cluster, "call", hanging)
+        for count in (1, 10):
+            for node_id, topics in (await leases.idle_leaders()).items():
+                leases.request(node_id, topics, count, 60.0)
+            await asyncio.sleep(1)
+        assert leases.pending == {2: 1, 1: 10}
+        before = cluster.clock.monotonic()
+        await leases.leave()
+        assert leases.pending == {2: 1}, "broker 1 has answered"
+        assert cluster.clock.monotonic() - before < 1.1
+        await leases.close()
+
+    with_first_leader(2, scenario, monkeypatch)
