@@ -18,10 +18,12 @@ from headrace.client.produce.producer import Producer
 from headrace.client.queues.feed import Feed
 from headrace.client.queues.lease_loop import NO_LEADER, LeaseLoop
 from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.puller import Puller
+from headrace.client.queues.settling import ACK, settle
 from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import CorruptMessage, LeaderNotAvailable, NotLeader
 from headrace.testkit.world import World
-from headrace.wire.messages.queues import LeaseRequest, LeaseResponse
+from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, SettleItem
 
 
 def with_first_leader(
@@ -153,8 +155,9 @@ def test_a_corrupt_batch_is_a_failure_and_other_partitions_are_delivered(monkeyp
             if isinstance(response, LeaseResponse):
                 for partition in response.topics[0].partitions:
                     if partition.partition_index == 0:
-                        records = bytes(partition.records or b"")
-                        partition.records = records[:-1] + bytes([records[-1] ^ 1])
+                        records = partition.records
+                        assert isinstance(records, memoryview)
+                        partition.records = bytes(records[:-1]) + bytes([records[-1] ^ 1])
             return response
 
         async with Producer(cluster) as producer:
@@ -197,3 +200,28 @@ def test_a_broker_that_does_not_respond_keeps_no_other_from_being_left(monkeypat
         await leases.close()
 
     with_first_leader(2, scenario, monkeypatch)
+
+
+def test_pulls_that_wait_for_a_leader_ask_for_no_more_messages_than_they_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster, patch: pytest.MonkeyPatch) -> None:
+        puller = Puller(cluster, "jobs", "workers")
+        (message,) = await puller.pull(1)
+        assert await settle(cluster, "workers", [message.receipt], SettleItem(how=ACK)) == []
+        pulls: list[asyncio.Task[list[LeasedMessage]]] = []
+        surplus: list[int] = []
+        call = cluster.call
+
+        async def counting(request: Any, **options: Any) -> Any:
+            if isinstance(request, LeaseRequest):
+                surplus.append(request.max_messages - len(pulls))
+            return await call(request, **options)
+
+        patch.setattr(cluster, "call", counting)
+        for _ in range(240):
+            pulls.append(asyncio.create_task(puller.pull(1, 100.0)))
+            await asyncio.sleep(0.25)
+        assert max(surplus) == 0
+        await puller.close()
+        assert await asyncio.gather(*pulls) == [[]] * len(pulls)
+
+    with_first_leader(-1, scenario, monkeypatch)
