@@ -119,8 +119,8 @@ def blocking_open(
         portal = self._portal
         return opened(portal.run(partial(method, self._inner, *args, **kwargs)), portal)
 
-    returned: Any = opened.__name__
+    returned: Any = opened
     call.__qualname__ = method.__qualname__.removeprefix("Async")
-    call.__annotations__ = method.__annotations__ | {"return": returned}
-    vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation=returned)
+    call.__annotations__ = method.__annotations__ | {"return": returned}  # a class: its name is not known in `method`
+    vars(call)["__signature__"] = inspect.signature(method).replace(return_annotation=returned.__name__)
     return call

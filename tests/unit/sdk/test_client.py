@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import assert_type
+from typing import assert_type, get_type_hints
 
 import pytest
 
@@ -76,6 +76,7 @@ def test_every_sync_method_is_documented_and_has_the_parameters_of_its_original(
 def test_what_a_sync_method_opens_is_the_sync_class() -> None:
     for method, returned in ((Client.subscribe, Messages), (Client.consume, Stream), (Client.transaction, Transaction)):
         assert inspect.signature(method).return_annotation == returned.__name__
+        assert get_type_hints(method)["return"] is returned, "the name must resolve outside of the SDK's own modules"
 
 
 def test_the_sync_client_is_created_with_the_same_parameters() -> None:

@@ -15,7 +15,7 @@ from headrace.client.admin.config_requests import alter_configs
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
 from headrace.client.metadata import TopicPartition, TopicView
-from headrace.model.errors import LeaderNotAvailable
+from headrace.model.errors import InvalidRequest, LeaderNotAvailable
 from headrace.wire.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -148,6 +148,9 @@ class TopicAdmin:
     ) -> None:
         """Change single settings of a topic."""
         changes = {**(set_to or {}), **dict.fromkeys(back_to_default)}
+        both = sorted(name for name in set_to or {} if changes[name] is None)
+        if both:
+            raise InvalidRequest(f"cannot both set and reset {', '.join(both)}; choose one of them")
         await alter_configs(self._cluster, (ResourceType.TOPIC, name), changes, validate_only=validate_only)
 
     async def trim(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

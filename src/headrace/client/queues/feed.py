@@ -55,7 +55,13 @@ class Feed:
         self._cluster = cluster
         self._credit = credit
         self._leases = LeaseLoop(
-            cluster, subscription, topics, self._deliver, purpose="push", lease_seconds=lease_seconds
+            cluster,
+            subscription,
+            topics,
+            self._deliver,
+            purpose="push",
+            lease_seconds=lease_seconds,
+            keep_batches=False,  # a process has one feed per connected receiver, most of them idle
         )
         self.member = self._leases.member
         self._acks = AckBatcher(cluster, subscription)

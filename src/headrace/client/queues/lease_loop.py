@@ -42,7 +42,8 @@ _SETTLE_SECONDS = 5.0
 
 
 class LeaseLoop:
-    """One member of a subscription in one or more topics; `topics` may be replaced at any time."""
+    """One member of a subscription in one or more topics; `topics` may be replaced at any time. `keep_batches` keeps an
+    unpacked batch per partition for the next lease, at most 1 MiB each: for members of which a process has few."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class LeaseLoop:
         lease_seconds: float | None = None,
         bytes_max: int = _BYTES_MAX,
         must_exist: bool = True,
+        keep_batches: bool = True,
     ) -> None:
         self.subscription = subscription
         self.member = f"{cluster.settings.client_id}-{cluster.entropy.token(9)}"
@@ -69,6 +71,7 @@ class LeaseLoop:
         self._lease_ms = _UNSET if lease_seconds is None else int(lease_seconds * 1000)
         self._bytes_max = bytes_max
         self._must_exist = must_exist
+        self._keep_batches = keep_batches
         self._failure: HeadraceError | None = None
         self._backoffs: dict[int, Backoff] = {}
         self._turns: dict[int, int] = defaultdict(int)  # leader -> number of the latest request that was sent to it
@@ -78,22 +81,27 @@ class LeaseLoop:
         self._batches: dict[str, UnpackedBatches] = defaultdict(UnpackedBatches)
 
     async def leave(self) -> None:
-        """Let the brokers answer the waiting requests, so that none takes a message that is released later."""
+        """Let the brokers answer the waiting requests, so that none takes a message that is released later. A broker
+        that does not respond does not keep the others from being told."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_SECONDS):
-                for node_id in [node_id for node_id, count in self.pending.items() if count]:
-                    leaving = LeaseRequest(
-                        subscription=self.subscription,
-                        member=self.member,
-                        max_wait_ms=0,
-                        max_messages=0,
-                        topics=[LeaseTopic(self.topics[0], [0])],
-                    )
-                    with suppress(HeadraceError):
-                        await self._cluster.call(leaving, node_id=node_id)
+                async with asyncio.TaskGroup() as group:
+                    for node_id in [node_id for node_id, count in self.pending.items() if count]:
+                        group.create_task(self._leave(node_id))
                 while any(self.pending.values()):
                     self.changed.clear()
                     await self.wait()
+
+    async def _leave(self, node_id: int) -> None:
+        leaving = LeaseRequest(
+            subscription=self.subscription,
+            member=self.member,
+            max_wait_ms=0,
+            max_messages=0,
+            topics=[LeaseTopic(self.topics[0], [0])],
+        )
+        with suppress(HeadraceError):
+            await self._cluster.call(leaving, node_id=node_id)
 
     async def close(self) -> None:
         """Give up what is pending."""
@@ -214,7 +222,12 @@ class LeaseLoop:
                 if partition.error_code:
                     failure = error_of_code(partition.error_code, partition.error_message)
                     continue
-                leased = read_leased(topic.name, self.member, partition, self._batches[topic.name])
+                batches = self._batches[topic.name] if self._keep_batches else None
+                try:
+                    leased = read_leased(topic.name, self.member, partition, batches)
+                except HeadraceError as error:  # a batch that is corrupt, or whose compression is not supported here
+                    failure = error
+                    continue
                 messages += leased.messages
                 gaps += leased.gaps
         if gaps:

@@ -141,7 +141,7 @@ class Puller:
         clock, backoff = self._cluster.clock, self._cluster.backoff()
         give_up_at = clock.monotonic() + _PATIENCE_SECONDS
         while True:
-            pulls += self._unasked
+            pulls = [*dict.fromkeys((*pulls, *self._unasked))]  # a pull can be asked for anew while it is asked for
             self._unasked.clear()
             errors, has_response = await self._ask_each_leader(pulls)
             pulls = [pending for pending in pulls if not pending.future.done()]

@@ -14,6 +14,7 @@ from headrace.model.errors import (
     HeadraceError,
     InvalidConfig,
     InvalidPartitions,
+    InvalidRequest,
     InvalidTopic,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -87,6 +88,20 @@ def test_settings_are_changed_one_by_one_and_go_back_to_their_default() -> None:
             chosen = {config.name: config.value for config in await admin.configs("orders") if not config.is_default}
             assert chosen == {"max.message.bytes": "5000"}
             assert await admin.broker_configs(1)
+
+    in_world(scenario)
+
+
+def test_a_setting_cannot_be_changed_and_reset_at_once() -> None:
+    async def scenario(world: World) -> None:
+        await start_broker(world)
+        async with client(world) as cluster:
+            admin = TopicAdmin(cluster)
+            await admin.create(NewTopic("orders", configs={"retention.ms": "1000"}))
+            with pytest.raises(InvalidRequest, match=r"retention\.ms"):
+                await admin.alter_configs("orders", set_to={"retention.ms": "5"}, back_to_default=["retention.ms"])
+            chosen = {config.name: config.value for config in await admin.configs("orders") if not config.is_default}
+            assert chosen == {"retention.ms": "1000"}
 
     in_world(scenario)
 

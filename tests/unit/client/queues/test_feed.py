@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -23,6 +24,7 @@ from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
 from headrace.testkit.cluster import SimCluster
 from headrace.testkit.world import World
+from headrace.wire.batches.wanted_records import UnpackedBatch
 from headrace.wire.messages.queues import SettleItem
 
 
@@ -236,3 +238,22 @@ def test_brokers_that_have_nothing_hold_up_the_others_for_moments_only() -> None
         await feed.close()
 
     of_three_brokers(scenario)
+
+
+def test_an_idle_feed_keeps_no_batch_in_memory() -> None:
+    """A process has thousands of feeds, and a batch may be shared by many members."""
+
+    async def scenario(cluster: Cluster, _world: World) -> None:
+        async with Producer(cluster) as producer:
+            for number in range(20):
+                await producer.submit("jobs", b"%d" % number, partition=0)
+            await producer.flush()
+        feed = Feed(cluster, "workers", ["jobs"], 2, 3600.0)
+        await feed.take(5.0)
+        gc.collect()
+        assert not [found for found in gc.get_objects() if isinstance(found, UnpackedBatch)]
+        await ack(feed, *feed.held)
+        assert values(await feed.take(5.0)) == [b"2", b"3"]
+        await feed.close()
+
+    with_queue(scenario)

@@ -18,10 +18,12 @@ from headrace.client.produce.producer import Producer
 from headrace.client.queues.feed import Feed
 from headrace.client.queues.lease_loop import NO_LEADER, LeaseLoop
 from headrace.client.queues.leased_messages import LeasedMessage
+from headrace.client.queues.puller import Puller
+from headrace.client.queues.settling import ACK, settle
 from headrace.client.queues.subscription import Subscription
-from headrace.model.errors import LeaderNotAvailable, NotLeader
+from headrace.model.errors import CorruptMessage, LeaderNotAvailable, NotLeader
 from headrace.testkit.world import World
-from headrace.wire.messages.queues import LeaseRequest
+from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, SettleItem
 
 
 def with_first_leader(
@@ -140,3 +142,86 @@ def test_leaving_ends_requests_that_wait_and_delivers_nothing_later(monkeypatch:
         assert (backlog.backlog, backlog.leased) == (2, 1)
 
     with_first_leader(1, scenario, monkeypatch)
+
+
+def test_a_corrupt_batch_is_a_failure_and_other_partitions_are_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster, patch: pytest.MonkeyPatch) -> None:
+        delivered: list[LeasedMessage] = []
+        leases = LeaseLoop(cluster, "workers", ["jobs"], delivered.extend, purpose="test")
+        call = cluster.call
+
+        async def corrupting(request: Any, **options: Any) -> Any:
+            response = await call(request, **options)
+            if isinstance(response, LeaseResponse):
+                for partition in response.topics[0].partitions:
+                    if partition.partition_index == 0:
+                        records = partition.records
+                        assert isinstance(records, memoryview)
+                        partition.records = bytes(records[:-1]) + bytes([records[-1] ^ 1])
+            return response
+
+        async with Producer(cluster) as producer:
+            await producer.publish("jobs", b"b", partition=0)
+        patch.setattr(cluster, "call", corrupting)
+        ((node_id, topics),) = (await leases.idle_leaders()).items()
+        leases.request(node_id, topics, 10, 5.0)
+        await leases.wait()
+        assert [message.value for message in delivered] == [b"a"]
+        assert leases.pending == {1: 0}, "the leader is left alone for a pause, as after any failure"
+        leases.changed.clear()
+        await leases.wait()
+        assert isinstance(leases.take_failure(), CorruptMessage)
+        await leases.close()
+
+    with_first_leader(1, scenario, monkeypatch)
+
+
+def test_a_broker_that_does_not_respond_keeps_no_other_from_being_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster, patch: pytest.MonkeyPatch) -> None:
+        delivered: list[LeasedMessage] = []
+        leases = LeaseLoop(cluster, "workers", ["jobs"], delivered.extend, purpose="test")
+        call = cluster.call
+
+        async def hanging(request: Any, *, node_id: int | None = None, **options: Any) -> Any:
+            if node_id == 2:
+                await asyncio.sleep(3600)
+            return await call(request, node_id=node_id, **options)
+
+        patch.setattr(cluster, "call", hanging)
+        for count in (1, 10):
+            for node_id, topics in (await leases.idle_leaders()).items():
+                leases.request(node_id, topics, count, 60.0)
+            await asyncio.sleep(1)
+        assert leases.pending == {2: 1, 1: 10}
+        before = cluster.clock.monotonic()
+        await leases.leave()
+        assert leases.pending == {2: 1}, "broker 1 has answered"
+        assert cluster.clock.monotonic() - before < 1.1
+        await leases.close()
+
+    with_first_leader(2, scenario, monkeypatch)
+
+
+def test_pulls_that_wait_for_a_leader_ask_for_no_more_messages_than_they_want(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster, patch: pytest.MonkeyPatch) -> None:
+        puller = Puller(cluster, "jobs", "workers")
+        (message,) = await puller.pull(1)
+        assert await settle(cluster, "workers", [message.receipt], SettleItem(how=ACK)) == []
+        pulls: list[asyncio.Task[list[LeasedMessage]]] = []
+        surplus: list[int] = []
+        call = cluster.call
+
+        async def counting(request: Any, **options: Any) -> Any:
+            if isinstance(request, LeaseRequest):
+                surplus.append(request.max_messages - len(pulls))
+            return await call(request, **options)
+
+        patch.setattr(cluster, "call", counting)
+        for _ in range(240):
+            pulls.append(asyncio.create_task(puller.pull(1, 100.0)))
+            await asyncio.sleep(0.25)
+        assert max(surplus) == 0
+        await puller.close()
+        assert await asyncio.gather(*pulls) == [[]] * len(pulls)
+
+    with_first_leader(-1, scenario, monkeypatch)
