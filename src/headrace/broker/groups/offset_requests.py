@@ -8,7 +8,7 @@ from uuid import UUID
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
 from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (
@@ -82,12 +82,10 @@ class OffsetRequests:
             for requested in topic.partitions:
                 result = OffsetCommitResponsePartition(partition_index=requested.partition_index)
                 topic_result.partitions.append(result)
-                try:
+                with ReportErrors(result):
                     known = self._topic(topic, requested.partition_index, context.version)
                     events.append(self._event(groups, request, known, requested))
                     pending.append(result)
-                except HeadraceError as error:
-                    result.error_code = error.code
             response.topics.append(topic_result)
         try:
             await groups.commit(request.group_id, events)
@@ -132,14 +130,11 @@ class OffsetRequests:
     async def delete(self, request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse:
         response = OffsetDeleteResponse()
         gone: list[OffsetForgotten] = []
-        try:
-            groups = self._coordinator.of(request.group_id)
-            group = groups.find(request.group_id)
-            if group is None:
-                raise GroupIdNotFound(f"group {request.group_id} does not exist")
-            group.check_offset_delete()
-        except HeadraceError as error:
-            return OffsetDeleteResponse(error_code=error.code)
+        groups = self._coordinator.of(request.group_id)
+        group = groups.find(request.group_id)
+        if group is None:
+            raise GroupIdNotFound(f"group {request.group_id} does not exist")
+        group.check_offset_delete()
         for topic in request.topics:
             topic_result = OffsetDeleteResponseTopic(name=topic.name)
             for requested in topic.partitions:
@@ -154,10 +149,7 @@ class OffsetRequests:
                         result.error_code = UnknownTopicOrPartition.code
                 topic_result.partitions.append(result)
             response.topics.append(topic_result)
-        try:
-            await groups.forget(gone)
-        except HeadraceError as error:
-            return OffsetDeleteResponse(error_code=error.code)
+        await groups.forget(gone)
         return response
 
     def _partitions_by_id(self, request: OffsetCommitRequest) -> list[tuple[UUID, int]]:
@@ -200,15 +192,15 @@ class OffsetRequests:
         self, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
     ) -> OffsetFetchResponseGroup:
         """Return the response for one group when its content is durable."""
-        try:
+        response = OffsetFetchResponseGroup(group_id=requested.group_id)
+        with ReportErrors(response):
             groups = self._coordinator.of(requested.group_id)
             groups.check_fetch(requested.group_id, requested.member_id, requested.member_epoch)
             topics = self._fetch_topics(groups, requested, version, must_be_stable=must_be_stable)
             await groups.settle()
             self._ensure_session_valid()
-        except HeadraceError as error:
-            return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error.code)
-        return OffsetFetchResponseGroup(group_id=requested.group_id, topics=topics)
+            response.topics = topics
+        return response
 
     def _fetch_topics(
         self, groups: GroupShard, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.partition import Partition, split_batches
 from headrace.broker.queues.start_position import deliverable_end, offset_for_timestamp
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
@@ -69,21 +69,16 @@ class SubscriptionAdminRequests:
             for index in topic.partitions:
                 result = DescribeSubscriptionsPartitionResponse(partition_index=index)
                 topic_response.partitions.append(result)
-                try:
+                with ReportErrors(result):
                     result.subscriptions = await self._describe(topic.name, index, request.subscriptions)
-                except HeadraceError as error:
-                    result.error_code, result.error_message = error.code, error.message
         return response
 
     async def alter(self, request: AlterSubscriptionsRequest, _context: RequestContext) -> AlterSubscriptionsResponse:
-        try:
-            check_group_id(request.subscription)
-            if len(request.subscription) > NAME_LENGTH_MAX:
-                raise InvalidRequest(f"the name of a subscription can have at most {NAME_LENGTH_MAX} characters")
-            if request.action not in (_CREATE, _SEEK, _DELETE):
-                raise InvalidRequest(f"unknown action {request.action}; use 0 (create), 1 (seek) or 2 (delete)")
-        except HeadraceError as error:
-            return AlterSubscriptionsResponse(error_code=error.code, error_message=error.message)
+        check_group_id(request.subscription)
+        if len(request.subscription) > NAME_LENGTH_MAX:
+            raise InvalidRequest(f"the name of a subscription can have at most {NAME_LENGTH_MAX} characters")
+        if request.action not in (_CREATE, _SEEK, _DELETE):
+            raise InvalidRequest(f"unknown action {request.action}; use 0 (create), 1 (seek) or 2 (delete)")
         response = AlterSubscriptionsResponse()
         for topic in request.topics:
             topic_response = AlterSubscriptionsTopicResponse(name=topic.name)
@@ -92,12 +87,10 @@ class SubscriptionAdminRequests:
             for requested in topic.partitions:
                 result = AlterSubscriptionsPartitionResponse(partition_index=requested.partition_index)
                 topic_response.partitions.append(result)
-                try:
+                with ReportErrors(result):
                     if config_error is not None:
                         raise config_error
                     result.floor = await self._alter(topic.name, requested, request)
-                except HeadraceError as error:
-                    result.error_code, result.error_message = error.code, error.message
         return response
 
     async def _delete_config(self, topic: str, request: AlterSubscriptionsRequest) -> HeadraceError | None:
@@ -112,18 +105,10 @@ class SubscriptionAdminRequests:
         return None
 
     async def status(self, request: MessageStatusRequest, _context: RequestContext) -> MessageStatusResponse:
-        response = MessageStatusResponse()
-        try:
-            if len(request.offsets) > OFFSETS_MAX:
-                raise InvalidRequest(
-                    f"a request can ask for at most {OFFSETS_MAX} messages, not {len(request.offsets)}"
-                )
-            shard = await self._subscriptions.when_loaded(request.topic, request.partition_index)
-            if shard is not None:
-                response.statuses = await _statuses(shard, request)
-        except HeadraceError as error:
-            response.error_code, response.error_message = error.code, error.message
-        return response
+        if len(request.offsets) > OFFSETS_MAX:
+            raise InvalidRequest(f"a request can ask for at most {OFFSETS_MAX} messages, not {len(request.offsets)}")
+        shard = await self._subscriptions.when_loaded(request.topic, request.partition_index)
+        return MessageStatusResponse(statuses=[] if shard is None else await _statuses(shard, request))
 
     async def _describe(self, topic: str, index: int, names: Sequence[str] | None) -> list[DescribedSubscription]:
         shard = await self._subscriptions.when_loaded(topic, index)

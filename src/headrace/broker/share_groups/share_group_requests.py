@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.assignors import TopicIdPartition
@@ -17,7 +17,7 @@ from headrace.machines.share_groups.share_group import (
     ShareHeartbeatResult,
     check_share_heartbeat,
 )
-from headrace.model.errors import GroupIdNotFound, HeadraceError
+from headrace.model.errors import GroupIdNotFound
 from headrace.wire.messages.consumer_groups import (
     Assignment,
     DescribedAssignment,
@@ -42,13 +42,10 @@ class ShareGroupRequests:
     async def heartbeat(
         self, request: ShareGroupHeartbeatRequest, context: RequestContext
     ) -> ShareGroupHeartbeatResponse:
-        try:
-            heartbeat = _parse_heartbeat(request, context)
-            check_share_heartbeat(heartbeat)
-            groups = await self._coordinator.ensure(heartbeat.group_id)
-            result = await groups.share_heartbeat(heartbeat)
-        except HeadraceError as error:
-            return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+        heartbeat = _parse_heartbeat(request, context)
+        check_share_heartbeat(heartbeat)
+        groups = await self._coordinator.ensure(heartbeat.group_id)
+        result = await groups.share_heartbeat(heartbeat)
         return ShareGroupHeartbeatResponse(
             member_id=result.member_id,
             member_epoch=result.member_epoch,
@@ -66,7 +63,8 @@ class ShareGroupRequests:
 
     async def _describe(self, group_id: str) -> DescribedShareGroup:
         """Describe a group, and return when the described state is durable."""
-        try:
+        error_description = DescribedShareGroup(group_id=group_id)
+        with ReportErrors(error_description):
             groups = self._coordinator.of(group_id)
             group = groups.shares.groups.get(group_id)
             if group is None:
@@ -74,9 +72,8 @@ class ShareGroupRequests:
                 raise GroupIdNotFound(f"Group {group_id} {reason}.")
             description = self._described(group)
             await groups.settle()
-        except HeadraceError as error:
-            return DescribedShareGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-        return description
+            return description
+        return error_description
 
     def _described(self, group: ShareGroup) -> DescribedShareGroup:
         return DescribedShareGroup(
