@@ -171,9 +171,14 @@ class ShareOffsetsLookup:
 
     async def _call(self, node_id: int, request: Any, context: RequestContext) -> Any:
         if node_id != self._node_id:
-            return await self._peers.call(
+            from headrace.client.errors import raise_for_code  # imported on first use: keeps startup fast
+
+            response = await self._peers.call(
                 node_id, request, timeout_seconds=_REQUEST_SECONDS, connection_key=_CONNECTION_KEY
             )
+            if isinstance(request, AlterSubscriptionsRequest):
+                raise_for_code(response.error_code, response.error_message)
+            return response
         if isinstance(request, AlterSubscriptionsRequest):
             return await self._admin.alter(request, context)
         return await self._admin.describe(request, context)
