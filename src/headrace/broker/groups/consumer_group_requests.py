@@ -12,11 +12,7 @@ from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.assignors import TopicIdPartition
 from headrace.machines.groups.consumer_group import ConsumerGroup
-from headrace.machines.groups.consumer_group_heartbeat import (
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResult,
-    check_heartbeat,
-)
+from headrace.machines.groups.consumer_group_heartbeat import ConsumerHeartbeat, check_heartbeat
 from headrace.machines.groups.consumer_group_state import partitions_by_topic_id
 from headrace.model.errors import GroupIdNotFound
 from headrace.runtime.entropy import Entropy
@@ -54,7 +50,7 @@ class ConsumerGroupRequests:
             member_id=result.member_id,
             member_epoch=result.member_epoch,
             heartbeat_interval_ms=result.heartbeat_interval_ms,
-            assignment=_assignment(result),
+            assignment=assignment_of(result.assigned),
         )
 
     async def describe(
@@ -103,22 +99,9 @@ class ConsumerGroupRequests:
             client_host=member_metadata.client_host,
             subscribed_topic_names=sorted(member_metadata.topics),
             subscribed_topic_regex=member_metadata.regex or None,
-            assignment=self._partitions(current_assignment.assigned),
-            target_assignment=self._partitions(group.state.target(member_id)),
+            assignment=described_assignment(self._catalogue, current_assignment.assigned),
+            target_assignment=described_assignment(self._catalogue, group.state.target(member_id)),
             member_type=_CONSUMER_MEMBER if member_metadata.classic is None else _CLASSIC_MEMBER,
-        )
-
-    def _partitions(self, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
-        """Partitions of deleted topics are left out, because they have no names."""
-        topics = (
-            (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
-        )
-        return described.DescribedAssignment(
-            topic_partitions=[
-                described.DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
-                for topic, indexes in topics
-                if topic is not None
-            ]
         )
 
 
@@ -140,8 +123,21 @@ def _parse_heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestCon
     )
 
 
-def _assignment(result: ConsumerHeartbeatResult) -> Assignment | None:
-    if result.assigned is None:
+def assignment_of(assigned: Iterable[TopicIdPartition] | None) -> Assignment | None:
+    """Return the assignment in the response to a heartbeat, None if it has not changed."""
+    if assigned is None:
         return None
-    topics = partitions_by_topic_id(result.assigned).items()
+    topics = partitions_by_topic_id(assigned).items()
     return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])
+
+
+def described_assignment(catalogue: Catalogue, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
+    """Return the assignment without deleted topics, which have no names."""
+    topics = ((catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items())
+    return described.DescribedAssignment(
+        topic_partitions=[
+            described.DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
+            for topic, indexes in topics
+            if topic is not None
+        ]
+    )

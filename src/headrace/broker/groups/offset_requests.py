@@ -106,17 +106,8 @@ class OffsetRequests:
         try:
             groups = self._coordinator.of(request.group_id)
             for name, indexes in self._wanted(groups, request.group_id, request.topics):
-                topic_result = OffsetFetchResponseTopic(name=name)
-                for index in indexes:
-                    found, error_code = self._find(
-                        groups, request.group_id, name, index, must_be_stable=request.require_stable
-                    )
-                    topic_result.partitions.append(
-                        OffsetFetchResponsePartition(
-                            index, found.offset, found.leader_epoch, found.metadata, error_code
-                        )
-                    )
-                response.topics.append(topic_result)
+                found = self._found(groups, request.group_id, name, indexes, must_be_stable=request.require_stable)
+                response.topics.append(OffsetFetchResponseTopic(name=name, partitions=found))
             await groups.settle()
             self._ensure_session_valid()
         except HeadraceError as error:
