@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.broker.coordination.state_log import read_batches
 from headrace.broker.handlers import ReportErrors, RequestContext
-from headrace.broker.partition import Partition, split_batches
+from headrace.broker.partition import Partition
 from headrace.broker.queues.start_position import deliverable_end, offset_for_timestamp
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
@@ -22,8 +23,7 @@ from headrace.machines.queues.subscription_values import DeliveryState
 from headrace.model.errors import HeadraceError, InvalidRequest, OffsetOutOfRange
 from headrace.model.names import check_group_id
 from headrace.model.subscription_configs import SubscriptionConfig
-from headrace.storage.log.reading import LogSlice
-from headrace.wire.batches.batch import read_records
+from headrace.wire.batches.batch import read_records, split_batches
 from headrace.wire.messages.queues import (
     AlterSubscriptionsPartition,
     AlterSubscriptionsPartitionResponse,
@@ -176,12 +176,7 @@ async def _requested_ack_floor(
 
 async def _timestamp_at(partition: Partition, offset: int, end_offset: int) -> int:
     """Return the timestamp of the first message at or after an offset."""
-    piece = partition.read(offset, _ONE_BATCH, end_offset)
-    if isinstance(piece, LogSlice):
-        data = piece.bytes()
-        piece.release()
-    else:
-        data = await piece.load()
+    data, _ = await read_batches(partition, offset, end_offset, _ONE_BATCH)
     for batch, header in split_batches(data):
         for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
             if record.offset >= offset:
