@@ -71,6 +71,11 @@ class RequestContext:
             self._close_callbacks[key] = callback
 
 
+def internal_context(version: int, client_id: str) -> RequestContext:
+    """Return the context of a request that this broker sends to itself."""
+    return RequestContext(version, client_id, "", "", lambda _is_held: None, lambda: None)
+
+
 HandlerFunction = Callable[[Request, RequestContext], Coroutine[Any, Any, Response | None]]
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.handlers import RequestContext, report_error
+from headrace.broker.handlers import RequestContext, internal_context, report_error
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import CoordinatorNotAvailable, GroupIdNotFound, HeadraceError, UnknownTopicOrPartition
@@ -51,8 +51,6 @@ _REQUEST_SECONDS = 10.0
 _CONNECTION_KEY = "subscriptions"
 _CREATE, _SEEK, _DELETE = range(3)
 _NO_OFFSET = -1
-_INTERNAL_CONTEXT = RequestContext(0, _CONNECTION_KEY, "", "", lambda _is_held: None, lambda: None)
-"""For requests of the broker itself."""
 
 
 class SharePartitionOffset(NamedTuple):
@@ -96,7 +94,7 @@ class ShareOffsetsLookup:
             topics = [DescribeSubscriptionsTopic(topic, indexes) for topic, indexes in named.items()]
             return DescribeSubscriptionsRequest(subscriptions=None, topics=topics)
 
-        results, errors = await self._request_leaders(partitions, request, _INTERNAL_CONTEXT)
+        results, errors = await self._request_leaders(partitions, request, internal_context(0, _CONNECTION_KEY))
         for error in errors.values():
             raise error
         return frozenset(one.subscription for result in results.values() for one in result.subscriptions)
