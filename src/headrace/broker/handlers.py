@@ -4,7 +4,8 @@
   with acks=0. mypy checks its messages against the API table in `wire/apis.py`.
 - A `HeadraceError` that leaves a handler becomes a response with the error's code and message, if the response has an
   error code for the whole request. A handler reports errors of single topics, partitions or resources by
-  `ReportErrors`. Any other exception that leaves a handler is a bug.
+  `ReportErrors`, also where the response to a failed request contains more than the error. Any other exception that
+  leaves a handler is a bug.
 - Requests without a handler are neither advertised nor served.
 """
 

@@ -62,6 +62,20 @@ class OffsetRequests:
         self._session_valid = session_valid
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        response = OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        OffsetCommitResponsePartition(partition_index=requested.partition_index)
+                        for requested in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+        results = [result for topic in response.topics for result in topic.partitions]
         try:
             groups = await self._coordinator.ensure(request.group_id)
             groups.check_commit(
@@ -72,27 +86,27 @@ class OffsetRequests:
                 GroupIdNotFound if context.version >= _GROUP_NOT_FOUND_SINCE else IllegalGeneration,
                 self._partitions_by_id(request),
             )
+            await groups.commit(request.group_id, self._events(request, groups, results, context.version))
         except HeadraceError as error:
-            return _commit_error_response(request, error)
-        response = OffsetCommitResponse()
-        events: list[OffsetCommitted] = []
-        pending: list[OffsetCommitResponsePartition] = []
-        for topic in request.topics:
-            topic_result = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
-            for requested in topic.partitions:
-                result = OffsetCommitResponsePartition(partition_index=requested.partition_index)
-                topic_result.partitions.append(result)
-                with ReportErrors(result):
-                    known = self._topic(topic, requested.partition_index, context.version)
-                    events.append(self._event(groups, request, known, requested))
-                    pending.append(result)
-            response.topics.append(topic_result)
-        try:
-            await groups.commit(request.group_id, events)
-        except HeadraceError as error:
-            for result in pending:
-                result.error_code = error.code
+            for result in results:
+                result.error_code = result.error_code or error.code
         return response
+
+    def _events(
+        self,
+        request: OffsetCommitRequest,
+        groups: GroupShard,
+        results: list[OffsetCommitResponsePartition],
+        version: int,
+    ) -> list[OffsetCommitted]:
+        """Return the valid commits; the results of the others contain their errors."""
+        events = []
+        partitions = [(topic, requested) for topic in request.topics for requested in topic.partitions]
+        for (topic, requested), result in zip(partitions, results, strict=True):
+            with ReportErrors(result):
+                known = self._topic(topic, requested.partition_index, version)
+                events.append(self._event(groups, request, known, requested))
+        return events
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         if context.version >= _GROUPS_SINCE:
@@ -265,22 +279,6 @@ class OffsetRequests:
 
 def _has_partition(topic: Topic | None, index: int) -> bool:
     return topic is not None and 0 <= index < topic.partition_count
-
-
-def _commit_error_response(request: OffsetCommitRequest, error: HeadraceError) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=requested.partition_index, error_code=error.code)
-                    for requested in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
 
 
 def _fetch_error_response(request: OffsetFetchRequest, error: HeadraceError) -> OffsetFetchResponse:
