@@ -18,7 +18,6 @@ MANIFEST_FOLDER = "_headrace"
 STAGING_FOLDER = f"{MANIFEST_FOLDER}/tmp"
 
 _FILE = re.compile(r"p([0-9]{5,10})-([0-9]{20})-([0-9]{20})\.parquet")
-_ENTRY = re.compile(r"([0-9]{20})\.json")
 _SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot\.json")
 
 
@@ -55,12 +54,6 @@ def entry_name(sequence: int) -> str:
 
 def snapshot_name(sequence: int) -> str:
     return f"{MANIFEST_FOLDER}/{sequence:020d}.snapshot.json"
-
-
-def parse_entry_name(name: str) -> int | None:
-    """The sequence of an entry, by its name without folder."""
-    match = _ENTRY.fullmatch(name)
-    return None if match is None else int(match[1])
 
 
 def parse_snapshot_name(name: str) -> int | None:

@@ -4,7 +4,8 @@
   with acks=0. mypy checks its messages against the API table in `wire/apis.py`.
 - A `HeadraceError` that leaves a handler becomes a response with the error's code and message, if the response has an
   error code for the whole request. A handler reports errors of single topics, partitions or resources by
-  `ReportErrors`. Any other exception that leaves a handler is a bug.
+  `ReportErrors`, also where the response to a failed request contains more than the error. Any other exception that
+  leaves a handler is a bug.
 - Requests without a handler are neither advertised nor served.
 """
 
@@ -69,6 +70,11 @@ class RequestContext:
         """Register a callback for the end of the connection; a later one with the same key replaces it."""
         if self._close_callbacks is not None:
             self._close_callbacks[key] = callback
+
+
+def internal_context(version: int, client_id: str) -> RequestContext:
+    """Return the context of a request that this broker sends to itself."""
+    return RequestContext(version, client_id, "", "", lambda _is_held: None, lambda: None)
 
 
 HandlerFunction = Callable[[Request, RequestContext], Coroutine[Any, Any, Response | None]]

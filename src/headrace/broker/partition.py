@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.fetch.partition_watchers import PartitionWatcher, PartitionWatchers
@@ -43,7 +43,6 @@ from headrace.storage.log.log import Log
 from headrace.storage.log.reading import ColdRead, LogSlice
 from headrace.storage.segments.scan import ReplayedBatch
 from headrace.wire.batches.batch import (
-    HEADER_SIZE,
     BatchHeader,
     Marker,
     build_marker,
@@ -460,16 +459,6 @@ class PartitionState:
         """Forget producers that were idle for longer than this, and aborted transactions below the log start."""
         self.producers.expire(now, expiration_ms)
         self.producers.transactions.trim(start_offset)
-
-
-def split_batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """Yield the complete batches in these bytes."""
-    view = memoryview(data)
-    position = 0
-    while position + HEADER_SIZE <= len(view):
-        header = parse_header(view, position)
-        yield view[position : position + header.size_bytes], header
-        position += header.size_bytes
 
 
 def is_aborted(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:

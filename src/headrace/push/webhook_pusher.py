@@ -30,6 +30,7 @@ from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.model.errors import HeadraceError
 from headrace.push.webhook import AcknowledgeType, DeliveryOutcome, retry_seconds, unanswered_outcome
 from headrace.push.webhook_sender import MessageSender
+from headrace.runtime.tasks import wait_until_set
 from headrace.wire.messages.queues import DescribedPush, SettleItem
 
 log = logging.getLogger(__name__)
@@ -227,11 +228,7 @@ class WebhookPusher:
     async def _wait_for_response(self, seconds: float) -> None:
         """Return when a receiver has responded, or after this time."""
         self._response_received.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._response_received.wait()
-        except TimeoutError:
-            pass
+        await wait_until_set(self._response_received, seconds)
 
     def _now_ms(self) -> int:
         return int(self._cluster.clock.monotonic() * 1000)

@@ -1,10 +1,11 @@
-"""Tasks of the event loop: supervision, work that survives cancellation, locks by key, cooperative yielding.
+"""Tasks of the event loop: supervision, run to completion, waits with a timeout, locks by key, cooperative yielding.
 
 - `Supervisor`: a background task that ends with an exception is a failure of the whole broker. It is logged, and
   `Supervisor.failure` raises, so that the composition root stops the process. The supervisor holds strong references to
   its tasks; asyncio holds only weak ones.
 - `run_to_completion`: disk threads continue when their caller is cancelled. The caller waits for the end of the work
   first; otherwise the next caller would work on the same files concurrently, and a failure would go unnoticed.
+- `wait_until_set`: wait for an event, but not longer than a given time.
 - `KeyedLock`: operations on the same key run one at a time; operations on different keys run concurrently.
 - `CooperativeYield`: yield to the event loop from a long computation.
 """
@@ -91,6 +92,17 @@ async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+async def wait_until_set(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for the event; return whether it was set in time. None: without a timeout."""
+    if seconds is None:
+        return await event.wait()
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 _TURN_SECONDS = 0.005

@@ -61,11 +61,6 @@ class WorkerProcess:
         self._worker: subprocess.Popen[bytes] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
-    @property
-    def process_id(self) -> int | None:
-        """The id of the worker process, if there is one."""
-        return self._worker.pid if self._worker is not None else None
-
     async def run(self, work: Callable[..., T], args: tuple[object, ...], bytes_per_second: float) -> T:
         """Call `work(pace, *args)` in the worker. Raises WorkerDied, or what the call raised. Cancelling kills the
         worker.

@@ -10,7 +10,6 @@ from headrace.archive.names import (
     FileRange,
     entry_name,
     file_name,
-    parse_entry_name,
     parse_file_name,
     parse_snapshot_name,
     snapshot_name,
@@ -49,9 +48,7 @@ def test_what_we_do_not_write_is_no_name(name: str) -> None:
 
 def test_entries_and_snapshots_are_told_apart() -> None:
     assert entry_name(7) == "_headrace/00000000000000000007.json"
-    assert parse_entry_name("00000000000000000007.json") == 7
     assert parse_snapshot_name("00000000000000000007.snapshot.json") == 7
-    assert parse_entry_name("00000000000000000007.snapshot.json") is None
     assert parse_snapshot_name("00000000000000000007.json") is None
     assert snapshot_name(7) == "_headrace/00000000000000000007.snapshot.json"
 

@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from headrace.runtime.tasks import BackgroundTaskDied, Supervisor
+from headrace.runtime.tasks import BackgroundTaskDied, Supervisor, wait_until_set
 
 
 async def forever() -> None:
@@ -91,3 +91,13 @@ async def test_the_supervisor_keeps_its_tasks_alive() -> None:
     while not ran:
         await asyncio.sleep(0)
     await supervisor.stop()
+
+
+async def test_a_wait_ends_when_the_event_is_set_or_the_time_is_over() -> None:
+    event = asyncio.Event()
+    assert not await wait_until_set(event, 0)
+    waits = [asyncio.ensure_future(wait_until_set(event, seconds)) for seconds in (60, None)]
+    await asyncio.sleep(0)
+    assert not any(wait.done() for wait in waits)
+    event.set()
+    assert await asyncio.gather(*waits) == [True, True]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,8 @@ async def test_work_is_done_in_another_process_of_the_lowest_priority() -> None:
         assert priority == LOWEST_PRIORITY
         assert await apart.run(double, (21,), math.inf) == 42
         assert (await apart.run(look_around, (), math.inf))[0] == process_id
-    assert apart.process_id is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(process_id, 0)
 
 
 async def test_what_the_work_raises_is_raised_here() -> None:
@@ -91,10 +92,12 @@ async def test_work_that_is_cancelled_before_it_began_is_not_waited_for(tmp_path
 
 async def test_a_worker_ends_when_it_was_idle_for_a_while() -> None:
     async with opened(idle_seconds=0.0) as apart:
-        await apart.run(double, (1,), math.inf)
+        process_id, _ = await apart.run(look_around, (), math.inf)
         async with asyncio.timeout(60):
-            while apart.process_id is not None:
-                await asyncio.sleep(0.001)
+            with suppress(ProcessLookupError):
+                while True:
+                    os.kill(process_id, 0)
+                    await asyncio.sleep(0.001)
         assert await apart.run(double, (2,), math.inf) == 4
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from copy import copy
 
 from headrace.broker.cluster.membership import BrokerIdentity
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext, report_error
 from headrace.broker.partition import Partition
 from headrace.broker.security.security_requests import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from headrace.broker.topic import Topic
@@ -119,10 +119,10 @@ class MetadataRequests:
         self, request: DescribeClusterRequest, _context: RequestContext
     ) -> DescribeClusterResponse:
         if request.endpoint_type == _CONTROLLER_ENDPOINT_TYPE:
+            response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
             error = InvalidRequest("this cluster has no dedicated controllers; use endpoint type 1 (brokers)")
-            return DescribeClusterResponse(
-                error_code=error.code, error_message=error.message, endpoint_type=request.endpoint_type
-            )
+            report_error(response, error)
+            return response
         response = DescribeClusterResponse(
             endpoint_type=request.endpoint_type,
             cluster_id=self._identity.cluster_id,
@@ -177,7 +177,9 @@ class MetadataRequests:
     async def _find(self, requested: MetadataRequestTopic, may_create: bool, version: int) -> MetadataResponseTopic:
         """Find a topic by id or name; create it if it is missing and auto-creation is allowed."""
         name, topic_id = requested.name, requested.topic_id
-        try:
+        # Before version 12 the name in the response was not nullable.
+        error_response = MetadataResponseTopic(name=name if version >= 12 else name or "", topic_id=topic_id)
+        with ReportErrors(error_response):
             if topic_id != ZERO_ID:
                 found = self._catalogue.find_by_id(topic_id)
                 if found is None:
@@ -190,11 +192,7 @@ class MetadataRequests:
                     raise missing
                 topic = await self._create(name or "")
             return self._describe(topic)
-        except HeadraceError as error:
-            # Before version 12 the name in the response was not nullable.
-            return MetadataResponseTopic(
-                error_code=error.code, name=name if version >= 12 else name or "", topic_id=topic_id
-            )
+        return error_response
 
     def _missing(self, name: str) -> HeadraceError:
         """Return the error for a missing topic: it does not exist, or its name is invalid."""

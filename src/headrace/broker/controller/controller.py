@@ -37,6 +37,7 @@ from headrace.registry.interface import (
 from headrace.registry.mirror import RegistryMirror
 from headrace.registry.topics import TopicRecords, encode_partition, partition_key
 from headrace.runtime.clock import Clock
+from headrace.runtime.tasks import wait_until_set
 
 log = logging.getLogger(__name__)
 
@@ -292,10 +293,7 @@ class Controller:
 
     async def _pause(self, seconds: float) -> bool:
         """Wait for a notification; return False if none arrived in this time."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
+        if not await wait_until_set(self._wake, seconds):
             return False
         self._wake.clear()
         return True

@@ -6,11 +6,10 @@ It is the leader of the partition with the records of the owner. The topic is cr
 from __future__ import annotations
 
 from headrace.broker.coordination.shards import CoordinatorLog
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import (
     CoordinatorNotAvailable,
-    HeadraceError,
     InvalidRequest,
     NotCoordinator,
     UnknownTopicOrPartition,
@@ -51,7 +50,8 @@ class FindCoordinatorHandler:
 
     async def _find(self, key: str, key_type: int) -> Coordinator:
         """An empty group id also has a coordinator: some clients request it before they reject the id themselves."""
-        try:
+        found = Coordinator(key=key, node_id=-1, port=-1)
+        with ReportErrors(found):
             if key_type == _SHARE:
                 raise UnsupportedVersion(
                     "coordinator type 2 (share groups) is not supported; use 0 (group) or 1 (transaction)"
@@ -59,9 +59,9 @@ class FindCoordinatorHandler:
             if key_type not in self._logs:
                 raise InvalidRequest(f"coordinator type {key_type} does not exist")
             node = await self._leader(key, *self._logs[key_type])
-        except HeadraceError as error:
-            return Coordinator(key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message)
-        return Coordinator(key=key, node_id=node.node_id, host=node.host, port=node.port, error_message="")
+            found.node_id, found.host, found.port = node.node_id, node.host, node.port
+            found.error_message = ""
+        return found
 
     async def _leader(self, key: str, topic: str, owners: CoordinatorLog) -> BrokerRecord:
         await owners.ensure()

@@ -53,9 +53,14 @@ class Shard:
     """The state of one partition for one leadership."""
 
     def __init__(self, partition: Partition) -> None:
-        log = partition.log
         self.partition = partition
-        self.is_loaded = log.quarantined is None and log.start_offset == log.end_offset
+        self.is_loaded = self.has_no_records
+
+    @property
+    def has_no_records(self) -> bool:
+        """Whether the log is empty, so that there is nothing to load."""
+        log = self.partition.log
+        return log.quarantined is None and log.start_offset == log.end_offset
 
     async def load(self) -> None:
         """Rebuild the state from the log, then set `is_loaded`. Raise `NotLeader` or `NotCoordinator` if the leadership

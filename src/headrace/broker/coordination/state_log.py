@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from headrace.broker.partition import Partition, split_batches
+from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.group_offsets import ProducerTransaction
 from headrace.model.errors import (
@@ -30,7 +30,14 @@ from headrace.model.errors import (
 )
 from headrace.runtime.clock import Clock
 from headrace.storage.log.reading import LogSlice
-from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header, parse_marker, read_records
+from headrace.wire.batches.batch import (
+    BatchRecord,
+    build_batch,
+    parse_header,
+    parse_marker,
+    read_records,
+    split_batches,
+)
 
 log = logging.getLogger(__name__)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headrace.broker.delays.delay_coordinator import DelayCoordinator
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.durations import TIME_MS_MAX
-from headrace.model.errors import HeadraceError, InvalidRequest
+from headrace.model.errors import InvalidRequest
 from headrace.wire.messages.delays import (
     CANCEL,
     AlterDelayedRequest,
@@ -30,7 +30,7 @@ class DelayRequests:
 
     async def list(self, request: ListDelayedRequest, _context: RequestContext) -> ListDelayedResponse:
         response = ListDelayedResponse()
-        try:
+        with ReportErrors(response):
             if not 1 <= request.count_max <= LISTED_MAX:
                 raise InvalidRequest(f"a page must have 1 to {LISTED_MAX} messages, not {request.count_max}")
             self._catalogue.topic(request.topic)
@@ -47,20 +47,16 @@ class DelayRequests:
                         headers=[DelayedHeader(name=name, value=value) for name, value in message.headers],
                     )
                 )
-        except HeadraceError as error:
-            response.error_code, response.error_message = error.code, error.message
         return response
 
     async def alter(self, request: AlterDelayedRequest, _context: RequestContext) -> AlterDelayedResponse:
         response = AlterDelayedResponse()
         for number, change in enumerate(request.changes):
             result = DelayedChangeResult(offset=change.offset)
-            try:
+            with ReportErrors(result):
                 if number >= CHANGES_MAX:
                     raise InvalidRequest(f"a request can change at most {CHANGES_MAX} messages")
                 await self._alter(request, change)
-            except HeadraceError as error:
-                result.error_code, result.error_message = error.code, error.message
             response.results.append(result)
         return response
 

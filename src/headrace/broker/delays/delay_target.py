@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from headrace.broker.coordination.state_log import read_batches
 from headrace.broker.partition import Partition
 from headrace.broker.produce.batch_rules import prepare_batch
-from headrace.machines.delays.delay_index import OpenRelease, batches
+from headrace.machines.delays.delay_index import OpenRelease
 from headrace.machines.delays.due_time import released_headers
 from headrace.machines.produce.producer_states import SEQUENCE_MASK
 from headrace.model.errors import NotLeader
 from headrace.model.ids import MessageId
-from headrace.wire.batches.batch import CRC_START, BatchHeader, BatchRecord, build_batch, parse_header
+from headrace.wire.batches.batch import CRC_START, BatchHeader, BatchRecord, build_batch, parse_header, split_batches
 from headrace.wire.state_records.delayed_records import Releasing
 
 _PRODUCER_EPOCH = 0
@@ -86,7 +86,7 @@ class DelayTarget:
         while offset < end_offset:
             data, offset = await read_batches(self.partition, offset, end_offset)
             self.ensure_leader()
-            found.update((header.producer_id, header.base_sequence) for _, header in batches(data))
+            found.update((header.producer_id, header.base_sequence) for _, header in split_batches(data))
         return found
 
 

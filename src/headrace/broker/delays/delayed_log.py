@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.coordination.state_log import read_batches
 from headrace.broker.partition import Partition
-from headrace.machines.delays.delay_index import UNPACKED_BYTES_MAX, DelayIndex, batches, replay
+from headrace.machines.delays.delay_index import UNPACKED_BYTES_MAX, DelayIndex, replay
 from headrace.model.errors import HeadraceError, NotLeader, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
@@ -28,7 +28,7 @@ from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap
 from headrace.storage.log.acked_retention import RetentionSweep, SettledSurvey, SettledSurveyJob, make_survey_job
 from headrace.storage.log.log import Log
 from headrace.storage.segments.scan import BadBatch
-from headrace.wire.batches.batch import BatchRecord, parse_header
+from headrace.wire.batches.batch import BatchRecord, parse_header, split_batches
 from headrace.wire.state_records.delayed_records import DelayedEvent, build_event, read_records_at
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class DelayedLog:
                 wanted.popleft()
                 continue
             data, next_offset = await self.read(first, _READ_GAP_BYTES_MAX, self.partition.high_watermark)
-            for batch, header in batches(data):
+            for batch, header in split_batches(data):
                 while wanted and wanted[0] < header.base_offset:
                     wanted.popleft()  # a gap: the message was deleted
                 here = []

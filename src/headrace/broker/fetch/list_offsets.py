@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.broker.fetch.fetched_partition import READ_COMMITTED, check_leader_epoch
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.errors import HeadraceError, NotLeader, OffsetNotAvailable, UnsupportedVersion
+from headrace.model.errors import NotLeader, OffsetNotAvailable, UnsupportedVersion
 from headrace.wire.messages.fetch import (
     LeaderEpochEndOffset,
+    ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -48,24 +49,25 @@ class ListOffsetsHandler:
             topic_result = ListOffsetsTopicResponse(name=topic.name)
             for requested in topic.partitions:
                 result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
-                try:
-                    partition = self._catalogue.partition(topic.name, requested.partition_index)
-                    partition.ensure_readable()
-                    check_leader_epoch(partition, requested.current_leader_epoch)
-                    if requested.timestamp < 0 and context.version < _SPECIAL_SINCE.get(requested.timestamp, _NEVER):
-                        raise UnsupportedVersion(
-                            f"timestamp {requested.timestamp} is not supported in version {context.version}"
-                        )
-                    await _find_offset(partition, requested.timestamp, request.isolation_level, result)
-                    if self._session_expired():
-                        raise NotLeader(
-                            "the registry session of this broker has expired; it may no longer be the leader; retry"
-                        )
-                except HeadraceError as error:
-                    result = ListOffsetsPartitionResponse(requested.partition_index, error_code=error.code)
+                with ReportErrors(result):
+                    result = await self._find(topic.name, requested, request.isolation_level, context.version)
                 topic_result.partitions.append(result)
             response.topics.append(topic_result)
         return response
+
+    async def _find(
+        self, topic: str, requested: ListOffsetsPartition, isolation_level: int, version: int
+    ) -> ListOffsetsPartitionResponse:
+        partition = self._catalogue.partition(topic, requested.partition_index)
+        partition.ensure_readable()
+        check_leader_epoch(partition, requested.current_leader_epoch)
+        if requested.timestamp < 0 and version < _SPECIAL_SINCE.get(requested.timestamp, _NEVER):
+            raise UnsupportedVersion(f"timestamp {requested.timestamp} is not supported in version {version}")
+        result = ListOffsetsPartitionResponse(partition_index=requested.partition_index)
+        await _find_offset(partition, requested.timestamp, isolation_level, result)
+        if self._session_expired():
+            raise NotLeader("the registry session of this broker has expired; it may no longer be the leader; retry")
+        return result
 
     async def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, _context: RequestContext
@@ -75,12 +77,10 @@ class ListOffsetsHandler:
             topic_result = OffsetForLeaderTopicResult(topic=topic.topic)
             for requested in topic.partitions:
                 result = LeaderEpochEndOffset(partition=requested.partition)
-                try:
+                with ReportErrors(result):
                     partition = self._catalogue.partition(topic.topic, requested.partition)
                     check_leader_epoch(partition, requested.current_leader_epoch)
                     result.leader_epoch, result.end_offset = _epoch_end_offset(partition, requested.leader_epoch)
-                except HeadraceError as error:
-                    result.error_code = error.code
                 topic_result.partitions.append(result)
             response.topics.append(topic_result)
         return response

@@ -7,19 +7,14 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.assignors import TopicIdPartition
-from headrace.machines.groups.classic_group import ClassicGroup
 from headrace.machines.groups.consumer_group import ConsumerGroup
-from headrace.machines.groups.consumer_group_heartbeat import (
-    ConsumerHeartbeat,
-    ConsumerHeartbeatResult,
-    check_heartbeat,
-)
+from headrace.machines.groups.consumer_group_heartbeat import ConsumerHeartbeat, check_heartbeat
 from headrace.machines.groups.consumer_group_state import partitions_by_topic_id
-from headrace.model.errors import GroupIdNotFound, HeadraceError
+from headrace.model.errors import GroupIdNotFound
 from headrace.runtime.entropy import Entropy
 from headrace.wire.messages import consumer_groups as described
 from headrace.wire.messages.consumer_groups import (
@@ -45,20 +40,17 @@ class ConsumerGroupRequests:
     async def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
-        try:
-            beat = _parse_heartbeat(request, context)
-            check_heartbeat(beat, context.version, self._coordinator.config.consumer_config_of(beat.group_id).assignors)
-            if not beat.member_id:  # version 0 only
-                beat = replace(beat, member_id=str(self._entropy.uuid()))
-            groups = await self._coordinator.ensure(beat.group_id)
-            result = await groups.consumer_heartbeat(beat)
-        except HeadraceError as error:
-            return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+        beat = _parse_heartbeat(request, context)
+        check_heartbeat(beat, context.version, self._coordinator.config.consumer_config_of(beat.group_id).assignors)
+        if not beat.member_id:  # version 0 only
+            beat = replace(beat, member_id=str(self._entropy.uuid()))
+        groups = await self._coordinator.ensure(beat.group_id)
+        result = await groups.consumer_heartbeat(beat)
         return ConsumerGroupHeartbeatResponse(
             member_id=result.member_id,
             member_epoch=result.member_epoch,
             heartbeat_interval_ms=result.heartbeat_interval_ms,
-            assignment=_assignment(result),
+            assignment=assignment_of(result.assigned),
         )
 
     async def describe(
@@ -71,20 +63,21 @@ class ConsumerGroupRequests:
 
     async def _describe(self, group_id: str) -> DescribedConsumerGroup:
         """Return the description when the state that it contains is durable."""
-        try:
+        error_description = DescribedConsumerGroup(group_id=group_id)
+        with ReportErrors(error_description):
             groups = self._coordinator.of(group_id)
-            result = self._described(group_id, groups.find(group_id))
+            group = groups.find(group_id)
+            description = self._described(group) if isinstance(group, ConsumerGroup) else None
             await groups.settle()
-        except HeadraceError as error:
-            return _error_description(group_id, error)
-        return result
+            if description is None:
+                reason = "not found" if group is None else "is not a consumer group"
+                raise GroupIdNotFound(f"Group {group_id} {reason}.")
+            return description
+        return error_description
 
-    def _described(self, group_id: str, group: ClassicGroup | ConsumerGroup | None) -> DescribedConsumerGroup:
-        if not isinstance(group, ConsumerGroup):
-            reason = "not found" if group is None else "is not a consumer group"
-            return _error_description(group_id, GroupIdNotFound(f"Group {group_id} {reason}."))
+    def _described(self, group: ConsumerGroup) -> DescribedConsumerGroup:
         return DescribedConsumerGroup(
-            group_id=group_id,
+            group_id=group.group_id,
             group_state=group.phase.value,
             group_epoch=group.state.epoch,
             assignment_epoch=group.state.target_epoch,
@@ -106,22 +99,9 @@ class ConsumerGroupRequests:
             client_host=member_metadata.client_host,
             subscribed_topic_names=sorted(member_metadata.topics),
             subscribed_topic_regex=member_metadata.regex or None,
-            assignment=self._partitions(current_assignment.assigned),
-            target_assignment=self._partitions(group.state.target(member_id)),
+            assignment=described_assignment(self._catalogue, current_assignment.assigned),
+            target_assignment=described_assignment(self._catalogue, group.state.target(member_id)),
             member_type=_CONSUMER_MEMBER if member_metadata.classic is None else _CLASSIC_MEMBER,
-        )
-
-    def _partitions(self, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
-        """Partitions of deleted topics are left out, because they have no names."""
-        topics = (
-            (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
-        )
-        return described.DescribedAssignment(
-            topic_partitions=[
-                described.DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
-                for topic, indexes in topics
-                if topic is not None
-            ]
         )
 
 
@@ -143,12 +123,21 @@ def _parse_heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestCon
     )
 
 
-def _assignment(result: ConsumerHeartbeatResult) -> Assignment | None:
-    if result.assigned is None:
+def assignment_of(assigned: Iterable[TopicIdPartition] | None) -> Assignment | None:
+    """Return the assignment in the response to a heartbeat, None if it has not changed."""
+    if assigned is None:
         return None
-    topics = partitions_by_topic_id(result.assigned).items()
+    topics = partitions_by_topic_id(assigned).items()
     return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])
 
 
-def _error_description(group_id: str, error: HeadraceError) -> DescribedConsumerGroup:
-    return DescribedConsumerGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+def described_assignment(catalogue: Catalogue, partitions: Iterable[TopicIdPartition]) -> described.DescribedAssignment:
+    """Return the assignment without deleted topics, which have no names."""
+    topics = ((catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items())
+    return described.DescribedAssignment(
+        topic_partitions=[
+            described.DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
+            for topic, indexes in topics
+            if topic is not None
+        ]
+    )

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.machines.groups.classic_group import ClassicGroup
 from headrace.machines.groups.group_state import GroupState, JoinRequest, LeaveGroupResult, LeavingMember
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE
-from headrace.model.errors import GroupIdNotFound, HeadraceError, UnknownMemberId
+from headrace.model.errors import GroupIdNotFound, UnknownMemberId
 from headrace.model.names import check_group_id
 from headrace.runtime.entropy import Entropy
 from headrace.wire.messages.groups import (
@@ -56,7 +56,10 @@ class GroupRequests:
 
     async def join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
         stem = request.group_instance_id or context.client_id or ""
-        try:
+        # Before version 7 the name of the protocol could not be null.
+        no_protocol = None if context.version >= _NULL_PROTOCOL_SINCE else ""
+        error_response = JoinGroupResponse(member_id=request.member_id, protocol_name=no_protocol)
+        with ReportErrors(error_response):
             check_group_id(request.group_id)
             groups = await self._coordinator.ensure(request.group_id)
             result = await groups.join(
@@ -75,43 +78,31 @@ class GroupRequests:
                     skips_assignment=context.version >= 9,
                 ),
             )
-        except HeadraceError as error:
             return JoinGroupResponse(
-                error_code=error.code,
-                member_id=request.member_id,
-                protocol_name=None if context.version >= _NULL_PROTOCOL_SINCE else "",
+                error_code=result.error_code,
+                generation_id=result.generation_id,
+                protocol_type=result.protocol_type,
+                protocol_name=no_protocol if result.protocol_name is None else result.protocol_name,
+                leader=result.leader,
+                skip_assignment=result.skip_assignment,
+                member_id=result.member_id,
+                members=[
+                    JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
+                    for member in result.members
+                ],
             )
-        # Before version 7 the name could not be null.
-        protocol_name = result.protocol_name
-        if protocol_name is None and context.version < _NULL_PROTOCOL_SINCE:
-            protocol_name = ""
-        return JoinGroupResponse(
-            error_code=result.error_code,
-            generation_id=result.generation_id,
-            protocol_type=result.protocol_type,
-            protocol_name=protocol_name,
-            leader=result.leader,
-            skip_assignment=result.skip_assignment,
-            member_id=result.member_id,
-            members=[
-                JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
-                for member in result.members
-            ],
-        )
+        return error_response
 
     async def sync(self, request: SyncGroupRequest, _context: RequestContext) -> SyncGroupResponse:
-        try:
-            result = await self._groups(request.group_id).sync(
-                request.group_id,
-                request.member_id,
-                request.generation_id,
-                {assignment.member_id: assignment.assignment for assignment in request.assignments},
-                request.group_instance_id,
-                request.protocol_type,
-                request.protocol_name,
-            )
-        except HeadraceError as error:
-            return SyncGroupResponse(error_code=error.code)
+        result = await self._groups(request.group_id).sync(
+            request.group_id,
+            request.member_id,
+            request.generation_id,
+            {assignment.member_id: assignment.assignment for assignment in request.assignments},
+            request.group_instance_id,
+            request.protocol_type,
+            request.protocol_name,
+        )
         return SyncGroupResponse(
             error_code=result.error_code,
             protocol_type=result.protocol_type,
@@ -120,12 +111,9 @@ class GroupRequests:
         )
 
     async def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
-        try:
-            self._groups(request.group_id).heartbeat(
-                request.group_id, request.member_id, request.generation_id, request.group_instance_id
-            )
-        except HeadraceError as error:
-            return HeartbeatResponse(error_code=error.code)
+        self._groups(request.group_id).heartbeat(
+            request.group_id, request.member_id, request.generation_id, request.group_instance_id
+        )
         return HeartbeatResponse()
 
     async def leave(self, request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
@@ -138,8 +126,6 @@ class GroupRequests:
         except UnknownMemberId as error:
             # The group does not exist. The batched form of the request reports that per member.
             departed = [LeaveGroupResult(one.member_id, one.instance_id, error.code) for one in departures]
-        except HeadraceError as error:
-            return LeaveGroupResponse(error_code=error.code)
         if context.version < _BATCHED_LEAVE_SINCE:
             return LeaveGroupResponse(error_code=departed[0].error_code)
         return LeaveGroupResponse(
@@ -153,10 +139,7 @@ class GroupRequests:
         return DescribeGroupsResponse(groups=groups)
 
     async def list(self, request: ListGroupsRequest, _context: RequestContext) -> ListGroupsResponse:
-        try:
-            self._coordinator.ensure_loaded()
-        except HeadraceError as error:
-            return ListGroupsResponse(error_code=error.code)
+        self._coordinator.ensure_loaded()
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
         return ListGroupsResponse(
@@ -171,14 +154,12 @@ class GroupRequests:
         response = DeleteGroupsResponse()
         for group_id in dict.fromkeys(request.groups_names):
             result = DeletableGroupResult(group_id=group_id)
-            try:
+            with ReportErrors(result):
                 share = self._coordinator.of(group_id).shares.groups.get(group_id)
                 if share is not None:
                     share.ensure_no_members()
                     await self._forget_settled(group_id, context)
                 await self._coordinator.of(group_id).delete(group_id)
-            except HeadraceError as error:
-                result.error_code = error.code
             response.results.append(result)
         return response
 
@@ -198,37 +179,36 @@ class GroupRequests:
                 yield ListGroupsEntry(share.group_id, _SHARE, share.phase.value, _SHARE)
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:
-        try:
+        description = DescribedGroup(group_id=group_id)
+        with ReportErrors(description):
             groups = self._coordinator.of(group_id)
             group = groups.classic.get(group_id)
-            if group is None:
-                if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
-                    is_other = group_id in groups.consumers or group_id in groups.shares
-                    reason = "is not a classic group" if is_other else "not found"
-                    raise GroupIdNotFound(f"Group {group_id} {reason}.")
-                return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
-        except HeadraceError as error:
-            return DescribedGroup(
-                error_code=error.code,
-                error_message=error.message,
-                group_id=group_id,
-                group_state=GroupState.DEAD.value if isinstance(error, GroupIdNotFound) else "",
+            if group is not None:
+                return _described(group)
+            description.group_state = GroupState.DEAD.value
+            if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
+                is_other = group_id in groups.consumers or group_id in groups.shares
+                reason = "is not a classic group" if is_other else "not found"
+                raise GroupIdNotFound(f"Group {group_id} {reason}.")
+        return description
+
+
+def _described(group: ClassicGroup) -> DescribedGroup:
+    described = group.describe()
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=described.state,
+        protocol_type=described.protocol_type,
+        protocol_data=described.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
             )
-        described = group.describe()
-        return DescribedGroup(
-            group_id=group_id,
-            group_state=described.state,
-            protocol_type=described.protocol_type,
-            protocol_data=described.protocol_name,
-            members=[
-                DescribedGroupMember(
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.metadata,
-                    member_assignment=member.assignment,
-                )
-                for member in described.members
-            ],
-        )
+            for member in described.members
+        ],
+    )

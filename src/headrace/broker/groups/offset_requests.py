@@ -8,7 +8,7 @@ from uuid import UUID
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
 from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (
@@ -62,6 +62,20 @@ class OffsetRequests:
         self._session_valid = session_valid
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+        response = OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        OffsetCommitResponsePartition(partition_index=requested.partition_index)
+                        for requested in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+        results = [result for topic in response.topics for result in topic.partitions]
         try:
             groups = await self._coordinator.ensure(request.group_id)
             groups.check_commit(
@@ -72,29 +86,27 @@ class OffsetRequests:
                 GroupIdNotFound if context.version >= _GROUP_NOT_FOUND_SINCE else IllegalGeneration,
                 self._partitions_by_id(request),
             )
+            await groups.commit(request.group_id, self._events(request, groups, results, context.version))
         except HeadraceError as error:
-            return _commit_error_response(request, error)
-        response = OffsetCommitResponse()
-        events: list[OffsetCommitted] = []
-        pending: list[OffsetCommitResponsePartition] = []
-        for topic in request.topics:
-            topic_result = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
-            for requested in topic.partitions:
-                result = OffsetCommitResponsePartition(partition_index=requested.partition_index)
-                topic_result.partitions.append(result)
-                try:
-                    known = self._topic(topic, requested.partition_index, context.version)
-                    events.append(self._event(groups, request, known, requested))
-                    pending.append(result)
-                except HeadraceError as error:
-                    result.error_code = error.code
-            response.topics.append(topic_result)
-        try:
-            await groups.commit(request.group_id, events)
-        except HeadraceError as error:
-            for result in pending:
-                result.error_code = error.code
+            for result in results:
+                result.error_code = result.error_code or error.code
         return response
+
+    def _events(
+        self,
+        request: OffsetCommitRequest,
+        groups: GroupShard,
+        results: list[OffsetCommitResponsePartition],
+        version: int,
+    ) -> list[OffsetCommitted]:
+        """Return the valid commits; the results of the others contain their errors."""
+        events = []
+        partitions = [(topic, requested) for topic in request.topics for requested in topic.partitions]
+        for (topic, requested), result in zip(partitions, results, strict=True):
+            with ReportErrors(result):
+                known = self._topic(topic, requested.partition_index, version)
+                events.append(self._event(groups, request, known, requested))
+        return events
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
         if context.version >= _GROUPS_SINCE:
@@ -108,17 +120,8 @@ class OffsetRequests:
         try:
             groups = self._coordinator.of(request.group_id)
             for name, indexes in self._wanted(groups, request.group_id, request.topics):
-                topic_result = OffsetFetchResponseTopic(name=name)
-                for index in indexes:
-                    found, error_code = self._find(
-                        groups, request.group_id, name, index, must_be_stable=request.require_stable
-                    )
-                    topic_result.partitions.append(
-                        OffsetFetchResponsePartition(
-                            index, found.offset, found.leader_epoch, found.metadata, error_code
-                        )
-                    )
-                response.topics.append(topic_result)
+                found = self._found(groups, request.group_id, name, indexes, must_be_stable=request.require_stable)
+                response.topics.append(OffsetFetchResponseTopic(name=name, partitions=found))
             await groups.settle()
             self._ensure_session_valid()
         except HeadraceError as error:
@@ -132,14 +135,11 @@ class OffsetRequests:
     async def delete(self, request: OffsetDeleteRequest, _context: RequestContext) -> OffsetDeleteResponse:
         response = OffsetDeleteResponse()
         gone: list[OffsetForgotten] = []
-        try:
-            groups = self._coordinator.of(request.group_id)
-            group = groups.find(request.group_id)
-            if group is None:
-                raise GroupIdNotFound(f"group {request.group_id} does not exist")
-            group.check_offset_delete()
-        except HeadraceError as error:
-            return OffsetDeleteResponse(error_code=error.code)
+        groups = self._coordinator.of(request.group_id)
+        group = groups.find(request.group_id)
+        if group is None:
+            raise GroupIdNotFound(f"group {request.group_id} does not exist")
+        group.check_offset_delete()
         for topic in request.topics:
             topic_result = OffsetDeleteResponseTopic(name=topic.name)
             for requested in topic.partitions:
@@ -154,10 +154,7 @@ class OffsetRequests:
                         result.error_code = UnknownTopicOrPartition.code
                 topic_result.partitions.append(result)
             response.topics.append(topic_result)
-        try:
-            await groups.forget(gone)
-        except HeadraceError as error:
-            return OffsetDeleteResponse(error_code=error.code)
+        await groups.forget(gone)
         return response
 
     def _partitions_by_id(self, request: OffsetCommitRequest) -> list[tuple[UUID, int]]:
@@ -200,15 +197,15 @@ class OffsetRequests:
         self, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
     ) -> OffsetFetchResponseGroup:
         """Return the response for one group when its content is durable."""
-        try:
+        response = OffsetFetchResponseGroup(group_id=requested.group_id)
+        with ReportErrors(response):
             groups = self._coordinator.of(requested.group_id)
             groups.check_fetch(requested.group_id, requested.member_id, requested.member_epoch)
             topics = self._fetch_topics(groups, requested, version, must_be_stable=must_be_stable)
             await groups.settle()
             self._ensure_session_valid()
-        except HeadraceError as error:
-            return OffsetFetchResponseGroup(group_id=requested.group_id, error_code=error.code)
-        return OffsetFetchResponseGroup(group_id=requested.group_id, topics=topics)
+            response.topics = topics
+        return response
 
     def _fetch_topics(
         self, groups: GroupShard, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
@@ -282,22 +279,6 @@ class OffsetRequests:
 
 def _has_partition(topic: Topic | None, index: int) -> bool:
     return topic is not None and 0 <= index < topic.partition_count
-
-
-def _commit_error_response(request: OffsetCommitRequest, error: HeadraceError) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(partition_index=requested.partition_index, error_code=error.code)
-                    for requested in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
 
 
 def _fetch_error_response(request: OffsetFetchRequest, error: HeadraceError) -> OffsetFetchResponse:

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.coordination.shards import Shard, ShardedCoordinator
 from headrace.broker.coordination.state_log import read_batches
-from headrace.broker.partition import AppendResult, Partition, split_batches
+from headrace.broker.partition import AppendResult, Partition
 from headrace.broker.topic import Topic
 from headrace.model.errors import HeadraceError, InvalidRecord, NotEnoughReplicas
 from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID, DEDUP_ID_REUSED, dedup_key_of, header_value
 from headrace.runtime.clock import Clock
 from headrace.storage.log.log import Log
-from headrace.wire.batches.batch import BatchHeader, BatchRecord, parse_header, read_records
+from headrace.wire.batches.batch import BatchHeader, BatchRecord, parse_header, read_records, split_batches
 
 if TYPE_CHECKING:
     from headrace.machines.produce.dedup_window import DedupWindow

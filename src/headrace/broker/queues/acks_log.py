@@ -18,13 +18,13 @@ from functools import partial
 from msgspec.structs import replace
 
 from headrace.broker.coordination.state_log import COMMIT_SECONDS, read_batches, until_committed
-from headrace.broker.partition import Partition, split_batches
+from headrace.broker.partition import Partition
 from headrace.broker.produce.commit_waits import fail_wait
 from headrace.machines.queues.acks_replay import AcksReplay, MakeSubscription
 from headrace.model.errors import HeadraceError, MalformedFrame, NotLeader
 from headrace.runtime.clock import Clock
 from headrace.storage.segments.segment import NO_TIMESTAMP
-from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header, read_records
+from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header, read_records, split_batches
 from headrace.wire.state_records.acks_records import (
     AcksEvent,
     Created,
@@ -70,12 +70,6 @@ class AcksLog:
         self._snapshot_offset = -1
         self._snapshot_end = -1
         self.reconciled_epoch = -1  # the leader epoch of the topic's partition for which the state holds
-
-    @property
-    def has_no_records(self) -> bool:
-        """Whether the log is empty, so that there is nothing to load."""
-        log = self.partition.log
-        return log.quarantined is None and log.start_offset == log.end_offset
 
     def ensure_writable(self) -> None:
         """Raise unless new events can be committed, as far as this broker knows."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from headrace.broker.cluster.peers import Peers
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import RequestContext, internal_context
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
 from headrace.broker.topic_catalogue import Catalogue
@@ -134,7 +134,7 @@ class DeadLetterProducer:
             ],
         )
         if index in topic.led:
-            response = await self._produce(request, _internal_context())
+            response = await self._produce(request, internal_context(_VERSION, _CONNECTION_KEY))
         else:
             leader = self._catalogue.leader_node(topic.name, index)
             if leader is None:
@@ -191,7 +191,3 @@ def _dead_letter_headers(record: BatchRecord, origin: DeadLetterOrigin) -> Heade
     )
     dedup_id = header_value(record.headers, DEDUP_ID)
     return headers if dedup_id is None else [*headers, (DEAD_DEDUP_ID, dedup_id)]
-
-
-def _internal_context() -> RequestContext:
-    return RequestContext(_VERSION, _CONNECTION_KEY, "", "", lambda _is_held: None, lambda: None)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.broker.partition import Partition, is_aborted, split_batches
+from headrace.broker.partition import Partition, is_aborted
 from headrace.broker.queues.start_position import READ_COMMITTED
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.queues.filters import Filter, compile_filter
@@ -30,7 +30,7 @@ from headrace.model.errors import HeadraceError, UnknownTopicOrPartition
 from headrace.model.message_headers import PRIORITY_DEFAULT, expires_ms_of, priority_of
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.storage.log.reading import ColdRead, LogSlice
-from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, parse_header, read_records
+from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, parse_header, read_records, split_batches
 
 _ONE_BATCH = 1  # byte: the first batch is returned however large it is
 _COLD_BYTES_MAX = 1 << 20  # memory limit of one cold read, whatever the request's limit

@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.handlers import RequestContext
-from headrace.broker.partition import Partition, split_batches
+from headrace.broker.coordination.state_log import read_batches
+from headrace.broker.handlers import ReportErrors, RequestContext
+from headrace.broker.partition import Partition
 from headrace.broker.queues.start_position import deliverable_end, offset_for_timestamp
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
@@ -22,8 +23,7 @@ from headrace.machines.queues.subscription_values import DeliveryState
 from headrace.model.errors import HeadraceError, InvalidRequest, OffsetOutOfRange
 from headrace.model.names import check_group_id
 from headrace.model.subscription_configs import SubscriptionConfig
-from headrace.storage.log.reading import LogSlice
-from headrace.wire.batches.batch import read_records
+from headrace.wire.batches.batch import read_records, split_batches
 from headrace.wire.messages.queues import (
     AlterSubscriptionsPartition,
     AlterSubscriptionsPartitionResponse,
@@ -69,21 +69,17 @@ class SubscriptionAdminRequests:
             for index in topic.partitions:
                 result = DescribeSubscriptionsPartitionResponse(partition_index=index)
                 topic_response.partitions.append(result)
-                try:
+                with ReportErrors(result):
                     result.subscriptions = await self._describe(topic.name, index, request.subscriptions)
-                except HeadraceError as error:
-                    result.error_code, result.error_message = error.code, error.message
         return response
 
     async def alter(self, request: AlterSubscriptionsRequest, _context: RequestContext) -> AlterSubscriptionsResponse:
-        try:
-            check_group_id(request.subscription)
-            if len(request.subscription) > NAME_LENGTH_MAX:
-                raise InvalidRequest(f"the name of a subscription can have at most {NAME_LENGTH_MAX} characters")
-            if request.action not in (_CREATE, _SEEK, _DELETE):
-                raise InvalidRequest(f"unknown action {request.action}; use 0 (create), 1 (seek) or 2 (delete)")
-        except HeadraceError as error:
-            return AlterSubscriptionsResponse(error_code=error.code, error_message=error.message)
+        check_group_id(request.subscription)
+        # A share group with a longer name can have offsets here, which must be deleted with the group.
+        if request.action == _CREATE and len(request.subscription) > NAME_LENGTH_MAX:
+            raise InvalidRequest(f"the name of a subscription can have at most {NAME_LENGTH_MAX} characters")
+        if request.action not in (_CREATE, _SEEK, _DELETE):
+            raise InvalidRequest(f"unknown action {request.action}; use 0 (create), 1 (seek) or 2 (delete)")
         response = AlterSubscriptionsResponse()
         for topic in request.topics:
             topic_response = AlterSubscriptionsTopicResponse(name=topic.name)
@@ -92,12 +88,10 @@ class SubscriptionAdminRequests:
             for requested in topic.partitions:
                 result = AlterSubscriptionsPartitionResponse(partition_index=requested.partition_index)
                 topic_response.partitions.append(result)
-                try:
+                with ReportErrors(result):
                     if config_error is not None:
                         raise config_error
                     result.floor = await self._alter(topic.name, requested, request)
-                except HeadraceError as error:
-                    result.error_code, result.error_message = error.code, error.message
         return response
 
     async def _delete_config(self, topic: str, request: AlterSubscriptionsRequest) -> HeadraceError | None:
@@ -112,18 +106,10 @@ class SubscriptionAdminRequests:
         return None
 
     async def status(self, request: MessageStatusRequest, _context: RequestContext) -> MessageStatusResponse:
-        response = MessageStatusResponse()
-        try:
-            if len(request.offsets) > OFFSETS_MAX:
-                raise InvalidRequest(
-                    f"a request can ask for at most {OFFSETS_MAX} messages, not {len(request.offsets)}"
-                )
-            shard = await self._subscriptions.when_loaded(request.topic, request.partition_index)
-            if shard is not None:
-                response.statuses = await _statuses(shard, request)
-        except HeadraceError as error:
-            response.error_code, response.error_message = error.code, error.message
-        return response
+        if len(request.offsets) > OFFSETS_MAX:
+            raise InvalidRequest(f"a request can ask for at most {OFFSETS_MAX} messages, not {len(request.offsets)}")
+        shard = await self._subscriptions.when_loaded(request.topic, request.partition_index)
+        return MessageStatusResponse(statuses=[] if shard is None else await _statuses(shard, request))
 
     async def _describe(self, topic: str, index: int, names: Sequence[str] | None) -> list[DescribedSubscription]:
         shard = await self._subscriptions.when_loaded(topic, index)
@@ -190,12 +176,7 @@ async def _requested_ack_floor(
 
 async def _timestamp_at(partition: Partition, offset: int, end_offset: int) -> int:
     """Return the timestamp of the first message at or after an offset."""
-    piece = partition.read(offset, _ONE_BATCH, end_offset)
-    if isinstance(piece, LogSlice):
-        data = piece.bytes()
-        piece.release()
-    else:
-        data = await piece.load()
+    data, _ = await read_batches(partition, offset, end_offset, _ONE_BATCH)
     for batch, header in split_batches(data):
         for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
             if record.offset >= offset:

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import RequestContext, report_error
 from headrace.broker.queues.lease_poll import ExtendLease, LeaseLimits, LeasePoll, LeaseTarget, RangeSettlement
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Release, Settlement
@@ -109,17 +109,14 @@ class SubscriptionRequests:
             poll.stop()
 
     async def lease_offsets(self, request: LeaseOffsetsRequest, _context: RequestContext) -> LeaseOffsetsResponse:
-        try:
-            check_names(request.subscription, request.member)
-            check_lease_ms(request.lease_ms)
-            offsets = _check_ranges([(one.first, one.last) for one in request.wanted])
-            shard = await self._subscriptions.ensure(request.topic, request.partition_index)
-            if not shard.has(request.subscription):
-                await shard.ensure(request.subscription)
-            lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
-            granted, until_ms = shard.lease_offsets(request.subscription, request.member, offsets, lease_ms)
-        except HeadraceError as error:
-            return LeaseOffsetsResponse(error_code=error.code, error_message=error.message)
+        check_names(request.subscription, request.member)
+        check_lease_ms(request.lease_ms)
+        offsets = _check_ranges([(one.first, one.last) for one in request.wanted])
+        shard = await self._subscriptions.ensure(request.topic, request.partition_index)
+        if not shard.has(request.subscription):
+            await shard.ensure(request.subscription)
+        lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
+        granted, until_ms = shard.lease_offsets(request.subscription, request.member, offsets, lease_ms)
         return LeaseOffsetsResponse(
             lease_epoch=shard.epoch,
             leased_until_ms=until_ms,
@@ -143,7 +140,7 @@ class SubscriptionRequests:
                     shard = self._subscriptions.of(topic.name, requested.partition_index)
                     wait = _settle_partition(shard, request, requested, result)
                 except HeadraceError as error:
-                    result.error_code, result.error_message = error.code, error.message
+                    report_error(result, error)
                 else:
                     if wait is not None:
                         waits.append((result, wait))
@@ -151,7 +148,7 @@ class SubscriptionRequests:
             try:
                 await wait
             except HeadraceError as error:
-                result.error_code, result.error_message = error.code, error.message
+                report_error(result, error)
         return response
 
 
@@ -164,7 +161,7 @@ def _lease_response(targets: Iterable[LeaseTarget]) -> LeaseResponse:
             granted, result.records, result.leased_until_ms, result.lease_epoch = target.leased
             result.leased = [LeasedRange(first, last, attempt) for first, last, attempt in granted]
         elif target.error is not None:
-            result.error_code, result.error_message = target.error.code, target.error.message
+            report_error(result, target.error)
         else:
             continue
         topic = topics.get(target.topic)

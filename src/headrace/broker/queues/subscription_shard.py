@@ -158,7 +158,7 @@ class SubscriptionShard(Shard):
             self.is_loaded = True
             return
         self.subscriptions = replay.subscriptions
-        if self._acks.has_no_records:
+        if self.has_no_records:
             inherited = await self._dependencies.inherited.find(self._acks, self._older_partitions)
             for name in inherited[:SUBSCRIPTIONS_MAX]:
                 self.create(name, 0)

@@ -30,6 +30,7 @@ from headrace.model.errors import (
 )
 from headrace.model.registry_records import BrokerRecord, PartitionRecord
 from headrace.runtime.clock import Clock
+from headrace.runtime.tasks import wait_until_set
 from headrace.storage.log.flusher import Flusher
 from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.wire.batches.batch import BatchHeader
@@ -205,27 +206,20 @@ class ReplicaFetcher:
                 if not followed.is_joining or self._catching_up.is_free(now)
             ]
             if not ready:
-                await self._pause(_PAUSE_SECONDS if self._followed else None)
+                await wait_until_set(self._wake, _PAUSE_SECONDS if self._followed else None)
                 continue
             try:
                 await self._fetch(ready)
                 self.is_failing = False
             except StorageFailure as error:
                 log.error("replication failed leader=%d error=%s", self._leader_id, error)
-                await self._pause(_PAUSE_SECONDS)
+                await wait_until_set(self._wake, _PAUSE_SECONDS)
             except HeadraceError as error:
                 if not self.is_failing:
                     log.warning("fetch from the leader failed leader=%d error=%s", self._leader_id, error)
                 self.is_failing = True
                 self._session.reset()
-                await self._pause(_PAUSE_SECONDS)
-
-    async def _pause(self, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+                await wait_until_set(self._wake, _PAUSE_SECONDS)
 
     async def _fetch(self, ready: list[FollowedPartition]) -> None:
         config = self._config()

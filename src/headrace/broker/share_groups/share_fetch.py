@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import RequestContext, report_error
 from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
 from headrace.broker.share_groups.share_leases import ShareLeases, as_share_error
 from headrace.broker.topic_catalogue import Catalogue
@@ -164,7 +164,7 @@ class _ShareFetchResponseBuilder:
 
     def add_error(self, key: PartitionKey, error: HeadraceError) -> None:
         data, share_error = self._data(key), as_share_error(error)
-        data.error_code, data.error_message = share_error.code, share_error.message
+        report_error(data, share_error)
         data.current_leader = self._leaders.of(key, share_error)
 
     def add_acknowledgement(self, key: PartitionKey, error: HeadraceError | None) -> None:
@@ -241,7 +241,7 @@ class ShareAcknowledgeHandler:
             session = leases.sessions.begin_acknowledge(group_id, member_id, epoch)
         except HeadraceError as error:
             response = self._response(dict.fromkeys(requested, error))
-            response.error_code, response.error_message = error.code, error.message
+            report_error(response, error)
             return response
         leases.stop_waiting(session)
         settled = {key: leases.settle(session, key, batches, renews=renews) for key, batches in requested.items()}
@@ -258,6 +258,6 @@ class ShareAcknowledgeHandler:
             topic = topics.setdefault(key[0], ShareAcknowledgeTopicResponse(topic_id=key[0]))
             data = ShareAcknowledgePartitionData(partition_index=key[1], current_leader=leaders.of(key, error))
             if error is not None:
-                data.error_code, data.error_message = error.code, error.message
+                report_error(data, error)
             topic.partitions.append(data)
         return ShareAcknowledgeResponse(responses=list(topics.values()), node_endpoints=leaders.endpoints)

@@ -15,7 +15,7 @@ from uuid import UUID
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import RequestContext, internal_context, report_error
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import CoordinatorNotAvailable, GroupIdNotFound, HeadraceError, UnknownTopicOrPartition
@@ -51,8 +51,6 @@ _REQUEST_SECONDS = 10.0
 _CONNECTION_KEY = "subscriptions"
 _CREATE, _SEEK, _DELETE = range(3)
 _NO_OFFSET = -1
-_INTERNAL_CONTEXT = RequestContext(0, _CONNECTION_KEY, "", "", lambda _is_held: None, lambda: None)
-"""For requests of the broker itself."""
 
 
 class SharePartitionOffset(NamedTuple):
@@ -96,7 +94,7 @@ class ShareOffsetsLookup:
             topics = [DescribeSubscriptionsTopic(topic, indexes) for topic, indexes in named.items()]
             return DescribeSubscriptionsRequest(subscriptions=None, topics=topics)
 
-        results, errors = await self._request_leaders(partitions, request, _INTERNAL_CONTEXT)
+        results, errors = await self._request_leaders(partitions, request, internal_context(0, _CONNECTION_KEY))
         for error in errors.values():
             raise error
         return frozenset(one.subscription for result in results.values() for one in result.subscriptions)
@@ -171,9 +169,14 @@ class ShareOffsetsLookup:
 
     async def _call(self, node_id: int, request: Any, context: RequestContext) -> Any:
         if node_id != self._node_id:
-            return await self._peers.call(
+            from headrace.client.errors import raise_for_code  # imported on first use: keeps startup fast
+
+            response = await self._peers.call(
                 node_id, request, timeout_seconds=_REQUEST_SECONDS, connection_key=_CONNECTION_KEY
             )
+            if isinstance(request, AlterSubscriptionsRequest):
+                raise_for_code(response.error_code, response.error_message)
+            return response
         if isinstance(request, AlterSubscriptionsRequest):
             return await self._admin.alter(request, context)
         return await self._admin.describe(request, context)
@@ -214,14 +217,11 @@ class ShareGroupOffsets:
             for topic in request.topics
             for one in topic.partitions
         }
-        try:
-            groups = await self._coordinator.ensure(check_group_id(group_id))
-            _ensure_no_members(groups, group_id)
-            await groups.shares.ensure(group_id)
-            known = {partition: offset for partition, offset in offsets.items() if self._exists(partition)}
-            errors = await self._offsets_lookup.seek(group_id, known, context)
-        except HeadraceError as error:
-            return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
+        groups = await self._coordinator.ensure(check_group_id(group_id))
+        _ensure_no_members(groups, group_id)
+        await groups.shares.ensure(group_id)
+        known = {partition: offset for partition, offset in offsets.items() if self._exists(partition)}
+        errors = await self._offsets_lookup.seek(group_id, known, context)
         response = AlterShareGroupOffsetsResponse()
         for topic in request.topics:
             topic_response = AlterShareGroupOffsetsResponseTopic(
@@ -233,7 +233,7 @@ class ShareGroupOffsets:
                 partition = topic.topic_name, one.partition_index
                 alter_error = errors[partition] if partition in errors else _unknown_partition(partition)
                 if alter_error is not None:
-                    result.error_code, result.error_message = alter_error.code, alter_error.message
+                    report_error(result, alter_error)
                 topic_response.partitions.append(result)
         return response
 
@@ -241,15 +241,12 @@ class ShareGroupOffsets:
         self, request: DeleteShareGroupOffsetsRequest, context: RequestContext
     ) -> DeleteShareGroupOffsetsResponse:
         group_id = request.group_id
-        try:
-            groups = self._coordinator.of(group_id)
-            if group_id not in groups.shares:
-                raise GroupIdNotFound(f"Share group {group_id} not found.")
-            _ensure_no_members(groups, group_id)
-            partitions = [partition for topic in request.topics for partition in self._partitions(topic.topic_name)]
-            errors = await self._offsets_lookup.delete(group_id, partitions, context)
-        except HeadraceError as error:
-            return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)
+        groups = self._coordinator.of(group_id)
+        if group_id not in groups.shares:
+            raise GroupIdNotFound(f"Share group {group_id} not found.")
+        _ensure_no_members(groups, group_id)
+        partitions = [partition for topic in request.topics for partition in self._partitions(topic.topic_name)]
+        errors = await self._offsets_lookup.delete(group_id, partitions, context)
         response = DeleteShareGroupOffsetsResponse()
         for topic in request.topics:
             name = topic.topic_name
@@ -258,7 +255,7 @@ class ShareGroupOffsets:
             if self._catalogue.find(name) is None:
                 topic_errors.append(_unknown_partition((name, 0)))
             if topic_errors:
-                result.error_code, result.error_message = topic_errors[0].code, topic_errors[0].message
+                report_error(result, topic_errors[0])
             response.responses.append(result)
         return response
 
@@ -279,7 +276,7 @@ class ShareGroupOffsets:
                 known = [partition for partition in partitions if self._exists(partition)]
                 offsets = await self._offsets_lookup.describe(group_id, known, context)
         except HeadraceError as error:
-            description.error_code, description.error_message = error.code, error.message
+            report_error(description, error)
             return description
         topics: dict[str, DescribeShareGroupOffsetsResponseTopic] = {}
         for name, index in partitions:
@@ -296,7 +293,7 @@ class ShareGroupOffsets:
         """Describe a partition. One without state of the group, or one that does not exist, has no offset."""
         result = DescribeShareGroupOffsetsResponsePartition(partition_index=partition[1], start_offset=_NO_OFFSET)
         if isinstance(offset, HeadraceError):
-            result.error_code, result.error_message = offset.code, offset.message
+            report_error(result, offset)
         elif offset is not None:
             result.start_offset, result.lag = offset.floor, offset.backlog
             result.leader_epoch = self._catalogue.partition_record(*partition).leader_epoch

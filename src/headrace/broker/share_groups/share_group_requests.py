@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from headrace.broker.groups.consumer_group_requests import assignment_of, described_assignment
 from headrace.broker.groups.group_coordinator import GroupCoordinator
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.machines.groups.assignors import TopicIdPartition
-from headrace.machines.groups.consumer_group_state import partitions_by_topic_id
 from headrace.machines.share_groups.share_group import (
     SHARE_ASSIGNOR,
     ShareGroup,
     ShareHeartbeat,
-    ShareHeartbeatResult,
     check_share_heartbeat,
 )
-from headrace.model.errors import GroupIdNotFound, HeadraceError
-from headrace.wire.messages.consumer_groups import (
-    Assignment,
-    DescribedAssignment,
-    DescribedTopicPartitions,
-    TopicPartitions,
-)
+from headrace.model.errors import GroupIdNotFound
 from headrace.wire.messages.share_groups import (
     DescribedShareGroup,
     ShareGroupDescribeRequest,
@@ -42,18 +32,15 @@ class ShareGroupRequests:
     async def heartbeat(
         self, request: ShareGroupHeartbeatRequest, context: RequestContext
     ) -> ShareGroupHeartbeatResponse:
-        try:
-            heartbeat = _parse_heartbeat(request, context)
-            check_share_heartbeat(heartbeat)
-            groups = await self._coordinator.ensure(heartbeat.group_id)
-            result = await groups.share_heartbeat(heartbeat)
-        except HeadraceError as error:
-            return ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+        heartbeat = _parse_heartbeat(request, context)
+        check_share_heartbeat(heartbeat)
+        groups = await self._coordinator.ensure(heartbeat.group_id)
+        result = await groups.share_heartbeat(heartbeat)
         return ShareGroupHeartbeatResponse(
             member_id=result.member_id,
             member_epoch=result.member_epoch,
             heartbeat_interval_ms=result.heartbeat_interval_ms,
-            assignment=_assignment(result),
+            assignment=assignment_of(result.assigned),
         )
 
     async def describe(
@@ -66,7 +53,8 @@ class ShareGroupRequests:
 
     async def _describe(self, group_id: str) -> DescribedShareGroup:
         """Describe a group, and return when the described state is durable."""
-        try:
+        error_description = DescribedShareGroup(group_id=group_id)
+        with ReportErrors(error_description):
             groups = self._coordinator.of(group_id)
             group = groups.shares.groups.get(group_id)
             if group is None:
@@ -74,9 +62,8 @@ class ShareGroupRequests:
                 raise GroupIdNotFound(f"Group {group_id} {reason}.")
             description = self._described(group)
             await groups.settle()
-        except HeadraceError as error:
-            return DescribedShareGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-        return description
+            return description
+        return error_description
 
     def _described(self, group: ShareGroup) -> DescribedShareGroup:
         return DescribedShareGroup(
@@ -97,20 +84,7 @@ class ShareGroupRequests:
             client_id=member_metadata.client_id,
             client_host=member_metadata.client_host,
             subscribed_topic_names=sorted(member_metadata.topics),
-            assignment=self._partitions(member.assigned),
-        )
-
-    def _partitions(self, partitions: Iterable[TopicIdPartition]) -> DescribedAssignment:
-        """Return the assignment, without deleted topics, which have no names."""
-        topics = (
-            (self._catalogue.find_by_id(id_), indexes) for id_, indexes in partitions_by_topic_id(partitions).items()
-        )
-        return DescribedAssignment(
-            topic_partitions=[
-                DescribedTopicPartitions(topic_id=topic.id, topic_name=topic.name, partitions=indexes)
-                for topic, indexes in topics
-                if topic is not None
-            ]
+            assignment=described_assignment(self._catalogue, member.assigned),
         )
 
 
@@ -125,10 +99,3 @@ def _parse_heartbeat(request: ShareGroupHeartbeatRequest, context: RequestContex
         client_id=context.client_id or "",
         client_host=f"/{context.client_host}",
     )
-
-
-def _assignment(result: ShareHeartbeatResult) -> Assignment | None:
-    if result.assigned is None:
-        return None
-    topics = partitions_by_topic_id(result.assigned).items()
-    return Assignment([TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics])

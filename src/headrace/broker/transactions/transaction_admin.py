@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_markers import BUMPS_EPOCH, TransactionMarkers, TransactionOutcome
 from headrace.broker.transactions.transaction_records import partitions_by_topic
 from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch, TransactionMetadata, TransactionStatus
 from headrace.model.errors import (
-    HeadraceError,
     InvalidRequest,
     InvalidTopic,
     InvalidTransactionState,
@@ -63,11 +62,8 @@ class TransactionAdminRequests:
         )
 
     async def list(self, request: ListTransactionsRequest, _context: RequestContext) -> ListTransactionsResponse:
-        try:
-            self._coordinator.ensure_loaded()
-            is_named = _id_matcher(request.transactional_id_pattern)
-        except HeadraceError as error:
-            return ListTransactionsResponse(error_code=error.code)
+        self._coordinator.ensure_loaded()
+        is_named = _id_matcher(request.transactional_id_pattern)
         states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
         known = {*TransactionStatus, *_UNUSED_STATES}
         return ListTransactionsResponse(
@@ -117,58 +113,53 @@ class TransactionAdminRequests:
         return response
 
     def _describe(self, transactional_id: str) -> DescribedTransaction:
-        try:
+        description = DescribedTransaction(transactional_id=transactional_id)
+        with ReportErrors(description):
             if not transactional_id:
                 raise InvalidRequest("the transactional id is empty")
             transaction = self._coordinator.of(transactional_id).transactions.find(transactional_id)
             if transaction is None:
                 raise TransactionalIdNotFound(f"transactional id {transactional_id} does not exist")
-        except HeadraceError as error:
-            return DescribedTransaction(error_code=error.code, transactional_id=transactional_id)
-        return DescribedTransaction(
-            transactional_id=transactional_id,
-            transaction_state=transaction.status,
-            transaction_timeout_ms=transaction.timeout_ms,
-            transaction_start_time_ms=transaction.start_ms,
-            producer_id=transaction.producer.id,
-            producer_epoch=transaction.producer.epoch,
-            topics=[
-                DescribeTransactionsTopic(topic=topic, partitions=indexes)
-                for topic, indexes in partitions_by_topic(transaction.partitions).items()
-            ],
-        )
+            return DescribedTransaction(
+                transactional_id=transactional_id,
+                transaction_state=transaction.status,
+                transaction_timeout_ms=transaction.timeout_ms,
+                transaction_start_time_ms=transaction.start_ms,
+                producer_id=transaction.producer.id,
+                producer_epoch=transaction.producer.epoch,
+                topics=[
+                    DescribeTransactionsTopic(topic=topic, partitions=indexes)
+                    for topic, indexes in partitions_by_topic(transaction.partitions).items()
+                ],
+            )
+        return description
 
     def _producers_of(self, topic: str, index: int) -> DescribeProducersPartitionResponse:
         partition_result = DescribeProducersPartitionResponse(partition_index=index)
-        try:
+        with ReportErrors(partition_result):
             partition = self._catalogue.partition(topic, index)
             partition.ensure_readable()
-        except HeadraceError as error:
-            partition_result.error_code, partition_result.error_message = error.code, error.message
-            return partition_result
-        partition_result.active_producers = [
-            ProducerState(
-                producer_id=known.producer_id,
-                producer_epoch=known.producer_epoch,
-                last_sequence=known.last_sequence,
-                last_timestamp=known.last_timestamp_ms,
-                coordinator_epoch=known.coordinator_epoch,
-                current_txn_start_offset=known.first_offset,
-            )
-            for known in partition.state.producers.describe()
-        ]
+            partition_result.active_producers = [
+                ProducerState(
+                    producer_id=known.producer_id,
+                    producer_epoch=known.producer_epoch,
+                    last_sequence=known.last_sequence,
+                    last_timestamp=known.last_timestamp_ms,
+                    coordinator_epoch=known.coordinator_epoch,
+                    current_txn_start_offset=known.first_offset,
+                )
+                for known in partition.state.producers.describe()
+            ]
         return partition_result
 
     async def _write_marker(
         self, marker: WritableTxnMarker, topic: str, partition_result: WritableTxnMarkerPartitionResult
     ) -> None:
-        try:
+        with ReportErrors(partition_result):
             outcome = self._outcome(marker, topic, partition_result.partition_index)
             await self._markers.write_marker(
                 self._catalogue.partition(topic, partition_result.partition_index), outcome
             )
-        except HeadraceError as error:
-            partition_result.error_code = error.code
 
     def _outcome(self, marker: WritableTxnMarker, topic: str, index: int) -> TransactionOutcome:
         if marker.producer_id < 0 or marker.producer_epoch < 0:

@@ -5,11 +5,12 @@ InitProducerId also serves producers without transactions: each gets a new produ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.broker.groups.offsets_log import OffsetsLog
-from headrace.broker.handlers import RequestContext, RequestHandler
+from headrace.broker.handlers import ReportErrors, RequestContext, RequestHandler
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_coordinator import TransactionCoordinator
 from headrace.broker.transactions.transaction_shard import TransactionShard
@@ -69,13 +70,10 @@ class TransactionRequests:
         self._offsets_log = offsets_log
 
     async def init_producer_id(self, request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
-        try:
-            producer = await self._init(request)
-        except HeadraceError as error:
-            return InitProducerIdResponse(
-                error_code=_error_code(error, context.version, _INIT_FENCES_SINCE), producer_epoch=-1
-            )
-        return InitProducerIdResponse(producer_id=producer.id, producer_epoch=producer.epoch)
+        response = InitProducerIdResponse(producer_id=-1, producer_epoch=-1)
+        with ReportErrors(response), _fencing_error(context.version, _INIT_FENCES_SINCE):
+            response.producer_id, response.producer_epoch = await self._init(request)
+        return response
 
     async def add_partitions(
         self, request: AddPartitionsToTxnRequest, context: RequestContext
@@ -102,7 +100,7 @@ class TransactionRequests:
         return response
 
     async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
-        try:
+        with _fencing_error(context.version, _FENCES_SINCE):
             check_group_id(request.group_id)
             check_transactional_id(request.transactional_id)
             await self._offsets_log.ensure()
@@ -111,12 +109,10 @@ class TransactionRequests:
                 ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
                 [(CONSUMER_OFFSETS, self._offsets_log.partition_index_of(request.group_id))],
             )
-        except HeadraceError as error:
-            return AddOffsetsToTxnResponse(error_code=_error_code(error, context.version, _FENCES_SINCE))
         return AddOffsetsToTxnResponse()
 
     async def end(self, request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
-        try:
+        with _fencing_error(context.version, _FENCES_SINCE):
             check_transactional_id(request.transactional_id)
             if request.committed and joint_commit_of(request.transactional_id) is not None:
                 raise InvalidTransactionState(f"{request.transactional_id} is part of a joint commit; use EndBundle")
@@ -126,8 +122,6 @@ class TransactionRequests:
                 is_commit=request.committed,
                 bumps_epoch=context.version >= _BUMPS_SINCE,
             )
-        except HeadraceError as error:
-            return EndTxnResponse(error_code=_error_code(error, context.version, _FENCES_SINCE))
         return EndTxnResponse(producer_id=producer.id, producer_epoch=producer.epoch)
 
     async def _init(self, request: InitProducerIdRequest) -> ProducerIdAndEpoch:
@@ -156,10 +150,12 @@ class TransactionRequests:
         others = OperationNotAttempted.code if rejected else 0
         if not rejected:
             try:
-                check_transactional_id(transactional_id)
-                await self._coordinator.of(transactional_id).add_to_transaction(transactional_id, producer, partitions)
+                with _fencing_error(version, _FENCES_SINCE):
+                    check_transactional_id(transactional_id)
+                    shard = self._coordinator.of(transactional_id)
+                    await shard.add_to_transaction(transactional_id, producer, partitions)
             except HeadraceError as error:
-                others = _error_code(error, version, _FENCES_SINCE)
+                others = error.code
         return [
             _add_result(topic.name, ((index, rejected.get((topic.name, index), others)) for index in topic.partitions))
             for topic in topics
@@ -204,11 +200,15 @@ def _add_result(topic: str, codes: Iterable[tuple[int, int]]) -> AddPartitionsTo
     )
 
 
-def _error_code(error: HeadraceError, version: int, fences_since: int) -> int:
-    """Older clients do not know PRODUCER_FENCED, but do know INVALID_PRODUCER_EPOCH."""
-    if isinstance(error, ProducerFenced) and version < fences_since:
-        return InvalidProducerEpoch.code
-    return error.code
+@contextmanager
+def _fencing_error(version: int, fences_since: int) -> Iterator[None]:
+    """Raise `InvalidProducerEpoch` in place of `ProducerFenced`, which older clients do not know."""
+    try:
+        yield
+    except ProducerFenced as error:
+        if version < fences_since:
+            raise InvalidProducerEpoch(error.message) from error
+        raise
 
 
 class JointCommitRequests:
@@ -223,12 +223,9 @@ class JointCommitRequests:
         return [RequestHandler(apis.DESCRIBE_BUNDLE, self.describe), RequestHandler(apis.END_BUNDLE, self.end)]
 
     async def describe(self, request: DescribeBundleRequest, _context: RequestContext) -> DescribeBundleResponse:
-        try:
-            bundle = await self._of(request.bundle).describe_bundle(request.bundle)
-            if not self._session_valid():
-                raise CoordinatorNotAvailable("this broker may no longer be the coordinator; retry")
-        except HeadraceError as error:
-            return DescribeBundleResponse(error_code=error.code, error_message=error.message)
+        bundle = await self._of(request.bundle).describe_bundle(request.bundle)
+        if not self._session_valid():
+            raise CoordinatorNotAvailable("this broker may no longer be the coordinator; retry")
         if bundle is None:
             return DescribeBundleResponse()
         return DescribeBundleResponse(
@@ -244,13 +241,10 @@ class JointCommitRequests:
             JointCommitMember(member.transactional_id, member.producer_id, member.producer_epoch)
             for member in request.members
         ]
-        try:
-            shard = self._of(request.bundle)
-            is_committed = await shard.end_bundle(
-                request.bundle, request.sequence, members, is_commit=request.is_commit, digest=request.digest
-            )
-        except HeadraceError as error:
-            return EndBundleResponse(error_code=error.code, error_message=error.message)
+        shard = self._of(request.bundle)
+        is_committed = await shard.end_bundle(
+            request.bundle, request.sequence, members, is_commit=request.is_commit, digest=request.digest
+        )
         last = shard.joint_commits.find(request.bundle)
         return EndBundleResponse(is_committed=is_committed, sequence=NO_SEQUENCE if last is None else last.sequence)
 

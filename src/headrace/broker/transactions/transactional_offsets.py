@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.handlers import RequestContext
+from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.broker.transactions.transaction_verification import TransactionVerification
 from headrace.machines.groups.group_offsets import OffsetCommitted
@@ -79,10 +79,8 @@ class TransactionalOffsets:
         events = []
         requested = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
         for (topic, partition), result in zip(requested, results, strict=True):
-            try:
+            with ReportErrors(result):
                 events.append(self._event(groups, request.group_id, topic, partition))
-            except HeadraceError as error:
-                result.error_code = error.code
         return events
 
     async def _add_offsets_partition(self, request: TxnOffsetCommitRequest, groups: GroupShard, version: int) -> None:

@@ -18,7 +18,7 @@ from headrace.client.errors import error_of_code
 from headrace.client.fetch.fetched_records import FetchedRecords
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError, OffsetOutOfRange
-from headrace.runtime.tasks import Supervisor
+from headrace.runtime.tasks import Supervisor, wait_until_set
 from headrace.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -139,12 +139,7 @@ class Fetcher:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            pause = self._dispatch()
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await wait_until_set(self._wake, self._dispatch())
 
     def _dispatch(self) -> float | None:
         """Send the requests that are due; returns the seconds until the next back-off pause ends."""

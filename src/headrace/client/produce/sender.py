@@ -28,7 +28,7 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
 )
 from headrace.model.message_headers import DEDUP_ID_REUSED
-from headrace.runtime.tasks import Supervisor
+from headrace.runtime.tasks import Supervisor, wait_until_set
 from headrace.wire.batches.batch import BatchRecord
 from headrace.wire.messages.produce import (
     PartitionProduceData,
@@ -167,15 +167,7 @@ class Sender:
     async def _run(self) -> None:
         while True:
             self._wake.clear()
-            pause = self._dispatch()
-            if pause is None:
-                await self._wake.wait()
-                continue
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await wait_until_set(self._wake, self._dispatch())
 
     def _dispatch(self) -> float | None:
         """Send the batches that are ready; returns the seconds until the next one is."""

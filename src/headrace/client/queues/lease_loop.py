@@ -27,7 +27,7 @@ from headrace.client.metadata import TopicView
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, UnpackedBatches, read_leased
 from headrace.client.queues.settling import GAP, RELEASE, settle
 from headrace.model.errors import HeadraceError, LeaderNotAvailable, UnknownTopicOrPartition
-from headrace.runtime.tasks import Supervisor
+from headrace.runtime.tasks import Supervisor, wait_until_set
 from headrace.wire.messages.queues import LeaseRequest, LeaseResponse, LeaseTopic, SettleItem
 
 NO_LEADER = -1
@@ -179,11 +179,7 @@ class LeaseLoop:
 
     async def wait(self, seconds: float | None = None) -> None:
         """Return when `changed` is set, or after this time."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.changed.wait()
-        except TimeoutError:
-            pass
+        await wait_until_set(self.changed, seconds)
 
     async def lease(
         self,

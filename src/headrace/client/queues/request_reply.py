@@ -36,7 +36,7 @@ from headrace.model.message_headers import (
     header_value,
     with_headers,
 )
-from headrace.runtime.tasks import Supervisor
+from headrace.runtime.tasks import Supervisor, wait_until_set
 
 REPLY_PREFIX = "__reply."
 _NOT_OF_NAMES = re.compile(r"[^a-zA-Z0-9._-]")
@@ -136,9 +136,7 @@ class Requests:
 
     async def _keep_alive(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.idle_seconds / _KEPT_ALIVE):
-                    await self._has_timed_out.wait()
+            await wait_until_set(self._has_timed_out, self.settings.idle_seconds / _KEPT_ALIVE)
             self._has_timed_out.clear()
             await self._restore_reply_topic()
             with suppress(HeadraceError):  # retried in the next period

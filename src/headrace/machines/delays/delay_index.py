@@ -25,7 +25,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from headrace.machines.delays.due_time import due_time_ms
-from headrace.wire.batches.batch import HEADER_SIZE, BatchHeader, parse_header, parse_marker
+from headrace.wire.batches.batch import BatchHeader, parse_marker, split_batches
 from headrace.wire.state_records.delayed_records import (
     Cancelled,
     DelayedEvent,
@@ -302,20 +302,10 @@ def _unpacked(packed: int) -> DueMessage:
 UNPACKED_BYTES_MAX = 64 << 20
 
 
-def batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """Iterate over whole batches, back to back, as read from a log."""
-    view = memoryview(data)
-    position = 0
-    while position + HEADER_SIZE <= len(view):
-        header = parse_header(view, position)
-        yield view[position : position + header.size_bytes], header
-        position += header.size_bytes
-
-
 def replay(delays: DelayIndex, data: bytes, events_end: int) -> None:
     """Apply the data, which begins at `delays.replayed_to`. Events at or after `events_end` are known: the leader
     applies its own events when it writes them. Raise `InvalidRecord` for invalid data."""
-    for batch, header in batches(data):
+    for batch, header in split_batches(data):
         if is_event(header):
             if delays.replayed_to <= header.base_offset < events_end:
                 delays.apply(read_event(batch, header), header.base_offset)

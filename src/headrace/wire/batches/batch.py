@@ -138,6 +138,16 @@ def parse_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> B
     )
 
 
+def split_batches(data: bytes) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Yield the complete batches in these bytes."""
+    view = memoryview(data)
+    position = 0
+    while position + HEADER_SIZE <= len(view):
+        header = parse_header(view, position)
+        yield view[position : position + header.size_bytes], header
+        position += header.size_bytes
+
+
 def check_crc(batch: memoryview, header: BatchHeader) -> bytes:
     """Raise `CorruptMessage` unless the length and the checksum of the batch are correct.
 

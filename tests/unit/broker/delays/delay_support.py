@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from tests.unit.broker.broker_requests import fetch_request, fetched_partitions, send
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.machines.delays.delay_index import batches
 from headrace.model.names import DELAYED_PREFIX, delayed_topic
-from headrace.wire.batches.batch import BatchRecord, build_batch, read_records
+from headrace.wire.batches.batch import BatchRecord, build_batch, read_records, split_batches
 from headrace.wire.messages.delays import (
     CANCEL,
     AlterDelayedRequest,
@@ -86,7 +85,7 @@ async def stored(simulated_broker: SimulatedBroker, topic: str, partition: int) 
         if not data.records:
             break
         found += bytes(data.records)
-        offset = [header.next_offset for _, header in batches(bytes(data.records))][-1]
+        offset = [header.next_offset for _, header in split_batches(bytes(data.records))][-1]
     return found
 
 
@@ -99,12 +98,12 @@ def origin(one: DeliveredMessage) -> bytes | None:
 
 
 def records(data: bytes) -> list[BatchRecord]:
-    return [record for batch, header in batches(data) for record in read_records(batch, header, 1 << 26)]
+    return [record for batch, header in split_batches(data) for record in read_records(batch, header, 1 << 26)]
 
 
 async def events(simulated_broker: SimulatedBroker, topic: str = TOPIC, partition: int = 0) -> list[DelayedEvent]:
     data = await stored(simulated_broker, delayed_topic(topic), partition)
-    return [read_event(batch, header) for batch, header in batches(data) if is_event(header)]
+    return [read_event(batch, header) for batch, header in split_batches(data) if is_event(header)]
 
 
 async def listed(

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.broker.partition import split_batches
-from headrace.wire.batches.batch import read_records
+from headrace.wire.batches.batch import read_records, split_batches
 from headrace.wire.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,

@@ -28,6 +28,7 @@ from headrace.wire.messages.share_groups import (
 OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3
 NOT_AVAILABLE = 15
+INVALID_REQUEST = 42
 NOT_EMPTY = 68
 NOT_FOUND = 69
 
@@ -184,6 +185,34 @@ async def test_a_deleted_group_leaves_nothing_behind(simulated_broker: Simulated
     assert await delete_group(simulated_broker, GROUP) == 0
     assert await standing(simulated_broker) == {}
     assert [await describe(simulated_broker, partition=index) for index in (0, 1)] == [[], []]
+
+
+async def test_a_deleted_group_with_a_long_name_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
+    group = "g" * 300
+    await simulated_broker.make_topic(TOPIC)
+    await configure(simulated_broker, group, share_auto_offset_reset="earliest")
+    await produce(simulated_broker, TOPIC, b"a", b"b")
+    member = ShareMember(simulated_broker, group=group)
+    await member.beat()
+    await member.take(0)
+    await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=-1)
+    await member.leave()
+    assert await standing(simulated_broker, group=group) == {(TOPIC, 0): (1, 1)}
+    assert await delete_group(simulated_broker, group) == 0
+    assert await describe(simulated_broker, partition=0) == []
+
+
+async def test_offsets_of_a_group_with_a_long_name_cannot_be_altered(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.make_topic(TOPIC)
+    assert await alter(simulated_broker, {(TOPIC, 0): 0}, "g" * 300) == {(TOPIC, 0): INVALID_REQUEST}
+
+
+@in_simulated_cluster(3)
+async def test_an_error_of_another_broker_applies_to_all_its_partitions(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.make_topic(TOPIC, (1,), (2,), (3,))
+    found = await coordinator(simulated_cluster, "g" * 300)
+    partitions = [(TOPIC, index) for index in range(3)]
+    assert await alter(found, dict.fromkeys(partitions, 0), "g" * 300) == dict.fromkeys(partitions, INVALID_REQUEST)
 
 
 async def spread_out(simulated_cluster: SimulatedCluster) -> SimulatedBroker:
