@@ -59,10 +59,10 @@ async def send(
     partition: int = 0,
     version: int = 9,
     acks: int = -1,
-    fake_connection: FakeConnection | None = None,
+    connection: FakeConnection | None = None,
 ) -> PartitionProduceResponse:
     return only_response(
-        await simulated_broker.ask(produce_request({(topic, partition): data}, acks), version, fake_connection)
+        await simulated_broker.send(produce_request({(topic, partition): data}, acks), version, connection)
     )
 
 
@@ -143,7 +143,7 @@ def offsets_and_values(records: memoryview | bytes | None) -> list[tuple[int, by
 
 
 async def read_all(simulated_broker: SimulatedBroker, topic: str, partition: int = 0, offset: int = 0) -> list[bytes]:
-    response = await simulated_broker.ask(fetch_request({(topic, partition): offset}), 11)
+    response = await simulated_broker.send(fetch_request({(topic, partition): offset}), 11)
     data = fetched_partitions(response)[topic, partition]
     assert data.error_code == 0, data
     return values(data.records)

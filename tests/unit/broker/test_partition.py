@@ -34,7 +34,7 @@ class Watching:
 
 
 async def a_partition(simulated_broker: SimulatedBroker, **configs: str) -> Partition:
-    await simulated_broker.make_topic("t", 1, **configs)
+    await simulated_broker.create_topic("t", 1, **configs)
     return simulated_broker.partition("t")
 
 
@@ -94,11 +94,11 @@ async def test_a_watcher_is_never_told_of_too_few_bytes(simulated_broker: Simula
     partition, watcher = await a_partition(simulated_broker), Watching()
     simulated_broker.host.disk.delay_seconds = (0.5, 0.5)
     first = waiting(partition, append(partition))
-    await simulated_broker.turn()  # its flush has begun
+    await simulated_broker.run_ready_tasks()  # its flush has begun
     second = waiting(partition, append(partition, b"x" * 1000))
     await first
     partition.watch(watcher)
-    await simulated_broker.turn()  # so has the next, and this comes too late for it
+    await simulated_broker.run_ready_tasks()  # so has the next, and this comes too late for it
     third = waiting(partition, append(partition))
     await second
     assert not third.done()
@@ -243,7 +243,7 @@ async def test_the_flush_timer_of_a_retired_partition_flushes_nothing(
 
 async def test_producers_that_are_silent_for_long_are_forgotten(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(producer_id_expiration_ms="5000")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     partition = simulated_broker.partition("t")
     await simulated_broker.pass_time(3)

@@ -40,7 +40,7 @@ def described(simulated_broker: SimulatedBroker) -> dict[str, int]:
 
 
 async def test_a_topic_takes_writes_when_create_returns(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 3)
+    await simulated_broker.create_topic("t", 3)
     for index in range(3):
         assert await produce(simulated_broker, "t", b"a", partition=index) == 0
     topic = simulated_broker.broker.catalogue.topic("t")
@@ -48,7 +48,7 @@ async def test_a_topic_takes_writes_when_create_returns(simulated_broker: Simula
 
 
 async def test_looking_up(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     catalogue = simulated_broker.broker.catalogue
     topic = catalogue.topic("t")
     assert catalogue.find("t") is catalogue.find_by_id(topic.id) is topic
@@ -85,8 +85,8 @@ async def test_looking_up(simulated_broker: SimulatedBroker) -> None:
 async def test_what_cannot_be_a_topic_leaves_no_trace(
     simulated_broker: SimulatedBroker, name: str, partitions: int, configs: dict[str, str], error: type[HeadraceError]
 ) -> None:
-    await simulated_broker.make_topic("taken")
-    await simulated_broker.make_topic("under.score")
+    await simulated_broker.create_topic("taken")
+    await simulated_broker.create_topic("under.score")
     before = folders(simulated_broker)
     with pytest.raises(error):
         await simulated_broker.broker.catalogue.create(name, partitions, configs)
@@ -99,7 +99,7 @@ async def test_a_dry_run_changes_nothing(simulated_broker: SimulatedBroker) -> N
     await catalogue.create("t", 1, {}, dry_run=True)
     assert described(simulated_broker) == {}
     assert folders(simulated_broker) == []
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     version = catalogue.version
     await catalogue.add_partitions("t", 5, dry_run=True)
     await catalogue.change_configs("t", lambda _: {"retention.ms": "1"}, dry_run=True)
@@ -116,7 +116,7 @@ async def test_two_who_create_the_same_topic_at_once_do_not_both_succeed(simulat
 
 
 async def test_everything_is_there_after_a_restart_and_the_epoch_has_grown(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2, retention_ms="1234")
+    await simulated_broker.create_topic("t", 2, retention_ms="1234")
     topic_id = simulated_broker.broker.catalogue.topic("t").id
     assert simulated_broker.partition("t").leader_epoch == 0
     for start in (1, 2):
@@ -124,7 +124,7 @@ async def test_everything_is_there_after_a_restart_and_the_epoch_has_grown(simul
         topic = simulated_broker.broker.catalogue.topic("t")
         assert (topic.id, topic.config.retention_ms, topic.partition_count) == (topic_id, 1234, 2)
         assert simulated_broker.partition("t").leader_epoch == start
-    await simulated_broker.make_topic("young")
+    await simulated_broker.create_topic("young")
     assert simulated_broker.partition("young").leader_epoch == 0
     simulated_broker.kill()
     await simulated_broker.open()
@@ -134,7 +134,7 @@ async def test_everything_is_there_after_a_restart_and_the_epoch_has_grown(simul
 async def test_a_crash_between_registry_and_folders_is_mended_at_the_next_start(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("whole")
+    await simulated_broker.create_topic("whole")
     record = TopicRecord(name="half", id=UUID(int=77), partitions=3, created_ms=0)
     await TopicRecords(simulated_broker.registry).create(record, [ALONE] * 3)
     simulated_broker.kill(keep_page_cache=False)
@@ -146,8 +146,8 @@ async def test_a_crash_between_registry_and_folders_is_mended_at_the_next_start(
 async def test_a_crash_between_the_registry_and_the_removal_of_folders_is_mended_too(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", 2)
-    await simulated_broker.make_topic("stays")
+    await simulated_broker.create_topic("t", 2)
+    await simulated_broker.create_topic("stays")
     await produce(simulated_broker, "t", b"a")
     await TopicRecords(simulated_broker.registry).delete("t", simulated_broker.broker.catalogue.topic("t").id, 0)
     simulated_broker.kill()
@@ -159,7 +159,7 @@ async def test_a_crash_between_the_registry_and_the_removal_of_folders_is_mended
 async def test_partitions_that_were_added_before_a_crash_are_made_at_the_next_start(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await TopicRecords(simulated_broker.registry).add_partitions(
         "t", simulated_broker.broker.catalogue.topic("t").id, 4, [ALONE] * 3
     )
@@ -170,8 +170,8 @@ async def test_partitions_that_were_added_before_a_crash_are_made_at_the_next_st
 
 
 async def test_a_deleted_topic_is_gone_with_its_folders(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 3)
-    await simulated_broker.make_topic("other")
+    await simulated_broker.create_topic("t", 3)
+    await simulated_broker.create_topic("other")
     await simulated_broker.delete_topic("t")
     assert described(simulated_broker) == {"other": 1}
     assert len(folders(simulated_broker)) == 1
@@ -182,11 +182,11 @@ async def test_a_deleted_topic_is_gone_with_its_folders(simulated_broker: Simula
 
 
 async def test_a_name_can_be_used_again_and_nothing_of_the_old_topic_shows(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     old = simulated_broker.broker.catalogue.topic("t")
     await produce(simulated_broker, "t", b"old", producer_id=1, producer_epoch=0, base_sequence=0)
     await simulated_broker.delete_topic("t")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert simulated_broker.broker.catalogue.topic("t").id != old.id
     assert await read_all(simulated_broker, "t") == []
     data = batch(b"new", producer_id=1, producer_epoch=0, base_sequence=0)
@@ -195,7 +195,7 @@ async def test_a_name_can_be_used_again_and_nothing_of_the_old_topic_shows(simul
 
 
 async def test_add_partitions(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     catalogue = simulated_broker.broker.catalogue
     await produce(simulated_broker, "t", b"a")
     version = catalogue.version
@@ -211,7 +211,7 @@ async def test_add_partitions(simulated_broker: SimulatedBroker) -> None:
 
 
 async def test_configs_take_effect_at_once_and_stay(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2, retention_ms="1000")
+    await simulated_broker.create_topic("t", 2, retention_ms="1000")
     catalogue = simulated_broker.broker.catalogue
     await catalogue.change_configs("t", lambda old: {**old, "segment.bytes": "5000", "max.message.bytes": "100"})
     partition = simulated_broker.partition("t", 1)
@@ -226,7 +226,7 @@ async def test_configs_take_effect_at_once_and_stay(simulated_broker: SimulatedB
 
 
 async def test_segments_of_one_topic_need_not_end_at_the_same_time(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 20, segment_ms="100000", segment_jitter_ms="50000")
+    await simulated_broker.create_topic("t", 20, segment_ms="100000", segment_jitter_ms="50000")
     ages = {partition.log.config.segment_ms for partition in simulated_broker.broker.catalogue.topic("t").led.values()}
     assert len(ages) > 1
     assert all(50_000 <= age <= 100_000 for age in ages)
@@ -235,7 +235,7 @@ async def test_segments_of_one_topic_need_not_end_at_the_same_time(simulated_bro
 async def test_a_registry_that_is_away_changes_nothing_and_can_be_tried_again(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     catalogue = simulated_broker.broker.catalogue
     simulated_broker.registry.unavailable = True
     for change in (
@@ -249,7 +249,7 @@ async def test_a_registry_that_is_away_changes_nothing_and_can_be_tried_again(
     assert described(simulated_broker) == {"t": 1}
     assert await produce(simulated_broker, "t", b"a") == 0
     simulated_broker.registry.unavailable = False
-    await simulated_broker.make_topic("new")
+    await simulated_broker.create_topic("new")
     await catalogue.add_partitions("t", 2)
     assert described(simulated_broker) == {"t": 2, "new": 1}
 
@@ -260,9 +260,9 @@ async def test_a_disk_that_refuses_a_folder_leaves_the_name_free(
 ) -> None:
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", number)
     with pytest.raises((StorageFailure, DiskFull)):
-        await simulated_broker.make_topic("t", 3)
+        await simulated_broker.create_topic("t", 3)
     assert described(simulated_broker) == {}
-    await simulated_broker.make_topic("t", 3)
+    await simulated_broker.create_topic("t", 3)
     assert described(simulated_broker) == {"t": 3}
     await simulated_broker.restart()
     assert described(simulated_broker) == {"t": 3}
@@ -270,7 +270,7 @@ async def test_a_disk_that_refuses_a_folder_leaves_the_name_free(
 
 
 async def test_new_partitions_that_the_disk_refuses_are_tried_again(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     with pytest.raises(HeadraceError):
         await simulated_broker.broker.catalogue.add_partitions("t", 3)
@@ -283,8 +283,8 @@ async def test_defaults_of_the_broker_reach_the_topics_that_do_not_say_otherwise
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.restart(log_retention_ms="5000")
-    await simulated_broker.make_topic("plain")
-    await simulated_broker.make_topic("own", retention_ms="7000")
+    await simulated_broker.create_topic("plain")
+    await simulated_broker.create_topic("own", retention_ms="7000")
     retentions = {topic.name: topic.config.retention_ms for topic in simulated_broker.broker.catalogue}
     assert retentions == {"plain": 5000, "own": 7000}
 
@@ -293,9 +293,9 @@ async def test_defaults_of_the_broker_reach_the_topics_that_do_not_say_otherwise
 async def test_what_another_broker_leads_is_told_apart_from_what_is_not_there(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (1, 2), by=1)
+    await simulated_cluster.create_topic("t", (1, 2), by=1)
     catalogue = simulated_cluster[3].broker.catalogue
-    await simulated_cluster.until(lambda: catalogue.find("t") is not None)
+    await simulated_cluster.wait_until(lambda: catalogue.find("t") is not None)
     topic_id = catalogue.topic("t").id
     for node_id in (2, 3):
         with pytest.raises(NotLeader):
@@ -321,16 +321,16 @@ async def test_two_brokers_that_are_asked_for_the_same_topic_do_not_both_make_it
     refused = [task.exception() for task in tasks if task.exception() is not None]
     assert [type(error) for error in refused] == [TopicAlreadyExists] * 2
     for index in (0, 1):
-        leader = await simulated_cluster.wait_for_leaders("t", index=index)
+        leader = await simulated_cluster.wait_for_leader("t", index=index)
         assert await produce(leader, "t", b"a", partition=index) == 0
-    await simulated_cluster.until(
+    await simulated_cluster.wait_until(
         lambda: all(len(folders(simulated_broker)) == 2 for simulated_broker in simulated_cluster.up)
     )
 
 
 @in_simulated_cluster()
 async def test_what_is_changed_at_one_broker_is_seen_by_all(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2, 3))
+    await simulated_cluster.create_topic("t", (1, 2, 3))
     await simulated_cluster[2].host.start(
         simulated_cluster[2].broker.catalogue.change_configs("t", lambda _: {"retention.ms": "5"}), "change configs"
     )
@@ -338,15 +338,15 @@ async def test_what_is_changed_at_one_broker_is_seen_by_all(simulated_cluster: S
         simulated_cluster[3].broker.catalogue.add_partitions("t", 3), "add partitions"
     )
     catalogues = [simulated_broker.broker.catalogue for simulated_broker in simulated_cluster.up]
-    await simulated_cluster.until(lambda: all(one.topic("t").partition_count == 3 for one in catalogues))
+    await simulated_cluster.wait_until(lambda: all(one.topic("t").partition_count == 3 for one in catalogues))
     assert {one.topic("t").config.retention_ms for one in catalogues} == {5}
     await simulated_cluster[1].delete_topic("t")
-    await simulated_cluster.until(lambda: not any(one.find("t") for one in catalogues))
+    await simulated_cluster.wait_until(lambda: not any(one.find("t") for one in catalogues))
 
 
 @in_simulated_cluster()
 async def test_a_growth_that_was_lost_to_another_broker_is_refused(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     first, second = (
         simulated_cluster[node_id].host.start(
             simulated_cluster[node_id].broker.catalogue.add_partitions("t", 1 + node_id), "grow"
@@ -361,7 +361,7 @@ async def test_a_growth_that_was_lost_to_another_broker_is_refused(simulated_clu
 
 @in_simulated_cluster()
 async def test_new_topics_go_where_the_least_is(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("much", *[(1,)] * 6, *[(2,)] * 6)
+    await simulated_cluster.create_topic("much", *[(1,)] * 6, *[(2,)] * 6)
     await simulated_cluster[2].host.start(
         simulated_cluster[2].broker.catalogue.create("t", 6, {}, replication=1), "create"
     )
@@ -371,7 +371,7 @@ async def test_new_topics_go_where_the_least_is(simulated_cluster: SimulatedClus
 @in_simulated_cluster()
 async def test_a_broker_that_has_just_gone_holds_nothing_of_a_new_topic(simulated_cluster: SimulatedCluster) -> None:
     simulated_cluster[3].kill()
-    await simulated_cluster.until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
+    await simulated_cluster.wait_until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.catalogue.create("t", 3, {}), "create")
     assert {tuple(sorted(simulated_cluster.record("t", index).replicas)) for index in range(3)} == {(1, 2)}
 
@@ -381,8 +381,8 @@ async def test_a_replica_that_is_asked_for_on_a_broker_that_dies_meanwhile_is_no
     simulated_cluster: SimulatedCluster,
 ) -> None:
     simulated_cluster[3].kill()
-    await simulated_cluster.make_topic("t", (1, 3), by=1)
+    await simulated_cluster.create_topic("t", (1, 3), by=1)
     assert await produce(simulated_cluster[1], "t", b"a") == 0
-    await simulated_cluster.until_in_sync("t", 1)
+    await simulated_cluster.wait_until_in_sync("t", 1)
     await simulated_cluster.open(3)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")

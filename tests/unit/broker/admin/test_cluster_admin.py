@@ -17,7 +17,7 @@ from headrace.wire.messages.transactions import InitProducerIdRequest
 
 @pytest.mark.parametrize("version", range(5))
 async def test_what_is_served_is_advertised(simulated_broker: SimulatedBroker, version: int) -> None:
-    response = await simulated_broker.ask(ApiVersionsRequest(), version)
+    response = await simulated_broker.send(ApiVersionsRequest(), version)
     assert response.error_code == 0
     advertised = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
     assert list(advertised) == sorted(advertised)
@@ -54,7 +54,7 @@ async def test_every_producer_gets_an_id_that_nobody_had(simulated_broker: Simul
     seen = []
     for start in range(3):
         for version in range(6):
-            response = await simulated_broker.ask(InitProducerIdRequest(), version)
+            response = await simulated_broker.send(InitProducerIdRequest(), version)
             assert (response.error_code, response.producer_epoch) == (0, 0)
             seen.append(response.producer_id)
         if start == 0:
@@ -68,18 +68,18 @@ async def test_every_producer_gets_an_id_that_nobody_had(simulated_broker: Simul
 
 async def test_a_registry_that_is_away_gives_no_ids_for_now(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.registry.unavailable = True
-    assert (await simulated_broker.ask(InitProducerIdRequest(), 4)).error_code == 15
+    assert (await simulated_broker.send(InitProducerIdRequest(), 4)).error_code == 15
     simulated_broker.registry.unavailable = False
-    assert (await simulated_broker.ask(InitProducerIdRequest(), 4)).error_code == 0
+    assert (await simulated_broker.send(InitProducerIdRequest(), 4)).error_code == 0
 
 
 @pytest.mark.parametrize("version", range(1, 6))
 async def test_the_folder_and_what_lies_in_it(simulated_broker: SimulatedBroker, version: int) -> None:
-    await simulated_broker.make_topic("a", 2)
-    await simulated_broker.make_topic("b")
+    await simulated_broker.create_topic("a", 2)
+    await simulated_broker.create_topic("b")
     await produce(simulated_broker, "a", b"x" * 100, partition=1)
     size = simulated_broker.partition("a", 1).log.size_bytes
-    (result,) = (await simulated_broker.ask(DescribeLogDirsRequest(topics=None), version)).results
+    (result,) = (await simulated_broker.send(DescribeLogDirsRequest(topics=None), version)).results
     assert (result.error_code, result.log_dir) == (0, "/data")
     held = {topic.name: [part.partition_size for part in topic.partitions] for topic in result.topics}
     assert held == {"a": [0, size], "b": [0]}
@@ -89,7 +89,7 @@ async def test_the_folder_and_what_lies_in_it(simulated_broker: SimulatedBroker,
         DescribableLogDirTopic(topic="a", partitions=[1]),
         DescribableLogDirTopic(topic="missing", partitions=[0]),
     ]
-    (result,) = (await simulated_broker.ask(DescribeLogDirsRequest(topics=requested), version)).results
+    (result,) = (await simulated_broker.send(DescribeLogDirsRequest(topics=requested), version)).results
     assert [(topic.name, len(topic.partitions)) for topic in result.topics] == [("a", 1)]
 
 
@@ -97,5 +97,5 @@ async def test_the_folder_of_a_broker_that_is_drained_is_cordoned(simulated_brok
     for is_drained in (True, False):
         await simulated_broker.host.start(drain(simulated_broker.registry, 1, is_drained=is_drained), "drain")
         await simulated_broker.pass_time(1)
-        (result,) = (await simulated_broker.ask(DescribeLogDirsRequest(topics=None), 5)).results
+        (result,) = (await simulated_broker.send(DescribeLogDirsRequest(topics=None), 5)).results
         assert result.is_cordoned is is_drained

@@ -29,7 +29,7 @@ LEADER_NOT_AVAILABLE = 5
 
 async def ask(simulated_broker: SimulatedBroker, *names: str, version: int = 13, create: bool = False) -> Any:
     topics = [MetadataRequestTopic(name=name) for name in names]
-    return await simulated_broker.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
+    return await simulated_broker.send(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
 
 
 def codes(response: Any) -> dict[str | None, int]:
@@ -38,7 +38,7 @@ def codes(response: Any) -> dict[str | None, int]:
 
 @pytest.mark.parametrize("version", range(14))
 async def test_every_version_is_answered(simulated_broker: SimulatedBroker, version: int) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     response = await ask(simulated_broker, "t", version=version)
     (broker,) = response.brokers
     assert (broker.node_id, broker.host, broker.port) == (1, "broker.example", 9092)
@@ -58,11 +58,11 @@ async def test_every_version_is_answered(simulated_broker: SimulatedBroker, vers
 
 
 async def test_an_empty_list_means_all_in_version_0_and_nothing_later(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("a")
-    await simulated_broker.make_topic("b")
-    assert codes(await simulated_broker.ask(MetadataRequest(topics=[]), 0)) == {"a": 0, "b": 0}
-    assert codes(await simulated_broker.ask(MetadataRequest(topics=[]), 1)) == {}
-    assert codes(await simulated_broker.ask(MetadataRequest(topics=None), 1)) == {"a": 0, "b": 0}
+    await simulated_broker.create_topic("a")
+    await simulated_broker.create_topic("b")
+    assert codes(await simulated_broker.send(MetadataRequest(topics=[]), 0)) == {"a": 0, "b": 0}
+    assert codes(await simulated_broker.send(MetadataRequest(topics=[]), 1)) == {}
+    assert codes(await simulated_broker.send(MetadataRequest(topics=None), 1)) == {"a": 0, "b": 0}
 
 
 async def test_a_missing_topic_is_made_if_both_sides_allow_it(simulated_broker: SimulatedBroker) -> None:
@@ -78,7 +78,7 @@ async def test_messages_can_be_delayed_also_where_topics_are_made_by_hand_only(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.restart(auto_create_topics_enable="false")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert codes(await ask(simulated_broker, "__delayed.t", create=False)) == {"__delayed.t": 3}
     assert codes(await ask(simulated_broker, "__delayed.t", "__delayed.u", create=True)) == {
         "__delayed.t": 0,
@@ -92,7 +92,7 @@ async def test_before_version_4_the_client_cannot_forbid_it(simulated_broker: Si
 
 async def test_two_who_ask_for_the_same_missing_topic_at_once_both_get_it(simulated_broker: SimulatedBroker) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
-    first, second = [simulated_broker.begin(request, 9) for _ in range(2)]
+    first, second = [simulated_broker.begin_send(request, 9) for _ in range(2)]
     assert codes(await first) == codes(await second) == {"t": 0}
 
 
@@ -100,7 +100,7 @@ async def test_a_description_of_a_name_that_no_topic_can_have_says_so(simulated_
     request = DescribeTopicPartitionsRequest(
         topics=[DescribeTopicPartitionsTopic(name="a/b"), DescribeTopicPartitionsTopic(name="missing")]
     )
-    described = (await simulated_broker.ask(request, 0)).topics
+    described = (await simulated_broker.send(request, 0)).topics
     assert {topic.name: topic.error_code for topic in described} == {
         "a/b": InvalidTopic.code,
         "missing": UnknownTopicOrPartition.code,
@@ -120,30 +120,30 @@ async def test_the_log_of_offsets_is_made_as_the_coordinator_needs_it(simulated_
 
 
 async def test_topics_can_be_asked_for_by_id(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     topic_id = simulated_broker.broker.catalogue.topic("t").id
     requested = [
         MetadataRequestTopic(topic_id=topic_id, name=None),
         MetadataRequestTopic(topic_id=UUID(int=9), name=None),
     ]
-    known, unknown = (await simulated_broker.ask(MetadataRequest(topics=requested), 12)).topics
+    known, unknown = (await simulated_broker.send(MetadataRequest(topics=requested), 12)).topics
     assert (known.error_code, known.name, known.topic_id) == (0, "t", topic_id)
     assert (unknown.error_code, unknown.name, unknown.topic_id) == (100, None, UUID(int=9))
     nameless = [MetadataRequestTopic(name=None)]
     for version in (10, 11, 12):
-        (topic,) = (await simulated_broker.ask(MetadataRequest(topics=nameless), version)).topics
+        (topic,) = (await simulated_broker.send(MetadataRequest(topics=nameless), version)).topics
         assert (topic.error_code, topic.topic_id) == (17, ZERO_ID)
 
 
 async def test_answers_follow_every_change(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert len((await ask(simulated_broker, "t")).topics[0].partitions) == 1
     await simulated_broker.broker.catalogue.add_partitions("t", 3)
     assert len((await ask(simulated_broker, "t")).topics[0].partitions) == 3
     before = (await ask(simulated_broker, "t")).topics[0].topic_id
     await simulated_broker.delete_topic("t")
     assert codes(await ask(simulated_broker, "t")) == {"t": 3}
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert (await ask(simulated_broker, "t")).topics[0].topic_id != before
 
 
@@ -152,7 +152,7 @@ async def describe(
 ) -> Any:
     topics = [DescribeTopicPartitionsTopic(name=name) for name in names]
     request = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=limit, cursor=cursor)
-    return await simulated_broker.ask(request, 0)
+    return await simulated_broker.send(request, 0)
 
 
 def pages(response: Any) -> list[tuple[str, list[int]]]:
@@ -161,7 +161,7 @@ def pages(response: Any) -> list[tuple[str, list[int]]]:
 
 async def test_topics_are_described_in_pages(simulated_broker: SimulatedBroker) -> None:
     for name, partitions in (("b", 3), ("a", 2), ("c", 1)):
-        await simulated_broker.make_topic(name, partitions)
+        await simulated_broker.create_topic(name, partitions)
     assert pages(await describe(simulated_broker)) == [("a", [0, 1]), ("b", [0, 1, 2]), ("c", [0])]
     seen, cursor, rounds = [], None, 0
     while rounds == 0 or cursor is not None:
@@ -176,7 +176,7 @@ async def test_topics_are_described_in_pages(simulated_broker: SimulatedBroker) 
 
 
 async def test_described_topics_may_be_missing_and_cursors_odd(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("a", 2)
+    await simulated_broker.create_topic("a", 2)
     response = await describe(simulated_broker, "a", "missing")
     assert [(topic.name, topic.error_code) for topic in response.topics] == [("a", 0), ("missing", 3)]
     refused = await describe(simulated_broker, "a", cursor=Cursor(topic_name="a", partition_index=-5))
@@ -188,13 +188,13 @@ async def test_described_topics_may_be_missing_and_cursors_odd(simulated_broker:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 async def test_the_cluster(simulated_broker: SimulatedBroker, version: int) -> None:
-    response = await simulated_broker.ask(DescribeClusterRequest(endpoint_type=1), version)
+    response = await simulated_broker.send(DescribeClusterRequest(endpoint_type=1), version)
     assert (response.error_code, response.controller_id) == (0, 1)
     assert response.cluster_id == simulated_broker.broker.identity.cluster_id
     (broker,) = response.brokers
     assert (broker.broker_id, broker.host, broker.port, broker.rack) == (1, "broker.example", 9092, "rack-a")
     if version >= 1:
-        assert (await simulated_broker.ask(DescribeClusterRequest(endpoint_type=2), version)).error_code == 42
+        assert (await simulated_broker.send(DescribeClusterRequest(endpoint_type=2), version)).error_code == 42
 
 
 async def test_the_cluster_keeps_its_id(simulated_broker: SimulatedBroker) -> None:
@@ -206,8 +206,8 @@ async def test_the_cluster_keeps_its_id(simulated_broker: SimulatedBroker) -> No
 
 @in_simulated_cluster()
 async def test_all_brokers_tell_the_same_of_each_other(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2), (3, 1))
-    await simulated_cluster.until(
+    await simulated_cluster.create_topic("t", (1, 2), (3, 1))
+    await simulated_cluster.wait_until(
         lambda: all(simulated_broker.broker.catalogue.find("t") for simulated_broker in simulated_cluster.up)
     )
     answers = [await ask(simulated_broker, "t") for simulated_broker in simulated_cluster.up]
@@ -221,22 +221,26 @@ async def test_all_brokers_tell_the_same_of_each_other(simulated_cluster: Simula
 
 @in_simulated_cluster()
 async def test_a_leader_that_is_down_is_not_named(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (3,), (3, 2))
+    await simulated_cluster.create_topic("t", (3,), (3, 2))
     simulated_cluster[3].kill()
-    await simulated_cluster.until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
-    await simulated_cluster.wait_for_leaders("t", 2, index=1)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 1).leader == 2)
+    await simulated_cluster.wait_until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
+    await simulated_cluster.wait_for_leader("t", 2, index=1)
+    await simulated_cluster.wait_until(
+        lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 1).leader == 2
+    )
     first, second = (await ask(simulated_cluster[1], "t")).topics[0].partitions
     assert (first.error_code, first.leader_id, first.offline_replicas) == (LEADER_NOT_AVAILABLE, -1, [3])
     assert (second.error_code, second.leader_id, second.leader_epoch) == (0, 2, 1)
     assert (second.offline_replicas, second.isr_nodes) == ([3], [2])
-    described = await simulated_cluster[1].ask(
+    described = await simulated_cluster[1].send(
         DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
     )
     assert [one.error_code for one in described.topics[0].partitions] == [LEADER_NOT_AVAILABLE, 0]
     await simulated_cluster.open(3)
-    await simulated_cluster.wait_for_leaders("t", 3)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).leader == 3)
+    await simulated_cluster.wait_for_leader("t", 3)
+    await simulated_cluster.wait_until(
+        lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).leader == 3
+    )
     assert (await ask(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
 
 
@@ -244,7 +248,7 @@ async def test_a_leader_that_is_down_is_not_named(simulated_cluster: SimulatedCl
 async def test_a_leader_that_is_gone_is_not_named_even_before_another_is_elected(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (3, 1))
+    await simulated_cluster.create_topic("t", (3, 1))
     catalogue = simulated_cluster[1].broker.catalogue
     assert (await ask(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
     catalogue.apply(live_key(3), None)
@@ -254,11 +258,13 @@ async def test_a_leader_that_is_gone_is_not_named_even_before_another_is_elected
 
 @in_simulated_cluster()
 async def test_those_that_may_still_lead_are_told(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2), min_insync_replicas="2")
+    await simulated_cluster.create_topic("t", (1, 2), min_insync_replicas="2")
     simulated_cluster[2].kill()
-    await simulated_cluster.until(lambda: simulated_cluster.record("t").elr == (2,))
-    await simulated_cluster.until(lambda: simulated_cluster[3].broker.catalogue.partition_record("t", 0).elr == (2,))
-    described = await simulated_cluster[3].ask(
+    await simulated_cluster.wait_until(lambda: simulated_cluster.record("t").elr == (2,))
+    await simulated_cluster.wait_until(
+        lambda: simulated_cluster[3].broker.catalogue.partition_record("t", 0).elr == (2,)
+    )
+    described = await simulated_cluster[3].send(
         DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
     )
     (partition,) = described.topics[0].partitions
@@ -272,7 +278,7 @@ async def test_a_topic_whose_partitions_are_not_seen_yet_has_no_leaders(simulate
     catalogue.apply(topic_key("t"), RegistryEntry(topic_key("t"), msgspec.json.encode(record), 0))
     (topic,) = (await ask(simulated_cluster[1], "t")).topics
     assert [(one.partition_index, one.error_code) for one in topic.partitions] == [(0, 5), (1, 5)]
-    described = await simulated_cluster[1].ask(
+    described = await simulated_cluster[1].send(
         DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
     )
     assert described.topics[0].error_code == 0

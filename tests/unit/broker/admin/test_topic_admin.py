@@ -41,7 +41,7 @@ async def create(
     simulated_broker: SimulatedBroker, *topics: CreatableTopic, version: int = 7, dry_run: bool = False
 ) -> dict[str, Any]:
     request = CreateTopicsRequest(topics=list(topics), timeout_ms=1000, validate_only=dry_run)
-    return {result.name: result for result in (await simulated_broker.ask(request, version)).topics}
+    return {result.name: result for result in (await simulated_broker.send(request, version)).topics}
 
 
 def codes(results: dict[str, Any]) -> dict[str, int]:
@@ -63,7 +63,7 @@ async def test_a_topic_is_made_in_every_version(simulated_broker: SimulatedBroke
 
 
 async def test_topics_of_one_request_stand_for_themselves(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("taken")
+    await simulated_broker.create_topic("taken")
     results = await create(
         simulated_broker,
         topic("good"),
@@ -89,7 +89,7 @@ async def test_topics_of_one_request_stand_for_themselves(simulated_broker: Simu
 
 async def test_a_topic_named_twice_is_refused_once(simulated_broker: SimulatedBroker) -> None:
     request = CreateTopicsRequest(topics=[topic("t"), topic("t", 2), topic("u")])
-    response = await simulated_broker.ask(request, 7)
+    response = await simulated_broker.send(request, 7)
     assert [(result.name, result.error_code) for result in response.topics] == [("t", 42), ("u", 0)]
 
 
@@ -126,13 +126,13 @@ async def test_assignments_must_be_to_this_broker_and_complete(simulated_broker:
 
 
 async def delete(simulated_broker: SimulatedBroker, *names: str, version: int = 5) -> list[tuple[str | None, int]]:
-    response = await simulated_broker.ask(DeleteTopicsRequest(topic_names=list(names), timeout_ms=1000), version)
+    response = await simulated_broker.send(DeleteTopicsRequest(topic_names=list(names), timeout_ms=1000), version)
     return [(result.name, result.error_code) for result in response.responses]
 
 
 async def test_topics_are_deleted_by_name(simulated_broker: SimulatedBroker) -> None:
     for name in ("a", "b"):
-        await simulated_broker.make_topic(name)
+        await simulated_broker.create_topic(name)
     await simulated_broker.broker.offsets_log.ensure()
     assert await delete(simulated_broker, "a", "missing", "__consumer_offsets") == [
         ("a", 0),
@@ -143,10 +143,10 @@ async def test_topics_are_deleted_by_name(simulated_broker: SimulatedBroker) -> 
 
 
 async def test_topics_are_deleted_by_id(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     topic_id = simulated_broker.broker.catalogue.topic("t").id
     states = [DeleteTopicState(topic_id=topic_id), DeleteTopicState(topic_id=UUID(int=3)), DeleteTopicState()]
-    response = await simulated_broker.ask(DeleteTopicsRequest(topics=states), 6)
+    response = await simulated_broker.send(DeleteTopicsRequest(topics=states), 6)
     assert [(result.name, result.topic_id, result.error_code) for result in response.responses] == [
         ("t", topic_id, 0),
         (None, UUID(int=3), 100),
@@ -156,18 +156,18 @@ async def test_topics_are_deleted_by_id(simulated_broker: SimulatedBroker) -> No
 
 async def test_deleting_can_be_switched_off(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(delete_topic_enable="false")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     ((_, code),) = await delete(simulated_broker, "t")
     assert code == 73
     assert simulated_broker.broker.catalogue.find("t") is not None
 
 
 async def test_deleting_a_topic_ends_what_waits_for_it(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    asking = simulated_broker.begin(produce_request({("t", 0): batch(b"a")}), 9)
-    await simulated_broker.turn()
-    deleting = simulated_broker.begin(DeleteTopicsRequest(topic_names=["t"]), 5)
+    asking = simulated_broker.begin_send(produce_request({("t", 0): batch(b"a")}), 9)
+    await simulated_broker.run_ready_tasks()
+    deleting = simulated_broker.begin_send(DeleteTopicsRequest(topic_names=["t"]), 5)
     response = await asking
     assert response.responses[0].partition_responses[0].error_code == 3
     assert (await deleting).responses[0].error_code == 0
@@ -178,14 +178,14 @@ async def grow(
 ) -> int:
     assignments = [CreatePartitionsAssignment(broker_ids=ids) for ids in brokers] if brokers else None
     requested = CreatePartitionsTopic(name=name, count=count, assignments=assignments)
-    response = await simulated_broker.ask(CreatePartitionsRequest(topics=[requested], validate_only=dry_run), 3)
+    response = await simulated_broker.send(CreatePartitionsRequest(topics=[requested], validate_only=dry_run), 3)
     (result,) = response.results
     assert result.name == name
     return int(result.error_code)
 
 
 async def test_partitions_are_added(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     await simulated_broker.broker.offsets_log.ensure()
     assert await grow(simulated_broker, "t", 3, dry_run=True) == 0
     assert len(simulated_broker.broker.catalogue.topic("t").led) == 2
@@ -200,9 +200,9 @@ async def test_partitions_are_added(simulated_broker: SimulatedBroker) -> None:
 
 
 async def test_a_topic_that_is_to_grow_twice_is_refused_once(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     requested = [CreatePartitionsTopic(name="t", count=2), CreatePartitionsTopic(name="t", count=3)]
-    response = await simulated_broker.ask(CreatePartitionsRequest(topics=requested), 3)
+    response = await simulated_broker.send(CreatePartitionsRequest(topics=requested), 3)
     assert [(result.name, result.error_code) for result in response.results] == [("t", 42)]
 
 
@@ -212,12 +212,12 @@ async def cut(
     """Error and low watermark."""
     requested = DeleteRecordsPartition(partition_index=partition, offset=offset)
     request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[requested])], timeout_ms=1000)
-    ((result,),) = [found.partitions for found in (await simulated_broker.ask(request, 2)).topics]
+    ((result,),) = [found.partitions for found in (await simulated_broker.send(request, 2)).topics]
     return result.error_code, result.low_watermark
 
 
 async def test_records_are_deleted_up_to_an_offset(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     for value in (b"a", b"b", b"c"):
         await produce(simulated_broker, "t", value)
     assert await cut(simulated_broker, 2) == (0, 2)
@@ -233,8 +233,8 @@ async def test_records_are_deleted_up_to_an_offset(simulated_broker: SimulatedBr
 
 
 async def test_records_of_some_topics_cannot_be_deleted(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("compacted", cleanup_policy="compact")
-    await simulated_broker.make_topic("both", cleanup_policy="compact,delete")
+    await simulated_broker.create_topic("compacted", cleanup_policy="compact")
+    await simulated_broker.create_topic("both", cleanup_policy="compact,delete")
     await simulated_broker.broker.offsets_log.ensure()
     assert await cut(simulated_broker, 0, topic="missing") == (3, -1)
     assert (await cut(simulated_broker, 0, topic="compacted"))[0] == 44
@@ -243,7 +243,7 @@ async def test_records_of_some_topics_cannot_be_deleted(simulated_broker: Simula
 
 
 async def test_records_that_are_not_on_disk_yet_are_deleted_too(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", flush_messages="1000")
+    await simulated_broker.create_topic("t", flush_messages="1000")
     await produce(simulated_broker, "t", b"a", b"b")
     assert simulated_broker.partition("t").log.flushed_offset == 0
     assert await cut(simulated_broker, -1) == (0, 2)
@@ -290,9 +290,9 @@ async def test_replicas_are_placed_where_they_were_asked_for(simulated_cluster: 
 @in_simulated_cluster()
 async def test_brokers_that_are_down_or_drained_are_given_nothing(simulated_cluster: SimulatedCluster) -> None:
     simulated_cluster[1].kill()
-    await simulated_cluster.until(lambda: 1 not in simulated_cluster[2].broker.catalogue.nodes)
+    await simulated_cluster.wait_until(lambda: 1 not in simulated_cluster[2].broker.catalogue.nodes)
     await drain(simulated_cluster[2].registry, 3, is_drained=True)
-    await simulated_cluster.until(lambda: 3 in simulated_cluster[2].broker.catalogue.drained)
+    await simulated_cluster.wait_until(lambda: 3 in simulated_cluster[2].broker.catalogue.drained)
     assert codes(await create(simulated_cluster[2], topic("t", 4, 1), topic("u", 1, 2))) == {"t": 0, "u": 38}
     assert {simulated_cluster.record("t", index).replicas for index in range(4)} == {(2,)}
 
@@ -307,10 +307,10 @@ async def test_new_partitions_have_as_many_replicas_as_the_others(simulated_clus
 @in_simulated_cluster()
 async def test_deleted_records_are_deleted_everywhere_when_it_is_answered(simulated_cluster: SimulatedCluster) -> None:
     """Else the next leader could bring them back."""
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     for value in (b"a", b"b", b"c"):
         await produce(simulated_cluster[1], "t", value)
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     assert await cut(simulated_cluster[2], 2) == (6, -1), "only the leader can"
     assert await cut(simulated_cluster[1], 2) == (0, 2)
     assert {simulated_cluster.replica(node_id, "t").log.start_offset for node_id in (1, 2, 3)} == {2}
@@ -318,26 +318,26 @@ async def test_deleted_records_are_deleted_everywhere_when_it_is_answered(simula
 
 @in_simulated_cluster()
 async def test_a_follower_that_cannot_be_reached_is_waited_for_in_vain(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     simulated_cluster.isolate(3)
     assert (await cut(simulated_cluster[1], 1))[0] == 7
     simulated_cluster.heal()
     assert await cut(simulated_cluster[1], 1) == (0, 1), "it was begun all the same"
     simulated_cluster[3].kill()
-    await simulated_cluster.until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
+    await simulated_cluster.wait_until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
     await produce(simulated_cluster[1], "t", b"b")
     assert await cut(simulated_cluster[1], 2) == (0, 2), "one that is down is not waited for"
 
 
 @in_simulated_cluster()
 async def test_a_lead_that_is_lost_meanwhile_ends_the_wait(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     simulated_cluster.isolate(1)
     asking = asyncio.ensure_future(cut(simulated_cluster[1], 1))
     await asyncio.sleep(0.2)
-    await simulated_cluster.move_lead("t", 2)
+    await simulated_cluster.move_leadership("t", 2)
     assert (await asking)[0] == 6

@@ -16,8 +16,12 @@ from tests.unit.broker.queues.queue_support import ACK, CREATE, EXTEND, TOPIC, W
 from tests.unit.broker.queues.queue_support import SubscriptionMember as Worker
 from tests.unit.broker.replication.test_isr_updater import Proposals
 from tests.unit.broker.simulated_broker import FakeConnection
-from tests.unit.broker.simulated_cluster import SESSION_SECONDS, SimulatedCluster, in_simulated_cluster
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import (
+    SESSION_SECONDS,
+    SimulatedCluster,
+    SimulatedClusterBroker,
+    in_simulated_cluster,
+)
 from tests.unit.broker.transactions.joint_commit_support import BUNDLE
 from tests.unit.broker.transactions.joint_commit_support import sequence as bundle_sequence
 from tests.unit.broker.transactions.transaction_support import ID, Transactor
@@ -69,7 +73,7 @@ def ask_after_pause(
 
 async def coordinator(simulated_cluster: SimulatedCluster, key: str, key_type: int = 0) -> SimulatedClusterBroker:
     while True:
-        found = await simulated_cluster[1].ask(FindCoordinatorRequest(key=key, key_type=key_type), 3)
+        found = await simulated_cluster[1].send(FindCoordinatorRequest(key=key, key_type=key_type), 3)
         if found.error_code == 0:
             return simulated_cluster[found.node_id]
         await simulated_cluster[1].pass_time(0.1)
@@ -83,7 +87,7 @@ async def coordinator(simulated_cluster: SimulatedCluster, key: str, key_type: i
 async def test_it_appends_nothing_that_no_other_broker_would_confirm(
     simulated_cluster: SimulatedCluster, acks: int
 ) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     visit = FakeConnection()
     request = produce_request({("t", 0): batch(b"a")}, acks=acks)
     response = ask_after_pause(simulated_cluster[1], request, 9, visit)
@@ -96,17 +100,17 @@ async def test_what_it_appends_with_acks_all_is_acknowledged_by_no_one(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No check of the session is needed there: the in-sync set fetches from the leader of the present epoch only."""
-    await simulated_cluster.make_topic("t", (1, 2), min_insync_replicas="1")
+    await simulated_cluster.create_topic("t", (1, 2), min_insync_replicas="1")
     await produce(simulated_cluster[1], "t", b"before")
     simulated_cluster[1].host.pause(2 * SESSION_SECONDS)
-    buffered = simulated_cluster[1].begin(
+    buffered = simulated_cluster[1].begin_send(
         produce_request({("t", 0): batch(b"lost")}), 9
     )  # runs first when the broker wakes up
-    await simulated_cluster.wait_for_leaders("t", 2)
+    await simulated_cluster.wait_for_leader("t", 2)
     assert await produce(simulated_cluster[2], "t", b"after") == 1
     assert only_response(await buffered).error_code == NOT_LEADER
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
     assert simulated_cluster.replica(2, "t").log.end_offset == 2
 
 
@@ -114,12 +118,12 @@ async def test_what_it_appends_with_acks_all_is_acknowledged_by_no_one(
 async def test_it_takes_acks_1_again_when_the_registry_has_confirmed_its_session(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (1,))
+    await simulated_cluster.create_topic("t", (1,))
     ask_after_pause(simulated_cluster[1], produce_request({("t", 0): batch(b"a")}, acks=1), 9)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.cluster.membership.session_valid)
-    await simulated_cluster.wait_for_leaders("t", 1)
+    await simulated_cluster.wait_until(lambda: simulated_cluster[1].broker.cluster.membership.session_valid)
+    await simulated_cluster.wait_for_leader("t", 1)
     assert (
-        only_response(await simulated_cluster[1].ask(produce_request({("t", 0): batch(b"a")}, acks=1), 9)).error_code
+        only_response(await simulated_cluster[1].send(produce_request({("t", 0): batch(b"a")}, acks=1), 9)).error_code
         == 0
     )
 
@@ -130,7 +134,7 @@ async def test_it_takes_acks_1_again_when_the_registry_has_confirmed_its_session
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @in_simulated_cluster(2, sessions_time_out=True)
 async def test_it_tells_no_end_of_a_partition(simulated_cluster: SimulatedCluster, isolation_level: int) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     requested = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)]
     topics = [ListOffsetsTopic(name="t", partitions=requested)]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=topics)
@@ -141,7 +145,7 @@ async def test_it_tells_no_end_of_a_partition(simulated_cluster: SimulatedCluste
 @pytest.mark.parametrize("version", [7, 8])
 @in_simulated_cluster(2, sessions_time_out=True)
 async def test_it_tells_no_committed_offset(simulated_cluster: SimulatedCluster, version: int) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, GROUP)
     assert await commit(simulated_broker, 5) == 0
     assert (await committed(simulated_broker))[0] == 5
@@ -158,7 +162,7 @@ async def test_it_tells_no_committed_offset(simulated_cluster: SimulatedCluster,
 @pytest.mark.parametrize("kind", ["heartbeat", "join", "sync", "describe", "list", "consumer heartbeat"])
 @in_simulated_cluster(2, sessions_time_out=True)
 async def test_it_coordinates_no_group(simulated_cluster: SimulatedCluster, kind: str) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     group = "consumers" if kind == "consumer heartbeat" else GROUP
     simulated_broker = await coordinator(simulated_cluster, group)
     member = ClassicMember(simulated_broker)
@@ -195,7 +199,7 @@ async def test_it_coordinates_no_group(simulated_cluster: SimulatedCluster, kind
 @pytest.mark.parametrize("kind", ["init", "add", "end", "describe"])
 @in_simulated_cluster(2, sessions_time_out=True)
 async def test_it_coordinates_no_transaction(simulated_cluster: SimulatedCluster, kind: str) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, ID, 1)
     producer = Transactor(simulated_broker)
     assert await producer.init() == 0
@@ -217,7 +221,7 @@ async def test_it_coordinates_no_transaction(simulated_cluster: SimulatedCluster
 
 @in_simulated_cluster(2, sessions_time_out=True)
 async def test_it_tells_nothing_of_a_bundle(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, joint_commit_owner_id(BUNDLE), 1)
     assert await bundle_sequence(simulated_broker) == -1
     assert ask_after_pause(simulated_broker, DescribeBundleRequest(BUNDLE), 0).error_code == COORDINATOR_NOT_AVAILABLE
@@ -228,7 +232,7 @@ async def test_it_tells_nothing_of_a_bundle(simulated_cluster: SimulatedCluster)
 
 @in_simulated_cluster(2, sessions_time_out=True)
 async def test_it_grants_no_lease(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC, (1, 2))
+    await simulated_cluster.create_topic(TOPIC, (1, 2))
     assert (await alter(simulated_cluster[1], CREATE)).error_code == 0
     await produce(simulated_cluster[1], TOPIC, b"a")
     (answer,) = [
@@ -241,7 +245,7 @@ async def test_it_grants_no_lease(simulated_cluster: SimulatedCluster) -> None:
 
 @in_simulated_cluster(2, sessions_time_out=True)
 async def test_it_extends_no_lease_and_settles_nothing_of_the_same_request(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC, (1, 2))
+    await simulated_cluster.create_topic(TOPIC, (1, 2))
     assert (await alter(simulated_cluster[1], CREATE)).error_code == 0
     await produce(simulated_cluster[1], TOPIC, b"a", b"b")
     one, other = await Worker(simulated_cluster[1]).lease()
@@ -267,13 +271,13 @@ def deafen(registry: SimRegistry) -> None:
 
 @in_simulated_cluster(3, sessions_time_out=True, replica_lag_time_max_ms="4000")
 async def test_it_proposes_no_in_sync_set(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     proposals = Proposals(simulated_cluster[1])
-    simulated_cluster.doomed.add(1)
+    simulated_cluster.expected_to_fail.add(1)
     deafen(simulated_cluster[1].registry)
     simulated_cluster.isolate(3)
-    produced = simulated_cluster[1].begin(produce_request({("t", 0): batch(b"b")}, timeout_ms=10_000), 9)
+    produced = simulated_cluster[1].begin_send(produce_request({("t", 0): batch(b"b")}, timeout_ms=10_000), 9)
     await produced
     assert simulated_cluster[1].registry.session_state is not None
     assert proposals.checked == []

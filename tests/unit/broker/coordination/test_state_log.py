@@ -110,7 +110,7 @@ async def test_a_follower_neither_appends_nor_waits(simulated_broker: SimulatedB
     log, partition = await ready(simulated_broker)
     end_offset = log.append(OWNER, [(b"a", b"x")])
     waiting = asyncio.create_task(log.committed(OWNER, end_offset))
-    await simulated_broker.turn(1)
+    await simulated_broker.run_ready_tasks(1)
     become_follower(simulated_broker, partition)
     with pytest.raises(NotCoordinator):
         await waiting

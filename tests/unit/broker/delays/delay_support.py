@@ -36,7 +36,7 @@ class DeliveredMessage(NamedTuple):
 
 
 async def make(simulated_broker: SimulatedBroker, topic: str = TOPIC, partitions: int = 1, **configs: str) -> None:
-    await simulated_broker.make_topic(topic, partitions, **configs)
+    await simulated_broker.create_topic(topic, partitions, **configs)
     await colocated_topic(simulated_broker, topic)
 
 
@@ -78,7 +78,7 @@ async def stored(simulated_broker: SimulatedBroker, topic: str, partition: int) 
     log = simulated_broker.partition(topic, partition).log
     offset, found = log.start_offset, b""
     while offset < log.end_offset:
-        response = await simulated_broker.ask(
+        response = await simulated_broker.send(
             fetch_request({(topic, partition): offset}, partition_max_bytes=1 << 26), 11
         )
         data = fetched_partitions(response)[topic, partition]
@@ -110,7 +110,7 @@ async def events(simulated_broker: SimulatedBroker, topic: str = TOPIC, partitio
 async def listed(
     simulated_broker: SimulatedBroker, topic: str = TOPIC, partition: int = 0, **fields: Any
 ) -> ListDelayedResponse:
-    response: ListDelayedResponse = await simulated_broker.ask(
+    response: ListDelayedResponse = await simulated_broker.send(
         ListDelayedRequest(topic=topic, partition=partition, **fields), 0
     )
     return response
@@ -119,7 +119,7 @@ async def listed(
 async def alter(simulated_broker: SimulatedBroker, changes: Sequence[tuple[int, int]], topic: str = TOPIC) -> list[int]:
     """Offsets and when they are due from now on; the error codes."""
     requested = [DelayedChange(offset=offset, due_ms=due_ms) for offset, due_ms in changes]
-    response = await simulated_broker.ask(AlterDelayedRequest(topic=topic, partition=0, changes=requested), 0)
+    response = await simulated_broker.send(AlterDelayedRequest(topic=topic, partition=0, changes=requested), 0)
     return [result.error_code for result in response.results]
 
 

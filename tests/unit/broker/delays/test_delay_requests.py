@@ -38,7 +38,7 @@ async def test_waiting_messages_are_listed_by_due_time_in_pages(simulated_broker
     await delay(
         simulated_broker, *[message(simulated_broker, b"%d" % second, delay=f"{second}s") for second in seconds]
     )
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
 
     found, after = [], (-1, -1)
     while page := (await listed(simulated_broker, after_due_ms=after[0], after_offset=after[1], count_max=2)).messages:
@@ -56,7 +56,7 @@ async def test_a_page_of_large_messages_is_shorter_but_goes_on(simulated_broker:
     await delayed.make(simulated_broker)
     for number in range(60):
         await delay(simulated_broker, message(simulated_broker, b"x" * 100_000, delay=f"{1000 - number}s"))
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     found: list[int] = []
     after, pages = (-1, -1), 0
     while page := (await listed(simulated_broker, after_due_ms=after[0], after_offset=after[1])).messages:
@@ -86,7 +86,7 @@ async def test_one_that_was_just_accepted_can_be_cancelled_when_it_is_read(
 ) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"first", delay="2s"))
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     read, may_read = DelayShard._take_in, asyncio.Event()
 
     async def read_later(self: DelayShard, end_offset: int) -> None:
@@ -97,7 +97,7 @@ async def test_one_that_was_just_accepted_can_be_cancelled_when_it_is_read(
     offset = await delay(simulated_broker, message(simulated_broker, b"second", delay="2s"))
     assert await cancel(simulated_broker, offset) == CoordinatorLoading.code, "and not that it does not wait any more"
     may_read.set()
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     assert await cancel(simulated_broker, offset) == 0
     assert await cancel(simulated_broker, offset + 10) == InvalidRecordState.code
 
@@ -159,12 +159,12 @@ async def test_an_invalid_change_is_rejected(simulated_broker: SimulatedBroker) 
 
 
 async def test_only_the_leader_of_the_delayed_log_answers(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     assert (await listed(simulated_broker, topic="unknown")).error_code == UnknownTopicOrPartition.code
     assert (await listed(simulated_broker)).error_code == UnknownTopicOrPartition.code
     await delayed.colocated_topic(simulated_broker)
     assert (await listed(simulated_broker)).error_code in (0, CoordinatorLoading.code)
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     assert (await listed(simulated_broker)).error_code == 0
     assert (await listed(simulated_broker, partition=1)).error_code == UnknownTopicOrPartition.code
 
@@ -181,7 +181,7 @@ async def test_a_waiting_change_fails_when_the_leadership_ends(simulated_broker:
     offset = await delay(simulated_broker, message(simulated_broker, b"a", delay="1h"))
     partition = simulated_broker.partition(delayed.DELAYED)
     request = AlterDelayedRequest(topic=TOPIC, partition=0, changes=[DelayedChange(offset=offset)])
-    requested = simulated_broker.begin(request, 0)
+    requested = simulated_broker.begin_send(request, 0)
     become_follower(simulated_broker, partition)
     (result,) = (await requested).results
     assert result.error_code == NotLeader.code

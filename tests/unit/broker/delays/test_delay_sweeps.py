@@ -109,18 +109,18 @@ async def test_cancelled_and_undecided_messages_stay_so(simulated_broker: Simula
 
 @in_simulated_cluster()
 async def test_followers_clean_up_for_themselves_and_can_take_over(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC)
-    leader = await simulated_cluster.wait_for_leaders(TOPIC)
+    await simulated_cluster.create_topic(TOPIC)
+    leader = await simulated_cluster.wait_for_leader(TOPIC)
     await colocated_topic(leader)
-    await simulated_cluster.until_in_sync(DELAYED)
+    await simulated_cluster.wait_until_in_sync(DELAYED)
     await load(leader)
     before_bytes = stored(leader).size_bytes
     await leader.pass_time(130)
     for simulated_broker in simulated_cluster.up:
         assert stored(simulated_broker).size_bytes < before_bytes / 2
     leader.kill()
-    following = await simulated_cluster.wait_for_leaders(TOPIC)
-    await simulated_cluster.wait_for_leaders(DELAYED)
+    following = await simulated_cluster.wait_for_leader(TOPIC)
+    await simulated_cluster.wait_for_leader(DELAYED)
     await following.pass_time(20)
     check(await values(following))
     assert (await listed(following)).waiting == 2

@@ -28,7 +28,7 @@ class Session:
         return fetch_request(positions or {}, session_id=self.id, session_epoch=self.epoch, **options)
 
     async def fetch(self, positions: Positions | None = None, **options: Any) -> dict[tuple[str | UUID, int], Any]:
-        response = await self.simulated_broker.ask(self.request(positions, **options), self.version)
+        response = await self.simulated_broker.send(self.request(positions, **options), self.version)
         return self.took(response)
 
     def took(self, response: Any) -> dict[tuple[str | UUID, int], Any]:
@@ -39,7 +39,7 @@ class Session:
 
 
 async def test_the_first_answer_names_all_and_the_next_only_what_changed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 3)
+    await simulated_broker.create_topic("t", 3)
     session = Session(simulated_broker)
     found = await session.fetch({("t", index): 0 for index in range(3)})
     assert session.id != 0
@@ -51,7 +51,7 @@ async def test_the_first_answer_names_all_and_the_next_only_what_changed(simulat
 
 
 async def test_records_that_were_not_fetched_yet_are_returned_again(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
@@ -61,7 +61,7 @@ async def test_records_that_were_not_fetched_yet_are_returned_again(simulated_br
 
 
 async def test_the_first_answer_names_all_also_when_it_had_to_wait(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     session = Session(simulated_broker)
     found = await session.fetch({("t", 0): 0, ("t", 1): 0}, max_wait_ms=300)
     assert list(found) == [("t", 0), ("t", 1)]
@@ -70,7 +70,7 @@ async def test_the_first_answer_names_all_also_when_it_had_to_wait(simulated_bro
 async def test_a_partition_that_is_added_is_named_though_there_is_nothing_to_read(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
     found = await session.fetch({("t", 1): 0}, max_wait_ms=300)
@@ -81,7 +81,7 @@ async def test_a_partition_that_is_added_is_named_though_there_is_nothing_to_rea
 async def test_a_high_watermark_that_the_client_does_not_know_is_told_after_the_wait(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
     await produce(simulated_broker, "t", b"a")
@@ -90,10 +90,10 @@ async def test_a_high_watermark_that_the_client_does_not_know_is_told_after_the_
 
 
 async def test_a_fetch_of_a_session_waits_and_is_woken(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 50)
+    await simulated_broker.create_topic("t", 50)
     session = Session(simulated_broker)
     await session.fetch({("t", index): 0 for index in range(50)})
-    asking = simulated_broker.begin(session.request(max_wait_ms=60_000), 11)
+    asking = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     await simulated_broker.pass_time(10)
     assert not asking.done()
     await produce(simulated_broker, "t", b"a", partition=33)
@@ -102,7 +102,7 @@ async def test_a_fetch_of_a_session_waits_and_is_woken(simulated_broker: Simulat
 
 
 async def test_what_moved_between_two_fetches_is_not_missed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
     for number in range(5):
@@ -112,7 +112,7 @@ async def test_what_moved_between_two_fetches_is_not_missed(simulated_broker: Si
 
 
 async def test_partitions_take_turns_when_the_answer_is_limited(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 3)
+    await simulated_broker.create_topic("t", 3)
     for index in range(3):
         for _ in range(3):
             await produce(simulated_broker, "t", b"x" * 1000, partition=index)
@@ -130,7 +130,7 @@ async def test_partitions_take_turns_when_the_answer_is_limited(simulated_broker
 
 
 async def test_a_forgotten_partition_is_not_returned(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0, ("t", 1): 0})
     await session.fetch(forgotten={"t": [1]})
@@ -141,7 +141,7 @@ async def test_a_forgotten_partition_is_not_returned(simulated_broker: Simulated
 
 
 async def test_a_session_without_partitions_is_closed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
     assert await session.fetch(forgotten={"t": [0]}) == {}
@@ -150,31 +150,31 @@ async def test_a_session_without_partitions_is_closed(simulated_broker: Simulate
 
 
 async def test_unknown_ids_and_wrong_epochs_are_rejected(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
     for session_id, epoch, code in ((12345, 1, 70), (session.id, 5, 71), (session.id, 2, 71)):
         request = fetch_request({}, session_id=session_id, session_epoch=epoch)
-        response = await simulated_broker.ask(request, 11)
+        response = await simulated_broker.send(request, 11)
         assert (response.error_code, response.session_id, list(response.responses)) == (code, 0, [])
     assert await session.fetch() == {}
 
 
 async def test_names_and_ids_do_not_mix_in_a_session(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
     request = fetch_request({}, session_id=session.id, session_epoch=session.epoch)
-    assert (await simulated_broker.ask(request, 13)).error_code == 106
+    assert (await simulated_broker.send(request, 13)).error_code == 106
 
 
 async def test_the_final_epoch_closes_the_session(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
-    response = await simulated_broker.ask(fetch_request({("t", 0): 0}, session_id=session.id, session_epoch=-1), 11)
+    response = await simulated_broker.send(fetch_request({("t", 0): 0}, session_id=session.id, session_epoch=-1), 11)
     assert (response.session_id, list(fetched_partitions(response))) == (0, [("t", 0)])
-    assert (await simulated_broker.ask(session.request(), 11)).error_code == 70
+    assert (await simulated_broker.send(session.request(), 11)).error_code == 70
     simulated_broker.broker.fetch.sweep()
     assert not simulated_broker.partition("t")._watchers
     assert not simulated_broker.broker.fetch._delayed_fetches
@@ -182,7 +182,7 @@ async def test_the_final_epoch_closes_the_session(simulated_broker: SimulatedBro
 
 async def test_a_session_that_is_evicted_is_swept(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(max_incremental_fetch_session_cache_slots="1")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     first, second = Session(simulated_broker), Session(simulated_broker)
     await first.fetch({("t", 0): 0})
     await second.fetch({("t", 0): 0})
@@ -196,7 +196,7 @@ async def test_a_session_that_is_evicted_is_swept(simulated_broker: SimulatedBro
 
 
 async def test_a_topic_that_is_deleted_and_made_again_inside_a_session(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"old", b"old")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
@@ -204,7 +204,7 @@ async def test_a_topic_that_is_deleted_and_made_again_inside_a_session(simulated
     await simulated_broker.delete_topic("t")
     found = await session.fetch()
     assert found["t", 0].error_code == 3
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     found = await session.fetch()
     assert found["t", 0].error_code == 1, "the new one is shorter"
     await produce(simulated_broker, "t", b"new")
@@ -213,12 +213,12 @@ async def test_a_topic_that_is_deleted_and_made_again_inside_a_session(simulated
 
 
 async def test_a_topic_named_by_id_does_not_become_its_successor(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     topic_id = simulated_broker.broker.catalogue.topic("t").id
     session = Session(simulated_broker, version=13)
     await session.fetch({(topic_id, 0): 0})
     await simulated_broker.delete_topic("t")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"new")
     found = await session.fetch()
     assert found[topic_id, 0].error_code == 100
@@ -228,20 +228,20 @@ async def test_a_topic_that_does_not_exist_yet_is_found_when_it_does(simulated_b
     session = Session(simulated_broker)
     found = await session.fetch({("t", 0): 0})
     assert found["t", 0].error_code == 3
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     found = await session.fetch()
     assert values(found["t", 0].records) == [b"a"]
 
 
 async def test_a_later_fetch_of_the_session_ends_the_wait_of_an_earlier_one(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
-    earlier = simulated_broker.begin(session.request(max_wait_ms=60_000), 11)
+    earlier = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     await simulated_broker.pass_time(1)
     session.epoch += 1
-    later = simulated_broker.begin(session.request(max_wait_ms=60_000), 11)
+    later = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     async with asyncio.timeout(0.1):
         assert (await earlier).error_code == 71
     await simulated_broker.pass_time(1)
@@ -253,28 +253,28 @@ async def test_a_later_fetch_of_the_session_ends_the_wait_of_an_earlier_one(simu
 async def test_a_fetch_that_was_overtaken_while_it_read_from_the_disk_leaves_nothing_pinned(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     await produce(simulated_broker, "t", b"old", partition=1)
     await simulated_broker.restart()
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0, ("t", 1): 1})
     await produce(simulated_broker, "t", b"new", partition=0)
-    earlier = simulated_broker.begin(session.request({("t", 1): 0}), 11)
-    await simulated_broker.turn(1)
+    earlier = simulated_broker.begin_send(session.request({("t", 1): 0}), 11)
+    await simulated_broker.run_ready_tasks(1)
     session.epoch += 1
-    later = simulated_broker.begin(session.request(), 11)
+    later = simulated_broker.begin_send(session.request(), 11)
     assert (await earlier).error_code == 71
     assert values(session.took(await later)["t", 0].records) == [b"new"]
 
 
 async def test_a_cancelled_fetch_does_not_harm_the_next_one_of_its_session(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
-    gone = simulated_broker.begin(session.request(max_wait_ms=60_000), 11)
+    gone = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     await simulated_broker.pass_time(1)
     session.epoch += 1
-    asking = simulated_broker.begin(session.request(max_wait_ms=60_000), 11)
+    asking = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     gone.cancel()
     await simulated_broker.pass_time(1)
     await produce(simulated_broker, "t", b"a")
@@ -286,10 +286,10 @@ async def test_a_cancelled_fetch_does_not_harm_the_next_one_of_its_session(simul
 async def test_waiting_fetches_of_sessions_end_when_the_broker_stops(
     simulated_broker: SimulatedBroker, wait_ms: int
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
-    asking = simulated_broker.begin(session.request(max_wait_ms=60_000 + wait_ms), 11)
+    asking = simulated_broker.begin_send(session.request(max_wait_ms=60_000 + wait_ms), 11)
     await simulated_broker.pass_time(1)
     simulated_broker.broker.complete_waiting_requests()
     async with asyncio.timeout(0.1):

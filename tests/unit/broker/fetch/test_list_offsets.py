@@ -34,12 +34,12 @@ async def look_up(
     """Error, offset, timestamp and leader epoch."""
     requested = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[requested])])
-    ((answer,),) = [found.partitions for found in (await simulated_broker.ask(request, version)).topics]
+    ((answer,),) = [found.partitions for found in (await simulated_broker.send(request, version)).topics]
     return answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch
 
 
 async def test_the_special_timestamps(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", timestamp_ms=TIMESTAMP_MS)
     await produce(simulated_broker, "t", b"b", timestamp_ms=TIMESTAMP_MS + 50)
     await produce(simulated_broker, "t", b"c", timestamp_ms=TIMESTAMP_MS + 10)
@@ -54,13 +54,13 @@ async def test_the_special_timestamps(simulated_broker: SimulatedBroker) -> None
 
 @pytest.mark.parametrize("version", range(1, 12))
 async def test_every_version_is_answered(simulated_broker: SimulatedBroker, version: int) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     assert (await look_up(simulated_broker, LATEST, version=version))[:2] == (0, 1)
 
 
 async def test_the_first_record_at_or_after_a_time(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", b"b", timestamp_ms=TIMESTAMP_MS)
     await produce(simulated_broker, "t", b"c", timestamp_ms=TIMESTAMP_MS + 100)
     assert (await look_up(simulated_broker, 0))[:3] == (0, 0, TIMESTAMP_MS)
@@ -70,7 +70,7 @@ async def test_the_first_record_at_or_after_a_time(simulated_broker: SimulatedBr
 
 
 async def test_an_empty_log(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert await look_up(simulated_broker, LATEST) == (0, 0, -1, 0)
     assert await look_up(simulated_broker, EARLIEST) == (0, 0, -1, 0)
     assert await look_up(simulated_broker, MAX_TIMESTAMP) == (0, -1, -1, -1)
@@ -78,11 +78,11 @@ async def test_an_empty_log(simulated_broker: SimulatedBroker) -> None:
 
 
 async def test_uncommitted_records_are_not_found(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", timestamp_ms=TIMESTAMP_MS)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    asking = simulated_broker.begin(produce_request({("t", 0): batch(b"b", timestamp_ms=TIMESTAMP_MS + 9)}), 9)
-    await simulated_broker.turn()
+    asking = simulated_broker.begin_send(produce_request({("t", 0): batch(b"b", timestamp_ms=TIMESTAMP_MS + 9)}), 9)
+    await simulated_broker.run_ready_tasks()
     assert simulated_broker.partition("t").log.end_offset == 2
     assert (await look_up(simulated_broker, LATEST))[1] == 1
     assert (await look_up(simulated_broker, TIMESTAMP_MS + 5))[1] == -1
@@ -90,7 +90,7 @@ async def test_uncommitted_records_are_not_found(simulated_broker: SimulatedBrok
 
 
 async def test_the_epoch_is_that_of_the_record_and_not_the_present_one(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", timestamp_ms=TIMESTAMP_MS)
     await simulated_broker.restart()
     await produce(simulated_broker, "t", b"b", timestamp_ms=TIMESTAMP_MS + 10)
@@ -101,7 +101,7 @@ async def test_the_epoch_is_that_of_the_record_and_not_the_present_one(simulated
 
 
 async def test_errors_are_returned(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await simulated_broker.restart()
     assert (await look_up(simulated_broker, LATEST, topic="missing"))[0] == 3
     assert (await look_up(simulated_broker, LATEST, partition=4))[0] == 3
@@ -116,12 +116,12 @@ async def end_of(
     """Error, epoch and end offset."""
     requested = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[requested])])
-    ((answer,),) = [found.partitions for found in (await simulated_broker.ask(request, 4)).topics]
+    ((answer,),) = [found.partitions for found in (await simulated_broker.send(request, 4)).topics]
     return answer.error_code, answer.leader_epoch, answer.end_offset
 
 
 async def test_the_end_of_an_epoch(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", b"b")
     await simulated_broker.restart()
     await simulated_broker.restart()
@@ -142,14 +142,14 @@ async def test_a_new_leader_returns_no_end_offset_before_it_knows_the_high_water
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """Its high watermark lags by a fetch: consumers would see the end go back (I8)."""
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     for simulated_broker in simulated_cluster.up:
         simulated_cluster.isolate(simulated_broker.node_id)
     follower = simulated_cluster.replica(2, "t")
     follower.log.append_as_follower(check_follower_batches(memoryview(stamped(b"b"))))
-    await simulated_cluster.move_lead("t", 2)
+    await simulated_cluster.move_leadership("t", 2)
     assert (follower.epoch_start, follower.high_watermark) == (2, 1)
     assert (await look_up(simulated_cluster[2], LATEST))[0] == NOT_AVAILABLE
     assert (await look_up(simulated_cluster[2], MAX_TIMESTAMP))[0] == NOT_AVAILABLE
@@ -159,7 +159,7 @@ async def test_a_new_leader_returns_no_end_offset_before_it_knows_the_high_water
     assert (await look_up(simulated_cluster[2], EARLIEST))[:2] == (0, 0)
     assert await read_all(simulated_cluster[2], "t") == [b"a"], "what is known to be committed can be read"
     simulated_cluster.heal()
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     assert (await look_up(simulated_cluster[2], LATEST))[:2] == (0, 2)
 
 

@@ -44,7 +44,7 @@ class ConsumerMember:
         if self.epoch == 0:
             said |= {"subscribed_topic_names": self.topics, "rebalance_timeout_ms": 20_000}
         request = ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.id, **{**said, **changes})
-        return self.simulated_broker.begin(request, version)
+        return self.simulated_broker.begin_send(request, version)
 
     async def beat(self, version: int = 1, **changes: Any) -> Any:
         response = await self.begin_beat(version, **changes)
@@ -57,13 +57,13 @@ class ConsumerMember:
 
     async def leave(self, epoch: int = -1) -> int:
         request = ConsumerGroupHeartbeatRequest(group_id=self.group, member_id=self.id, member_epoch=epoch, **self.more)
-        return int((await self.simulated_broker.ask(request, 1)).error_code)
+        return int((await self.simulated_broker.send(request, 1)).error_code)
 
     async def commit(self, offset: int, topic: str = "t", **changes: Any) -> int:
         said = {"generation_id_or_member_epoch": self.epoch, "member_id": self.id, **changes}
         requested = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         topics = [OffsetCommitRequestTopic(name=topic, partitions=[requested])]
-        response = await self.simulated_broker.ask(OffsetCommitRequest(group_id=self.group, topics=topics, **said), 9)
+        response = await self.simulated_broker.send(OffsetCommitRequest(group_id=self.group, topics=topics, **said), 9)
         return int(response.topics[0].partitions[0].error_code)
 
     def _owned(self) -> list[TopicPartitions]:
@@ -77,5 +77,5 @@ async def settle(*members: ConsumerMember) -> None:
 
 
 async def describe_consumers(simulated_broker: SimulatedBroker, group: str = GROUP) -> Any:
-    (described,) = (await simulated_broker.ask(ConsumerGroupDescribeRequest(group_ids=[group]), 1)).groups
+    (described,) = (await simulated_broker.send(ConsumerGroupDescribeRequest(group_ids=[group]), 1)).groups
     return described

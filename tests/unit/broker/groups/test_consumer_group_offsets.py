@@ -23,18 +23,18 @@ async def fetch(simulated_broker: SimulatedBroker, **said: Any) -> tuple[int, li
     """The error, and the offsets."""
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics, **said)])
-    (group,) = (await simulated_broker.ask(request, 9)).groups
+    (group,) = (await simulated_broker.send(request, 9)).groups
     return group.error_code, [one.committed_offset for topic in group.topics for one in topic.partitions]
 
 
 async def test_a_member_with_the_previous_epoch_commits_for_partitions_that_it_holds(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", 1)
-    await simulated_broker.make_topic("u", 1)
+    await simulated_broker.create_topic("t", 1)
+    await simulated_broker.create_topic("u", 1)
     member = ConsumerMember(simulated_broker, "m1", "t", "u")
     await settle(member)
-    await simulated_broker.make_topic("v", 1)
+    await simulated_broker.create_topic("v", 1)
     assert (await member.beat(subscribed_topic_names=["t", "u", "v"])).member_epoch == 2
     assert await member.commit(5, generation_id_or_member_epoch=1) == 0
     assert await committed(simulated_broker) == (5, "")
@@ -55,7 +55,7 @@ async def test_a_member_with_the_previous_epoch_commits_for_partitions_that_it_h
 async def test_offsets_are_fetched_by_members_of_the_right_epoch_and_by_non_members(
     simulated_broker: SimulatedBroker, said: dict[str, Any], answer: tuple[int, list[int]]
 ) -> None:
-    await simulated_broker.make_topic("t", 1)
+    await simulated_broker.create_topic("t", 1)
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     await member.commit(7)
@@ -63,8 +63,8 @@ async def test_offsets_are_fetched_by_members_of_the_right_epoch_and_by_non_memb
 
 
 async def test_offsets_of_topics_without_subscribers_can_be_deleted(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 1)
-    await simulated_broker.make_topic("u", 1)
+    await simulated_broker.create_topic("t", 1)
+    await simulated_broker.create_topic("u", 1)
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     await member.commit(7)
@@ -73,7 +73,7 @@ async def test_offsets_of_topics_without_subscribers_can_be_deleted(simulated_br
         OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=0)])
         for name in ("t", "u")
     ]
-    response = await simulated_broker.ask(OffsetDeleteRequest(group_id=GROUP, topics=topics), 0)
+    response = await simulated_broker.send(OffsetDeleteRequest(group_id=GROUP, topics=topics), 0)
     assert response.error_code == 0
     assert [topic.partitions[0].error_code for topic in response.topics] == [86, 0]
     assert await committed(simulated_broker) == (7, "")

@@ -26,7 +26,7 @@ MINUTE = 60.0
 
 
 async def test_members_share_the_partitions_as_they_come_and_go(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 4)
+    await simulated_broker.create_topic("t", 4)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t")
     answer = await one.beat()
     assert (answer.error_code, answer.member_epoch, answer.heartbeat_interval_ms) == (0, 1, 5000)
@@ -40,7 +40,7 @@ async def test_members_share_the_partitions_as_they_come_and_go(simulated_broker
 
 
 async def test_version_0_gets_a_member_id(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ConsumerMember(simulated_broker, "", "t")
     assert (await member.beat(version=0)).error_code == 0
     assert len(member.id) == 36
@@ -50,8 +50,8 @@ async def test_version_0_gets_a_member_id(simulated_broker: SimulatedBroker) -> 
 
 
 async def test_a_member_can_select_an_assignor_and_a_regular_expression(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t1", 2)
-    await simulated_broker.make_topic("t2", 2)
+    await simulated_broker.create_topic("t1", 2)
+    await simulated_broker.create_topic("t2", 2)
     one = ConsumerMember(simulated_broker, "m1", subscribed_topic_regex="t.*", server_assignor="range")
     two = ConsumerMember(simulated_broker, "m2", subscribed_topic_regex="t.*", server_assignor="range")
     await settle(one, two)
@@ -66,7 +66,7 @@ async def test_a_member_can_select_an_assignor_and_a_regular_expression(simulate
 
 
 async def test_a_group_is_described_and_listed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     one, two = ConsumerMember(simulated_broker, "m1", "t", instance_id="i"), ConsumerMember(simulated_broker, "m2", "t")
     await settle(one)
     assert (await two.beat()).error_code == 0
@@ -86,7 +86,7 @@ async def test_a_group_is_described_and_listed(simulated_broker: SimulatedBroker
 
 
 async def test_each_kind_of_group_is_described_by_its_own_request(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await ConsumerMember(simulated_broker, "m1", "t").beat()
     seen = await describe(simulated_broker)
     assert (seen.error_code, seen.error_message) == (69, f"Group {GROUP} is not a classic group.")
@@ -97,7 +97,7 @@ async def test_each_kind_of_group_is_described_by_its_own_request(simulated_brok
 
 
 async def test_a_member_expires_after_its_session_timeout(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t")
     await settle(one, two)
     for _ in range(10):
@@ -113,7 +113,7 @@ async def test_a_group_may_configure_its_session_timeout_and_heartbeat_interval(
     await simulated_broker.restart(
         group_consumer_min_session_timeout_ms="1000", group_consumer_min_heartbeat_interval_ms="100"
     )
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t")
     await settle(one, two)
     session, interval = ("consumer.session.timeout.ms", SET, "6000"), ("consumer.heartbeat.interval.ms", SET, "500")
@@ -132,7 +132,7 @@ async def test_a_group_may_configure_its_session_timeout_and_heartbeat_interval(
 
 
 async def test_a_topic_that_grows_is_noticed_with_the_next_heartbeat(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 1)
+    await simulated_broker.create_topic("t", 1)
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     await simulated_broker.host.start(simulated_broker.broker.catalogue.add_partitions("t", 3), "grow")
@@ -146,7 +146,7 @@ async def test_a_topic_that_grows_is_noticed_with_the_next_heartbeat(simulated_b
 async def test_requests_of_the_other_protocol_are_rejected(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await ConsumerMember(simulated_broker, "m1", "t").beat()
     classic = ClassicMember(simulated_broker, "t")
     classic.id, classic.generation = "m1", 1
@@ -166,7 +166,7 @@ async def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
             await simulated_broker.restart()
             await simulated_broker.pass_time(1)
 
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     classic, newer = ClassicMember(simulated_broker, "t"), ConsumerMember(simulated_broker, "m1", "t")
     await classic.enter()
     assert await classic.commit(5) == 0
@@ -196,7 +196,7 @@ async def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
 async def test_a_group_that_changed_its_protocol_leaves_nothing_of_the_former_one(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     classic, newer = ClassicMember(simulated_broker, "t"), ConsumerMember(simulated_broker, "m1", "t")
     await classic.enter()
     await classic.leave()
@@ -212,7 +212,7 @@ async def test_a_group_that_changed_its_protocol_leaves_nothing_of_the_former_on
 
 
 async def test_commits_are_for_members_of_the_right_epoch(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     assert await member.commit(1) == 0
@@ -234,7 +234,7 @@ async def test_commits_are_for_members_of_the_right_epoch(simulated_broker: Simu
 
 
 async def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     await member.commit(1)
@@ -250,7 +250,7 @@ async def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(simulated_br
 
 async def test_an_empty_group_goes_when_its_offsets_have_expired(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(offsets_retention_minutes="2", offsets_retention_check_interval_ms="1000")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     await member.commit(1)
@@ -272,7 +272,7 @@ async def test_an_empty_group_goes_when_its_offsets_have_expired(simulated_broke
 
 @pytest.mark.parametrize("end", ["stop", "kill", "power cut"])
 async def test_members_survive_every_kind_of_restart(simulated_broker: SimulatedBroker, end: str) -> None:
-    await simulated_broker.make_topic("t", 4)
+    await simulated_broker.create_topic("t", 4)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t", instance_id="i")
     await settle(one, two)
     before = one.epoch, two.epoch, one.owned, two.owned
@@ -291,7 +291,7 @@ async def test_members_survive_every_kind_of_restart(simulated_broker: Simulated
 
 
 async def test_an_assignment_is_returned_only_when_it_is_durable(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     await ConsumerMember(simulated_broker, "m0", "t", group="others").beat()
     simulated_broker.host.disk.delay_seconds = (0.1, 0.2)
     member = ConsumerMember(simulated_broker, "m1", "t")
@@ -308,7 +308,7 @@ async def test_an_assignment_is_returned_only_when_it_is_durable(simulated_broke
 
 
 async def test_a_change_that_cannot_be_stored_has_no_effect(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t")
     await settle(one)
     before = await describe_consumers(simulated_broker)
@@ -318,7 +318,7 @@ async def test_a_change_that_cannot_be_stored_has_no_effect(simulated_broker: Si
 
 
 async def test_members_get_a_loading_error_until_the_log_is_loaded(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     await simulated_broker.close()

@@ -141,7 +141,7 @@ async def test_an_unusable_configuration_keeps_the_previous_one(
 async def test_a_change_at_one_broker_reaches_the_others(simulated_cluster: SimulatedCluster) -> None:
     one, two = simulated_cluster[1], simulated_cluster[2]
     assert await change(one, GROUP_TYPE, "g", (LOCK, SET, "5000")) == 0
-    await simulated_cluster.until(lambda: two.broker.group_configs.of("g").share_record_lock_duration_ms == 5000)
+    await simulated_cluster.wait_until(lambda: two.broker.group_configs.of("g").share_record_lock_duration_ms == 5000)
     assert await change(two, GROUP_TYPE, "g", (RESET, SET, "earliest")) == 0
-    await simulated_cluster.until(lambda: one.broker.group_configs.of("g").share_auto_offset_reset == "earliest")
+    await simulated_cluster.wait_until(lambda: one.broker.group_configs.of("g").share_auto_offset_reset == "earliest")
     assert one.broker.group_configs.of("g") == two.broker.group_configs.of("g")

@@ -119,9 +119,9 @@ async def test_a_session_timeout_outside_the_limits_is_refused(
 async def test_old_versions_leave_one_by_one(simulated_broker: SimulatedBroker) -> None:
     member = ClassicMember(simulated_broker)
     await member.enter()
-    response = await simulated_broker.ask(LeaveGroupRequest(group_id=GROUP, member_id=member.id), 2)
+    response = await simulated_broker.send(LeaveGroupRequest(group_id=GROUP, member_id=member.id), 2)
     assert response.error_code == 0
-    assert (await simulated_broker.ask(LeaveGroupRequest(group_id=GROUP, member_id=member.id), 2)).error_code == 25
+    assert (await simulated_broker.send(LeaveGroupRequest(group_id=GROUP, member_id=member.id), 2)).error_code == 25
     assert (await describe(simulated_broker)).group_state == "Empty"
 
 
@@ -133,7 +133,7 @@ async def test_static_members_keep_their_place_and_can_be_removed_by_name(simula
     assert (response.error_code, response.generation_id) == (0, member.generation)
     assert await member.heartbeat() == 82
     identity = MemberIdentity(member_id="", group_instance_id="one")
-    response = await simulated_broker.ask(LeaveGroupRequest(group_id=GROUP, members=[identity]), 5)
+    response = await simulated_broker.send(LeaveGroupRequest(group_id=GROUP, members=[identity]), 5)
     assert [one.error_code for one in response.members] == [0]
     assert (await describe(simulated_broker)).members == []
 
@@ -148,7 +148,7 @@ async def test_groups_are_listed_by_state_and_type(simulated_broker: SimulatedBr
     assert await listed(simulated_broker, types_filter=["Classic"]) == {GROUP: "Stable", "gone": "Empty"}
     assert await listed(simulated_broker, types_filter=["consumer"]) == {}
     for version in range(6):
-        response = await simulated_broker.ask(ListGroupsRequest(), version)
+        response = await simulated_broker.send(ListGroupsRequest(), version)
         assert sorted(group.group_id for group in response.groups) == ["gone", GROUP]
 
 
@@ -189,7 +189,7 @@ async def test_a_request_of_a_closed_connection_does_no_harm(simulated_broker: S
     await simulated_broker.broker.offsets_log.ensure()
     first = ClassicMember(simulated_broker)
     joining = first.begin_join(3)
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     joining.cancel()
     second = ClassicMember(simulated_broker)
     response = await second.join()

@@ -80,7 +80,7 @@ class SubscriptionMember:
     ) -> list[LeasePartitionResponse]:
         """Send a Lease; return the partitions of the response."""
         request = self.request(count, wait_ms=wait_ms, partitions=partitions, **options)
-        response: LeaseResponse = await self.simulated_broker.ask(request, 0)
+        response: LeaseResponse = await self.simulated_broker.send(request, 0)
         assert response.error_code == 0, response.error_message
         return [answer for topic in response.topics for answer in topic.partitions]
 
@@ -108,7 +108,7 @@ class SubscriptionMember:
             member=self.name,
             topics=[SettleTopic(name=self.topic, partitions=[SettlePartition(partition, epoch, items)])],
         )
-        response = await self.simulated_broker.ask(request, 0)
+        response = await self.simulated_broker.send(request, 0)
         assert response.error_code == 0, response.error_message
         answer: SettlePartitionResponse = response.topics[0].partitions[0]
         return answer
@@ -153,7 +153,7 @@ async def alter(
 ) -> AlterSubscriptionsPartitionResponse:
     requested = AlterSubscriptionsPartition(partition, offset, timestamp_ms)
     topics = [AlterSubscriptionsTopic(name=topic, partitions=[requested])]
-    response = await simulated_broker.ask(
+    response = await simulated_broker.send(
         AlterSubscriptionsRequest(subscription=subscription, action=action, topics=topics), 0
     )
     assert response.error_code == 0, response.error_message
@@ -165,7 +165,7 @@ async def subscribe(
     simulated_broker: SimulatedBroker, topic: str = TOPIC, partitions: int = 1, subscription: str = WORKERS
 ) -> None:
     """Create a topic and a subscription that begins with its first message."""
-    await simulated_broker.make_topic(topic, partitions)
+    await simulated_broker.create_topic(topic, partitions)
     for partition in range(partitions):
         answer = await alter(simulated_broker, CREATE, subscription=subscription, topic=topic, partition=partition)
         assert answer.error_code == 0, answer.error_message
@@ -175,7 +175,7 @@ async def describe(
     simulated_broker: SimulatedBroker, *names: str, topic: str = TOPIC, partition: int = 0
 ) -> list[DescribedSubscription]:
     topics = [DescribeSubscriptionsTopic(name=topic, partitions=[partition])]
-    response = await simulated_broker.ask(
+    response = await simulated_broker.send(
         DescribeSubscriptionsRequest(subscriptions=[*names] or None, topics=topics), 0
     )
     (answer,) = response.topics[0].partitions
@@ -187,7 +187,7 @@ async def describe(
 async def status(
     simulated_broker: SimulatedBroker, offset: int, *, topic: str = TOPIC, partition: int = 0
 ) -> list[SubscriptionStatus]:
-    response: MessageStatusResponse = await simulated_broker.ask(MessageStatusRequest(topic, partition, [offset]), 0)
+    response: MessageStatusResponse = await simulated_broker.send(MessageStatusRequest(topic, partition, [offset]), 0)
     assert response.error_code == 0, response.error_message
     return response.statuses
 
@@ -201,5 +201,5 @@ async def configure(simulated_broker: SimulatedBroker, subscription: str = WORKE
     resource = IncrementalAlterConfigsResource(
         resource_type=_GROUP_RESOURCE, resource_name=subscription, configs=changes
     )
-    response = await simulated_broker.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    response = await simulated_broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1)
     assert response.responses[0].error_code == 0, response.responses[0].error_message

@@ -35,7 +35,7 @@ async def lease(simulated_broker: SimulatedBroker, *wanted: tuple[int, int], **o
     )
     for name, value in options.items():
         setattr(request, name, value)
-    return await simulated_broker.ask(request, 0)
+    return await simulated_broker.send(request, 0)
 
 
 def offsets(answer: Any) -> list[tuple[int, int, int]]:
@@ -75,7 +75,7 @@ async def test_a_lease_by_offset_is_settled_like_any_other(simulated_broker: Sim
     items = [SettleItem(first=4, last=5, attempt=1), SettleItem(first=6, last=6)]
     partition = SettlePartition(partition_index=0, lease_epoch=answer.lease_epoch, items=items)
     request = SettleRequest(subscription=WORKERS, member="chooser", topics=[SettleTopic("jobs", [partition])])
-    settled = (await simulated_broker.ask(request, 0)).topics[0].partitions[0]
+    settled = (await simulated_broker.send(request, 0)).topics[0].partitions[0]
     assert [(one.index, one.error_code) for one in settled.refused] == [(1, NOT_LEASED)]
     assert offsets(await lease(simulated_broker, (0, 9))) == [(0, 3, 1), (6, 9, 1)]
 

@@ -114,7 +114,7 @@ async def test_aborted_messages_are_not_delivered_with_read_committed(
 async def test_with_read_committed_a_new_subscription_gets_messages_of_a_transaction_that_commits_later(
     simulated_broker: SimulatedBroker, is_explicit: bool
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await configure(simulated_broker, share_isolation_level="read_committed", share_auto_offset_reset="latest")
     await produce(simulated_broker, "t", b"before")
     producer = Transactor(simulated_broker, generation=NEWER)
@@ -305,7 +305,7 @@ async def test_a_lease_skips_messages_that_retention_deleted(simulated_broker: S
 
 
 async def test_offsets_that_compaction_removed_are_settled_as_gaps(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     await alter(simulated_broker, 0)
     records = [message(b"%d" % offset) for offset in (0, 5, 9)]
     for record, offset in zip(records, (0, 5, 9), strict=True):
@@ -332,7 +332,7 @@ OPENED = {
 
 async def gap_before_a_transaction(simulated_broker: SimulatedBroker, *, is_cold: bool) -> Transactor:
     """Message 3 waits for a retry, all others up to 49 were acked and deleted; an open transaction begins at 50."""
-    await simulated_broker.make_topic("jobs", retention_mode="acked", segment_bytes="2000")
+    await simulated_broker.create_topic("jobs", retention_mode="acked", segment_bytes="2000")
     await configure(simulated_broker, share_isolation_level="read_committed")
     assert (await alter(simulated_broker, CREATE)).error_code == 0
     for number in range(50):
@@ -408,7 +408,7 @@ async def test_a_seek_during_a_cold_read_does_not_settle_unread_messages_as_gaps
 
 
 async def test_the_publish_time_is_the_newest_timestamp_of_the_first_batch(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", b"b", b"c")
     await produce(simulated_broker, "t", b"d", timestamp_ms=TIMESTAMP_MS + 5000)
     for offset, timestamp_ms in ((0, TIMESTAMP_MS + 2), (1, TIMESTAMP_MS + 2), (3, TIMESTAMP_MS + 5000)):

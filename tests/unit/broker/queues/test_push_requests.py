@@ -14,7 +14,7 @@ URL, SECRET = "headrace.push.url", "headrace.push.secret"
 
 
 async def ask(simulated_broker: SimulatedBroker, version: str = "") -> DescribePushesResponse:
-    answer = await simulated_broker.ask(DescribePushesRequest(version=version), 0)
+    answer = await simulated_broker.send(DescribePushesRequest(version=version), 0)
     assert isinstance(answer, DescribePushesResponse)
     return answer
 

@@ -75,7 +75,7 @@ async def test_a_new_leader_describes_no_backlog_before_it_knows_the_high_waterm
     partition = simulated_broker.partition("jobs")
     partition.epoch_start, partition.high_watermark = 2, 0
     topics = [DescribeSubscriptionsTopic(name="jobs", partitions=[0])]
-    response = await simulated_broker.ask(DescribeSubscriptionsRequest(subscriptions=["workers"], topics=topics), 0)
+    response = await simulated_broker.send(DescribeSubscriptionsRequest(subscriptions=["workers"], topics=topics), 0)
     (answer,) = response.topics[0].partitions
     assert (answer.error_code, answer.subscriptions) == (NOT_AVAILABLE, [])
     partition.high_watermark = 2
@@ -90,11 +90,11 @@ async def test_all_or_only_named_subscriptions_are_described(simulated_broker: S
 
 
 async def test_a_topic_without_subscriptions_has_none(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     assert await describe(simulated_broker) == []
     assert simulated_broker.broker.catalogue.find("__acks.jobs") is None, "a description creates no acks topic"
     topics = [DescribeSubscriptionsTopic("jobs", [0, 1]), DescribeSubscriptionsTopic("nowhere", [0])]
-    response = await simulated_broker.ask(DescribeSubscriptionsRequest(topics=topics), 0)
+    response = await simulated_broker.send(DescribeSubscriptionsRequest(topics=topics), 0)
     assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 3, 3]
 
 
@@ -112,7 +112,7 @@ async def test_a_topic_without_subscriptions_has_none(simulated_broker: Simulate
 async def test_a_subscription_begins_at_the_given_offset(
     simulated_broker: SimulatedBroker, action: int, position: dict[str, Any], floor: int
 ) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     for number in range(4):
         await produce(simulated_broker, "jobs", b"%d" % number, timestamp_ms=TIMESTAMP_MS + number * 1000)
     if action == SEEK:
@@ -147,7 +147,7 @@ async def test_a_seek_back_redelivers_messages_and_ends_leases(
 
 @pytest.mark.parametrize("offset", [5, -3])
 async def test_an_offset_must_be_in_the_log(simulated_broker: SimulatedBroker, offset: int) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     await produce(simulated_broker, "jobs", b"a")
     assert (await alter(simulated_broker, CREATE, offset=offset)).error_code == OUT_OF_RANGE
 
@@ -156,7 +156,7 @@ async def test_an_offset_must_be_in_the_log(simulated_broker: SimulatedBroker, o
 async def test_an_unknown_subscription_cannot_be_moved_or_deleted(
     simulated_broker: SimulatedBroker, action: int
 ) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
     await alter(simulated_broker, CREATE, subscription="auditors")
     assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
@@ -166,9 +166,9 @@ async def test_an_unknown_subscription_cannot_be_moved_or_deleted(
 async def test_an_invalid_request_is_rejected_as_a_whole(
     simulated_broker: SimulatedBroker, subscription: str, action: int
 ) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     topics = [AlterSubscriptionsTopic("jobs", [AlterSubscriptionsPartition(0)])]
-    response = await simulated_broker.ask(AlterSubscriptionsRequest(subscription, action, topics), 0)
+    response = await simulated_broker.send(AlterSubscriptionsRequest(subscription, action, topics), 0)
     assert response.error_code in (24, 42)
     assert response.topics == []
 
@@ -208,7 +208,7 @@ async def test_the_status_is_returned_for_each_subscription(simulated_broker: Si
         "workers": "settled",
         "auditors": "ready",
     }
-    response = await simulated_broker.ask(MessageStatusRequest("jobs", 0, [0], ["auditors", "nobody"]), 0)
+    response = await simulated_broker.send(MessageStatusRequest("jobs", 0, [0], ["auditors", "nobody"]), 0)
     assert [one.subscription for one in response.statuses] == ["auditors"]
 
 
@@ -240,10 +240,10 @@ async def test_the_settled_status_is_returned_only_when_it_is_durable(
 
 async def test_messages_that_do_not_exist_have_no_status(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OUT_OF_RANGE
-    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 9, [0]), 0)).error_code == 3
-    await simulated_broker.make_topic("others")
-    response = await simulated_broker.ask(MessageStatusRequest("others", 0, [0]), 0)
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OUT_OF_RANGE
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 9, [0]), 0)).error_code == 3
+    await simulated_broker.create_topic("others")
+    response = await simulated_broker.send(MessageStatusRequest("others", 0, [0]), 0)
     assert (response.error_code, response.statuses) == (0, [])
 
 
@@ -255,8 +255,8 @@ async def test_the_status_above_a_new_leaders_high_watermark_is_a_retriable_erro
     await produce(simulated_broker, "jobs", b"a", b"b")
     partition = simulated_broker.partition("jobs")
     partition.epoch_start, partition.high_watermark = 2, 0
-    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [1]), 0)).error_code == NOT_AVAILABLE
-    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [2]), 0)).error_code == OUT_OF_RANGE
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [1]), 0)).error_code == NOT_AVAILABLE
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [2]), 0)).error_code == OUT_OF_RANGE
     assert (await alter(simulated_broker, SEEK, offset=2)).error_code == NOT_AVAILABLE
     partition.high_watermark = 2
     assert [one.state for one in await status(simulated_broker, 1)] == ["ready"]

@@ -39,7 +39,7 @@ def shard_of(simulated_broker: SimulatedBroker, index: int = 0) -> SubscriptionS
 
 async def events(simulated_broker: SimulatedBroker) -> list[object]:
     """Return all events of the acks log."""
-    response = await simulated_broker.ask(
+    response = await simulated_broker.send(
         fetch_request({("__acks.jobs", 0): simulated_broker.partition("__acks.jobs").log.start_offset}), 11
     )
     records = fetched_partitions(response)["__acks.jobs", 0].records
@@ -155,7 +155,7 @@ async def test_a_recreated_topic_has_no_old_subscriptions(simulated_broker: Simu
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"old")
     await simulated_broker.delete_topic("jobs")
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     assert await describe(simulated_broker) == []
     await configure(simulated_broker, share_auto_offset_reset="earliest")
     await produce(simulated_broker, "jobs", b"new")
@@ -302,7 +302,7 @@ def test_new_messages_at_lost_offsets_are_delivered(monkeypatch: pytest.MonkeyPa
 
         async def play(simulated_broker: SimulatedBroker = simulated_broker) -> bool:
             await simulated_broker.open()
-            await simulated_broker.make_topic("jobs", flush_messages="1000000")
+            await simulated_broker.create_topic("jobs", flush_messages="1000000")
             await alter(simulated_broker, 0)
             for number in range(10):
                 await produce(simulated_broker, "jobs", b"old %d" % number)

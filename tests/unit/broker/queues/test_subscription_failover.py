@@ -16,8 +16,7 @@ from tests.unit.broker.queues.queue_support import (
     leased_records,
     values_of,
 )
-from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
 
 ACKS = "__acks.jobs"
 NOT_LEADER = 6
@@ -26,11 +25,11 @@ NOT_LEASED = 121
 
 async def queue(simulated_cluster: SimulatedCluster, **configs: str) -> SimulatedClusterBroker:
     """Create a topic with a subscription on all brokers, all in sync; return its leader."""
-    await simulated_cluster.make_topic("jobs", by=None, **configs)
-    leader = await simulated_cluster.wait_for_leaders("jobs")
+    await simulated_cluster.create_topic("jobs", by=None, **configs)
+    leader = await simulated_cluster.wait_for_leader("jobs")
     assert (await alter(leader, CREATE)).error_code == 0
-    await simulated_cluster.until_in_sync("jobs")
-    await simulated_cluster.until_in_sync(ACKS)
+    await simulated_cluster.wait_until_in_sync("jobs")
+    await simulated_cluster.wait_until_in_sync(ACKS)
     return leader
 
 
@@ -47,7 +46,7 @@ async def serving(simulated_cluster: SimulatedCluster, but: int | None = None) -
             and simulated_cluster.leads(leader, ACKS)
         )
 
-    await simulated_cluster.until(is_served)
+    await simulated_cluster.wait_until(is_served)
     return simulated_cluster.leader("jobs")
 
 
@@ -103,7 +102,7 @@ async def test_subscriptions_move_with_the_leadership(simulated_cluster: Simulat
     polling = asyncio.create_task(member.ask(wait_ms=60_000))
     await asyncio.sleep(0.1)
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
-    await simulated_cluster.move_lead("jobs", other)
+    await simulated_cluster.move_leadership("jobs", other)
     assert {answer.error_code for answer in await polling} == {NOT_LEADER}
     successor = await serving(simulated_cluster, but=leader.node_id)
     assert successor.node_id == other
@@ -120,7 +119,7 @@ async def test_a_broker_that_leads_only_one_of_both_partitions_serves_no_subscri
     await produce(leader, "jobs", b"a")
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
     subscriptions = leader.broker.subscriptions.of("jobs", 0)
-    await simulated_cluster.move_lead("jobs", other)
+    await simulated_cluster.move_leadership("jobs", other)
     (answer,) = await SubscriptionMember(leader).ask()
     assert answer.error_code == NOT_LEADER
     await serving(simulated_cluster, but=leader.node_id)
@@ -161,8 +160,8 @@ async def test_acked_messages_never_return_after_many_failovers(
         leader.kill(keep_page_cache=turn % 2 == 0)
         await serving(simulated_cluster, but=leader.node_id)
         await simulated_cluster.open(leader.node_id)
-        await simulated_cluster.until_in_sync("jobs")
-        await simulated_cluster.until_in_sync(ACKS)
+        await simulated_cluster.wait_until_in_sync("jobs")
+        await simulated_cluster.wait_until_in_sync(ACKS)
     last = await serving(simulated_cluster)
     rest = await lease_some(SubscriptionMember(last), 1000)
     everything = {b"%d.%d" % (turn, number) for turn in range(4) for number in range(10)}

@@ -94,7 +94,7 @@ async def test_one_batch_is_returned_even_above_the_size_limit(simulated_broker:
 
 
 async def test_a_lease_continues_in_the_next_segment(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs", segment_bytes="200")
+    await simulated_broker.create_topic("jobs", segment_bytes="200")
     await alter(simulated_broker, 0)
     for number in range(6):
         await produce(simulated_broker, "jobs", b"%d" % number * 50)
@@ -197,7 +197,7 @@ async def test_settling_many_partitions_is_one_request(simulated_broker: Simulat
     partitions = [SettlePartition(one.partition, one.epoch, [SettleItem(0, 0)]) for one in messages]
     partitions.append(SettlePartition(7, 0, [SettleItem(0, 0)]))
     topics = [SettleTopic("jobs", partitions), SettleTopic("nowhere", [SettlePartition(0, 0, [])])]
-    response = await simulated_broker.ask(SettleRequest("workers", "m", topics), 0)
+    response = await simulated_broker.send(SettleRequest("workers", "m", topics), 0)
     assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 0, 3, 3]
 
 
@@ -302,7 +302,7 @@ async def test_a_full_partition_does_not_starve_the_others(simulated_broker: Sim
 
 async def test_a_cancelled_waiting_lease_leases_nothing(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    polling = simulated_broker.begin(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
+    polling = simulated_broker.begin_send(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
     await simulated_broker.pass_time(0.1)
     polling.cancel()
     await simulated_broker.pass_time(0.1)
@@ -318,7 +318,7 @@ async def test_a_lease_cancelled_before_its_response_releases_its_messages(simul
     await simulated_broker.restart()
     simulated_broker.host.disk.cold_chance = 1.0
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    polling = simulated_broker.begin(SubscriptionMember(simulated_broker).request(partitions=(0, 1)), 0)
+    polling = simulated_broker.begin_send(SubscriptionMember(simulated_broker).request(partitions=(0, 1)), 0)
     await simulated_broker.pass_time(1.5)
     polling.cancel()
     simulated_broker.host.disk.delay_seconds = (0.0, 0.0)
@@ -339,7 +339,7 @@ async def test_waiting_leases_end_when_the_topic_is_deleted(simulated_broker: Si
 
 async def test_waiting_leases_end_when_the_broker_shuts_down(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    polling = simulated_broker.begin(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
+    polling = simulated_broker.begin_send(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
     await simulated_broker.pass_time(0.1)
     simulated_broker.broker.complete_waiting_requests()
     response = await polling
@@ -350,7 +350,7 @@ async def test_waiting_leases_end_when_the_broker_shuts_down(simulated_broker: S
 
 
 async def test_an_implicitly_created_subscription_begins_at_the_end(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     await produce(simulated_broker, "jobs", b"old")
     polling = asyncio.create_task(SubscriptionMember(simulated_broker).lease(wait_ms=10_000))
     await simulated_broker.pass_time(1)
@@ -361,7 +361,7 @@ async def test_an_implicitly_created_subscription_begins_at_the_end(simulated_br
 async def test_a_subscription_may_be_configured_to_begin_at_the_start_or_at_a_time(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     now_ms = simulated_broker.host.clock.now_ms()
     await produce(simulated_broker, "jobs", b"old", timestamp_ms=now_ms - 7_200_000)
     await produce(simulated_broker, "jobs", b"new", timestamp_ms=now_ms - 1_000_000)
@@ -373,7 +373,7 @@ async def test_a_subscription_may_be_configured_to_begin_at_the_start_or_at_a_ti
 
 async def test_the_start_of_a_subscription_survives_crashes(simulated_broker: SimulatedBroker) -> None:
     """A crash would lose messages that are leased before the start offset is durable."""
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     assert await SubscriptionMember(simulated_broker).lease() == []
     await produce(simulated_broker, "jobs", b"a")
     simulated_broker.kill(keep_page_cache=False)
@@ -393,7 +393,7 @@ async def test_a_subscription_deleted_during_a_wait_is_created_again(simulated_b
 
 
 async def test_a_lease_does_not_create_a_subscription_that_must_exist(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs", 1)
+    await simulated_broker.create_topic("jobs", 1)
     (answer,) = await SubscriptionMember(simulated_broker).ask(must_exist=True)
     assert answer.error_code == GROUP_NOT_FOUND
     await alter(simulated_broker, CREATE)
@@ -455,26 +455,26 @@ async def test_an_invalid_request_is_rejected_as_a_whole(
     simulated_broker: SimulatedBroker, options: dict[str, Any]
 ) -> None:
     await subscribe(simulated_broker)
-    response = await simulated_broker.ask(SubscriptionMember(simulated_broker).request(**options), 0)
+    response = await simulated_broker.send(SubscriptionMember(simulated_broker).request(**options), 0)
     assert response.error_code == INVALID_REQUEST
     assert response.topics == []
 
 
 @pytest.mark.parametrize(("subscription", "member"), [("", "m"), ("s", ""), ("s" * 256, "m"), ("s", "m" * 256)])
 async def test_invalid_names_are_rejected(simulated_broker: SimulatedBroker, subscription: str, member: str) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     requested = SubscriptionMember(simulated_broker, member, subscription)
-    assert (await simulated_broker.ask(requested.request(), 0)).error_code in (24, INVALID_REQUEST)
+    assert (await simulated_broker.send(requested.request(), 0)).error_code in (24, INVALID_REQUEST)
     if not member:
         return  # its member settles it
     settle = SettleRequest(subscription, member, [SettleTopic("jobs", [SettlePartition(0, 0, [SettleItem(0, 0)])])])
-    assert (await simulated_broker.ask(settle, 0)).error_code in (24, INVALID_REQUEST)
+    assert (await simulated_broker.send(settle, 0)).error_code in (24, INVALID_REQUEST)
 
 
 async def test_too_many_items_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     items = [SettleItem(0, 0)] * 10_001
-    response = await simulated_broker.ask(
+    response = await simulated_broker.send(
         SettleRequest("s", "m", [SettleTopic("jobs", [SettlePartition(0, 0, items)])]), 0
     )
     assert response.error_code == INVALID_REQUEST
@@ -485,7 +485,7 @@ async def test_unknown_partitions_fail_separately(simulated_broker: SimulatedBro
     await produce(simulated_broker, "jobs", b"a")
     request = SubscriptionMember(simulated_broker).request(partitions=(0, 9))
     request.topics.append(LeaseTopic("nowhere", [0]))
-    response = await simulated_broker.ask(request, 0)
+    response = await simulated_broker.send(request, 0)
     answers = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
     assert {place: answer.error_code for place, answer in answers.items()} == {
         ("jobs", 0): 0,
@@ -502,7 +502,7 @@ async def test_colocated_topics_have_no_subscriptions(simulated_broker: Simulate
 
 
 async def test_settling_for_an_unknown_subscription_is_rejected(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     member = SubscriptionMember(simulated_broker)
     assert (await member.settle_items([SettleItem(0, 0, how=ACK)], epoch=0)).error_code == GROUP_NOT_FOUND
     await subscribe(simulated_broker, topic="others")

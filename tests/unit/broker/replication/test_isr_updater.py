@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tests.unit.broker.broker_requests import batch, produce, produce_request
-from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
 
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.registry_records import PartitionRecord
@@ -47,29 +46,29 @@ class Proposals:
 
 async def send_for(simulated_broker: SimulatedClusterBroker, milliseconds: int) -> int:
     request = produce_request({("t", 0): batch(b"a")}, timeout_ms=milliseconds)
-    return int((await simulated_broker.ask(request, 9)).responses[0].partition_responses[0].error_code)
+    return int((await simulated_broker.send(request, 9)).responses[0].partition_responses[0].error_code)
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_who_lags_for_too_long_leaves_and_who_has_caught_up_joins_again(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster.isolate(3)
     assert await produce(simulated_cluster[1], "t", b"b") == 1, "it waits until the lagging one is left out"
     assert simulated_cluster.record("t").isr == (1, 2)
     assert simulated_cluster.record("t").leader_epoch == 0, "that is no change of leader"
     simulated_cluster.heal()
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_who_has_everything_does_not_lag_however_long_nothing_is_written(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     await asyncio.sleep(30)
     assert simulated_cluster.record("t").isr == (1, 2, 3)
@@ -77,9 +76,9 @@ async def test_who_has_everything_does_not_lag_however_long_nothing_is_written(
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_who_is_cut_off_while_nothing_is_written_is_not_missed(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     simulated_cluster.isolate(3)
     await asyncio.sleep(10)
     assert 3 in simulated_cluster.record("t").isr
@@ -89,7 +88,7 @@ async def test_who_is_cut_off_while_nothing_is_written_is_not_missed(simulated_c
 async def test_those_that_leave_a_set_that_is_too_small_to_commit_stay_eligible(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", min_insync_replicas="2")
+    await simulated_cluster.create_topic("t", min_insync_replicas="2")
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster.isolate(1)
     assert await send_for(simulated_cluster[1], 10_000) == TIMED_OUT
@@ -99,9 +98,9 @@ async def test_those_that_leave_a_set_that_is_too_small_to_commit_stay_eligible(
     assert await send_for(simulated_cluster[1], 1000) == NOT_ENOUGH, "refused before it is appended"
     assert simulated_cluster.replica(1, "t").log.end_offset == 2
     simulated_cluster.heal()
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")
     assert simulated_cluster.record("t").elr == ()
-    await simulated_cluster.until(lambda: simulated_cluster.replica(1, "t").high_watermark == 2)
+    await simulated_cluster.wait_until(lambda: simulated_cluster.replica(1, "t").high_watermark == 2)
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
@@ -109,9 +108,9 @@ async def test_from_the_proposal_until_its_outcome_is_known_both_sets_are_waited
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """To leave one out is not enough that it was proposed: it may not have come to pass (I6)."""
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     proposals = Proposals(simulated_cluster[1])
     proposals.fails = True
     simulated_cluster.isolate(3)
@@ -119,13 +118,13 @@ async def test_from_the_proposal_until_its_outcome_is_known_both_sets_are_waited
     assert proposals.written[0].isr == (1, 2)
     assert (simulated_cluster.record("t").isr, simulated_cluster.replica(1, "t").high_watermark) == ((1, 2, 3), 1)
     proposals.fails = False
-    await simulated_cluster.until(lambda: simulated_cluster.replica(1, "t").high_watermark == 2)
+    await simulated_cluster.wait_until(lambda: simulated_cluster.replica(1, "t").high_watermark == 2)
     assert simulated_cluster.record("t").isr == (1, 2)
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_an_outcome_that_is_unknown_is_read_from_the_registry(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     proposals = Proposals(simulated_cluster[1])
     proposals.answers = False
@@ -137,9 +136,9 @@ async def test_an_outcome_that_is_unknown_is_read_from_the_registry(simulated_cl
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_while_the_outcome_cannot_be_read_either_both_sets_count(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     proposals = Proposals(simulated_cluster[1])
     proposals.answers = False
     read = simulated_cluster[1].broker.catalogue.mirror.read
@@ -155,16 +154,16 @@ async def test_while_the_outcome_cannot_be_read_either_both_sets_count(simulated
     assert in_sync is not None
     assert (in_sync.maximal_isr, simulated_cluster.replica(1, "t").high_watermark) == (frozenset({1, 2, 3}), 1)
     simulated_cluster[1].broker.catalogue.mirror.read = read  # type: ignore[method-assign]
-    await simulated_cluster.until(lambda: simulated_cluster.replica(1, "t").high_watermark == 2)
+    await simulated_cluster.wait_until(lambda: simulated_cluster.replica(1, "t").high_watermark == 2)
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_one_that_may_have_joined_is_waited_for_until_that_is_known(simulated_cluster: SimulatedCluster) -> None:
     """If it has, it may be elected, and must have everything that is committed from then on."""
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[2].kill()
-    await simulated_cluster.until_in_sync("t", 1)
+    await simulated_cluster.wait_until_in_sync("t", 1)
     proposals = Proposals(simulated_cluster[1])
     proposals.answers = False
     mirror = simulated_cluster[1].broker.catalogue.mirror
@@ -175,34 +174,34 @@ async def test_one_that_may_have_joined_is_waited_for_until_that_is_known(simula
         raise RegistryUnavailable("The registry cannot be reached")
 
     mirror.read = cannot_be_read  # type: ignore[method-assign, assignment]
-    await simulated_cluster.until_in_sync("t", 1, 2)
+    await simulated_cluster.wait_until_in_sync("t", 1, 2)
     simulated_cluster.isolate(1)
     assert await send_for(simulated_cluster[1], 10_000) == TIMED_OUT
     assert simulated_cluster.replica(1, "t").high_watermark == 1
     mirror.read = read  # type: ignore[method-assign]
     simulated_cluster.heal()
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_who_joins_is_checked_to_be_the_start_that_has_fetched(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[2].kill()
-    await simulated_cluster.until_in_sync("t", 1)
+    await simulated_cluster.wait_until_in_sync("t", 1)
     proposals = Proposals(simulated_cluster[1])
     await simulated_cluster.open(2)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")
     assert proposals.checked == [[epoch_key(2)]]
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_one_that_was_started_again_since_it_fetched_does_not_join(simulated_cluster: SimulatedCluster) -> None:
     """It may have come back without its disk, and is in no set that it could strike itself out of."""
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[2].kill()
-    await simulated_cluster.until_in_sync("t", 1)
+    await simulated_cluster.wait_until_in_sync("t", 1)
     await simulated_cluster.open(2)
     commit = simulated_cluster[1].registry.commit
     seen: list[Sequence[RegistryOperation]] = []
@@ -217,19 +216,19 @@ async def test_one_that_was_started_again_since_it_fetched_does_not_join(simulat
         await commit(operations)
 
     simulated_cluster[1].registry.commit = restart_it_first  # type: ignore[method-assign]
-    await simulated_cluster.until(lambda: bool(seen))
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until(lambda: bool(seen))
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
     assert seen
     assert simulated_cluster.replica(2, "t").log.end_offset == 1
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
 async def test_one_that_is_about_to_go_does_not_join(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[2].kill()
-    await simulated_cluster.until_in_sync("t", 1)
+    await simulated_cluster.wait_until_in_sync("t", 1)
     proposals = Proposals(simulated_cluster[1])
     proposals.fails = True
     await simulated_cluster.open(2)
@@ -246,7 +245,7 @@ async def test_a_leader_in_doubt_of_its_session_proposes_nothing_and_commits_onl
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """Others may have elected another by then, but not without one who has everything that is committed here."""
-    await simulated_cluster.make_topic("t", (3, 1, 2))
+    await simulated_cluster.create_topic("t", (3, 1, 2))
     await produce(simulated_cluster[3], "t", b"a")
     proposals = Proposals(simulated_cluster[3])
     simulated_cluster[3].registry.disconnect()
@@ -259,8 +258,8 @@ async def test_a_leader_in_doubt_of_its_session_proposes_nothing_and_commits_onl
     assert simulated_cluster.replica(3, "t").high_watermark == 2
     simulated_cluster.heal()
     simulated_cluster[3].registry.reconnect()
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
 
 
 @in_simulated_cluster()
@@ -268,14 +267,14 @@ async def test_followers_that_are_told_to_be_unknown_go_on_when_the_leader_knows
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """A replica may hear of a move of its partition before the leader does."""
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     partition = simulated_cluster.replica(1, "t")
     assert partition.in_sync is not None
     assert set(partition.in_sync.lag()) == {2}
     simulated_cluster[1].registry.disconnect()
-    await simulated_cluster.change("t", lambda record: begin_reassignment(record, (1, 2, 3)))
+    await simulated_cluster.change_partition("t", lambda record: begin_reassignment(record, (1, 2, 3)))
     await asyncio.sleep(1)
     assert set(partition.in_sync.lag()) == {2}
     simulated_cluster[1].registry.reconnect()
-    await simulated_cluster.until_in_sync("t", 1, 2, 3)
+    await simulated_cluster.wait_until_in_sync("t", 1, 2, 3)

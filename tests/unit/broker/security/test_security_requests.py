@@ -31,39 +31,39 @@ ILLEGAL_SASL_STATE, INVALID_REQUEST, SECURITY_DISABLED, RESOURCE_NOT_FOUND = 34,
 async def test_a_client_that_wants_sasl_learns_that_there_is_none(
     simulated_broker: SimulatedBroker, version: int
 ) -> None:
-    response = await simulated_broker.ask(SaslHandshakeRequest(mechanism="PLAIN"), version)
+    response = await simulated_broker.send(SaslHandshakeRequest(mechanism="PLAIN"), version)
     assert (response.error_code, response.mechanisms) == (ILLEGAL_SASL_STATE, [])
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 async def test_every_rule_of_a_request_is_refused_for_itself(simulated_broker: SimulatedBroker, version: int) -> None:
-    described = await simulated_broker.ask(DescribeAclsRequest(), version)
+    described = await simulated_broker.send(DescribeAclsRequest(), version)
     assert (described.error_code, described.resources) == (SECURITY_DISABLED, [])
-    created = await simulated_broker.ask(CreateAclsRequest(creations=[AclCreation(), AclCreation()]), version)
+    created = await simulated_broker.send(CreateAclsRequest(creations=[AclCreation(), AclCreation()]), version)
     assert [one.error_code for one in created.results] == [SECURITY_DISABLED] * 2
-    deleted = await simulated_broker.ask(DeleteAclsRequest(filters=[DeleteAclsFilter(), DeleteAclsFilter()]), version)
+    deleted = await simulated_broker.send(DeleteAclsRequest(filters=[DeleteAclsFilter(), DeleteAclsFilter()]), version)
     assert [one.error_code for one in deleted.filter_results] == [SECURITY_DISABLED] * 2
     assert "Authorization is disabled" in described.error_message
 
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_there_are_no_quotas_and_none_can_be_set(simulated_broker: SimulatedBroker, version: int) -> None:
-    described = await simulated_broker.ask(DescribeClientQuotasRequest(), version)
+    described = await simulated_broker.send(DescribeClientQuotasRequest(), version)
     assert (described.error_code, described.entries) == (0, [])
     entity = [EntityData(entity_type="user", entity_name="ann")]
     entry = AlteredEntry(entity=entity, ops=[OpData(key="producer_byte_rate", value=1.0)])
-    [altered] = (await simulated_broker.ask(AlterClientQuotasRequest(entries=[entry]), version)).entries
+    [altered] = (await simulated_broker.send(AlterClientQuotasRequest(entries=[entry]), version)).entries
     assert (altered.error_code, altered.entity) == (INVALID_REQUEST, entity)
 
 
 async def test_nobody_has_a_password_and_nobody_gets_one(simulated_broker: SimulatedBroker) -> None:
-    everybody = await simulated_broker.ask(DescribeUserScramCredentialsRequest(users=None), 0)
+    everybody = await simulated_broker.send(DescribeUserScramCredentialsRequest(users=None), 0)
     assert (everybody.error_code, everybody.results) == (0, [])
-    [ann] = (await simulated_broker.ask(DescribeUserScramCredentialsRequest(users=[UserName(name="ann")]), 0)).results
+    [ann] = (await simulated_broker.send(DescribeUserScramCredentialsRequest(users=[UserName(name="ann")]), 0)).results
     assert (ann.user, ann.error_code) == ("ann", RESOURCE_NOT_FOUND)
     request = AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name="bob")],
         upsertions=[ScramCredentialUpsertion(name="ann"), ScramCredentialUpsertion(name="bob")],
     )
-    results = (await simulated_broker.ask(request, 0)).results
+    results = (await simulated_broker.send(request, 0)).results
     assert [(one.user, one.error_code) for one in results] == [("bob", SECURITY_DISABLED), ("ann", SECURITY_DISABLED)]

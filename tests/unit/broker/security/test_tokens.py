@@ -35,20 +35,20 @@ def new(**others: Any) -> NewToken:
 async def alter(
     simulated_broker: SimulatedBroker, *create: NewToken, revoke: tuple[str, ...] = ()
 ) -> AlterTokensResponse:
-    answer: AlterTokensResponse = await simulated_broker.ask(AlterTokensRequest(create=[*create], revoke=[*revoke]), 0)
+    answer: AlterTokensResponse = await simulated_broker.send(AlterTokensRequest(create=[*create], revoke=[*revoke]), 0)
     return answer
 
 
 async def check(simulated_broker: SimulatedBroker, token_id: str = "a1", digest: bytes = HASH) -> CheckedToken:
     request = CheckTokenRequest(tokens=[PresentedToken(token_id=token_id, hash=digest)])
-    answer: CheckTokenResponse = await simulated_broker.ask(request, 0)
+    answer: CheckTokenResponse = await simulated_broker.send(request, 0)
     assert answer.error_code == 0
     (token,) = answer.tokens
     return token
 
 
 async def listed(simulated_broker: SimulatedBroker) -> ListTokensResponse:
-    answer: ListTokensResponse = await simulated_broker.ask(ListTokensRequest(), 0)
+    answer: ListTokensResponse = await simulated_broker.send(ListTokensRequest(), 0)
     assert answer.error_code == 0
     return answer
 
@@ -137,18 +137,18 @@ async def test_a_record_that_cannot_be_read_is_told_and_lets_nobody_in(simulated
     await simulated_broker.host.start(simulated_broker.registry.commit([Create(token_key("a1"), b"{")]), "commit")
     await simulated_broker.pass_time(1)
     request = CheckTokenRequest(tokens=[PresentedToken(token_id="a1", hash=HASH)])
-    answer: CheckTokenResponse = await simulated_broker.ask(request, 0)
+    answer: CheckTokenResponse = await simulated_broker.send(request, 0)
     assert answer.error_code != 0
     assert not answer.tokens
-    assert (await simulated_broker.ask(ListTokensRequest(), 0)).error_code != 0
+    assert (await simulated_broker.send(ListTokensRequest(), 0)).error_code != 0
 
 
 @in_simulated_cluster(2)
 async def test_what_was_changed_at_one_broker_is_seen_by_the_others(simulated_cluster: SimulatedCluster) -> None:
     one, two = simulated_cluster[1], simulated_cluster[2]
     await alter(one, new())
-    await simulated_cluster.until(lambda: two.broker.catalogue.mirror.get(token_key("a1")) is not None)
+    await simulated_cluster.wait_until(lambda: two.broker.catalogue.mirror.get(token_key("a1")) is not None)
     assert (await check(two)).is_known
     await alter(two, revoke=("a1",))
-    await simulated_cluster.until(lambda: one.broker.catalogue.mirror.get(token_key("a1")) is None)
+    await simulated_cluster.wait_until(lambda: one.broker.catalogue.mirror.get(token_key("a1")) is None)
     assert not (await check(one)).is_known

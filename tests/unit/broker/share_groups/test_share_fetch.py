@@ -46,7 +46,7 @@ async def prepare(
     simulated_broker: SimulatedBroker, count: int = 10, partitions: int = 1, **configs: str
 ) -> ShareMember:
     """Create a topic with messages in each partition, and a member whose group begins with the first ones."""
-    await simulated_broker.make_topic(TOPIC, partitions)
+    await simulated_broker.create_topic(TOPIC, partitions)
     await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest", **configs)
     first = ShareMember(simulated_broker, "first")
     await first.take(*range(partitions))  # creates the group's state in every partition
@@ -60,7 +60,7 @@ async def prepare(
 async def test_the_first_fetch_of_a_group_returns_one_partition_and_the_next_the_other(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest")
     for partition in range(2):
         await produce(simulated_broker, TOPIC, b"a", b"b", partition=partition)
@@ -93,7 +93,7 @@ async def test_members_never_share_a_message(simulated_broker: SimulatedBroker) 
 
 
 async def test_a_group_begins_at_the_end_by_default(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await produce(simulated_broker, TOPIC, b"old")
     member = ShareMember(simulated_broker)
     assert await member.take(0) == []
@@ -322,7 +322,7 @@ async def test_a_session_must_be_opened_first(simulated_broker: SimulatedBroker,
 @pytest.mark.parametrize("fields", [{"group_id": None}, {"group_id": ""}, {"member_id": None}, {"member_id": ""}])
 async def test_group_id_and_member_id_are_required(simulated_broker: SimulatedBroker, fields: dict[str, Any]) -> None:
     request = ShareFetchRequest(**{"group_id": GROUP, "member_id": "m", **fields})
-    assert (await simulated_broker.ask(request, 2)).error_code == INVALID_REQUEST
+    assert (await simulated_broker.send(request, 2)).error_code == INVALID_REQUEST
 
 
 async def test_a_closing_fetch_settles_and_releases_the_other_leases(
@@ -423,7 +423,7 @@ async def test_a_cold_lease_is_released_when_the_connection_is_lost_meanwhile(
     simulated_broker.host.disk.cold_chance = 1.0
     fetch = member.begin_fetch(0)
     while not fetch.done() and not simulated_broker.broker.shares.leases._polls:
-        await simulated_broker.turn(1)
+        await simulated_broker.run_ready_tasks(1)
     member.visit.lose()
     assert taken(await fetch) == []
     simulated_broker.host.disk.cold_chance = 0.0
@@ -456,7 +456,7 @@ async def test_unknown_partitions_fail_and_others_are_served(simulated_broker: S
         max_records=1,
         topics=[ShareFetchTopic(topic_id=UUID(int=7), partitions=[ShareFetchPartition(0)])],
     )
-    assert code_of(await simulated_broker.ask(request, 1)) == UNKNOWN_TOPIC_ID
+    assert code_of(await simulated_broker.send(request, 1)) == UNKNOWN_TOPIC_ID
     assert simulated_broker.host.clock.monotonic() - began < 1.0
 
 
@@ -498,7 +498,7 @@ async def test_a_deleted_topic_is_rejected_although_its_name_exists_again(simula
     member = await prepare(simulated_broker, 2)
     await member.take(0)
     await simulated_broker.delete_topic(TOPIC)
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     response = await member.fetch()
     assert code_of(response) == UNKNOWN_TOPIC_ID
     await produce(simulated_broker, TOPIC, b"new")

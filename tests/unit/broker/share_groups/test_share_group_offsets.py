@@ -40,7 +40,7 @@ async def describe_offsets(
 ) -> Any:
     named = None if topics is None else [DescribeShareGroupOffsetsRequestTopic(*one) for one in topics.items()]
     request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, named)])
-    (answer,) = (await simulated_broker.ask(request, version)).groups
+    (answer,) = (await simulated_broker.send(request, version)).groups
     return answer
 
 
@@ -64,7 +64,7 @@ async def alter(simulated_broker: SimulatedBroker, offsets: Mapping[tuple[str, i
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(AlterShareGroupOffsetsRequestPartition(index, offset))
     named = [AlterShareGroupOffsetsRequestTopic(*one) for one in topics.items()]
-    response = await simulated_broker.ask(AlterShareGroupOffsetsRequest(group, named), 0)
+    response = await simulated_broker.send(AlterShareGroupOffsetsRequest(group, named), 0)
     if response.error_code:
         return response.error_code
     return {
@@ -76,7 +76,7 @@ async def alter(simulated_broker: SimulatedBroker, offsets: Mapping[tuple[str, i
 
 async def forget(simulated_broker: SimulatedBroker, *topics: str, group: str = GROUP) -> Any:
     named = [DeleteShareGroupOffsetsRequestTopic(topic) for topic in topics]
-    response = await simulated_broker.ask(DeleteShareGroupOffsetsRequest(group, named), 0)
+    response = await simulated_broker.send(DeleteShareGroupOffsetsRequest(group, named), 0)
     return response.error_code or {topic.topic_name: topic.error_code for topic in response.responses}
 
 
@@ -98,8 +98,8 @@ async def worked(
 
 
 async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
-    await simulated_broker.make_topic("other")
+    await simulated_broker.create_topic(TOPIC, 2)
+    await simulated_broker.create_topic("other")
     await worked(simulated_broker)
     assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2), (TOPIC, 1): (-1, -1)}
     requested = {TOPIC: [1, 0, 9], "other": [0], "nothing": [3]}
@@ -119,7 +119,7 @@ async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedB
 
 
 async def test_a_group_without_state_has_no_offsets(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await worked(simulated_broker)
     assert await standing(simulated_broker, group="others") == {}
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
@@ -127,7 +127,7 @@ async def test_a_group_without_state_has_no_offsets(simulated_broker: SimulatedB
 
 
 async def test_a_group_continues_at_altered_offsets(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     member = await worked(simulated_broker)
     assert await alter(simulated_broker, {(TOPIC, 0): 1, (TOPIC, 1): 0}) == {(TOPIC, 0): 0, (TOPIC, 1): 0}
     assert await standing(simulated_broker) == {(TOPIC, 0): (1, 4), (TOPIC, 1): (0, 0)}
@@ -144,7 +144,7 @@ async def test_a_group_continues_at_altered_offsets(simulated_broker: SimulatedB
 async def test_altering_offsets_creates_a_missing_group(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await produce(simulated_broker, TOPIC, b"a", b"b")
     assert await alter(simulated_broker, {(TOPIC, 0): 1}) == {(TOPIC, 0): 0}
     assert await listed(simulated_broker) == {GROUP: "Empty"}
@@ -154,7 +154,7 @@ async def test_altering_offsets_creates_a_missing_group(
 
 
 async def test_the_offsets_of_a_group_with_members_cannot_be_changed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await worked(simulated_broker, leaves=False)
     assert await alter(simulated_broker, {(TOPIC, 0): 0}) == NOT_EMPTY
     assert await forget(simulated_broker, TOPIC) == NOT_EMPTY
@@ -162,7 +162,7 @@ async def test_the_offsets_of_a_group_with_members_cannot_be_changed(simulated_b
 
 
 async def test_a_group_of_another_type_has_no_share_offsets(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
     assert await alter(simulated_broker, {(TOPIC, 0): 0}, "consumers") == NOT_FOUND
     assert await forget(simulated_broker, TOPIC, group="consumers") == NOT_FOUND
@@ -170,7 +170,7 @@ async def test_a_group_of_another_type_has_no_share_offsets(simulated_broker: Si
 
 
 async def test_after_deleting_offsets_a_topic_starts_again(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     member = await worked(simulated_broker)
     assert await forget(simulated_broker, TOPIC, "nothing") == {TOPIC: 0, "nothing": UNKNOWN_TOPIC}
     assert await standing(simulated_broker) == {}
@@ -179,7 +179,7 @@ async def test_after_deleting_offsets_a_topic_starts_again(simulated_broker: Sim
 
 
 async def test_a_deleted_group_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     await worked(simulated_broker, (0, 1))
     assert await delete_group(simulated_broker, GROUP) == 0
     assert await standing(simulated_broker) == {}
@@ -188,7 +188,7 @@ async def test_a_deleted_group_leaves_nothing_behind(simulated_broker: Simulated
 
 async def spread_out(simulated_cluster: SimulatedCluster) -> SimulatedBroker:
     """Create a partition on each broker and a group with offsets in all of them; return its coordinator."""
-    await simulated_cluster.make_topic(TOPIC, (1,), (2,), (3,))
+    await simulated_cluster.create_topic(TOPIC, (1,), (2,), (3,))
     found = await coordinator(simulated_cluster)
     for index in range(3):
         simulated_broker = simulated_cluster[index + 1]
@@ -224,7 +224,9 @@ async def test_a_group_is_deleted_only_if_all_leaders_respond(simulated_cluster:
     assert await delete_group(simulated_broker, GROUP) == NOT_AVAILABLE
     assert GROUP in await listed(simulated_broker)
     await gone.open()
-    await simulated_cluster.until(lambda: all(simulated_cluster.leads(index + 1, TOPIC, index) for index in range(3)))
+    await simulated_cluster.wait_until(
+        lambda: all(simulated_cluster.leads(index + 1, TOPIC, index) for index in range(3))
+    )
     await simulated_broker.pass_time(1)
     assert await delete_group(simulated_broker, GROUP) == 0
     assert await standing(simulated_broker) == {}

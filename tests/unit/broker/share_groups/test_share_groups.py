@@ -29,7 +29,7 @@ FENCED = 110
 async def test_members_spread_over_partitions_and_share_them_if_there_are_more_members(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     members = [ShareMember(simulated_broker, f"m{number}") for number in range(4)]
     answer = await members[0].beat()
     assert (answer.error_code, answer.heartbeat_interval_ms) == (0, 5000)
@@ -46,7 +46,7 @@ async def test_members_spread_over_partitions_and_share_them_if_there_are_more_m
 
 
 async def test_a_group_is_described_and_listed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker, "m1", TOPIC, "later")
     await member.beat(rack_id="r")
     described = await describe_share(simulated_broker)
@@ -64,7 +64,7 @@ async def test_a_group_is_described_and_listed(simulated_broker: SimulatedBroker
 
 
 async def test_invalid_members_are_rejected(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker)
     assert (await member.beat(member_epoch=3)).error_code in (NOT_COORDINATOR, NOT_FOUND)
     assert (await member.beat(subscribed_topic_names=[])).error_code == INVALID_REQUEST
@@ -76,7 +76,7 @@ async def test_invalid_members_are_rejected(simulated_broker: SimulatedBroker) -
 
 
 async def test_a_share_group_rejects_other_members_and_committed_offsets(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
     for _ in range(2):
@@ -89,7 +89,7 @@ async def test_a_share_group_rejects_other_members_and_committed_offsets(simulat
 
 
 async def test_a_group_of_another_type_is_not_a_share_group(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
     await commit(simulated_broker, 1, TOPIC, group="offsets")
     for group in ("consumers", "offsets"):
@@ -100,7 +100,7 @@ async def test_a_group_of_another_type_is_not_a_share_group(simulated_broker: Si
 
 
 async def test_a_member_is_removed_when_its_session_expires(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     await configure(simulated_broker, GROUP, share_session_timeout_ms="10000", share_heartbeat_interval_ms="1000")
     one, two = ShareMember(simulated_broker, "m1"), ShareMember(simulated_broker, "m2")
     assert (await one.beat()).heartbeat_interval_ms == 1000
@@ -118,7 +118,7 @@ async def test_a_member_is_removed_when_its_session_expires(simulated_broker: Si
 async def test_members_continue_after_a_crash_of_the_coordinator(
     simulated_broker: SimulatedBroker, keep_page_cache: bool
 ) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     one, two = ShareMember(simulated_broker, "m1"), ShareMember(simulated_broker, "m2")
     await one.beat()
     await two.beat()
@@ -138,7 +138,7 @@ async def test_members_continue_after_a_crash_of_the_coordinator(
 
 
 async def test_a_broker_serves_groups_only_while_it_is_their_coordinator(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
     partition = log_of(simulated_broker, GROUP)
@@ -153,7 +153,7 @@ async def test_a_broker_serves_groups_only_while_it_is_their_coordinator(simulat
 async def test_a_group_with_only_member_tombstones_does_not_exist(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await ShareMember(simulated_broker, group="others").beat()
     tombstone = share_group_records(GROUP, [ShareMemberMetadataSet("m1", None)])
     await simulated_broker.host.start(_append(simulated_broker, GROUP, tombstone), "append")
@@ -168,7 +168,7 @@ async def _append(simulated_broker: SimulatedBroker, group: str, records: list[K
 
 
 async def test_only_an_empty_group_can_be_deleted_and_it_stays_deleted(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
     assert await delete_group(simulated_broker, GROUP) == NOT_EMPTY
@@ -183,13 +183,13 @@ async def test_only_an_empty_group_can_be_deleted_and_it_stays_deleted(simulated
 
 @in_simulated_cluster(3, offsets_topic_replication_factor="3")
 async def test_members_continue_at_the_next_coordinator(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC, (1, 2, 3), (2, 3, 1))
+    await simulated_cluster.create_topic(TOPIC, (1, 2, 3), (2, 3, 1))
     one, two = ShareMember(simulated_cluster[1], "m1"), ShareMember(simulated_cluster[1], "m2")
     first = await coordinator(simulated_cluster, GROUP)
     for member in (one, two):
         assert (await member.beat(first)).error_code == 0
     for index in range(2):
-        await simulated_cluster.until_in_sync(CONSUMER_OFFSETS, index=index)
+        await simulated_cluster.wait_until_in_sync(CONSUMER_OFFSETS, index=index)
     first.kill()
     second = first
     while second is first:

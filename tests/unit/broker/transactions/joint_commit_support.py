@@ -44,7 +44,7 @@ def end_request(sequence: int, *members: Transactor | BundleMember, commit: bool
 async def end(
     simulated_broker: RequestTarget, sequence: int, *members: Transactor | BundleMember, commit: bool = True
 ) -> Any:
-    return await simulated_broker.ask(end_request(sequence, *members, commit=commit), 0)
+    return await simulated_broker.send(end_request(sequence, *members, commit=commit), 0)
 
 
 async def commit(simulated_broker: RequestTarget, sequence: int, *members: Transactor | BundleMember) -> bool | int:
@@ -60,6 +60,6 @@ async def abort(simulated_broker: RequestTarget, *members: Transactor | BundleMe
 
 
 async def sequence(simulated_broker: RequestTarget) -> int:
-    answer = await simulated_broker.ask(DescribeBundleRequest(BUNDLE), 0)
+    answer = await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)
     assert answer.error_code == 0, answer
     return int(answer.sequence)

@@ -93,7 +93,7 @@ def is_cut(generation: int, operations: int) -> bool:
     try:
         simulated_broker = SimulatedBroker(world, {"transaction.state.log.num.partitions": "1"})
         world.run(simulated_broker.open())
-        world.run(simulated_broker.make_topic("t", 2))
+        world.run(simulated_broker.create_topic("t", 2))
         world.run(writing(simulated_broker, "0", b""))  # the log is there
         script = Script(simulated_broker, generation)
         simulated_broker.host.disk.crash_after(operations)

@@ -84,7 +84,7 @@ async def stored(simulated_broker: SimulatedBroker) -> list[list[str | None]]:
 
 @pytest.fixture
 def topic(simulated_broker: SimulatedBroker) -> None:
-    simulated_broker.world.run(simulated_broker.make_topic("t", 2))
+    simulated_broker.world.run(simulated_broker.create_topic("t", 2))
 
 
 pytestmark = pytest.mark.usefixtures("topic")
@@ -103,7 +103,7 @@ async def test_members_end_as_one(simulated_broker: SimulatedBroker, generation:
     assert (await partition_contents(simulated_broker)).committed == [b"a"]
     assert (await partition_contents(simulated_broker, partition=1)).committed == [b"a", b"b"]
     assert await sequence(simulated_broker) == 0
-    told = await simulated_broker.ask(DescribeBundleRequest(BUNDLE), 0)
+    told = await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)
     assert told.members == [claim(one), claim(two), claim(idle)]
 
 
@@ -131,9 +131,9 @@ async def test_the_response_waits_for_the_markers(
         await tell_all(self, *told)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TransactionMarkers, "write_all", tell_late)
-    requested = simulated_broker.begin(end_request(0, one), 0)
+    requested = simulated_broker.begin_send(end_request(0, one), 0)
     await simulated_broker.pass_time(0.9)
-    again = simulated_broker.begin(end_request(0, one), 0)
+    again = simulated_broker.begin_send(end_request(0, one), 0)
     await simulated_broker.pass_time(0)
     assert not requested.done()
     assert not again.done()
@@ -268,14 +268,14 @@ async def test_a_member_does_not_commit_by_itself(simulated_broker: SimulatedBro
 async def test_a_bundle_with_an_impossible_name_is_refused(simulated_broker: SimulatedBroker, name: str) -> None:
     await writing(simulated_broker, "0", b"a", 0)
     for request in (EndBundleRequest(name, 0, True, []), DescribeBundleRequest(name)):
-        assert (await simulated_broker.ask(request, 0)).error_code == INVALID_REQUEST
+        assert (await simulated_broker.send(request, 0)).error_code == INVALID_REQUEST
 
 
 @pytest.mark.parametrize("broken", ["headrace-bundle:b", "headrace-bundle:b#", "headrace-bundle:#0"])
 async def test_an_id_that_looks_like_a_members_and_is_none_is_refused(
     simulated_broker: SimulatedBroker, broken: str
 ) -> None:
-    assert (await simulated_broker.ask(InitProducerIdRequest(broken, 60_000, -1, -1), 4)).error_code == INVALID_REQUEST
+    assert (await simulated_broker.send(InitProducerIdRequest(broken, 60_000, -1, -1), 4)).error_code == INVALID_REQUEST
 
 
 async def test_members_of_other_bundles_are_not_ended(simulated_broker: SimulatedBroker) -> None:
@@ -303,7 +303,7 @@ async def test_a_bundle_is_coordinated_where_its_members_are(simulated_broker: S
     await writing(simulated_broker, "0", b"a", 0)
     places = set()
     for key in (member_id(BUNDLE, "0"), member_id(BUNDLE, "17.3"), joint_commit_owner_id(BUNDLE)):
-        assert (await simulated_broker.ask(FindCoordinatorRequest(key=key, key_type=1), 3)).error_code == 0
+        assert (await simulated_broker.send(FindCoordinatorRequest(key=key, key_type=1), 3)).error_code == 0
         places.add(simulated_broker.broker._transactions_log.partition_index_of(key))
     assert places == {home(simulated_broker)}
     ordinary = "shop#1"
@@ -316,9 +316,9 @@ async def test_a_bundle_is_coordinated_where_its_members_are(simulated_broker: S
 
 async def test_requests_before_the_first_transaction_get_a_retriable_error(simulated_broker: SimulatedBroker) -> None:
     for request in (DescribeBundleRequest(BUNDLE), EndBundleRequest(BUNDLE, 0, True, [])):
-        assert (await simulated_broker.ask(request, 0)).error_code == 16
+        assert (await simulated_broker.send(request, 0)).error_code == 16
     assert (
-        await simulated_broker.ask(FindCoordinatorRequest(key=joint_commit_owner_id(BUNDLE), key_type=1), 3)
+        await simulated_broker.send(FindCoordinatorRequest(key=joint_commit_owner_id(BUNDLE), key_type=1), 3)
     ).error_code == 0
     assert await sequence(simulated_broker) == -1
 
@@ -370,7 +370,7 @@ async def test_decided_members_get_all_markers_after_a_crash(
 
     with monkeypatch.context() as patch:
         patch.setattr(TransactionMarkers, "write_all", tell_none)
-        simulated_broker.begin(end_request(0, one, two), 0)
+        simulated_broker.begin_send(end_request(0, one, two), 0)
         await simulated_broker.pass_time(1)
         assert await state(simulated_broker, one.transactional_id) == "PrepareCommit"
         assert await state(simulated_broker, straggler.transactional_id) == "PrepareAbort"
@@ -398,7 +398,7 @@ async def test_a_commit_that_is_not_on_disk_is_not_acknowledged(simulated_broker
     one = await writing(simulated_broker, "0", b"a", 0)
     fail(simulated_broker, "sync")
     assert await commit(simulated_broker, 0, one) == 15
-    assert (await simulated_broker.ask(DescribeBundleRequest(BUNDLE), 0)).error_code == 15
+    assert (await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)).error_code == 15
     assert await commit(simulated_broker, 0, one) == 15
     assert (await partition_contents(simulated_broker)).open == [b"a"]
     simulated_broker.kill(keep_page_cache=False)
@@ -440,7 +440,7 @@ async def test_a_bundle_that_cannot_be_read_is_out_of_service_and_no_other(
     await simulated_broker.restart()
     await simulated_broker.pass_time(1)
     assert await commit(simulated_broker, 0, one) == 15
-    assert (await simulated_broker.ask(DescribeBundleRequest(BUNDLE), 0)).error_code == 15
+    assert (await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)).error_code == 15
     assert joint_commit_owner_id(BUNDLE) in caplog.text
     assert await abort(simulated_broker, one) == 15
     assert await one.abort() == 0
@@ -452,7 +452,7 @@ async def test_a_bundle_that_cannot_be_read_is_out_of_service_and_no_other(
 async def test_members_are_listed_and_the_bundle_is_not(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     assert await commit(simulated_broker, 0, one) is True
-    listed = (await simulated_broker.ask(ListTransactionsRequest(), 0)).transaction_states
+    listed = (await simulated_broker.send(ListTransactionsRequest(), 0)).transaction_states
     assert [told.transactional_id for told in listed] == [one.transactional_id]
     assert (await described(simulated_broker, one.transactional_id)).transaction_state == "CompleteCommit"
     assert (await described(simulated_broker, joint_commit_owner_id(BUNDLE))).error_code == 105

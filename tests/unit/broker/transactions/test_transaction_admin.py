@@ -22,7 +22,7 @@ from headrace.wire.messages.transactions import (
 
 async def ready(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> Transactor:
     if simulated_broker.broker.catalogue.find("t") is None:
-        await simulated_broker.make_topic("t", 2)
+        await simulated_broker.create_topic("t", 2)
     producer = Transactor(simulated_broker, transactional_id)
     assert await producer.init() == 0
     return producer
@@ -53,7 +53,7 @@ async def test_an_unknown_id_is_not_described(simulated_broker: SimulatedBroker)
 
 
 async def listed(simulated_broker: SimulatedBroker, version: int = 2, **filters: Any) -> dict[str, str]:
-    response = await simulated_broker.ask(ListTransactionsRequest(**filters), version)
+    response = await simulated_broker.send(ListTransactionsRequest(**filters), version)
     assert response.error_code == 0
     return {one.transactional_id: one.transaction_state for one in response.transaction_states}
 
@@ -77,13 +77,13 @@ async def test_transactions_are_listed_by_filters(simulated_broker: SimulatedBro
 async def test_states_that_do_not_exist_are_named(simulated_broker: SimulatedBroker) -> None:
     await ready(simulated_broker)
     request = ListTransactionsRequest(state_filters=["Dead", "Sleeping", "ongoing"])
-    response = await simulated_broker.ask(request, 0)
+    response = await simulated_broker.send(request, 0)
     assert (response.unknown_state_filters, response.transaction_states) == (["Sleeping", "ongoing"], [])
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "x{9999}", "x" * 1025])
 async def test_an_invalid_pattern_is_rejected(simulated_broker: SimulatedBroker, pattern: str) -> None:
-    response = await simulated_broker.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
+    response = await simulated_broker.send(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
     assert response.error_code == 128
 
 
@@ -92,7 +92,7 @@ async def test_an_invalid_pattern_is_rejected(simulated_broker: SimulatedBroker,
 
 async def producers(simulated_broker: SimulatedBroker, partition: int = 0) -> Any:
     request = DescribeProducersRequest(topics=[DescribeProducersTopic(name="t", partition_indexes=[partition])])
-    ((answer,),) = [topic.partitions for topic in (await simulated_broker.ask(request, 0)).topics]
+    ((answer,),) = [topic.partitions for topic in (await simulated_broker.send(request, 0)).topics]
     return answer
 
 
@@ -126,7 +126,7 @@ async def mark(
         topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
         coordinator_epoch=-1,
     )
-    response = await simulated_broker.ask(WriteTxnMarkersRequest(markers=[marker]), 1)
+    response = await simulated_broker.send(WriteTxnMarkersRequest(markers=[marker]), 1)
     (result,) = response.markers
     assert result.producer_id == producer_id
     ((told,),) = [topic.partitions for topic in result.topics]

@@ -32,7 +32,7 @@ async def ready(
 ) -> Transactor:
     """A producer that may begin, and a topic of two partitions."""
     if simulated_broker.broker.catalogue.find("t") is None:
-        await simulated_broker.make_topic("t", 2)
+        await simulated_broker.create_topic("t", 2)
     producer = Transactor(simulated_broker, transactional_id, generation=generation)
     assert await producer.init(timeout_ms=timeout_ms) == 0
     return producer
@@ -106,7 +106,7 @@ async def test_an_end_may_be_repeated(simulated_broker: SimulatedBroker, generat
 
 
 async def test_a_marker_is_on_disk_even_where_the_topic_does_not_wait_for_it(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2, flush_messages="1000")
+    await simulated_broker.create_topic("t", 2, flush_messages="1000")
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     assert await producer.commit() == 0
@@ -144,7 +144,7 @@ async def test_a_producer_that_continues_after_an_error_keeps_its_id(simulated_b
 
 
 async def test_only_one_of_many_concurrent_producers_stays(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     newcomers = [Transactor(simulated_broker) for _ in range(5)]
     beginnings = [simulated_broker.host.start(one.init(), "init") for one in newcomers]
     assert [await beginning for beginning in beginnings] == [0] * 5
@@ -168,8 +168,8 @@ async def test_a_partition_may_be_written_to_only_when_it_is_durably_part_of_the
 ) -> None:
     producer = await ready(simulated_broker, OLDER)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    adding = simulated_broker.begin(producer.add_request("t", 0), 3)
-    await simulated_broker.turn()
+    adding = simulated_broker.begin_send(producer.add_request("t", 0), 3)
+    await simulated_broker.run_ready_tasks()
     assert await producer.produce(b"x") == 19
     await adding
     assert await producer.produce(b"x") == 0
@@ -181,8 +181,8 @@ async def test_partitions_of_the_transaction_do_not_wait_for_joining_ones(
     producer = await ready(simulated_broker, OLDER)
     await producer.add("t", 0)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    adding = simulated_broker.begin(producer.add_request("t", 1), 3)
-    await simulated_broker.turn()
+    adding = simulated_broker.begin_send(producer.add_request("t", 1), 3)
+    await simulated_broker.run_ready_tasks()
     assert await producer.produce(b"x") == 0
     assert await producer.produce(b"x", partition=1) in (0, 19)
     await adding
@@ -193,9 +193,9 @@ async def test_an_error_waits_until_the_state_it_is_based_on_is_committed(simula
     old, new = await ready(simulated_broker, OLDER), Transactor(simulated_broker)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     beginning = simulated_broker.host.start(new.init(), "init")
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     asking = [
-        simulated_broker.begin(old.add_request("t", 0), 3),
+        simulated_broker.begin_send(old.add_request("t", 0), 3),
         old.begin_end(),
         simulated_broker.host.start(old.init(claims=True), "claim"),
     ]
@@ -397,7 +397,7 @@ async def test_a_partition_out_of_service_keeps_the_transaction_open_but_no_othe
     simulated_broker: SimulatedBroker,
 ) -> None:
     producer, other = await ready(simulated_broker), await ready(simulated_broker, transactional_id="other")
-    await simulated_broker.make_topic("u", 1)
+    await simulated_broker.create_topic("u", 1)
     await producer.send(b"x", "u")
     await producer.send(b"x")
     await other.send(b"y")
@@ -415,7 +415,7 @@ async def test_a_partition_out_of_service_keeps_the_transaction_open_but_no_othe
 
 async def test_a_deleted_topic_is_left_out(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
-    await simulated_broker.make_topic("u", 1)
+    await simulated_broker.create_topic("u", 1)
     for topic in ("t", "u"):
         await producer.send(b"x", topic)
     await simulated_broker.delete_topic("u")
@@ -427,7 +427,7 @@ async def test_the_deletion_of_a_topic_ends_the_wait_for_its_marker(
     simulated_broker: SimulatedBroker,
 ) -> None:
     producer = await ready(simulated_broker)
-    await simulated_broker.make_topic("u", 1)
+    await simulated_broker.create_topic("u", 1)
     for topic in ("t", "u"):
         await producer.send(b"x", topic)
     fail(simulated_broker, "append", "u", 0, errno.ENOSPC, times=100)

@@ -101,7 +101,7 @@ def test_no_power_cut_tears_a_transaction(generation: int) -> None:
         world = World(seed=operations)
         simulated_broker = SimulatedBroker(world, {"transaction.state.log.num.partitions": "1"})
         world.run(simulated_broker.open())
-        world.run(simulated_broker.make_topic("t", 2))
+        world.run(simulated_broker.create_topic("t", 2))
         script = Script(simulated_broker, generation)
         assert world.run(script.producer.init()) == 0
         simulated_broker.host.disk.crash_after(operations)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.broker_requests import produce
-from tests.unit.broker.separate_coordinator import LEADER, SeparateCoordinator
 from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.broker.transactions.separate_coordinator import LEADER, SeparateCoordinator
 from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Transactor, partition_contents, state
 
 from headrace.machines.replication.in_sync import IsrState
@@ -136,7 +136,7 @@ async def mark(
         coordinator_epoch=coordinator_epoch,
         transaction_version=version,
     )
-    response = await simulated_broker.ask(WriteTxnMarkersRequest(markers=[marker]), 2)
+    response = await simulated_broker.send(WriteTxnMarkersRequest(markers=[marker]), 2)
     ((told,),) = [topic.partitions for topic in response.markers[0].topics]
     return int(told.error_code)
 

@@ -35,7 +35,7 @@ def home(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> Parti
 
 async def ready(simulated_broker: SimulatedBroker, transactional_id: str = ID, generation: int = NEWER) -> Transactor:
     if simulated_broker.broker.catalogue.find("t") is None:
-        await simulated_broker.make_topic("t", 2)
+        await simulated_broker.create_topic("t", 2)
     producer = Transactor(simulated_broker, transactional_id, generation=generation)
     assert await producer.init() == 0
     return producer
@@ -187,7 +187,7 @@ async def test_only_the_current_coordinator_aborts_a_timed_out_transaction(
     simulated_broker: SimulatedBroker,
 ) -> None:
     producer = Transactor(simulated_broker)
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert await producer.init(timeout_ms=1_000) == 0
     assert await producer.send(b"x") == 0
     become_follower(simulated_broker, home(simulated_broker))

@@ -28,7 +28,7 @@ from headrace.wire.messages.transactions import (
 
 
 async def ready(simulated_broker: SimulatedBroker, generation: int = OLDER) -> Transactor:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     producer = Transactor(simulated_broker, generation=generation)
     assert await producer.init() == 0
     return producer
@@ -45,7 +45,7 @@ async def fenced(simulated_broker: SimulatedBroker) -> Transactor:
 
 
 async def init(simulated_broker: SimulatedBroker, version: int = 4, **fields: Any) -> tuple[int, int, int]:
-    response = await simulated_broker.ask(InitProducerIdRequest(**fields), version)
+    response = await simulated_broker.send(InitProducerIdRequest(**fields), version)
     return response.error_code, response.producer_id, response.producer_epoch
 
 
@@ -102,7 +102,7 @@ async def test_partitions_are_added_all_or_none(simulated_broker: SimulatedBroke
     producer = await ready(simulated_broker)
     request = producer.add_request("t", 0, 7, 1)
     request.v3_and_below_topics.append(AddPartitionsToTxnTopic(name="nowhere", partitions=[0]))
-    response = await simulated_broker.ask(request, 3)
+    response = await simulated_broker.send(request, 3)
     assert codes(response.results_by_topic_v3_and_below) == {
         ("t", 0): 55,
         ("t", 7): 3,
@@ -121,7 +121,7 @@ async def test_internal_topics_cannot_be_added(simulated_broker: SimulatedBroker
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 async def test_errors_are_returned_for_every_partition(simulated_broker: SimulatedBroker, version: int) -> None:
     producer = await fenced(simulated_broker)
-    response = await simulated_broker.ask(producer.add_request("t", 0, 1), version)
+    response = await simulated_broker.send(producer.add_request("t", 0, 1), version)
     code = 47 if version < 2 else 90
     assert codes(response.results_by_topic_v3_and_below) == {("t", 0): code, ("t", 1): code}
 
@@ -146,7 +146,7 @@ async def batched(
         verify_only=verify,
         topics=[AddPartitionsToTxnTopic(name="t", partitions=[*partitions])],
     )
-    response = await simulated_broker.ask(AddPartitionsToTxnRequest(transactions=[requested]), version)
+    response = await simulated_broker.send(AddPartitionsToTxnRequest(transactions=[requested]), version)
     assert response.error_code == 0
     (result,) = response.results_by_transaction
     assert result.transactional_id == producer.transactional_id
@@ -175,15 +175,15 @@ async def test_the_partition_of_the_groups_offsets_becomes_part_of_the_transacti
         transactional_id=ID, producer_id=producer.producer_id, producer_epoch=producer.epoch, group_id="readers"
     )
     for version in (0, 4):
-        assert (await simulated_broker.ask(request, version)).error_code == 0
+        assert (await simulated_broker.send(request, version)).error_code == 0
     index = simulated_broker.broker.offsets_log.partition_of("readers").index
     (topic,) = (await described(simulated_broker)).topics
     assert (topic.topic, topic.partitions) == (CONSUMER_OFFSETS, [index])
     request.producer_epoch += 1
-    assert (await simulated_broker.ask(request, 1)).error_code == 47
-    assert (await simulated_broker.ask(request, 2)).error_code == 90
+    assert (await simulated_broker.send(request, 1)).error_code == 47
+    assert (await simulated_broker.send(request, 2)).error_code == 90
     request.group_id = ""
-    assert (await simulated_broker.ask(request, 4)).error_code == 24
+    assert (await simulated_broker.send(request, 4)).error_code == 24
 
 
 # EndTxn
@@ -218,10 +218,10 @@ async def test_a_fenced_producer_ends_nothing(simulated_broker: SimulatedBroker,
 
 
 async def test_an_end_without_an_id_is_rejected(simulated_broker: SimulatedBroker) -> None:
-    assert (await simulated_broker.ask(EndTxnRequest(transactional_id=""), 3)).error_code == 42
-    assert (await simulated_broker.ask(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 16
+    assert (await simulated_broker.send(EndTxnRequest(transactional_id=""), 3)).error_code == 42
+    assert (await simulated_broker.send(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 16
     await ready(simulated_broker, NEWER)
-    assert (await simulated_broker.ask(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 49
+    assert (await simulated_broker.send(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 49
 
 
 @pytest.mark.parametrize("commit", [True, False])

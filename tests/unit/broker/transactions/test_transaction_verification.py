@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.broker.separate_coordinator import COORDINATOR, SeparateCoordinator
 from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.broker.transactions.separate_coordinator import COORDINATOR, SeparateCoordinator
 from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Transactor, partition_contents, state
 
 from headrace.broker.transactions.verified_transactions import VerifiedTransactions
@@ -87,7 +87,7 @@ async def test_a_marker_cancels_a_verification_in_progress(
     sending = asyncio.create_task(producer.produce(b"late"))
     await simulated_broker.pass_time(0.1)
     assert await producer.abort() == 0
-    await separate_coordinator.let_go()
+    await separate_coordinator.release_held()
     assert await sending != 0
     assert simulated_broker.partition("t").last_stable_offset == simulated_broker.partition("t").high_watermark
 
@@ -104,7 +104,7 @@ async def test_a_marker_without_batches_here_cancels_too(
     sending = asyncio.create_task(producer.produce(b"late"))
     await simulated_broker.pass_time(0.1)
     assert await producer.abort() == 0
-    await separate_coordinator.let_go()
+    await separate_coordinator.release_held()
     assert await sending == 19
     assert await partition_contents(separate_coordinator) == ([b"first"], [], [], 1)
 
@@ -112,7 +112,7 @@ async def test_a_marker_without_batches_here_cancels_too(
 async def test_a_confirmation_ends_with_the_lead_and_with_the_epoch_of_its_producer(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     partition, verified, producer = simulated_broker.partition("t"), VerifiedTransactions(), ProducerIdAndEpoch(7, 0)
     question = verified.begin_verification(partition, producer)
     assert not verified.holds(partition, producer)
@@ -126,7 +126,7 @@ async def test_a_confirmation_ends_with_the_lead_and_with_the_epoch_of_its_produ
 
 
 async def test_a_cancelled_verification_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     partition, verified, producer = simulated_broker.partition("t"), VerifiedTransactions(), ProducerIdAndEpoch(7, 0)
     question = verified.begin_verification(partition, producer)
     verified.give_up(partition, producer, question)

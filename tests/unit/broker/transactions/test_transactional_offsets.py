@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.broker.groups.classic_members import GROUP, ClassicMember, commit, committed, listed
-from tests.unit.broker.separate_coordinator import SeparateCoordinator
 from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.broker.transactions.separate_coordinator import SeparateCoordinator
 from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Transactor, restarted
 
 from headrace.wire.messages.group_offsets import (
@@ -40,13 +40,13 @@ async def commit_in(one: Transactor, offset: int, topic: str = "t") -> int:
             producer_epoch=one.epoch,
             group_id=GROUP,
         )
-        assert (await one.simulated_broker.ask(add, 3)).error_code == 0
-    response = await one.simulated_broker.ask(request(one, offset, topic), 5 if one.generation == NEWER else 3)
+        assert (await one.simulated_broker.send(add, 3)).error_code == 0
+    response = await one.simulated_broker.send(request(one, offset, topic), 5 if one.generation == NEWER else 3)
     return int(response.topics[0].partitions[0].error_code)
 
 
 async def transactor(simulated_broker: SimulatedBroker, generation: int = NEWER) -> Transactor:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     one = Transactor(simulated_broker, generation=generation)
     assert await one.init() == 0
     return one
@@ -102,7 +102,7 @@ async def test_a_fetch_of_stable_offsets_gets_a_retriable_error(simulated_broker
             topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])],
             require_stable=stable,
         )
-        answer = (await simulated_broker.ask(requested, 7)).topics[0].partitions[0]
+        answer = (await simulated_broker.send(requested, 7)).topics[0].partitions[0]
         return answer.error_code, answer.committed_offset
 
     assert await fetch(stable=True) == (88, -1)
@@ -114,7 +114,7 @@ async def test_a_fetch_of_stable_offsets_gets_a_retriable_error(simulated_broker
 async def test_the_older_protocol_must_add_the_group_first(simulated_broker: SimulatedBroker) -> None:
     one = await transactor(simulated_broker, OLDER)
     await commit(simulated_broker, 3)
-    response = await simulated_broker.ask(request(one, 7), 3)
+    response = await simulated_broker.send(request(one, 7), 3)
     assert response.topics[0].partitions[0].error_code == 48
 
 
@@ -124,9 +124,9 @@ async def test_a_member_of_an_old_generation_commits_nothing(simulated_broker: S
     await member.enter()
     requested = request(one, 7)
     requested.member_id, requested.generation_id = member.id, member.generation + 1
-    assert (await simulated_broker.ask(requested, 5)).topics[0].partitions[0].error_code == 22
+    assert (await simulated_broker.send(requested, 5)).topics[0].partitions[0].error_code == 22
     requested.generation_id = member.generation
-    assert (await simulated_broker.ask(requested, 5)).topics[0].partitions[0].error_code == 0
+    assert (await simulated_broker.send(requested, 5)).topics[0].partitions[0].error_code == 0
 
 
 async def test_a_producer_that_was_replaced_commits_nothing(simulated_broker: SimulatedBroker) -> None:
@@ -160,5 +160,5 @@ async def test_offsets_of_a_transaction_that_does_not_hold_the_group_are_refused
     separate_coordinator = await SeparateCoordinator.build(simulated_broker, monkeypatch)
     one = Transactor(separate_coordinator, generation=OLDER)
     assert await one.init() == 0
-    response = await separate_coordinator.ask(request(one, 7), 3)
+    response = await separate_coordinator.send(request(one, 7), 3)
     assert response.topics[0].partitions[0].error_code == 48
