@@ -17,6 +17,7 @@ from headrace.model.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidTopic,
+    MessageTooLarge,
     NotLeader,
     StorageFailure,
     TopicAlreadyExists,
@@ -216,7 +217,7 @@ async def test_configs_take_effect_at_once_and_stay(simulated_broker: SimulatedB
     await catalogue.change_configs("t", lambda old: {**old, "segment.bytes": "5000", "max.message.bytes": "100"})
     partition = simulated_broker.partition("t", 1)
     assert (partition.config.max_message_bytes, partition.log.config.segment_bytes) == (100, 5000)
-    assert (await send(simulated_broker, "t", batch(b"x" * 100))).error_code == 10
+    assert (await send(simulated_broker, "t", batch(b"x" * 100))).error_code == MessageTooLarge.code
     await catalogue.change_configs("t", lambda _: {"cleanup.policy": "compact"})
     assert partition.log.config.retention_ms == -1, "what is compacted is not dropped by its age"
     with pytest.raises(InvalidConfig):

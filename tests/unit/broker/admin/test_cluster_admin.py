@@ -7,7 +7,7 @@ from tests.unit.broker.broker_requests import produce
 from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker, decode_as_client
 
 from headrace.broker.handlers import UNKNOWN_VERSION, RequestContext
-from headrace.model.errors import MalformedFrame
+from headrace.model.errors import CoordinatorNotAvailable, MalformedFrame, UnsupportedVersion
 from headrace.registry.brokers import drain
 from headrace.wire.apis import API_VERSIONS, APIS, FETCH, LEASE, PRODUCE
 from headrace.wire.messages.metadata import ApiVersionsRequest
@@ -34,7 +34,7 @@ async def test_an_unknown_version_is_answered_in_version_0_with_what_is_known(
     assert version == UNKNOWN_VERSION
     context: RequestContext = FakeConnection().context(version)
     response = decode_as_client(await handler.handle(None, context), 0)
-    assert response.error_code == 35
+    assert response.error_code == UnsupportedVersion.code
     assert API_VERSIONS in {key.api_key for key in response.api_keys}
 
 
@@ -68,7 +68,7 @@ async def test_every_producer_gets_an_id_that_nobody_had(simulated_broker: Simul
 
 async def test_a_registry_that_is_away_gives_no_ids_for_now(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.registry.unavailable = True
-    assert (await simulated_broker.send(InitProducerIdRequest(), 4)).error_code == 15
+    assert (await simulated_broker.send(InitProducerIdRequest(), 4)).error_code == CoordinatorNotAvailable.code
     simulated_broker.registry.unavailable = False
     assert (await simulated_broker.send(InitProducerIdRequest(), 4)).error_code == 0
 

@@ -10,7 +10,13 @@ import pytest
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
-from headrace.model.errors import InvalidTopic, UnknownTopicOrPartition
+from headrace.model.errors import (
+    InvalidRequest,
+    InvalidTopic,
+    LeaderNotAvailable,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from headrace.model.ids import ZERO_ID
 from headrace.registry.brokers import live_key
 from headrace.registry.interface import RegistryEntry
@@ -23,8 +29,6 @@ from headrace.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
 )
-
-LEADER_NOT_AVAILABLE = 5
 
 
 async def ask(simulated_broker: SimulatedBroker, *names: str, version: int = 13, create: bool = False) -> Any:
@@ -66,12 +70,12 @@ async def test_an_empty_list_means_all_in_version_0_and_nothing_later(simulated_
 
 
 async def test_a_missing_topic_is_made_if_both_sides_allow_it(simulated_broker: SimulatedBroker) -> None:
-    assert codes(await ask(simulated_broker, "t", create=False)) == {"t": 3}
+    assert codes(await ask(simulated_broker, "t", create=False)) == {"t": UnknownTopicOrPartition.code}
     response = await ask(simulated_broker, "t", create=True)
     assert codes(response) == {"t": 0}
     assert len(response.topics[0].partitions) == simulated_broker.broker.catalogue.config.num_partitions
     await simulated_broker.restart(auto_create_topics_enable="false")
-    assert codes(await ask(simulated_broker, "t", "u", create=True)) == {"t": 0, "u": 3}
+    assert codes(await ask(simulated_broker, "t", "u", create=True)) == {"t": 0, "u": UnknownTopicOrPartition.code}
 
 
 async def test_messages_can_be_delayed_also_where_topics_are_made_by_hand_only(
@@ -79,10 +83,12 @@ async def test_messages_can_be_delayed_also_where_topics_are_made_by_hand_only(
 ) -> None:
     await simulated_broker.restart(auto_create_topics_enable="false")
     await simulated_broker.create_topic("t")
-    assert codes(await ask(simulated_broker, "__delayed.t", create=False)) == {"__delayed.t": 3}
+    assert codes(await ask(simulated_broker, "__delayed.t", create=False)) == {
+        "__delayed.t": UnknownTopicOrPartition.code
+    }
     assert codes(await ask(simulated_broker, "__delayed.t", "__delayed.u", create=True)) == {
         "__delayed.t": 0,
-        "__delayed.u": 3,
+        "__delayed.u": UnknownTopicOrPartition.code,
     }
 
 
@@ -108,15 +114,23 @@ async def test_a_description_of_a_name_that_no_topic_can_have_says_so(simulated_
 
 
 async def test_names_that_no_topic_can_have(simulated_broker: SimulatedBroker) -> None:
-    assert codes(await ask(simulated_broker, "a/b", "", "x" * 300, create=True)) == {"a/b": 17, "": 17, "x" * 300: 17}
+    assert codes(await ask(simulated_broker, "a/b", "", "x" * 300, create=True)) == {
+        "a/b": InvalidTopic.code,
+        "": InvalidTopic.code,
+        "x" * 300: InvalidTopic.code,
+    }
 
 
 async def test_the_log_of_offsets_is_made_as_the_coordinator_needs_it(simulated_broker: SimulatedBroker) -> None:
-    assert codes(await ask(simulated_broker, "__consumer_offsets")) == {"__consumer_offsets": 3}
+    assert codes(await ask(simulated_broker, "__consumer_offsets")) == {
+        "__consumer_offsets": UnknownTopicOrPartition.code
+    }
     (topic,) = (await ask(simulated_broker, "__consumer_offsets", create=True)).topics
     assert (topic.error_code, topic.is_internal, len(topic.partitions)) == (0, True, 2)
     assert simulated_broker.broker.catalogue.topic("__consumer_offsets").config.compacts
-    assert codes(await ask(simulated_broker, "__transaction_state", create=True)) == {"__transaction_state": 3}
+    assert codes(await ask(simulated_broker, "__transaction_state", create=True)) == {
+        "__transaction_state": UnknownTopicOrPartition.code
+    }
 
 
 async def test_topics_can_be_asked_for_by_id(simulated_broker: SimulatedBroker) -> None:
@@ -128,11 +142,11 @@ async def test_topics_can_be_asked_for_by_id(simulated_broker: SimulatedBroker) 
     ]
     known, unknown = (await simulated_broker.send(MetadataRequest(topics=requested), 12)).topics
     assert (known.error_code, known.name, known.topic_id) == (0, "t", topic_id)
-    assert (unknown.error_code, unknown.name, unknown.topic_id) == (100, None, UUID(int=9))
+    assert (unknown.error_code, unknown.name, unknown.topic_id) == (UnknownTopicId.code, None, UUID(int=9))
     nameless = [MetadataRequestTopic(name=None)]
     for version in (10, 11, 12):
         (topic,) = (await simulated_broker.send(MetadataRequest(topics=nameless), version)).topics
-        assert (topic.error_code, topic.topic_id) == (17, ZERO_ID)
+        assert (topic.error_code, topic.topic_id) == (InvalidTopic.code, ZERO_ID)
 
 
 async def test_answers_follow_every_change(simulated_broker: SimulatedBroker) -> None:
@@ -142,7 +156,7 @@ async def test_answers_follow_every_change(simulated_broker: SimulatedBroker) ->
     assert len((await ask(simulated_broker, "t")).topics[0].partitions) == 3
     before = (await ask(simulated_broker, "t")).topics[0].topic_id
     await simulated_broker.delete_topic("t")
-    assert codes(await ask(simulated_broker, "t")) == {"t": 3}
+    assert codes(await ask(simulated_broker, "t")) == {"t": UnknownTopicOrPartition.code}
     await simulated_broker.create_topic("t")
     assert (await ask(simulated_broker, "t")).topics[0].topic_id != before
 
@@ -178,9 +192,12 @@ async def test_topics_are_described_in_pages(simulated_broker: SimulatedBroker) 
 async def test_described_topics_may_be_missing_and_cursors_odd(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("a", 2)
     response = await describe(simulated_broker, "a", "missing")
-    assert [(topic.name, topic.error_code) for topic in response.topics] == [("a", 0), ("missing", 3)]
+    assert [(topic.name, topic.error_code) for topic in response.topics] == [
+        ("a", 0),
+        ("missing", UnknownTopicOrPartition.code),
+    ]
     refused = await describe(simulated_broker, "a", cursor=Cursor(topic_name="a", partition_index=-5))
-    assert [(topic.name, topic.error_code) for topic in refused.topics] == [("a", 42)]
+    assert [(topic.name, topic.error_code) for topic in refused.topics] == [("a", InvalidRequest.code)]
     assert pages(await describe(simulated_broker, "a", cursor=Cursor(topic_name="a", partition_index=9))) == [("a", [])]
     assert pages(await describe(simulated_broker, "a", cursor=Cursor(topic_name="z", partition_index=0))) == []
     assert pages(await describe(simulated_broker, "a", limit=-1)) == [("a", [0])]
@@ -194,7 +211,9 @@ async def test_the_cluster(simulated_broker: SimulatedBroker, version: int) -> N
     (broker,) = response.brokers
     assert (broker.broker_id, broker.host, broker.port, broker.rack) == (1, "broker.example", 9092, "rack-a")
     if version >= 1:
-        assert (await simulated_broker.send(DescribeClusterRequest(endpoint_type=2), version)).error_code == 42
+        assert (
+            await simulated_broker.send(DescribeClusterRequest(endpoint_type=2), version)
+        ).error_code == InvalidRequest.code
 
 
 async def test_the_cluster_keeps_its_id(simulated_broker: SimulatedBroker) -> None:
@@ -229,13 +248,13 @@ async def test_a_leader_that_is_down_is_not_named(simulated_cluster: SimulatedCl
         lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 1).leader == 2
     )
     first, second = (await ask(simulated_cluster[1], "t")).topics[0].partitions
-    assert (first.error_code, first.leader_id, first.offline_replicas) == (LEADER_NOT_AVAILABLE, -1, [3])
+    assert (first.error_code, first.leader_id, first.offline_replicas) == (LeaderNotAvailable.code, -1, [3])
     assert (second.error_code, second.leader_id, second.leader_epoch) == (0, 2, 1)
     assert (second.offline_replicas, second.isr_nodes) == ([3], [2])
     described = await simulated_cluster[1].send(
         DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
     )
-    assert [one.error_code for one in described.topics[0].partitions] == [LEADER_NOT_AVAILABLE, 0]
+    assert [one.error_code for one in described.topics[0].partitions] == [LeaderNotAvailable.code, 0]
     await simulated_cluster.open(3)
     await simulated_cluster.wait_for_leader("t", 3)
     await simulated_cluster.wait_until(
@@ -253,7 +272,7 @@ async def test_a_leader_that_is_gone_is_not_named_even_before_another_is_elected
     assert (await ask(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
     catalogue.apply(live_key(3), None)
     answer = (await ask(simulated_cluster[1], "t")).topics[0].partitions[0]
-    assert (answer.error_code, answer.leader_id) == (LEADER_NOT_AVAILABLE, -1)
+    assert (answer.error_code, answer.leader_id) == (LeaderNotAvailable.code, -1)
 
 
 @in_simulated_cluster()
@@ -277,7 +296,10 @@ async def test_a_topic_whose_partitions_are_not_seen_yet_has_no_leaders(simulate
     record = TopicRecord(name="t", id=UUID(int=1), partitions=2, created_ms=0)
     catalogue.apply(topic_key("t"), RegistryEntry(topic_key("t"), msgspec.json.encode(record), 0))
     (topic,) = (await ask(simulated_cluster[1], "t")).topics
-    assert [(one.partition_index, one.error_code) for one in topic.partitions] == [(0, 5), (1, 5)]
+    assert [(one.partition_index, one.error_code) for one in topic.partitions] == [
+        (0, LeaderNotAvailable.code),
+        (1, LeaderNotAvailable.code),
+    ]
     described = await simulated_cluster[1].send(
         DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsTopic("t")]), 0
     )

@@ -14,6 +14,7 @@ from headrace.broker.controller.controller import Controller
 from headrace.broker.partition import Partition
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import Unreachable
+from headrace.model.errors import NotLeader
 from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import live_key
 from headrace.registry.interface import RegistryUnavailable
@@ -22,9 +23,6 @@ from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 from headrace.wire.apis import CREATE_TOPICS, METADATA
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-
-NOT_LEADER = 6
-
 
 # What may have been lost
 
@@ -310,10 +308,12 @@ async def test_a_leader_that_hears_of_its_successor_late_has_acknowledged_nothin
     leader = await simulated_cluster.wait_for_leader("t")
     assert await produce(leader, "t", b"kept") == 1
     assert simulated_cluster.leads(3, "t"), "it does not know yet"
-    assert (await send(simulated_cluster[3], "t", batch(b"once"), acks=1)).error_code == NOT_LEADER, "it is in doubt"
+    assert (await send(simulated_cluster[3], "t", batch(b"once"), acks=1)).error_code == NotLeader.code, (
+        "it is in doubt"
+    )
     simulated_cluster.heal()
     simulated_cluster[3].registry.reconnect()
-    assert (await sending).error_code == NOT_LEADER
+    assert (await sending).error_code == NotLeader.code
     await simulated_cluster.wait_until_in_sync("t")
     await simulated_cluster.wait_until_identical("t")
     assert await read_all(leader, "t") == [b"a", b"kept"]

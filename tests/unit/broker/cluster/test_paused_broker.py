@@ -28,6 +28,7 @@ from tests.unit.broker.transactions.transaction_support import ID, Transactor
 
 from headrace.broker.controller.controller import ControllerMoved
 from headrace.machines.transactions.joint_commits import joint_commit_owner_id
+from headrace.model.errors import CoordinatorNotAvailable, NotLeader
 from headrace.testkit.registry import SimRegistry
 from headrace.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from headrace.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -49,7 +50,6 @@ from headrace.wire.messages.transactions import (
     InitProducerIdRequest,
 )
 
-NOT_LEADER, COORDINATOR_NOT_AVAILABLE = 6, 15
 LATEST = -1
 
 
@@ -92,7 +92,7 @@ async def test_it_appends_nothing_that_no_other_broker_would_confirm(
     request = produce_request({("t", 0): batch(b"a")}, acks=acks)
     response = ask_after_pause(simulated_cluster[1], request, 9, visit)
     assert simulated_cluster.replica(1, "t").log.end_offset == 0
-    assert visit.closed if acks == 0 else only_response(response).error_code == NOT_LEADER
+    assert visit.closed if acks == 0 else only_response(response).error_code == NotLeader.code
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
@@ -108,7 +108,7 @@ async def test_what_it_appends_with_acks_all_is_acknowledged_by_no_one(
     )  # runs first when the broker wakes up
     await simulated_cluster.wait_for_leader("t", 2)
     assert await produce(simulated_cluster[2], "t", b"after") == 1
-    assert only_response(await buffered).error_code == NOT_LEADER
+    assert only_response(await buffered).error_code == NotLeader.code
     await simulated_cluster.wait_until_in_sync("t")
     await simulated_cluster.wait_until_identical("t")
     assert simulated_cluster.replica(2, "t").log.end_offset == 2
@@ -139,7 +139,7 @@ async def test_it_tells_no_end_of_a_partition(simulated_cluster: SimulatedCluste
     topics = [ListOffsetsTopic(name="t", partitions=requested)]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=topics)
     answer = ask_after_pause(simulated_cluster[1], request, 5).topics[0].partitions[0]
-    assert (answer.error_code, answer.offset) == (NOT_LEADER, -1)
+    assert (answer.error_code, answer.offset) == (NotLeader.code, -1)
 
 
 @pytest.mark.parametrize("version", [7, 8])
@@ -156,7 +156,7 @@ async def test_it_tells_no_committed_offset(simulated_cluster: SimulatedCluster,
         (answer,) = ask_after_pause(
             simulated_broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP)]), version
         ).groups
-    assert answer.error_code == COORDINATOR_NOT_AVAILABLE
+    assert answer.error_code == CoordinatorNotAvailable.code
 
 
 @pytest.mark.parametrize("kind", ["heartbeat", "join", "sync", "describe", "list", "consumer heartbeat"])
@@ -190,7 +190,7 @@ async def test_it_coordinates_no_group(simulated_cluster: SimulatedCluster, kind
         ),
     }[kind]
     response = ask_after_pause(simulated_broker, request, version)
-    assert (response.groups[0] if kind == "describe" else response).error_code == COORDINATOR_NOT_AVAILABLE
+    assert (response.groups[0] if kind == "describe" else response).error_code == CoordinatorNotAvailable.code
 
 
 # Transactions
@@ -216,7 +216,7 @@ async def test_it_coordinates_no_transaction(simulated_cluster: SimulatedCluster
         code = result.partition_error_code
     else:
         code = response.transaction_states[0].error_code if kind == "describe" else response.error_code
-    assert code == COORDINATOR_NOT_AVAILABLE
+    assert code == CoordinatorNotAvailable.code
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
@@ -224,7 +224,9 @@ async def test_it_tells_nothing_of_a_bundle(simulated_cluster: SimulatedCluster)
     await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, joint_commit_owner_id(BUNDLE), 1)
     assert await bundle_sequence(simulated_broker) == -1
-    assert ask_after_pause(simulated_broker, DescribeBundleRequest(BUNDLE), 0).error_code == COORDINATOR_NOT_AVAILABLE
+    assert (
+        ask_after_pause(simulated_broker, DescribeBundleRequest(BUNDLE), 0).error_code == CoordinatorNotAvailable.code
+    )
 
 
 # Queues
@@ -240,7 +242,7 @@ async def test_it_grants_no_lease(simulated_cluster: SimulatedCluster) -> None:
         for topic in ask_after_pause(simulated_cluster[1], Worker(simulated_cluster[1]).request(), 0).topics
         for one in topic.partitions
     ]
-    assert (answer.error_code, answer.leased) == (NOT_LEADER, [])
+    assert (answer.error_code, answer.leased) == (NotLeader.code, [])
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
@@ -256,7 +258,7 @@ async def test_it_extends_no_lease_and_settles_nothing_of_the_same_request(simul
     topics = [SettleTopic(name=TOPIC, partitions=[SettlePartition(0, one.epoch, items)])]
     before = simulated_cluster.replica(1, f"__acks.{TOPIC}").log.end_offset
     response = ask_after_pause(simulated_cluster[1], SettleRequest(subscription=WORKERS, member="m", topics=topics), 0)
-    assert response.topics[0].partitions[0].error_code == NOT_LEADER
+    assert response.topics[0].partitions[0].error_code == NotLeader.code
     assert simulated_cluster.replica(1, f"__acks.{TOPIC}").log.end_offset == before
 
 

@@ -8,11 +8,12 @@ from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import DrainRequests
 from headrace.broker.handlers import RequestHandler
+from headrace.model.errors import InvalidRequest, PolicyViolation, RequestTimedOut
 from headrace.registry.brokers import drained_key
 from headrace.wire import apis
 from headrace.wire.messages.replicas import DrainBrokerRequest, DrainBrokerResponse
 
-OK, TIMED_OUT, INVALID, POLICY = 0, 7, 42, 44
+OK = 0
 
 
 async def drain(places: RegisteredPartitions, node_id: int, *, is_drained: bool = True) -> DrainBrokerResponse:
@@ -48,7 +49,7 @@ async def test_an_unknown_broker_cannot_be_drained() -> None:
     places = RegisteredPartitions(1, 2)
     await places.register(1, 2)
     answer = await drain(places, 3)
-    assert (answer.error_code, await is_drained(places, 3)) == (INVALID, False)
+    assert (answer.error_code, await is_drained(places, 3)) == (InvalidRequest.code, False)
     assert answer.error_message == "broker 3 has never been part of this cluster"
 
 
@@ -58,13 +59,13 @@ async def test_a_drain_is_rejected_if_too_few_other_brokers_are_available() -> N
     await places.add("small", led_partition(1, 2))
     await places.add("large", led_partition(1, 2, 3))
     answer = await drain(places, 3)
-    assert (answer.error_code, await is_drained(places, 3)) == (POLICY, False)
+    assert (answer.error_code, await is_drained(places, 3)) == (PolicyViolation.code, False)
     assert "start another broker first" in (answer.error_message or "")
     places.start(4, is_draining=True)
-    assert (await drain(places, 3)).error_code == POLICY, "one that is about to go is no help"
+    assert (await drain(places, 3)).error_code == PolicyViolation.code, "one that is about to go is no help"
     places.start(4)
     await places.drain(4)
-    assert (await drain(places, 3)).error_code == POLICY, "nor is one that is to hold nothing"
+    assert (await drain(places, 3)).error_code == PolicyViolation.code, "nor is one that is to hold nothing"
     places.start(5)
     assert (await drain(places, 3)).error_code == OK
 
@@ -80,5 +81,5 @@ async def test_an_unavailable_registry_is_a_retriable_error() -> None:
     places = RegisteredPartitions(1, 2)
     await places.register(1, 2)
     places.registry.unavailable = True
-    assert (await drain(places, 2)).error_code == TIMED_OUT
-    assert (await drain(places, 2, is_drained=False)).error_code == TIMED_OUT
+    assert (await drain(places, 2)).error_code == RequestTimedOut.code
+    assert (await drain(places, 2, is_drained=False)).error_code == RequestTimedOut.code

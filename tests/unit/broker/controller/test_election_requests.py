@@ -12,13 +12,21 @@ from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import ElectionRequests
 from headrace.broker.handlers import RequestHandler
+from headrace.model.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    InvalidRequest,
+    PreferredLeaderNotAvailable,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from headrace.model.registry_records import PartitionRecord
 from headrace.runtime.inline_start import start_inline
 from headrace.wire import apis
 from headrace.wire.messages.replicas import ElectLeadersRequest, ElectLeadersTopic
 
 PREFERRED, UNCLEAN = 0, 1
-OK, UNKNOWN, TIMED_OUT, INVALID, NOT_PREFERRED, NOT_ELIGIBLE, NOT_NEEDED = 0, 3, 7, 42, 80, 83, 84
+OK = 0
 
 OFFLINE = PartitionRecord(replicas=(1, 2, 3), isr=(1,), leader=-1, leader_epoch=6)
 
@@ -57,14 +65,14 @@ async def test_the_record_in_the_registry_counts_not_what_was_seen_of_it() -> No
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     await places.records.change(places.catalogue.topic("t").id, 0, lambda record: replace(record, isr=(2,)))
-    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): NOT_PREFERRED}
+    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): PreferredLeaderNotAvailable.code}
     assert (await places.record("t")).leader == 2
 
 
 async def test_nothing_is_elected_where_the_preferred_replica_leads() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(1, 2))
-    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): NOT_NEEDED}
+    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): ElectionNotNeeded.code}
     assert await places.record("t") == led_partition(1, 2)
 
 
@@ -80,7 +88,7 @@ async def test_the_response_says_if_the_preferred_replica_cannot_lead() -> None:
         led_partition(1, 2),
     )
     requested = [("t", index) for index in range(4)]
-    assert await elect(places, PREFERRED, *requested) == dict.fromkeys(requested, NOT_PREFERRED)
+    assert await elect(places, PREFERRED, *requested) == dict.fromkeys(requested, PreferredLeaderNotAvailable.code)
 
 
 async def test_what_does_not_exist_is_told_apart_from_the_rest() -> None:
@@ -91,10 +99,10 @@ async def test_what_does_not_exist_is_told_apart_from_the_rest() -> None:
     requested = [("t", 0), ("t", 1), ("t", -1), ("never", 0), ("gone", 0)]
     assert await elect(places, PREFERRED, *requested) == {
         ("t", 0): OK,
-        ("t", 1): UNKNOWN,
-        ("t", -1): UNKNOWN,
-        ("never", 0): UNKNOWN,
-        ("gone", 0): UNKNOWN,
+        ("t", 1): UnknownTopicOrPartition.code,
+        ("t", -1): UnknownTopicOrPartition.code,
+        ("never", 0): UnknownTopicOrPartition.code,
+        ("gone", 0): UnknownTopicOrPartition.code,
     }
 
 
@@ -103,7 +111,10 @@ async def test_who_asks_for_all_hears_only_of_those_that_were_due() -> None:
     await places.add("a", led_partition(1, 2), led_partition(2, 1, first=1))
     await places.add("b", led_partition(2, 1))
     await places.add("c", led_partition(2, 3, first=3))
-    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None))) == {("a", 1): OK, ("c", 0): NOT_PREFERRED}
+    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None))) == {
+        ("a", 1): OK,
+        ("c", 0): PreferredLeaderNotAvailable.code,
+    }
     assert (await places.record("a", 1)).leader == 1
 
 
@@ -126,14 +137,17 @@ async def test_an_unclean_election_takes_a_replica_that_is_up_and_says_so_in_the
 async def test_an_unclean_election_is_rejected_if_a_replica_leads_or_can_lead_without_loss() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1), OFFLINE)
-    assert await elect(places, UNCLEAN, ("t", 0), ("t", 1)) == {("t", 0): NOT_NEEDED, ("t", 1): NOT_NEEDED}
+    assert await elect(places, UNCLEAN, ("t", 0), ("t", 1)) == {
+        ("t", 0): ElectionNotNeeded.code,
+        ("t", 1): ElectionNotNeeded.code,
+    }
     assert await places.record("t", 1) == OFFLINE
 
 
 async def test_an_unclean_election_needs_a_live_replica() -> None:
     places = RegisteredPartitions(4)
     await places.add("t", OFFLINE)
-    assert await elect(places, UNCLEAN, ("t", 0)) == {("t", 0): NOT_ELIGIBLE}
+    assert await elect(places, UNCLEAN, ("t", 0)) == {("t", 0): EligibleLeadersNotAvailable.code}
 
 
 async def test_an_unclean_election_is_logged_with_who_asked(caplog: pytest.LogCaptureFixture) -> None:
@@ -149,13 +163,13 @@ async def test_an_unclean_election_is_logged_with_who_asked(caplog: pytest.LogCa
 
 async def test_an_unknown_election_type_is_rejected() -> None:
     places = RegisteredPartitions(1)
-    assert (await ask(places, ElectLeadersRequest(2, []))).error_code == INVALID
+    assert (await ask(places, ElectLeadersRequest(2, []))).error_code == InvalidRequest.code
 
 
 async def test_what_is_not_done_in_time_is_told_as_such() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
-    assert await elect(places, PREFERRED, ("t", 0), timeout_ms=0) == {("t", 0): TIMED_OUT}
+    assert await elect(places, PREFERRED, ("t", 0), timeout_ms=0) == {("t", 0): RequestTimedOut.code}
 
 
 async def test_a_door_may_start_it_outside_of_any_task() -> None:
@@ -178,12 +192,12 @@ async def test_a_registry_that_is_away_makes_clients_ask_again() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     places.registry.unavailable = True
-    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): TIMED_OUT}
+    assert await elect(places, PREFERRED, ("t", 0)) == {("t", 0): RequestTimedOut.code}
 
 
 async def test_a_colocated_partition_is_led_by_the_leader_of_its_owner() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     await places.add("__acks.t", led_partition(2, 1, first=1), owner=places.catalogue.topic("t").id)
-    assert await elect(places, PREFERRED, ("__acks.t", 0)) == {("__acks.t", 0): NOT_NEEDED}
+    assert await elect(places, PREFERRED, ("__acks.t", 0)) == {("__acks.t", 0): ElectionNotNeeded.code}
     assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None, 1000))) == {("t", 0): OK}

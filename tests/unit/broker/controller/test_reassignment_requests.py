@@ -11,6 +11,13 @@ from tests.unit.broker.registered_partitions import RegisteredPartitions, contex
 from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import ReassignmentRequests
+from headrace.model.errors import (
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    NoReassignmentInProgress,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from headrace.model.registry_records import PartitionRecord
 from headrace.wire.messages.replicas import (
     AlterPartitionReassignmentsRequest,
@@ -20,7 +27,7 @@ from headrace.wire.messages.replicas import (
     ReassignableTopic,
 )
 
-OK, UNKNOWN, TIMED_OUT, BAD_FACTOR, BAD_ASSIGNMENT, NOT_MOVING = 0, 3, 7, 38, 39, 85
+OK = 0
 
 MOVING = PartitionRecord(
     replicas=(3, 1, 2), isr=(1, 2), leader=1, leader_epoch=5, leader_broker_epoch=1, adding=(3,), removing=(2,)
@@ -79,7 +86,10 @@ async def test_a_move_begins_with_all_replicas_and_is_listed() -> None:
 async def test_a_move_is_ended_where_it_began() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", MOVING, led_partition(1, 2))
-    assert await alter(places, {("t", 0): None, ("t", 1): None}) == {("t", 0): OK, ("t", 1): NOT_MOVING}
+    assert await alter(places, {("t", 0): None, ("t", 1): None}) == {
+        ("t", 0): OK,
+        ("t", 1): NoReassignmentInProgress.code,
+    }
     record = await places.record("t")
     assert (record.replicas, record.adding, record.removing) == ((1, 2), (), ())
 
@@ -87,12 +97,12 @@ async def test_a_move_is_ended_where_it_began() -> None:
 @pytest.mark.parametrize(
     ("target", "code"),
     [
-        ((), BAD_ASSIGNMENT),
-        ((1, 1), BAD_ASSIGNMENT),
-        ((1, 9), BAD_ASSIGNMENT),
-        ((1, -1), BAD_ASSIGNMENT),
-        ((1, 4), BAD_ASSIGNMENT),  # it is about to go
-        ((1, 5), BAD_ASSIGNMENT),  # it is to hold nothing
+        ((), InvalidReplicaAssignment.code),
+        ((1, 1), InvalidReplicaAssignment.code),
+        ((1, 9), InvalidReplicaAssignment.code),
+        ((1, -1), InvalidReplicaAssignment.code),
+        ((1, 4), InvalidReplicaAssignment.code),  # it is about to go
+        ((1, 5), InvalidReplicaAssignment.code),  # it is to hold nothing
         ((1, 3), OK),
         ((1, 2), OK),  # where it is already
         ((1,), OK),
@@ -126,7 +136,10 @@ async def test_the_number_of_replicas_changes_only_if_the_request_allows_it() ->
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", led_partition(1, 2), MOVING)
     larger: Mapping[tuple[str, int], Sequence[int]] = {("t", 0): (1, 2, 3), ("t", 1): (1, 2, 3)}
-    assert await alter(places, larger, may_resize=False) == {("t", 0): BAD_FACTOR, ("t", 1): BAD_FACTOR}
+    assert await alter(places, larger, may_resize=False) == {
+        ("t", 0): InvalidReplicationFactor.code,
+        ("t", 1): InvalidReplicationFactor.code,
+    }
     assert await alter(places, {("t", 0): (3, 1), ("t", 1): (2, 3)}, may_resize=False) == {
         ("t", 0): OK,
         ("t", 1): OK,
@@ -138,20 +151,24 @@ async def test_what_does_not_exist_is_told_apart_from_the_rest() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", led_partition(1, 2))
     wanted = {("t", 0): (1, 3), ("t", 1): (1, 3), ("never", 0): (1, 3)}
-    assert await alter(places, wanted) == {("t", 0): OK, ("t", 1): UNKNOWN, ("never", 0): UNKNOWN}
+    assert await alter(places, wanted) == {
+        ("t", 0): OK,
+        ("t", 1): UnknownTopicOrPartition.code,
+        ("never", 0): UnknownTopicOrPartition.code,
+    }
 
 
 async def test_partitions_that_are_just_being_added_are_not_there_yet() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", led_partition(1, 2))
     await places.records.create_all(places.catalogue.topic("t").id, 1, [led_partition(1, 2)])
-    assert await alter(places, {("t", 1): (1, 3)}) == {("t", 1): UNKNOWN}
+    assert await alter(places, {("t", 1): (1, 3)}) == {("t", 1): UnknownTopicOrPartition.code}
 
 
 async def test_what_is_not_done_in_time_is_told_as_such() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", led_partition(1, 2))
-    assert await alter(places, {("t", 0): (1, 3)}, timeout_ms=-1) == {("t", 0): TIMED_OUT}
+    assert await alter(places, {("t", 0): (1, 3)}, timeout_ms=-1) == {("t", 0): RequestTimedOut.code}
 
 
 async def test_only_the_moves_that_are_asked_for_are_listed() -> None:
@@ -168,5 +185,5 @@ async def test_a_companion_is_not_moved_by_itself() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", led_partition(1, 2))
     await places.add("__acks.t", led_partition(1, 2), owner=places.catalogue.topic("t").id)
-    assert await alter(places, {("__acks.t", 0): (1, 3)}) == {("__acks.t", 0): BAD_ASSIGNMENT}
+    assert await alter(places, {("__acks.t", 0): (1, 3)}) == {("__acks.t", 0): InvalidReplicaAssignment.code}
     assert await places.record("__acks.t") == led_partition(1, 2)

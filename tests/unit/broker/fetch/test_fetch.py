@@ -23,7 +23,19 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 
 from headrace.broker.fetch import fetch
 from headrace.broker.fetch.fetched_partition import FetchedPartition
-from headrace.model.errors import FetchSessionIdNotFound, NotLeader
+from headrace.model.errors import (
+    CorruptMessage,
+    FencedLeaderEpoch,
+    FetchSessionIdNotFound,
+    NotLeader,
+    OffsetOutOfRange,
+    StaleBrokerEpoch,
+    StorageFailure,
+    UnknownLeaderEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnsupportedCompressionType,
+)
 from headrace.storage.log.reading import LogSlice
 from headrace.wire.batches.batch import parse_header
 from headrace.wire.messages.fetch import FetchRequest, ReplicaState
@@ -62,7 +74,7 @@ async def test_readers_that_are_too_old_for_zstd_are_told(simulated_broker: Simu
         fetched_partitions(await simulated_broker.send(fetch_request({("t", 0): 0}), version))["t", 0].error_code
         for version in (9, 10)
     ]
-    assert codes == [76, 0]
+    assert codes == [UnsupportedCompressionType.code, 0]
 
 
 async def test_errors_belong_to_their_partition(simulated_broker: SimulatedBroker) -> None:
@@ -72,28 +84,30 @@ async def test_errors_belong_to_their_partition(simulated_broker: SimulatedBroke
     found = fetched_partitions(await simulated_broker.send(request, 11))
     assert {key: data.error_code for key, data in found.items()} == {
         ("t", 0): 0,
-        ("t", 1): 3,
-        ("missing", 0): 3,
-        ("t", 7): 3,
+        ("t", 1): UnknownTopicOrPartition.code,
+        ("missing", 0): UnknownTopicOrPartition.code,
+        ("t", 7): UnknownTopicOrPartition.code,
     }
     assert found["missing", 0].high_watermark == -1
     unknown = UUID(int=5)
     assert (
         fetched_partitions(await simulated_broker.send(fetch_request({(unknown, 0): 0}), 13))[unknown, 0].error_code
-        == 100
+        == UnknownTopicId.code
     )
 
 
-@pytest.mark.parametrize(("offset", "code"), [(0, 1), (1, 1), (2, 0), (3, 0), (4, 0), (5, 1), (-1, 1)])
-async def test_offsets_out_of_range_are_refused_at_once(
-    simulated_broker: SimulatedBroker, offset: int, code: int
+@pytest.mark.parametrize(
+    ("offset", "in_range"), [(0, False), (1, False), (2, True), (3, True), (4, True), (5, False), (-1, False)]
+)
+async def test_offsets_out_of_range_are_rejected_at_once(
+    simulated_broker: SimulatedBroker, offset: int, in_range: bool
 ) -> None:
     await simulated_broker.create_topic("t")
     for value in (b"a", b"b", b"c", b"d"):
         await produce(simulated_broker, "t", value)
     await simulated_broker.partition("t").log.advance_start(2)
     data = fetched_partitions(await simulated_broker.send(fetch_request({("t", 0): offset}), 11))["t", 0]
-    assert data.error_code == code
+    assert data.error_code == (0 if in_range else OffsetOutOfRange.code)
 
 
 async def test_an_offset_inside_a_batch_gives_the_whole_batch(simulated_broker: SimulatedBroker) -> None:
@@ -242,7 +256,7 @@ async def test_a_topic_that_is_deleted_ends_the_wait(simulated_broker: Simulated
     await simulated_broker.pass_time(1)
     await simulated_broker.delete_topic("t")
     async with asyncio.timeout(0.1):
-        assert fetched_partitions(await asking)["t", 0].error_code == 3
+        assert fetched_partitions(await asking)["t", 0].error_code == UnknownTopicOrPartition.code
 
 
 async def test_waiting_fetches_get_a_response_when_the_broker_stops(simulated_broker: SimulatedBroker) -> None:
@@ -280,7 +294,13 @@ async def test_old_or_unknown_leader_epochs_are_rejected(
     await simulated_broker.restart()
     await simulated_broker.restart()
     assert simulated_broker.partition("t").leader_epoch == 2
-    for epoch, code in ((-1, 0), (0, 74), (1, 74), (2, 0), (3, 75)):
+    for epoch, code in (
+        (-1, 0),
+        (0, FencedLeaderEpoch.code),
+        (1, FencedLeaderEpoch.code),
+        (2, 0),
+        (3, UnknownLeaderEpoch.code),
+    ):
         request = fetch_request({("t", 0): 0}, current_leader_epoch=epoch)
         assert fetched_partitions(await simulated_broker.send(request, 11))["t", 0].error_code == code
 
@@ -340,10 +360,10 @@ async def test_a_damaged_partition_returns_an_error_and_others_are_served(simula
     simulated_broker.host.disk.flip_bit(f"/data/logs/{topic_id.hex}-0/{0:020d}.log", 70)
     await simulated_broker.open(log_segment_bytes="1000000")
     found = fetched_partitions(await simulated_broker.send(fetch_request({("t", 0): 0, ("t", 1): 0}), 11))
-    assert found["t", 0].error_code in (2, 56)
+    assert found["t", 0].error_code in (CorruptMessage.code, StorageFailure.code)
     assert values(found["t", 1].records) == [b"old"]
     again = fetched_partitions(await simulated_broker.send(fetch_request({("t", 0): 5}), 11))
-    assert again["t", 0].error_code == 56, "not out of range: a client would jump over the damage"
+    assert again["t", 0].error_code == StorageFailure.code, "not out of range: a client would jump over the damage"
 
 
 async def test_a_fetch_beside_a_swap_of_compacted_segments_does_not_look_like_the_end_of_the_log(
@@ -453,8 +473,8 @@ async def test_a_follower_fetch_counts_only_in_the_current_epoch(simulated_clust
     await simulated_cluster.move_leadership("t", 2)
     await simulated_cluster.move_leadership("t", 1)
     simulated_cluster.isolate(1)
-    assert (await copy(simulated_cluster, 2, 1, leader_epoch=0)).error_code == 74
-    assert (await copy(simulated_cluster, 2, 1, leader_epoch=3)).error_code == 75
+    assert (await copy(simulated_cluster, 2, 1, leader_epoch=0)).error_code == FencedLeaderEpoch.code
+    assert (await copy(simulated_cluster, 2, 1, leader_epoch=3)).error_code == UnknownLeaderEpoch.code
     in_sync = simulated_cluster.replica(1, "t").in_sync
     assert in_sync is not None
     assert (await copy(simulated_cluster, 2, 1, leader_epoch=2, last_epoch=0)).error_code == 0
@@ -467,13 +487,15 @@ async def test_one_that_holds_no_replica_or_an_earlier_start_of_one_that_does_is
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
-    assert (await copy(simulated_cluster, 3, 1)).error_code == 75, "the leader may not have heard of a move yet"
-    assert (await copy(simulated_cluster, 9, 1)).error_code == 75
+    assert (await copy(simulated_cluster, 3, 1)).error_code == UnknownLeaderEpoch.code, (
+        "the leader may not have heard of a move yet"
+    )
+    assert (await copy(simulated_cluster, 9, 1)).error_code == UnknownLeaderEpoch.code
     await simulated_cluster[2].restart()
     await simulated_cluster.wait_until_in_sync("t")
     await produce(simulated_cluster[1], "t", b"b")
-    assert (await copy(simulated_cluster, 2, 2, broker_epoch=1, last_epoch=0)).error_code == 77
-    assert (await copy(simulated_cluster, 2, 2, broker_epoch=-1, last_epoch=0)).error_code == 77
+    assert (await copy(simulated_cluster, 2, 2, broker_epoch=1, last_epoch=0)).error_code == StaleBrokerEpoch.code
+    assert (await copy(simulated_cluster, 2, 2, broker_epoch=-1, last_epoch=0)).error_code == StaleBrokerEpoch.code
 
 
 @in_simulated_cluster()
@@ -491,7 +513,9 @@ async def test_a_diverging_follower_gets_the_diverging_epoch_and_its_offset_is_i
     assert (data.error_code, data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (0, 0, 1)
     assert not data.records
     assert in_sync.lag() == lag
-    assert (await copy(simulated_cluster, 2, 5)).error_code == 1, "out of range, if it says nothing of its history"
+    assert (await copy(simulated_cluster, 2, 5)).error_code == OffsetOutOfRange.code, (
+        "out of range, if it says nothing of its history"
+    )
     assert in_sync.lag() == lag
 
 

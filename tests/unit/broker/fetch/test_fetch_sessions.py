@@ -10,6 +10,14 @@ import pytest
 from tests.unit.broker.broker_requests import batch, fetch_request, fetched_partitions, produce, values
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import (
+    FetchSessionIdNotFound,
+    FetchSessionTopicIdMismatch,
+    InvalidFetchSessionEpoch,
+    OffsetOutOfRange,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from headrace.wire.messages.fetch import FetchRequest
 
 Positions = dict[tuple[str | UUID, int], int]
@@ -153,7 +161,11 @@ async def test_unknown_ids_and_wrong_epochs_are_rejected(simulated_broker: Simul
     await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
-    for session_id, epoch, code in ((12345, 1, 70), (session.id, 5, 71), (session.id, 2, 71)):
+    for session_id, epoch, code in (
+        (12345, 1, FetchSessionIdNotFound.code),
+        (session.id, 5, InvalidFetchSessionEpoch.code),
+        (session.id, 2, InvalidFetchSessionEpoch.code),
+    ):
         request = fetch_request({}, session_id=session_id, session_epoch=epoch)
         response = await simulated_broker.send(request, 11)
         assert (response.error_code, response.session_id, list(response.responses)) == (code, 0, [])
@@ -165,7 +177,7 @@ async def test_names_and_ids_do_not_mix_in_a_session(simulated_broker: Simulated
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
     request = fetch_request({}, session_id=session.id, session_epoch=session.epoch)
-    assert (await simulated_broker.send(request, 13)).error_code == 106
+    assert (await simulated_broker.send(request, 13)).error_code == FetchSessionTopicIdMismatch.code
 
 
 async def test_the_final_epoch_closes_the_session(simulated_broker: SimulatedBroker) -> None:
@@ -174,7 +186,7 @@ async def test_the_final_epoch_closes_the_session(simulated_broker: SimulatedBro
     await session.fetch({("t", 0): 0})
     response = await simulated_broker.send(fetch_request({("t", 0): 0}, session_id=session.id, session_epoch=-1), 11)
     assert (response.session_id, list(fetched_partitions(response))) == (0, [("t", 0)])
-    assert (await simulated_broker.send(session.request(), 11)).error_code == 70
+    assert (await simulated_broker.send(session.request(), 11)).error_code == FetchSessionIdNotFound.code
     simulated_broker.broker.fetch.sweep()
     assert not simulated_broker.partition("t")._watchers
     assert not simulated_broker.broker.fetch._delayed_fetches
@@ -203,10 +215,10 @@ async def test_a_topic_that_is_deleted_and_made_again_inside_a_session(simulated
     await session.fetch({("t", 0): 2})
     await simulated_broker.delete_topic("t")
     found = await session.fetch()
-    assert found["t", 0].error_code == 3
+    assert found["t", 0].error_code == UnknownTopicOrPartition.code
     await simulated_broker.create_topic("t")
     found = await session.fetch()
-    assert found["t", 0].error_code == 1, "the new one is shorter"
+    assert found["t", 0].error_code == OffsetOutOfRange.code, "the new one is shorter"
     await produce(simulated_broker, "t", b"new")
     found = await session.fetch({("t", 0): 0})
     assert values(found["t", 0].records) == [b"new"]
@@ -221,13 +233,13 @@ async def test_a_topic_named_by_id_does_not_become_its_successor(simulated_broke
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"new")
     found = await session.fetch()
-    assert found[topic_id, 0].error_code == 100
+    assert found[topic_id, 0].error_code == UnknownTopicId.code
 
 
 async def test_a_topic_that_does_not_exist_yet_is_found_when_it_does(simulated_broker: SimulatedBroker) -> None:
     session = Session(simulated_broker)
     found = await session.fetch({("t", 0): 0})
-    assert found["t", 0].error_code == 3
+    assert found["t", 0].error_code == UnknownTopicOrPartition.code
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     found = await session.fetch()
@@ -243,7 +255,7 @@ async def test_a_later_fetch_of_the_session_ends_the_wait_of_an_earlier_one(simu
     session.epoch += 1
     later = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     async with asyncio.timeout(0.1):
-        assert (await earlier).error_code == 71
+        assert (await earlier).error_code == InvalidFetchSessionEpoch.code
     await simulated_broker.pass_time(1)
     await produce(simulated_broker, "t", b"a")
     async with asyncio.timeout(0.1):
@@ -263,7 +275,7 @@ async def test_a_fetch_that_was_overtaken_while_it_read_from_the_disk_leaves_not
     await simulated_broker.run_ready_tasks(1)
     session.epoch += 1
     later = simulated_broker.begin_send(session.request(), 11)
-    assert (await earlier).error_code == 71
+    assert (await earlier).error_code == InvalidFetchSessionEpoch.code
     assert values(session.took(await later)["t", 0].records) == [b"new"]
 
 

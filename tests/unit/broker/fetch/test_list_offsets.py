@@ -7,6 +7,13 @@ from tests.unit.broker.broker_requests import TIMESTAMP_MS, batch, produce, prod
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
+from headrace.model.errors import (
+    FencedLeaderEpoch,
+    OffsetNotAvailable,
+    UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
 from headrace.storage.log.follower_batches import check_follower_batches
 from headrace.wire.batches.batch import assign_offset_and_epoch
 from headrace.wire.messages.fetch import (
@@ -19,7 +26,6 @@ from headrace.wire.messages.fetch import (
 )
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
-NOT_AVAILABLE = 78
 
 
 async def look_up(
@@ -49,7 +55,7 @@ async def test_the_special_timestamps(simulated_broker: SimulatedBroker) -> None
     assert await look_up(simulated_broker, EARLIEST_LOCAL) == (0, 0, -1, 0)
     assert await look_up(simulated_broker, LATEST_TIERED) == (0, -1, -1, -1)
     assert await look_up(simulated_broker, EARLIEST_PENDING) == (0, 0, -1, 0)
-    assert (await look_up(simulated_broker, -7))[0] == 35
+    assert (await look_up(simulated_broker, -7))[0] == UnsupportedVersion.code
 
 
 @pytest.mark.parametrize("version", range(1, 12))
@@ -103,11 +109,11 @@ async def test_the_epoch_is_that_of_the_record_and_not_the_present_one(simulated
 async def test_errors_are_returned(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await simulated_broker.restart()
-    assert (await look_up(simulated_broker, LATEST, topic="missing"))[0] == 3
-    assert (await look_up(simulated_broker, LATEST, partition=4))[0] == 3
-    assert await look_up(simulated_broker, LATEST, epoch=0) == (74, -1, -1, -1)
+    assert (await look_up(simulated_broker, LATEST, topic="missing"))[0] == UnknownTopicOrPartition.code
+    assert (await look_up(simulated_broker, LATEST, partition=4))[0] == UnknownTopicOrPartition.code
+    assert await look_up(simulated_broker, LATEST, epoch=0) == (FencedLeaderEpoch.code, -1, -1, -1)
     assert (await look_up(simulated_broker, LATEST, epoch=1))[0] == 0
-    assert (await look_up(simulated_broker, LATEST, epoch=2))[0] == 75
+    assert (await look_up(simulated_broker, LATEST, epoch=2))[0] == UnknownLeaderEpoch.code
 
 
 async def end_of(
@@ -132,9 +138,9 @@ async def test_the_end_of_an_epoch(simulated_broker: SimulatedBroker) -> None:
     assert await end_of(simulated_broker, 2) == (0, 2, 3)
     assert await end_of(simulated_broker, 3) == (0, 3, 3)
     assert await end_of(simulated_broker, 9) == (0, -1, -1)
-    assert (await end_of(simulated_broker, 0, current=1))[0] == 74
-    assert (await end_of(simulated_broker, 0, current=9))[0] == 75
-    assert (await end_of(simulated_broker, 0, partition=9))[0] == 3
+    assert (await end_of(simulated_broker, 0, current=1))[0] == FencedLeaderEpoch.code
+    assert (await end_of(simulated_broker, 0, current=9))[0] == UnknownLeaderEpoch.code
+    assert (await end_of(simulated_broker, 0, partition=9))[0] == UnknownTopicOrPartition.code
 
 
 @in_simulated_cluster()
@@ -151,9 +157,9 @@ async def test_a_new_leader_returns_no_end_offset_before_it_knows_the_high_water
     follower.log.append_as_follower(check_follower_batches(memoryview(stamped(b"b"))))
     await simulated_cluster.move_leadership("t", 2)
     assert (follower.epoch_start, follower.high_watermark) == (2, 1)
-    assert (await look_up(simulated_cluster[2], LATEST))[0] == NOT_AVAILABLE
-    assert (await look_up(simulated_cluster[2], MAX_TIMESTAMP))[0] == NOT_AVAILABLE
-    assert (await look_up(simulated_cluster[2], TIMESTAMP_MS + 1))[0] == NOT_AVAILABLE, (
+    assert (await look_up(simulated_cluster[2], LATEST))[0] == OffsetNotAvailable.code
+    assert (await look_up(simulated_cluster[2], MAX_TIMESTAMP))[0] == OffsetNotAvailable.code
+    assert (await look_up(simulated_cluster[2], TIMESTAMP_MS + 1))[0] == OffsetNotAvailable.code, (
         "a newer message may be committed"
     )
     assert (await look_up(simulated_cluster[2], EARLIEST))[:2] == (0, 0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import MemberIdRequired
 from headrace.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -64,7 +65,7 @@ class ClassicMember:
     async def join(self, version: int = 5, session_timeout_ms: int = 10_000) -> Any:
         """Join; if told an id first, come again with it."""
         response = await self.begin_join(version, session_timeout_ms)
-        if response.error_code == 79:
+        if response.error_code == MemberIdRequired.code:
             self.id = response.member_id
             response = await self.begin_join(version, session_timeout_ms)
         return self.took(response)

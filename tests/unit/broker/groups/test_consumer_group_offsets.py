@@ -9,6 +9,7 @@ from tests.unit.broker.groups.classic_members import GROUP, committed
 from tests.unit.broker.groups.consumer_members import ConsumerMember, settle
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import GroupSubscribedToTopic, StaleMemberEpoch, UnknownMemberId
 from headrace.wire.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -38,9 +39,9 @@ async def test_a_member_with_the_previous_epoch_commits_for_partitions_that_it_h
     assert (await member.beat(subscribed_topic_names=["t", "u", "v"])).member_epoch == 2
     assert await member.commit(5, generation_id_or_member_epoch=1) == 0
     assert await committed(simulated_broker) == (5, "")
-    assert await member.commit(5, "v", generation_id_or_member_epoch=1) == 113
+    assert await member.commit(5, "v", generation_id_or_member_epoch=1) == StaleMemberEpoch.code
     assert await member.commit(5, "v") == 0
-    assert await member.commit(5, "none", generation_id_or_member_epoch=1) == 113
+    assert await member.commit(5, "none", generation_id_or_member_epoch=1) == StaleMemberEpoch.code
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,8 @@ async def test_a_member_with_the_previous_epoch_commits_for_partitions_that_it_h
     [
         ({}, (0, [7])),
         ({"member_id": "m1", "member_epoch": 1}, (0, [7])),
-        ({"member_id": "m1", "member_epoch": 2}, (113, [])),
-        ({"member_id": "m2", "member_epoch": 1}, (25, [])),
+        ({"member_id": "m1", "member_epoch": 2}, (StaleMemberEpoch.code, [])),
+        ({"member_id": "m2", "member_epoch": 1}, (UnknownMemberId.code, [])),
     ],
 )
 async def test_offsets_are_fetched_by_members_of_the_right_epoch_and_by_non_members(
@@ -75,6 +76,6 @@ async def test_offsets_of_topics_without_subscribers_can_be_deleted(simulated_br
     ]
     response = await simulated_broker.send(OffsetDeleteRequest(group_id=GROUP, topics=topics), 0)
     assert response.error_code == 0
-    assert [topic.partitions[0].error_code for topic in response.topics] == [86, 0]
+    assert [topic.partitions[0].error_code for topic in response.topics] == [GroupSubscribedToTopic.code, 0]
     assert await committed(simulated_broker) == (7, "")
     assert await committed(simulated_broker, "u") == (-1, "")

@@ -19,7 +19,17 @@ from tests.unit.broker.groups.consumer_members import ConsumerMember, describe_c
 from tests.unit.broker.groups.test_group_configs import GROUP_TYPE
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
-from headrace.model.errors import StaleMemberEpoch, UnknownMemberId
+from headrace.model.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    GroupNotEmpty,
+    InvalidRegularExpression,
+    InvalidRequest,
+    StaleMemberEpoch,
+    UnknownMemberId,
+    UnsupportedAssignor,
+)
 
 SESSION_SECONDS = 45.0
 MINUTE = 60.0
@@ -46,7 +56,7 @@ async def test_version_0_gets_a_member_id(simulated_broker: SimulatedBroker) -> 
     assert len(member.id) == 36
     assert (await member.beat(version=0)).error_code == 0
     refused = await ConsumerMember(simulated_broker, "", "t").beat(version=1)
-    assert (refused.error_code, refused.error_message) == (42, "MemberId can't be empty.")
+    assert (refused.error_code, refused.error_message) == (InvalidRequest.code, "MemberId can't be empty.")
 
 
 async def test_a_member_can_select_an_assignor_and_a_regular_expression(simulated_broker: SimulatedBroker) -> None:
@@ -60,8 +70,8 @@ async def test_a_member_can_select_an_assignor_and_a_regular_expression(simulate
     assert described.assignor_name == "range"
     assert {member.subscribed_topic_regex for member in described.members} == {"t.*"}
     other = ConsumerMember(simulated_broker, "m3", "t1", group="others")
-    assert (await other.beat(server_assignor="best")).error_code == 112
-    assert (await other.beat(subscribed_topic_regex="(")).error_code == 128
+    assert (await other.beat(server_assignor="best")).error_code == UnsupportedAssignor.code
+    assert (await other.beat(subscribed_topic_regex="(")).error_code == InvalidRegularExpression.code
     assert "others" not in await listed(simulated_broker)
 
 
@@ -89,11 +99,14 @@ async def test_each_kind_of_group_is_described_by_its_own_request(simulated_brok
     await simulated_broker.create_topic("t")
     await ConsumerMember(simulated_broker, "m1", "t").beat()
     seen = await describe(simulated_broker)
-    assert (seen.error_code, seen.error_message) == (69, f"Group {GROUP} is not a classic group.")
+    assert (seen.error_code, seen.error_message) == (GroupIdNotFound.code, f"Group {GROUP} is not a classic group.")
     await ClassicMember(simulated_broker, "t", group="classic").enter()
     described = await describe_consumers(simulated_broker, "classic")
-    assert (described.error_code, described.error_message) == (69, "Group classic is not a consumer group.")
-    assert (await describe_consumers(simulated_broker, "none")).error_code == 69
+    assert (described.error_code, described.error_message) == (
+        GroupIdNotFound.code,
+        "Group classic is not a consumer group.",
+    )
+    assert (await describe_consumers(simulated_broker, "none")).error_code == GroupIdNotFound.code
 
 
 async def test_a_member_expires_after_its_session_timeout(simulated_broker: SimulatedBroker) -> None:
@@ -104,7 +117,7 @@ async def test_a_member_expires_after_its_session_timeout(simulated_broker: Simu
         await simulated_broker.pass_time(SESSION_SECONDS / 9)
         assert (await two.beat()).error_code == 0
     assert two.indexes == [0, 1]
-    assert (await one.beat()).error_code == 25
+    assert (await one.beat()).error_code == UnknownMemberId.code
 
 
 async def test_a_group_may_configure_its_session_timeout_and_heartbeat_interval(
@@ -150,11 +163,13 @@ async def test_requests_of_the_other_protocol_are_rejected(
     await ConsumerMember(simulated_broker, "m1", "t").beat()
     classic = ClassicMember(simulated_broker, "t")
     classic.id, classic.generation = "m1", 1
-    assert await classic.heartbeat() == 25
-    assert (await classic.sync()).error_code == 25
-    assert await classic.leave() == 25
-    assert (await ConsumerMember(simulated_broker, "m1", "t", group="none").beat(member_epoch=1)).error_code == 69
-    assert await ConsumerMember(simulated_broker, "m1", "t", group="none").leave() == 69
+    assert await classic.heartbeat() == UnknownMemberId.code
+    assert (await classic.sync()).error_code == UnknownMemberId.code
+    assert await classic.leave() == UnknownMemberId.code
+    assert (
+        await ConsumerMember(simulated_broker, "m1", "t", group="none").beat(member_epoch=1)
+    ).error_code == GroupIdNotFound.code
+    assert await ConsumerMember(simulated_broker, "m1", "t", group="none").leave() == GroupIdNotFound.code
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -238,10 +253,10 @@ async def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(simulated_br
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     await member.commit(1)
-    assert await delete_group(simulated_broker) == 68
+    assert await delete_group(simulated_broker) == GroupNotEmpty.code
     await member.leave()
     assert await delete_group(simulated_broker) == 0
-    assert await delete_group(simulated_broker) == 69
+    assert await delete_group(simulated_broker) == GroupIdNotFound.code
     await simulated_broker.restart()
     await simulated_broker.pass_time(1)
     assert await listed(simulated_broker) == {}
@@ -313,7 +328,7 @@ async def test_a_change_that_cannot_be_stored_has_no_effect(simulated_broker: Si
     await settle(one)
     before = await describe_consumers(simulated_broker)
     simulated_broker.host.disk.fail_next("append", "*.log")
-    assert (await two.beat()).error_code == 15
+    assert (await two.beat()).error_code == CoordinatorNotAvailable.code
     assert await describe_consumers(simulated_broker) == before
 
 
@@ -324,6 +339,6 @@ async def test_members_get_a_loading_error_until_the_log_is_loaded(simulated_bro
     await simulated_broker.close()
     simulated_broker.host.disk.cold_chance = 1.0
     await simulated_broker.open()
-    assert (await member.beat()).error_code in (0, 14)
+    assert (await member.beat()).error_code in (0, CoordinatorLoading.code)
     await simulated_broker.pass_time(1)
     assert (await member.beat()).error_code == 0

@@ -19,7 +19,7 @@ from tests.unit.broker.groups.classic_members import (
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.broker.coordination.state_log import java_hash
-from headrace.model.errors import CoordinatorLoading
+from headrace.model.errors import CoordinatorLoading, CoordinatorNotAvailable, MemberIdRequired, UnknownMemberId
 from headrace.model.names import CONSUMER_OFFSETS
 from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from headrace.wire.messages.groups import DescribeGroupsRequest, HeartbeatRequest, ListGroupsRequest
@@ -116,13 +116,15 @@ async def test_requests_get_a_loading_error_until_the_log_is_loaded(simulated_br
     assert not coordinator.is_loaded
     with pytest.raises(CoordinatorLoading):
         coordinator.ensure_loaded()
-    assert await member.heartbeat() == 14
-    assert (await member.begin_join()).error_code == 14
-    assert (await member.sync()).error_code == 14
-    assert await member.commit(6) == 14
-    assert await delete_group(simulated_broker) == 14
-    assert (await simulated_broker.send(ListGroupsRequest(), 5)).error_code == 14
-    assert (await simulated_broker.send(DescribeGroupsRequest(groups=[GROUP]), 5)).groups[0].error_code == 14
+    assert await member.heartbeat() == CoordinatorLoading.code
+    assert (await member.begin_join()).error_code == CoordinatorLoading.code
+    assert (await member.sync()).error_code == CoordinatorLoading.code
+    assert await member.commit(6) == CoordinatorLoading.code
+    assert await delete_group(simulated_broker) == CoordinatorLoading.code
+    assert (await simulated_broker.send(ListGroupsRequest(), 5)).error_code == CoordinatorLoading.code
+    assert (await simulated_broker.send(DescribeGroupsRequest(groups=[GROUP]), 5)).groups[
+        0
+    ].error_code == CoordinatorLoading.code
     assert not coordinator.is_loaded
     await simulated_broker.pass_time(30)
     assert coordinator.is_loaded
@@ -164,16 +166,18 @@ async def test_damage_puts_only_the_groups_of_its_partition_out_of_service(simul
     assert await commit(simulated_broker, 8, "t", healthy) == 0
     member = ClassicMember(simulated_broker)
     member.id = "somebody"
-    assert await member.heartbeat() == 15
-    assert (await member.begin_join()).error_code == 15
-    assert await commit(simulated_broker, 8) == 15
-    assert await delete_group(simulated_broker) == 15
-    assert (await describe(simulated_broker)).error_code == 15
+    assert await member.heartbeat() == CoordinatorNotAvailable.code
+    assert (await member.begin_join()).error_code == CoordinatorNotAvailable.code
+    assert await commit(simulated_broker, 8) == CoordinatorNotAvailable.code
+    assert await delete_group(simulated_broker) == CoordinatorNotAvailable.code
+    assert (await describe(simulated_broker)).error_code == CoordinatorNotAvailable.code
     requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-    assert (await simulated_broker.send(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)).error_code == 15
+    assert (
+        await simulated_broker.send(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)
+    ).error_code == CoordinatorNotAvailable.code
     groups = [OffsetFetchRequestGroup(group_id=GROUP), OffsetFetchRequestGroup(group_id=healthy)]
     response = await simulated_broker.send(OffsetFetchRequest(groups=groups), 8)
-    assert [answer.error_code for answer in response.groups] == [15, 0]
+    assert [answer.error_code for answer in response.groups] == [CoordinatorNotAvailable.code, 0]
 
 
 # Growing old
@@ -223,7 +227,7 @@ async def test_a_pending_member_does_not_expire_with_its_group(simulated_broker:
     await simulated_broker.restart(offsets_retention_check_interval_ms="1000")
     member = ClassicMember(simulated_broker)
     response = await member.begin_join(5)
-    assert response.error_code == 79
+    assert response.error_code == MemberIdRequired.code
     member.id = response.member_id
     await simulated_broker.pass_time(3)
     assert (await member.join()).error_code == 0
@@ -259,8 +263,8 @@ async def test_members_get_a_retriable_error_when_the_coordinator_is_unavailable
     member = ClassicMember(simulated_broker)
     await member.join()
     fail_offsets_log(simulated_broker, "sync")
-    assert (await member.sync({member.id: b"all"})).error_code == 15
-    assert await commit(simulated_broker, 1, "t", GROUP) in (15, 25)
+    assert (await member.sync({member.id: b"all"})).error_code == CoordinatorNotAvailable.code
+    assert await commit(simulated_broker, 1, "t", GROUP) in (CoordinatorNotAvailable.code, UnknownMemberId.code)
 
 
 @pytest.mark.parametrize("operation", ["append", "sync"])
@@ -270,14 +274,14 @@ async def test_a_commit_that_cannot_be_stored_gets_a_retriable_error(
     await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, operation)
-    assert await commit(simulated_broker, 2) == 15
+    assert await commit(simulated_broker, 2) == CoordinatorNotAvailable.code
 
 
 async def test_a_commit_succeeds_after_one_was_rejected_by_a_full_disk(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC)
-    assert await commit(simulated_broker, 2) == 15
+    assert await commit(simulated_broker, 2) == CoordinatorNotAvailable.code
     assert await committed(simulated_broker) == (1, "")
     assert await commit(simulated_broker, 2) == 0
 
@@ -285,7 +289,7 @@ async def test_a_commit_succeeds_after_one_was_rejected_by_a_full_disk(simulated
 async def test_a_join_can_be_retried_after_a_full_disk(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     member = ClassicMember(simulated_broker)
-    assert (await member.join(3)).error_code == 15
+    assert (await member.join(3)).error_code == CoordinatorNotAvailable.code
     assert (await member.join(3)).error_code == 0
 
 
@@ -293,7 +297,7 @@ async def test_a_group_stays_if_its_deletion_cannot_be_stored(simulated_broker: 
     await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC)
-    assert await delete_group(simulated_broker) == 15
+    assert await delete_group(simulated_broker) == CoordinatorNotAvailable.code
     assert await committed(simulated_broker) == (1, "")
     member = ClassicMember(simulated_broker)
     assert (await member.join()).error_code == 0
@@ -330,10 +334,12 @@ async def test_waiting_requests_get_a_response_when_the_broker_stops(simulated_b
     await simulated_broker.pass_time(1)
     assert not joining.done()
     simulated_broker.broker.complete_waiting_requests()
-    assert (await joining).error_code == 15
-    assert await member.heartbeat() == 15
-    assert (await ClassicMember(simulated_broker, group="new").begin_join(3)).error_code == 15
-    assert (await simulated_broker.send(HeartbeatRequest(group_id="nobody's"), 4)).error_code == 15
+    assert (await joining).error_code == CoordinatorNotAvailable.code
+    assert await member.heartbeat() == CoordinatorNotAvailable.code
+    assert (await ClassicMember(simulated_broker, group="new").begin_join(3)).error_code == CoordinatorNotAvailable.code
+    assert (
+        await simulated_broker.send(HeartbeatRequest(group_id="nobody's"), 4)
+    ).error_code == CoordinatorNotAvailable.code
 
 
 async def test_a_group_is_unchanged_after_a_clean_restart(simulated_broker: SimulatedBroker) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.broker.groups.classic_members import GROUP, commit, committed
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import CoordinatorNotAvailable
 from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 
@@ -40,8 +41,8 @@ async def test_a_failed_offsets_log_returns_no_new_offsets(simulated_broker: Sim
     await simulated_broker.create_topic("t")
     assert await commit(simulated_broker, 1) == 0
     simulated_broker.host.disk.fail_next("sync", "*.log")
-    assert await commit(simulated_broker, 42) == 15
+    assert await commit(simulated_broker, 42) == CoordinatorNotAvailable.code
     request = OffsetFetchRequest(group_id=GROUP, groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
     response = await simulated_broker.send(request, version)
     told = response.groups[0] if version >= 8 else response
-    assert (told.error_code, told.topics) == (15, [])
+    assert (told.error_code, told.topics) == (CoordinatorNotAvailable.code, [])

@@ -18,6 +18,17 @@ from tests.unit.broker.groups.classic_members import (
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
+from headrace.model.errors import (
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    NotCoordinator,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    UnknownMemberId,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from headrace.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -49,7 +60,7 @@ async def test_a_commit_creates_a_group_without_members(simulated_broker: Simula
 
 
 async def test_an_empty_commit_creates_no_group(simulated_broker: SimulatedBroker) -> None:
-    assert await commit(simulated_broker, 1, "missing") == 3
+    assert await commit(simulated_broker, 1, "missing") == UnknownTopicOrPartition.code
     assert await listed(simulated_broker) == {}
 
 
@@ -68,7 +79,11 @@ async def test_partitions_of_a_commit_fail_separately(simulated_broker: Simulate
     request.topics.append(OffsetCommitRequestTopic(name="missing", partitions=[long]))
     request.topics.append(OffsetCommitRequestTopic(name="t", partitions=[long]))
     response = await simulated_broker.send(request, 8)
-    assert [[one.error_code for one in topic.partitions] for topic in response.topics] == [[0, 3], [3], [12]]
+    assert [[one.error_code for one in topic.partitions] for topic in response.topics] == [
+        [0, UnknownTopicOrPartition.code],
+        [UnknownTopicOrPartition.code],
+        [OffsetMetadataTooLarge.code],
+    ]
 
 
 async def test_members_commit_in_their_generation_only(simulated_broker: SimulatedBroker) -> None:
@@ -76,11 +91,11 @@ async def test_members_commit_in_their_generation_only(simulated_broker: Simulat
     member = ClassicMember(simulated_broker)
     await member.enter()
     assert await member.commit(5) == 0
-    assert await commit(simulated_broker, 6) == 25, "the group has members"
-    assert await commit(simulated_broker, 6, "t", GROUP, member.generation, "stranger") == 25
-    assert await commit(simulated_broker, 6, "t", GROUP, member.generation + 1, member.id) == 22
-    assert await commit(simulated_broker, 6, "t", "other", 3, "x") == 22
-    assert await commit(simulated_broker, 6, "t", "other", 3, "x", version=9) == 69
+    assert await commit(simulated_broker, 6) == UnknownMemberId.code, "the group has members"
+    assert await commit(simulated_broker, 6, "t", GROUP, member.generation, "stranger") == UnknownMemberId.code
+    assert await commit(simulated_broker, 6, "t", GROUP, member.generation + 1, member.id) == IllegalGeneration.code
+    assert await commit(simulated_broker, 6, "t", "other", 3, "x") == IllegalGeneration.code
+    assert await commit(simulated_broker, 6, "t", "other", 3, "x", version=9) == GroupIdNotFound.code
     assert await committed(simulated_broker) == (5, "")
     await member.leave()
     assert await member.commit(7) != 0
@@ -93,11 +108,11 @@ async def test_a_commit_during_a_rebalance_is_rejected_or_stored(simulated_broke
     await member.enter()
     joining = other.begin_join(3)
     await simulated_broker.pass_time(0.1)
-    assert await member.heartbeat() == 27
+    assert await member.heartbeat() == RebalanceInProgress.code
     assert await member.commit(5) == 0, "what was read before the rebalance may still be committed"
     assert (await member.join()).error_code == 0
     await joining
-    assert await member.commit(6) == 27
+    assert await member.commit(6) == RebalanceInProgress.code
     assert await committed(simulated_broker) == (5, "")
 
 
@@ -112,7 +127,7 @@ async def test_version_10_names_topics_by_id(simulated_broker: SimulatedBroker) 
     response = await simulated_broker.send(OffsetCommitRequest(group_id=GROUP, topics=topics), 10)
     assert [(topic.topic_id, topic.partitions[0].error_code) for topic in response.topics] == [
         (topic_id, 0),
-        (UUID(int=4), 100),
+        (UUID(int=4), UnknownTopicId.code),
     ]
     wanted = [
         OffsetFetchRequestTopic(topic_id=topic_id, partition_indexes=[0]),
@@ -126,7 +141,7 @@ async def test_version_10_names_topics_by_id(simulated_broker: SimulatedBroker) 
         found = {topic.topic_id: topic.partitions[0] for topic in answer.topics}
         assert found[topic_id].committed_offset == 3
         if group.topics is not None:
-            assert (found[UUID(int=4)].committed_offset, found[UUID(int=4)].error_code) == (-1, 100)
+            assert (found[UUID(int=4)].committed_offset, found[UUID(int=4)].error_code) == (-1, UnknownTopicId.code)
 
 
 def found(answer: Any) -> dict[str, list[tuple[int, int]]]:
@@ -213,10 +228,13 @@ async def test_offsets_are_deleted_one_by_one(simulated_broker: SimulatedBroker)
     await member.enter()
     await member.commit(1, "t")
     await member.commit(2, "u")
-    assert await delete(simulated_broker, "t", "u", "missing") == (0, [86, 0, 3])
+    assert await delete(simulated_broker, "t", "u", "missing") == (
+        0,
+        [GroupSubscribedToTopic.code, 0, UnknownTopicOrPartition.code],
+    )
     assert await committed(simulated_broker, "t") == (1, "")
     assert await committed(simulated_broker, "u") == (-1, "")
-    assert await delete(simulated_broker, "t", group="nobody") == (69, [])
+    assert await delete(simulated_broker, "t", group="nobody") == (GroupIdNotFound.code, [])
     simulated_broker.kill(keep_page_cache=False)
     await simulated_broker.open()
     await simulated_broker.pass_time(1)
@@ -227,5 +245,5 @@ async def test_an_old_client_gets_the_error_in_each_partition(simulated_broker: 
     requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     request = OffsetFetchRequest(group_id=GROUP, topics=requested)
     response = await simulated_broker.send(request, 1)
-    assert [one.error_code for one in response.topics[0].partitions] == [16]
-    assert (await simulated_broker.send(request, 2)).error_code == 16
+    assert [one.error_code for one in response.topics[0].partitions] == [NotCoordinator.code]
+    assert (await simulated_broker.send(request, 2)).error_code == NotCoordinator.code

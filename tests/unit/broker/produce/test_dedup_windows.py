@@ -19,7 +19,7 @@ from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
 from headrace.model.configs import AlterOperation
-from headrace.model.errors import InvalidRecord
+from headrace.model.errors import InvalidRecord, NotEnoughReplicas, OutOfOrderSequence
 from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID
 from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch
 from headrace.wire.batches.compression import NONE, ZSTD
@@ -192,7 +192,7 @@ async def test_a_gap_in_the_sequence_is_refused_also_of_duplicates(simulated_bro
     await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, numbered(simulated_broker, 0, b"x:first"))
     answer = await send(simulated_broker, "t", numbered(simulated_broker, 5, b"x:no"))
-    assert answer.error_code == 45
+    assert answer.error_code == OutOfOrderSequence.code
 
 
 @pytest.mark.parametrize("keep_page_cache", [True, False])
@@ -216,7 +216,10 @@ async def test_producers_get_a_retriable_error_until_the_ids_are_loaded(simulate
     tasks, dedup._tasks = dedup._tasks, None
     dedup.begin(simulated_broker.partition("t"))
     answer = await send(simulated_broker, "t", marked(simulated_broker, b"x:again"))
-    assert (answer.error_code, answer.error_message) == (19, "t-0 is still loading its deduplication window; retry")
+    assert (answer.error_code, answer.error_message) == (
+        NotEnoughReplicas.code,
+        "t-0 is still loading its deduplication window; retry",
+    )
     assert await put(simulated_broker, marked(simulated_broker, b"plain")) == 1
     dedup._tasks = tasks
     dedup.begin(simulated_broker.partition("t"))

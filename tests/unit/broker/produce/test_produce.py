@@ -22,7 +22,22 @@ from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
 from headrace.broker.produce.sequence_gap_guard import GAP_TIMEOUT_SECONDS
-from headrace.model.errors import DiskNearlyFull, NotLeader, OutOfOrderSequence
+from headrace.model.errors import (
+    CorruptMessage,
+    DiskNearlyFull,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTopic,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotLeader,
+    OutOfOrderSequence,
+    RequestTimedOut,
+    StorageFailure,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from headrace.wire.batches.batch import parse_header, set_crc
 from headrace.wire.batches.compression import GZIP, NONE, ZSTD
 from headrace.wire.messages.fetch import FetchRequest
@@ -61,7 +76,7 @@ async def test_version_13_names_topics_by_id(simulated_broker: SimulatedBroker) 
     response = await simulated_broker.send(request, 13)
     assert (response.responses[0].topic_id, only_response(response).error_code) == (topic.id, 0)
     request.topic_data[0].topic_id = simulated_broker.host.entropy.uuid()
-    assert only_response(await simulated_broker.send(request, 13)).error_code == 100
+    assert only_response(await simulated_broker.send(request, 13)).error_code == UnknownTopicId.code
 
 
 async def test_nothing_is_acknowledged_before_it_is_on_disk(simulated_broker: SimulatedBroker) -> None:
@@ -102,11 +117,11 @@ async def test_some_partitions_may_fail_where_others_succeed(simulated_broker: S
     }
     assert codes == {
         ("t", 0): 0,
-        ("t", 1): 2,
-        ("t", 2): 3,
-        ("t", -1): 3,
-        ("missing", 0): 3,
-        ("compacted", 0): 87,
+        ("t", 1): CorruptMessage.code,
+        ("t", 2): UnknownTopicOrPartition.code,
+        ("t", -1): UnknownTopicOrPartition.code,
+        ("missing", 0): UnknownTopicOrPartition.code,
+        ("compacted", 0): InvalidRecord.code,
     }
     assert await read_all(simulated_broker, "t") == [b"a"]
 
@@ -114,7 +129,7 @@ async def test_some_partitions_may_fail_where_others_succeed(simulated_broker: S
 async def test_an_error_has_a_message_and_no_offset(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", max_message_bytes="100")
     answer = await send(simulated_broker, "t", batch(b"x" * 100))
-    assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (10, -1, -1)
+    assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (MessageTooLarge.code, -1, -1)
     assert answer.error_message is not None
     assert "max.message.bytes of the topic is 100" in answer.error_message
 
@@ -122,13 +137,13 @@ async def test_an_error_has_a_message_and_no_offset(simulated_broker: SimulatedB
 @pytest.mark.parametrize("acks", [2, -2, 100])
 async def test_other_acks_are_refused(simulated_broker: SimulatedBroker, acks: int) -> None:
     await simulated_broker.create_topic("t")
-    assert (await send(simulated_broker, "t", batch(b"a"), acks=acks)).error_code == 21
+    assert (await send(simulated_broker, "t", batch(b"a"), acks=acks)).error_code == InvalidRequiredAcks.code
     assert simulated_broker.partition("t").log.end_offset == 0
 
 
 async def test_internal_topics_are_not_for_clients(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.broker.offsets_log.ensure()
-    assert (await send(simulated_broker, "__consumer_offsets", batch(b"a", key=b"k"))).error_code == 17
+    assert (await send(simulated_broker, "__consumer_offsets", batch(b"a", key=b"k"))).error_code == InvalidTopic.code
 
 
 async def test_acks_0_is_appended_without_a_response(simulated_broker: SimulatedBroker) -> None:
@@ -185,15 +200,19 @@ async def test_a_duplicate_waits_until_the_original_is_committed(simulated_broke
 async def test_a_gap_or_an_old_epoch_is_refused(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await send(simulated_broker, "t", numbered(b"a", sequence=0, epoch=1))
-    assert (await send(simulated_broker, "t", numbered(b"c", sequence=2, epoch=1))).error_code == 45
-    assert (await send(simulated_broker, "t", numbered(b"b", sequence=1, epoch=0))).error_code == 47
+    assert (
+        await send(simulated_broker, "t", numbered(b"c", sequence=2, epoch=1))
+    ).error_code == OutOfOrderSequence.code
+    assert (
+        await send(simulated_broker, "t", numbered(b"b", sequence=1, epoch=0))
+    ).error_code == InvalidProducerEpoch.code
     assert (await send(simulated_broker, "t", numbered(b"b", sequence=1, epoch=1))).error_code == 0
 
 
 async def test_a_rejected_batch_does_not_change_the_producer_state(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     simulated_broker.host.disk.fail_next("append", "*.log", errno.ENOSPC)
-    assert (await send(simulated_broker, "t", numbered(b"a", sequence=0))).error_code == 56
+    assert (await send(simulated_broker, "t", numbered(b"a", sequence=0))).error_code == StorageFailure.code
     assert (await send(simulated_broker, "t", numbered(b"a", sequence=0))).base_offset == 0
 
 
@@ -227,7 +246,7 @@ async def test_waiting_compressed_batches_take_bounded_memory(
     await simulated_broker.create_topic("t")
     asking = [simulated_broker.begin_send(produce_request({("t", 0): large()}), 9) for _ in range(4)]
     codes = [only_response(await one).error_code for one in asking]
-    assert codes == [0, 0, 7, 7]
+    assert codes == [0, 0, RequestTimedOut.code, RequestTimedOut.code]
     assert only_response(await simulated_broker.send(produce_request({("t", 0): large()}), 9)).error_code == 0
 
 
@@ -254,7 +273,7 @@ async def test_a_large_batch_that_is_unsound_is_refused_and_the_others_are_not(
     connection = FakeConnection()
     request = produce_request({("t", 0): large(), ("t", 1): lying, ("t", 2): batch(b"small")})
     response = await simulated_broker.send(request, 9, connection)
-    assert [answer.error_code for answer in partition_responses(response).values()] == [0, 87, 0]
+    assert [answer.error_code for answer in partition_responses(response).values()] == [0, InvalidRecord.code, 0]
     assert connection.holds == [True, False]
     assert await read_all(simulated_broker, "t", 2) == [b"small"]
 
@@ -268,7 +287,7 @@ async def test_a_large_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(
     await simulated_broker.run_ready_tasks()
     partition = simulated_broker.partition("t")
     await simulated_broker.delete_topic("t")
-    assert only_response(await asking).error_code == 3
+    assert only_response(await asking).error_code == UnknownTopicOrPartition.code
     assert connection.holds == [True, False]
     assert not partition._commit_waits
 
@@ -304,8 +323,12 @@ async def test_a_failed_fsync_fails_all_waiting_requests(simulated_broker: Simul
     await produce(simulated_broker, "t", b"a")
     simulated_broker.host.disk.fail_next("sync", f"*{simulated_broker.partition('t').topic_id.hex}*.log")
     asking = [simulated_broker.begin_send(produce_request({("t", 0): batch(b"b")}), 9) for _ in range(3)]
-    assert [only_response(await one).error_code for one in asking] == [56, 56, 56]
-    assert (await send(simulated_broker, "t", batch(b"c"))).error_code == 56
+    assert [only_response(await one).error_code for one in asking] == [
+        StorageFailure.code,
+        StorageFailure.code,
+        StorageFailure.code,
+    ]
+    assert (await send(simulated_broker, "t", batch(b"c"))).error_code == StorageFailure.code
     assert (await send(simulated_broker, "other", batch(b"c"))).error_code == 0
     assert await read_all(simulated_broker, "t") == [b"a"], "what was not committed is not shown"
 
@@ -318,7 +341,7 @@ async def test_produce_is_rejected_while_the_disk_is_nearly_full_and_resumes(
     capacity = simulated_broker.host.disk.capacity_bytes
     simulated_broker.host.disk.capacity_bytes = 1 << 20
     await simulated_broker.pass_time(3)
-    assert (await send(simulated_broker, "t", batch(b"b"))).error_code == 56
+    assert (await send(simulated_broker, "t", batch(b"b"))).error_code == StorageFailure.code
     assert await read_all(simulated_broker, "t") == [b"a"]
     simulated_broker.host.disk.capacity_bytes = capacity
     await simulated_broker.pass_time(3)
@@ -329,7 +352,7 @@ async def test_a_batch_that_is_not_committed_in_time_gets_a_timeout(simulated_br
     await simulated_broker.create_topic("t")
     simulated_broker.host.disk.delay_seconds = (5.0, 5.0)
     request = produce_request({("t", 0): batch(b"a")}, timeout_ms=2000)
-    assert only_response(await simulated_broker.send(request, 9)).error_code == 7
+    assert only_response(await simulated_broker.send(request, 9)).error_code == RequestTimedOut.code
     await simulated_broker.pass_time(20)
     simulated_broker.host.disk.delay_seconds = (0.001, 0.001)
     assert await read_all(simulated_broker, "t") == [b"a"], "it was appended all the same"
@@ -358,7 +381,9 @@ async def test_acks_of_one_is_answered_when_the_leader_has_it_on_its_disk(simula
     partition = simulated_cluster.replica(1, "t")
     assert (partition.log.flushed_offset, partition.high_watermark) == (1, 0)
     request = produce_request({("t", 0): batch(b"b")}, timeout_ms=2000)
-    assert only_response(await simulated_cluster[1].send(request, 9)).error_code == 7, "the others are waited for"
+    assert only_response(await simulated_cluster[1].send(request, 9)).error_code == RequestTimedOut.code, (
+        "the others are waited for"
+    )
 
 
 @in_simulated_cluster(2)
@@ -384,7 +409,7 @@ async def test_waiting_producers_get_an_error_when_the_leadership_moves(
     asking = simulated_cluster[1].begin_send(produce_request({("t", 0): batch(b"a")}, acks=acks), 9)
     await simulated_cluster[1].run_ready_tasks()
     await simulated_cluster.move_leadership("t", 2)
-    assert only_response(await asking).error_code == 6
+    assert only_response(await asking).error_code == NotLeader.code
 
 
 @in_simulated_cluster(2)
@@ -398,7 +423,7 @@ async def test_too_few_in_sync_replicas_are_reported_before_the_append(
     await simulated_cluster.wait_until(
         lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).isr == (1,)
     )
-    assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == 19
+    assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == NotEnoughReplicas.code
     partition = simulated_cluster.replica(1, "t")
     assert partition.log.end_offset == 1
     assert (await send(simulated_cluster[1], "t", batch(b"c"), acks=1)).error_code == 0, "who asks for less gets less"
@@ -421,8 +446,8 @@ async def test_more_in_sync_replicas_than_there_are_replicas_cannot_be_asked_for
 async def test_a_follower_rejects_produce(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     await simulated_cluster.wait_until(lambda: simulated_cluster[2].broker.catalogue.find("t") is not None)
-    assert (await send(simulated_cluster[2], "t", batch(b"a"))).error_code == 6
-    assert (await send(simulated_cluster[2], "t", batch(b"a"), acks=1)).error_code == 6
+    assert (await send(simulated_cluster[2], "t", batch(b"a"))).error_code == NotLeader.code
+    assert (await send(simulated_cluster[2], "t", batch(b"a"), acks=1)).error_code == NotLeader.code
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
@@ -432,7 +457,7 @@ async def test_a_leader_with_a_doubtful_session_accepts_only_acks_all(simulated_
     simulated_cluster[2].registry.disconnect()
     await asyncio.sleep(0.01)
     answer = await send(simulated_cluster[2], "t", batch(b"a"), acks=1)
-    assert (answer.error_code, simulated_cluster.replica(2, "t").log.end_offset) == (6, 0)
+    assert (answer.error_code, simulated_cluster.replica(2, "t").log.end_offset) == (NotLeader.code, 0)
     assert await produce(simulated_cluster[2], "t", b"b") == 0
     simulated_cluster[2].registry.reconnect()
     await asyncio.sleep(0.1)

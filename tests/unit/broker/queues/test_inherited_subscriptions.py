@@ -26,11 +26,10 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 from headrace.broker.partition import Partition
 from headrace.broker.queues.acks_log import AcksLog
 from headrace.broker.queues.start_position import InheritedSubscriptions
-from headrace.model.errors import NotLeader
+from headrace.model.errors import CoordinatorLoading, NotLeader
 from headrace.registry.topics import TopicRecord
 
 ACKS = "__acks.jobs"
-LOADING = 14
 
 
 async def grow(simulated_broker: SimulatedBroker, total: int) -> None:
@@ -123,7 +122,7 @@ async def test_an_added_partition_serves_no_subscription_until_all_older_leaders
     await simulated_cluster[2].host.start(adding, "grow")
     await produce(simulated_cluster[2], "jobs", b"a", partition=1)
     (response,) = await SubscriptionMember(simulated_cluster[2]).ask(partitions=[1])
-    assert response.error_code == LOADING
+    assert response.error_code == CoordinatorLoading.code
     await simulated_cluster.open(1)
     assert values_of(await lease_from(SubscriptionMember(simulated_cluster[2]), 1)) == [b"a"]
 

@@ -23,6 +23,15 @@ from tests.unit.broker.queues.queue_support import (
 )
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import (
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidRecordState,
+    InvalidRequest,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from headrace.wire.messages.queues import (
     AlterSubscriptionsPartition,
     AlterSubscriptionsRequest,
@@ -31,10 +40,6 @@ from headrace.wire.messages.queues import (
     DescribeSubscriptionsTopic,
     MessageStatusRequest,
 )
-
-OUT_OF_RANGE = 1
-NOT_AVAILABLE = 78
-GROUP_NOT_FOUND = 69
 
 
 async def test_a_description_counts_backlog_and_leases(simulated_broker: SimulatedBroker) -> None:
@@ -77,7 +82,7 @@ async def test_a_new_leader_describes_no_backlog_before_it_knows_the_high_waterm
     topics = [DescribeSubscriptionsTopic(name="jobs", partitions=[0])]
     response = await simulated_broker.send(DescribeSubscriptionsRequest(subscriptions=["workers"], topics=topics), 0)
     (answer,) = response.topics[0].partitions
-    assert (answer.error_code, answer.subscriptions) == (NOT_AVAILABLE, [])
+    assert (answer.error_code, answer.subscriptions) == (OffsetNotAvailable.code, [])
     partition.high_watermark = 2
     assert [(one.end, one.backlog) for one in await describe(simulated_broker)] == [(2, 2)]
 
@@ -95,7 +100,11 @@ async def test_a_topic_without_subscriptions_has_none(simulated_broker: Simulate
     assert simulated_broker.broker.catalogue.find("__acks.jobs") is None, "a description creates no acks topic"
     topics = [DescribeSubscriptionsTopic("jobs", [0, 1]), DescribeSubscriptionsTopic("nowhere", [0])]
     response = await simulated_broker.send(DescribeSubscriptionsRequest(topics=topics), 0)
-    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 3, 3]
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [
+        0,
+        UnknownTopicOrPartition.code,
+        UnknownTopicOrPartition.code,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +150,7 @@ async def test_a_seek_back_redelivers_messages_and_ends_leases(
     messages = await member.lease()
     await member.ack(messages[:1])
     assert (await alter(simulated_broker, SEEK, offset=EARLIEST)).floor == 0
-    assert await member.settle(messages[1:]) == [121]
+    assert await member.settle(messages[1:]) == [InvalidRecordState.code]
     assert values_of(await member.lease()) == [b"a", b"b"]
 
 
@@ -149,7 +158,7 @@ async def test_a_seek_back_redelivers_messages_and_ends_leases(
 async def test_an_offset_must_be_in_the_log(simulated_broker: SimulatedBroker, offset: int) -> None:
     await simulated_broker.create_topic("jobs")
     await produce(simulated_broker, "jobs", b"a")
-    assert (await alter(simulated_broker, CREATE, offset=offset)).error_code == OUT_OF_RANGE
+    assert (await alter(simulated_broker, CREATE, offset=offset)).error_code == OffsetOutOfRange.code
 
 
 @pytest.mark.parametrize("action", [SEEK, DELETE])
@@ -157,9 +166,9 @@ async def test_an_unknown_subscription_cannot_be_moved_or_deleted(
     simulated_broker: SimulatedBroker, action: int
 ) -> None:
     await simulated_broker.create_topic("jobs")
-    assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
+    assert (await alter(simulated_broker, action)).error_code == GroupIdNotFound.code
     await alter(simulated_broker, CREATE, subscription="auditors")
-    assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
+    assert (await alter(simulated_broker, action)).error_code == GroupIdNotFound.code
 
 
 @pytest.mark.parametrize(("subscription", "action"), [("", CREATE), ("s" * 256, CREATE), ("s", 3)])
@@ -169,7 +178,7 @@ async def test_an_invalid_request_is_rejected_as_a_whole(
     await simulated_broker.create_topic("jobs")
     topics = [AlterSubscriptionsTopic("jobs", [AlterSubscriptionsPartition(0)])]
     response = await simulated_broker.send(AlterSubscriptionsRequest(subscription, action, topics), 0)
-    assert response.error_code in (24, 42)
+    assert response.error_code in (InvalidGroupId.code, InvalidRequest.code)
     assert response.topics == []
 
 
@@ -240,8 +249,10 @@ async def test_the_settled_status_is_returned_only_when_it_is_durable(
 
 async def test_messages_that_do_not_exist_have_no_status(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OUT_OF_RANGE
-    assert (await simulated_broker.send(MessageStatusRequest("jobs", 9, [0]), 0)).error_code == 3
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OffsetOutOfRange.code
+    assert (
+        await simulated_broker.send(MessageStatusRequest("jobs", 9, [0]), 0)
+    ).error_code == UnknownTopicOrPartition.code
     await simulated_broker.create_topic("others")
     response = await simulated_broker.send(MessageStatusRequest("others", 0, [0]), 0)
     assert (response.error_code, response.statuses) == (0, [])
@@ -255,9 +266,9 @@ async def test_the_status_above_a_new_leaders_high_watermark_is_a_retriable_erro
     await produce(simulated_broker, "jobs", b"a", b"b")
     partition = simulated_broker.partition("jobs")
     partition.epoch_start, partition.high_watermark = 2, 0
-    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [1]), 0)).error_code == NOT_AVAILABLE
-    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [2]), 0)).error_code == OUT_OF_RANGE
-    assert (await alter(simulated_broker, SEEK, offset=2)).error_code == NOT_AVAILABLE
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [1]), 0)).error_code == OffsetNotAvailable.code
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [2]), 0)).error_code == OffsetOutOfRange.code
+    assert (await alter(simulated_broker, SEEK, offset=2)).error_code == OffsetNotAvailable.code
     partition.high_watermark = 2
     assert [one.state for one in await status(simulated_broker, 1)] == ["ready"]
     assert (await alter(simulated_broker, SEEK, offset=2)).error_code == 0

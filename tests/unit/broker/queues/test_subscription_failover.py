@@ -18,9 +18,9 @@ from tests.unit.broker.queues.queue_support import (
 )
 from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
 
+from headrace.model.errors import InvalidRecordState, NotLeader
+
 ACKS = "__acks.jobs"
-NOT_LEADER = 6
-NOT_LEASED = 121
 
 
 async def queue(simulated_cluster: SimulatedCluster, **configs: str) -> SimulatedClusterBroker:
@@ -68,7 +68,7 @@ async def test_a_leader_that_may_have_been_replaced_grants_no_leases(simulated_c
     (message,) = await member.lease(1)
     leader.registry.disconnect()
     await asyncio.sleep(0.01)
-    assert [answer.error_code for answer in await member.ask(1)] == [NOT_LEADER]
+    assert [answer.error_code for answer in await member.ask(1)] == [NotLeader.code]
     assert await member.settle([message], ACK) == [0], "a settle counts only when it is committed"
     leader.registry.reconnect()
     await asyncio.sleep(0.1)
@@ -88,7 +88,7 @@ async def test_acks_survive_a_leader_failure_and_leases_do_not(simulated_cluster
     member = SubscriptionMember(successor)
     again = await lease_some(member)
     assert [(one.value, one.attempt) for one in again] == [(b"a", 1), (b"d", 1)]
-    assert await member.settle([messages[0]]) == [NOT_LEASED], "that lease ended with its leader"
+    assert await member.settle([messages[0]]) == [InvalidRecordState.code], "that lease ended with its leader"
     await asyncio.sleep(61)
     assert [(one.value, one.attempt) for one in await lease_some(member) if one.value == b"c"] == [(b"c", 2)]
 
@@ -103,10 +103,10 @@ async def test_subscriptions_move_with_the_leadership(simulated_cluster: Simulat
     await asyncio.sleep(0.1)
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
     await simulated_cluster.move_leadership("jobs", other)
-    assert {answer.error_code for answer in await polling} == {NOT_LEADER}
+    assert {answer.error_code for answer in await polling} == {NotLeader.code}
     successor = await serving(simulated_cluster, but=leader.node_id)
     assert successor.node_id == other
-    assert (await member.settle([first]))[0] in (NOT_LEADER, NOT_LEASED)
+    assert (await member.settle([first]))[0] in (NotLeader.code, InvalidRecordState.code)
     again = SubscriptionMember(successor)
     assert values_of(await lease_some(again)) == [b"a", b"b"]
 
@@ -121,10 +121,10 @@ async def test_a_broker_that_leads_only_one_of_both_partitions_serves_no_subscri
     subscriptions = leader.broker.subscriptions.of("jobs", 0)
     await simulated_cluster.move_leadership("jobs", other)
     (answer,) = await SubscriptionMember(leader).ask()
-    assert answer.error_code == NOT_LEADER
+    assert answer.error_code == NotLeader.code
     await serving(simulated_cluster, but=leader.node_id)
     (answer,) = await SubscriptionMember(leader).ask()
-    assert answer.error_code == NOT_LEADER
+    assert answer.error_code == NotLeader.code
     assert subscriptions._closed is not None
 
 

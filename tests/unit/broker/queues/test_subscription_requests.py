@@ -25,12 +25,16 @@ from tests.unit.broker.queues.queue_support import (
 )
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import (
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidRecordState,
+    InvalidRequest,
+    InvalidTopic,
+    NotLeader,
+    UnknownTopicOrPartition,
+)
 from headrace.wire.messages.queues import LeaseTopic, SettleItem, SettlePartition, SettleRequest, SettleTopic
-
-UNKNOWN_TOPIC = 3
-INVALID_REQUEST = 42
-GROUP_NOT_FOUND = 69
-NOT_LEASED = 121
 
 
 def numbered(*numbers: int) -> list[bytes]:
@@ -142,7 +146,7 @@ async def test_an_extended_lease_lasts_longer(simulated_broker: SimulatedBroker)
     await simulated_broker.pass_time(20)
     assert await member.settle(messages[:1], EXTEND, lease_ms=60_000) == [0]
     await simulated_broker.pass_time(20)
-    assert await member.settle(messages) == [0, NOT_LEASED]
+    assert await member.settle(messages) == [0, InvalidRecordState.code]
     assert values_of(await member.lease()) == [b"b"]
 
 
@@ -160,11 +164,11 @@ async def test_only_the_lease_holder_can_settle_and_only_this_attempt(simulated_
     await produce(simulated_broker, "jobs", b"a", b"b")
     member = SubscriptionMember(simulated_broker)
     messages = await member.lease()
-    assert await SubscriptionMember(simulated_broker, "thief").settle(messages) == [NOT_LEASED] * 2
-    assert await member.settle([one._replace(attempt=2) for one in messages]) == [NOT_LEASED] * 2
-    assert await member.settle([one._replace(epoch=one.epoch - 1) for one in messages]) == [NOT_LEASED] * 2
-    assert await member.settle([messages[0], messages[1]._replace(offset=7)]) == [0, NOT_LEASED]
-    assert await member.settle([messages[0]]) == [NOT_LEASED], "the message is settled"
+    assert await SubscriptionMember(simulated_broker, "thief").settle(messages) == [InvalidRecordState.code] * 2
+    assert await member.settle([one._replace(attempt=2) for one in messages]) == [InvalidRecordState.code] * 2
+    assert await member.settle([one._replace(epoch=one.epoch - 1) for one in messages]) == [InvalidRecordState.code] * 2
+    assert await member.settle([messages[0], messages[1]._replace(offset=7)]) == [0, InvalidRecordState.code]
+    assert await member.settle([messages[0]]) == [InvalidRecordState.code], "the message is settled"
 
 
 async def test_valid_items_of_a_settle_apply_and_others_are_rejected(simulated_broker: SimulatedBroker) -> None:
@@ -183,7 +187,13 @@ async def test_valid_items_of_a_settle_apply_and_others_are_rejected(simulated_b
     ]
     answer = await member.settle_items(items, epoch=epoch)
     refused = [(one.index, one.error_code) for one in sorted(answer.refused, key=lambda one: one.index)]
-    assert refused == [(1, 42), (2, 42), (3, NOT_LEASED), (4, 42), (5, 42)]
+    assert refused == [
+        (1, InvalidRequest.code),
+        (2, InvalidRequest.code),
+        (3, InvalidRecordState.code),
+        (4, InvalidRequest.code),
+        (5, InvalidRequest.code),
+    ]
     assert [(one.floor, one.leased) for one in await describe(simulated_broker)] == [(2, 2)]
 
 
@@ -198,7 +208,12 @@ async def test_settling_many_partitions_is_one_request(simulated_broker: Simulat
     partitions.append(SettlePartition(7, 0, [SettleItem(0, 0)]))
     topics = [SettleTopic("jobs", partitions), SettleTopic("nowhere", [SettlePartition(0, 0, [])])]
     response = await simulated_broker.send(SettleRequest("workers", "m", topics), 0)
-    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 0, 3, 3]
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [
+        0,
+        0,
+        UnknownTopicOrPartition.code,
+        UnknownTopicOrPartition.code,
+    ]
 
 
 # Waiting
@@ -334,7 +349,7 @@ async def test_waiting_leases_end_when_the_topic_is_deleted(simulated_broker: Si
     await simulated_broker.pass_time(0.1)
     await simulated_broker.delete_topic("jobs")
     (answer,) = await polling
-    assert answer.error_code in (3, 6)
+    assert answer.error_code in (UnknownTopicOrPartition.code, NotLeader.code)
 
 
 async def test_waiting_leases_end_when_the_broker_shuts_down(simulated_broker: SimulatedBroker) -> None:
@@ -343,7 +358,7 @@ async def test_waiting_leases_end_when_the_broker_shuts_down(simulated_broker: S
     await simulated_broker.pass_time(0.1)
     simulated_broker.broker.complete_waiting_requests()
     response = await polling
-    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [6]
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [NotLeader.code]
 
 
 # Beginning
@@ -395,16 +410,16 @@ async def test_a_subscription_deleted_during_a_wait_is_created_again(simulated_b
 async def test_a_lease_does_not_create_a_subscription_that_must_exist(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("jobs", 1)
     (answer,) = await SubscriptionMember(simulated_broker).ask(must_exist=True)
-    assert answer.error_code == GROUP_NOT_FOUND
+    assert answer.error_code == GroupIdNotFound.code
     await alter(simulated_broker, CREATE)
     assert await SubscriptionMember(simulated_broker).ask(must_exist=True) == []
     (answer,) = await SubscriptionMember(simulated_broker, subscription="others").ask(must_exist=True)
-    assert answer.error_code == GROUP_NOT_FOUND
+    assert answer.error_code == GroupIdNotFound.code
     polling = asyncio.create_task(SubscriptionMember(simulated_broker).ask(wait_ms=60_000, must_exist=True))
     await simulated_broker.pass_time(0.1)
     await alter(simulated_broker, DELETE)
     (answer,) = await polling
-    assert answer.error_code == GROUP_NOT_FOUND
+    assert answer.error_code == GroupIdNotFound.code
     assert await describe(simulated_broker) == []
 
 
@@ -415,10 +430,10 @@ async def test_a_message_can_be_settled_by_id_for_any_member(simulated_broker: S
     anybody = SubscriptionMember(simulated_broker, "")
     assert (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused == []
     (refused,) = (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused
-    assert refused.error_code == NOT_LEASED
+    assert refused.error_code == InvalidRecordState.code
     await simulated_broker.pass_time(31)
     (refused,) = (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused
-    assert refused.error_code == NOT_LEASED
+    assert refused.error_code == InvalidRecordState.code
     assert [(one.value, one.attempt) for one in await SubscriptionMember(simulated_broker, "b").lease()] == [(b"b", 2)]
     assert (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused == []
 
@@ -456,7 +471,7 @@ async def test_an_invalid_request_is_rejected_as_a_whole(
 ) -> None:
     await subscribe(simulated_broker)
     response = await simulated_broker.send(SubscriptionMember(simulated_broker).request(**options), 0)
-    assert response.error_code == INVALID_REQUEST
+    assert response.error_code == InvalidRequest.code
     assert response.topics == []
 
 
@@ -464,11 +479,14 @@ async def test_an_invalid_request_is_rejected_as_a_whole(
 async def test_invalid_names_are_rejected(simulated_broker: SimulatedBroker, subscription: str, member: str) -> None:
     await simulated_broker.create_topic("jobs")
     requested = SubscriptionMember(simulated_broker, member, subscription)
-    assert (await simulated_broker.send(requested.request(), 0)).error_code in (24, INVALID_REQUEST)
+    assert (await simulated_broker.send(requested.request(), 0)).error_code in (
+        InvalidGroupId.code,
+        InvalidRequest.code,
+    )
     if not member:
         return  # its member settles it
     settle = SettleRequest(subscription, member, [SettleTopic("jobs", [SettlePartition(0, 0, [SettleItem(0, 0)])])])
-    assert (await simulated_broker.send(settle, 0)).error_code in (24, INVALID_REQUEST)
+    assert (await simulated_broker.send(settle, 0)).error_code in (InvalidGroupId.code, InvalidRequest.code)
 
 
 async def test_too_many_items_are_rejected(simulated_broker: SimulatedBroker) -> None:
@@ -477,7 +495,7 @@ async def test_too_many_items_are_rejected(simulated_broker: SimulatedBroker) ->
     response = await simulated_broker.send(
         SettleRequest("s", "m", [SettleTopic("jobs", [SettlePartition(0, 0, items)])]), 0
     )
-    assert response.error_code == INVALID_REQUEST
+    assert response.error_code == InvalidRequest.code
 
 
 async def test_unknown_partitions_fail_separately(simulated_broker: SimulatedBroker) -> None:
@@ -489,8 +507,8 @@ async def test_unknown_partitions_fail_separately(simulated_broker: SimulatedBro
     answers = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
     assert {place: answer.error_code for place, answer in answers.items()} == {
         ("jobs", 0): 0,
-        ("jobs", 9): UNKNOWN_TOPIC,
-        ("nowhere", 0): UNKNOWN_TOPIC,
+        ("jobs", 9): UnknownTopicOrPartition.code,
+        ("nowhere", 0): UnknownTopicOrPartition.code,
     }
     assert values_of(leased_records([answers["jobs", 0]])) == [b"a"]
 
@@ -498,14 +516,14 @@ async def test_unknown_partitions_fail_separately(simulated_broker: SimulatedBro
 async def test_colocated_topics_have_no_subscriptions(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     (answer,) = await SubscriptionMember(simulated_broker, topic="__acks.jobs").ask()
-    assert answer.error_code == 17
+    assert answer.error_code == InvalidTopic.code
 
 
 async def test_settling_for_an_unknown_subscription_is_rejected(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("jobs")
     member = SubscriptionMember(simulated_broker)
-    assert (await member.settle_items([SettleItem(0, 0, how=ACK)], epoch=0)).error_code == GROUP_NOT_FOUND
+    assert (await member.settle_items([SettleItem(0, 0, how=ACK)], epoch=0)).error_code == GroupIdNotFound.code
     await subscribe(simulated_broker, topic="others")
     other = SubscriptionMember(simulated_broker, topic="others", subscription="nobody")
     epoch = simulated_broker.broker.subscriptions.of("others", 0).epoch
-    assert (await other.settle_items([SettleItem(0, 0)], epoch=epoch)).error_code == GROUP_NOT_FOUND
+    assert (await other.settle_items([SettleItem(0, 0)], epoch=epoch)).error_code == GroupIdNotFound.code

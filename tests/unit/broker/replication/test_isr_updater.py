@@ -9,12 +9,11 @@ from tests.unit.broker.broker_requests import batch, produce, produce_request
 from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
 
 from headrace.machines.controller.reassignment import begin_reassignment
+from headrace.model.errors import NotEnoughReplicas, NotLeader, RequestTimedOut
 from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import CONTROLLER_EPOCH_KEY, epoch_key
 from headrace.registry.interface import Check, RegistryEntry, RegistryOperation, RegistryUnavailable, Set, is_beneath
 from headrace.registry.topics import PARTITIONS_KEY, decode_partition, parse_partition_key
-
-NOT_LEADER, TIMED_OUT, NOT_ENOUGH = 6, 7, 19
 
 
 class Proposals:
@@ -91,11 +90,11 @@ async def test_those_that_leave_a_set_that_is_too_small_to_commit_stay_eligible(
     await simulated_cluster.create_topic("t", min_insync_replicas="2")
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster.isolate(1)
-    assert await send_for(simulated_cluster[1], 10_000) == TIMED_OUT
+    assert await send_for(simulated_cluster[1], 10_000) == RequestTimedOut.code
     record = simulated_cluster.record("t")
     assert (record.isr, len(record.elr)) == ((1,), 1)
     assert simulated_cluster.replica(1, "t").high_watermark == 1, "nothing is committed by too few"
-    assert await send_for(simulated_cluster[1], 1000) == NOT_ENOUGH, "refused before it is appended"
+    assert await send_for(simulated_cluster[1], 1000) == NotEnoughReplicas.code, "refused before it is appended"
     assert simulated_cluster.replica(1, "t").log.end_offset == 2
     simulated_cluster.heal()
     await simulated_cluster.wait_until_in_sync("t")
@@ -114,7 +113,7 @@ async def test_from_the_proposal_until_its_outcome_is_known_both_sets_are_waited
     proposals = Proposals(simulated_cluster[1])
     proposals.fails = True
     simulated_cluster.isolate(3)
-    assert await send_for(simulated_cluster[1], 10_000) == TIMED_OUT
+    assert await send_for(simulated_cluster[1], 10_000) == RequestTimedOut.code
     assert proposals.written[0].isr == (1, 2)
     assert (simulated_cluster.record("t").isr, simulated_cluster.replica(1, "t").high_watermark) == ((1, 2, 3), 1)
     proposals.fails = False
@@ -148,7 +147,7 @@ async def test_while_the_outcome_cannot_be_read_either_both_sets_count(simulated
         raise RegistryUnavailable("The registry cannot be reached")
 
     simulated_cluster[1].broker.catalogue.mirror.read = cannot_be_read  # type: ignore[method-assign, assignment]
-    assert await send_for(simulated_cluster[1], 10_000) == TIMED_OUT
+    assert await send_for(simulated_cluster[1], 10_000) == RequestTimedOut.code
     assert simulated_cluster.record("t").isr == (1, 2), "it came to pass, and the leader does not know"
     in_sync = simulated_cluster.replica(1, "t").in_sync
     assert in_sync is not None
@@ -176,7 +175,7 @@ async def test_one_that_may_have_joined_is_waited_for_until_that_is_known(simula
     mirror.read = cannot_be_read  # type: ignore[method-assign, assignment]
     await simulated_cluster.wait_until_in_sync("t", 1, 2)
     simulated_cluster.isolate(1)
-    assert await send_for(simulated_cluster[1], 10_000) == TIMED_OUT
+    assert await send_for(simulated_cluster[1], 10_000) == RequestTimedOut.code
     assert simulated_cluster.replica(1, "t").high_watermark == 1
     mirror.read = read  # type: ignore[method-assign]
     simulated_cluster.heal()
@@ -253,7 +252,7 @@ async def test_a_leader_in_doubt_of_its_session_proposes_nothing_and_commits_onl
     assert not simulated_cluster[3].broker.cluster.membership.session_valid
     assert await send_for(simulated_cluster[3], 1000) == 0, "everybody still fetches"
     simulated_cluster.isolate(3)
-    assert await send_for(simulated_cluster[3], 10_000) in (NOT_LEADER, TIMED_OUT)
+    assert await send_for(simulated_cluster[3], 10_000) in (NotLeader.code, RequestTimedOut.code)
     assert proposals.written == []
     assert simulated_cluster.replica(3, "t").high_watermark == 2
     simulated_cluster.heal()

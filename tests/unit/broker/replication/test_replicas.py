@@ -12,7 +12,7 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 
 from headrace.machines.controller.leadership import with_leader
 from headrace.machines.controller.reassignment import begin_reassignment, cancel_reassignment
-from headrace.model.errors import NotLeader, StorageFailure
+from headrace.model.errors import NotLeader, RequestTimedOut, StorageFailure
 from headrace.model.registry_records import PartitionRecord, TopicRecord
 from headrace.registry.interface import Delete, RegistryEntry
 from headrace.registry.topics import encode_partition, partition_key, topic_key
@@ -21,8 +21,6 @@ from headrace.storage.log.log import Log
 from headrace.storage.segments.scan import BadBatch
 from headrace.storage.store.topic_files import read_topic_files
 from headrace.testkit.registry import SimRegistry
-
-NOT_LEADER, STORAGE_FAILURE = 6, 56
 
 
 def folders(simulated_cluster: SimulatedCluster, node_id: int) -> list[str]:
@@ -230,7 +228,7 @@ async def test_the_same_broker_that_is_elected_again_leads_in_a_new_epoch(simula
     node = simulated_cluster[1].broker.catalogue.nodes[1]
     await simulated_cluster.change_partition("t", lambda record: with_leader(record, node))
     answer = (await waiting).responses[0].partition_responses[0]
-    assert answer.error_code == NOT_LEADER, "its epoch is over: nobody knows whether it will be committed"
+    assert answer.error_code == NotLeader.code, "its epoch is over: nobody knows whether it will be committed"
     await simulated_cluster.wait_until(
         lambda: simulated_cluster.replica(1, "t").leader_epoch == 1 and simulated_cluster.leads(1, "t")
     )
@@ -363,7 +361,7 @@ async def test_a_leader_whose_disk_fails_is_replaced_and_nothing_is_lost(simulat
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[1].host.disk.fail_next("sync", "*.log")
     answer = await send(simulated_cluster[1], "t", batch(b"b"))
-    assert answer.error_code == STORAGE_FAILURE
+    assert answer.error_code == StorageFailure.code
     leader = await simulated_cluster.wait_for_leader("t", 2)
     assert 1 not in simulated_cluster.record("t").isr
     assert await produce(leader, "t", b"c") > 0
@@ -395,7 +393,7 @@ async def test_a_follower_whose_disk_is_full_goes_on_when_there_is_room_again(
     disk = simulated_cluster[2].host.disk
     capacity, disk.capacity_bytes = disk.capacity_bytes, disk._used_bytes
     answer = await simulated_cluster[1].send(produce_request({("t", 0): batch(b"b")}, timeout_ms=1000), 9)
-    assert answer.responses[0].partition_responses[0].error_code == 7, "it is still waited for"
+    assert answer.responses[0].partition_responses[0].error_code == RequestTimedOut.code, "it is still waited for"
     assert simulated_cluster.replica(2, "t").log.usable
     disk.capacity_bytes = capacity
     await simulated_cluster.wait_until_identical("t")
@@ -522,7 +520,7 @@ async def test_the_last_one_that_has_everything_keeps_its_place_when_its_disk_fa
     simulated_cluster[2].kill()
     await simulated_cluster.wait_until_in_sync("t", 1)
     simulated_cluster[1].host.disk.fail_next("sync", "*.log")
-    assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == STORAGE_FAILURE
+    assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == StorageFailure.code
     await asyncio.sleep(3)
     assert simulated_cluster.record("t").isr == (1,)
     await simulated_cluster[1].restart()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import IllegalSaslState, InvalidRequest, ResourceNotFound, SecurityDisabled
 from headrace.wire.messages.security import (
     AclCreation,
     AlterClientQuotasRequest,
@@ -24,25 +25,23 @@ from headrace.wire.messages.security import (
     UserName,
 )
 
-ILLEGAL_SASL_STATE, INVALID_REQUEST, SECURITY_DISABLED, RESOURCE_NOT_FOUND = 34, 42, 54, 91
-
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_a_client_that_wants_sasl_learns_that_there_is_none(
     simulated_broker: SimulatedBroker, version: int
 ) -> None:
     response = await simulated_broker.send(SaslHandshakeRequest(mechanism="PLAIN"), version)
-    assert (response.error_code, response.mechanisms) == (ILLEGAL_SASL_STATE, [])
+    assert (response.error_code, response.mechanisms) == (IllegalSaslState.code, [])
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 async def test_every_rule_of_a_request_is_refused_for_itself(simulated_broker: SimulatedBroker, version: int) -> None:
     described = await simulated_broker.send(DescribeAclsRequest(), version)
-    assert (described.error_code, described.resources) == (SECURITY_DISABLED, [])
+    assert (described.error_code, described.resources) == (SecurityDisabled.code, [])
     created = await simulated_broker.send(CreateAclsRequest(creations=[AclCreation(), AclCreation()]), version)
-    assert [one.error_code for one in created.results] == [SECURITY_DISABLED] * 2
+    assert [one.error_code for one in created.results] == [SecurityDisabled.code] * 2
     deleted = await simulated_broker.send(DeleteAclsRequest(filters=[DeleteAclsFilter(), DeleteAclsFilter()]), version)
-    assert [one.error_code for one in deleted.filter_results] == [SECURITY_DISABLED] * 2
+    assert [one.error_code for one in deleted.filter_results] == [SecurityDisabled.code] * 2
     assert "Authorization is disabled" in described.error_message
 
 
@@ -53,17 +52,20 @@ async def test_there_are_no_quotas_and_none_can_be_set(simulated_broker: Simulat
     entity = [EntityData(entity_type="user", entity_name="ann")]
     entry = AlteredEntry(entity=entity, ops=[OpData(key="producer_byte_rate", value=1.0)])
     [altered] = (await simulated_broker.send(AlterClientQuotasRequest(entries=[entry]), version)).entries
-    assert (altered.error_code, altered.entity) == (INVALID_REQUEST, entity)
+    assert (altered.error_code, altered.entity) == (InvalidRequest.code, entity)
 
 
 async def test_nobody_has_a_password_and_nobody_gets_one(simulated_broker: SimulatedBroker) -> None:
     everybody = await simulated_broker.send(DescribeUserScramCredentialsRequest(users=None), 0)
     assert (everybody.error_code, everybody.results) == (0, [])
     [ann] = (await simulated_broker.send(DescribeUserScramCredentialsRequest(users=[UserName(name="ann")]), 0)).results
-    assert (ann.user, ann.error_code) == ("ann", RESOURCE_NOT_FOUND)
+    assert (ann.user, ann.error_code) == ("ann", ResourceNotFound.code)
     request = AlterUserScramCredentialsRequest(
         deletions=[ScramCredentialDeletion(name="bob")],
         upsertions=[ScramCredentialUpsertion(name="ann"), ScramCredentialUpsertion(name="bob")],
     )
     results = (await simulated_broker.send(request, 0)).results
-    assert [(one.user, one.error_code) for one in results] == [("bob", SECURITY_DISABLED), ("ann", SECURITY_DISABLED)]
+    assert [(one.user, one.error_code) for one in results] == [
+        ("bob", SecurityDisabled.code),
+        ("ann", SecurityDisabled.code),
+    ]

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
+from headrace.model.errors import InvalidRequest
 from headrace.model.tokens import hash_secret
 from headrace.registry.interface import Create
 from headrace.registry.tokens import token_key
@@ -25,7 +26,6 @@ from headrace.wire.messages.tokens import (
 
 HASH = hash_secret("secret")
 NEW: dict[str, Any] = {"token_id": "a1", "hash": HASH, "name": "ci", "scopes": ["publish:orders", "read:*"]}
-INVALID_REQUEST = 42
 
 
 def new(**others: Any) -> NewToken:
@@ -97,7 +97,7 @@ async def test_a_token_that_is_revoked_is_unknown_at_once(simulated_broker: Simu
 async def test_an_id_is_given_once_but_the_same_request_may_come_again(simulated_broker: SimulatedBroker) -> None:
     assert (await alter(simulated_broker, new())).error_code == 0
     assert (await alter(simulated_broker, new())).error_code == 0
-    assert (await alter(simulated_broker, new(hash=hash_secret("other")))).error_code == INVALID_REQUEST
+    assert (await alter(simulated_broker, new(hash=hash_secret("other")))).error_code == InvalidRequest.code
     assert (await check(simulated_broker)).is_known
 
 
@@ -122,7 +122,7 @@ async def test_what_is_wrong_with_a_token_is_said_and_nothing_is_kept(
     simulated_broker: SimulatedBroker, wrong: dict[str, Any]
 ) -> None:
     answer = await alter(simulated_broker, new(token_id="good"), new(**wrong))
-    assert answer.error_code == INVALID_REQUEST
+    assert answer.error_code == InvalidRequest.code
     assert answer.error_message
     assert (await listed(simulated_broker)).tokens == []
 

@@ -13,6 +13,13 @@ from tests.unit.broker.share_groups.share_members import ACCEPT, GROUP, TOPIC, S
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
+from headrace.model.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    GroupNotEmpty,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from headrace.model.ids import ZERO_ID
 from headrace.wire.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
@@ -24,12 +31,6 @@ from headrace.wire.messages.share_groups import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
-
-OUT_OF_RANGE = 1
-UNKNOWN_TOPIC = 3
-NOT_AVAILABLE = 15
-NOT_EMPTY = 68
-NOT_FOUND = 69
 
 
 async def describe_offsets(
@@ -123,7 +124,7 @@ async def test_a_group_without_state_has_no_offsets(simulated_broker: SimulatedB
     await worked(simulated_broker)
     assert await standing(simulated_broker, group="others") == {}
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
-    assert (await describe_offsets(simulated_broker, group="consumers")).error_code == NOT_FOUND
+    assert (await describe_offsets(simulated_broker, group="consumers")).error_code == GroupIdNotFound.code
 
 
 async def test_a_group_continues_at_altered_offsets(simulated_broker: SimulatedBroker) -> None:
@@ -134,10 +135,10 @@ async def test_a_group_continues_at_altered_offsets(simulated_broker: SimulatedB
     assert offsets(await member.take(0)) == [1, 2, 3, 4]
     assert await alter(simulated_broker, {(TOPIC, 0): 2, (TOPIC, 7): 0, ("nothing", 0): 0}) == {
         (TOPIC, 0): 0,
-        (TOPIC, 7): UNKNOWN_TOPIC,
-        ("nothing", 0): UNKNOWN_TOPIC,
+        (TOPIC, 7): UnknownTopicOrPartition.code,
+        ("nothing", 0): UnknownTopicOrPartition.code,
     }
-    assert await alter(simulated_broker, {(TOPIC, 0): 99}) == {(TOPIC, 0): OUT_OF_RANGE}
+    assert await alter(simulated_broker, {(TOPIC, 0): 99}) == {(TOPIC, 0): OffsetOutOfRange.code}
     assert (await standing(simulated_broker))[TOPIC, 0] == (2, 3)
 
 
@@ -156,23 +157,23 @@ async def test_altering_offsets_creates_a_missing_group(
 async def test_the_offsets_of_a_group_with_members_cannot_be_changed(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic(TOPIC)
     await worked(simulated_broker, leaves=False)
-    assert await alter(simulated_broker, {(TOPIC, 0): 0}) == NOT_EMPTY
-    assert await forget(simulated_broker, TOPIC) == NOT_EMPTY
+    assert await alter(simulated_broker, {(TOPIC, 0): 0}) == GroupNotEmpty.code
+    assert await forget(simulated_broker, TOPIC) == GroupNotEmpty.code
     assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2)}
 
 
 async def test_a_group_of_another_type_has_no_share_offsets(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic(TOPIC)
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
-    assert await alter(simulated_broker, {(TOPIC, 0): 0}, "consumers") == NOT_FOUND
-    assert await forget(simulated_broker, TOPIC, group="consumers") == NOT_FOUND
-    assert await forget(simulated_broker, TOPIC, group="nobody") == NOT_FOUND
+    assert await alter(simulated_broker, {(TOPIC, 0): 0}, "consumers") == GroupIdNotFound.code
+    assert await forget(simulated_broker, TOPIC, group="consumers") == GroupIdNotFound.code
+    assert await forget(simulated_broker, TOPIC, group="nobody") == GroupIdNotFound.code
 
 
 async def test_after_deleting_offsets_a_topic_starts_again(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic(TOPIC, 2)
     member = await worked(simulated_broker)
-    assert await forget(simulated_broker, TOPIC, "nothing") == {TOPIC: 0, "nothing": UNKNOWN_TOPIC}
+    assert await forget(simulated_broker, TOPIC, "nothing") == {TOPIC: 0, "nothing": UnknownTopicOrPartition.code}
     assert await standing(simulated_broker) == {}
     assert await forget(simulated_broker, TOPIC) == {TOPIC: 0}
     assert offsets(await member.take(0)) == [0, 1, 2, 3, 4]
@@ -221,7 +222,7 @@ async def test_a_group_is_deleted_only_if_all_leaders_respond(simulated_cluster:
     simulated_broker = await spread_out(simulated_cluster)
     gone = next(other for other in simulated_cluster.up if other is not simulated_broker)
     gone.kill()
-    assert await delete_group(simulated_broker, GROUP) == NOT_AVAILABLE
+    assert await delete_group(simulated_broker, GROUP) == CoordinatorNotAvailable.code
     assert GROUP in await listed(simulated_broker)
     await gone.open()
     await simulated_cluster.wait_until(

@@ -15,6 +15,7 @@ from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Tra
 from headrace.broker.transactions.transactions_log import TransactionsLog
 from headrace.machines.transactions.joint_commits import JointCommit
 from headrace.machines.transactions.transaction_state import TransactionMetadata
+from headrace.model.errors import ConcurrentTransactions
 from headrace.testkit.disk import SimulatedPowerCut
 from headrace.testkit.world import World
 
@@ -76,7 +77,7 @@ async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
     assert [sorted(values) for values in await committed(simulated_broker)] == [whole(last)] * 2, "it is torn"
     for number, members in script.requested.items():
         # Whoever has heard nothing asks again, and what it hears is true.
-        while (answer := await commit(simulated_broker, number, *members)) == 51:
+        while (answer := await commit(simulated_broker, number, *members)) == ConcurrentTransactions.code:
             await asyncio.sleep(0.1)
         assert answer is True or number < max(script.requested)
     last = await sequence(simulated_broker)

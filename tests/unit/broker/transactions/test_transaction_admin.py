@@ -9,6 +9,15 @@ from tests.unit.broker.broker_requests import produce
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.transactions.transaction_support import ID, Transactor, described, partition_contents
 
+from headrace.model.errors import (
+    InvalidProducerEpoch,
+    InvalidRegularExpression,
+    InvalidRequest,
+    InvalidTopic,
+    InvalidTransactionState,
+    TransactionalIdNotFound,
+    UnknownTopicOrPartition,
+)
 from headrace.model.names import TRANSACTION_STATE
 from headrace.wire.messages.transactions import (
     DescribeProducersRequest,
@@ -48,8 +57,8 @@ async def test_a_transaction_is_described(simulated_broker: SimulatedBroker) -> 
 
 async def test_an_unknown_id_is_not_described(simulated_broker: SimulatedBroker) -> None:
     await ready(simulated_broker)
-    assert (await described(simulated_broker, "unknown")).error_code == 105
-    assert (await described(simulated_broker, "")).error_code == 42
+    assert (await described(simulated_broker, "unknown")).error_code == TransactionalIdNotFound.code
+    assert (await described(simulated_broker, "")).error_code == InvalidRequest.code
 
 
 async def listed(simulated_broker: SimulatedBroker, version: int = 2, **filters: Any) -> dict[str, str]:
@@ -84,7 +93,7 @@ async def test_states_that_do_not_exist_are_named(simulated_broker: SimulatedBro
 @pytest.mark.parametrize("pattern", ["(", "*", "x{9999}", "x" * 1025])
 async def test_an_invalid_pattern_is_rejected(simulated_broker: SimulatedBroker, pattern: str) -> None:
     response = await simulated_broker.send(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
-    assert response.error_code == 128
+    assert response.error_code == InvalidRegularExpression.code
 
 
 # Producers, and the end of what hangs
@@ -113,7 +122,7 @@ async def test_the_producers_of_a_partition_are_described(simulated_broker: Simu
 
 
 async def test_a_partition_that_does_not_exist_has_no_producers(simulated_broker: SimulatedBroker) -> None:
-    assert (await producers(simulated_broker)).error_code == 3
+    assert (await producers(simulated_broker)).error_code == UnknownTopicOrPartition.code
 
 
 async def mark(
@@ -146,7 +155,7 @@ async def test_a_transaction_that_hangs_can_be_ended_where_it_hangs(simulated_br
 async def test_a_transaction_that_has_a_coordinator_is_ended_there(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"x")
-    assert await mark(simulated_broker, producer.producer_id, producer.epoch) == 48
+    assert await mark(simulated_broker, producer.producer_id, producer.epoch) == InvalidTransactionState.code
     assert await producer.commit() == 0
     assert (await partition_contents(simulated_broker)).committed == [b"x"]
 
@@ -155,8 +164,8 @@ async def test_invalid_markers_are_rejected(simulated_broker: SimulatedBroker) -
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     await producer.commit()
-    assert await mark(simulated_broker, producer.producer_id, producer.epoch - 1) == 47
-    assert await mark(simulated_broker, -1, 0) == 42
-    assert await mark(simulated_broker, 1, -1) == 42
-    assert await mark(simulated_broker, 1, 0, partition=9) == 3
-    assert await mark(simulated_broker, 1, 0, topic=TRANSACTION_STATE) == 17
+    assert await mark(simulated_broker, producer.producer_id, producer.epoch - 1) == InvalidProducerEpoch.code
+    assert await mark(simulated_broker, -1, 0) == InvalidRequest.code
+    assert await mark(simulated_broker, 1, -1) == InvalidRequest.code
+    assert await mark(simulated_broker, 1, 0, partition=9) == UnknownTopicOrPartition.code
+    assert await mark(simulated_broker, 1, 0, topic=TRANSACTION_STATE) == InvalidTopic.code

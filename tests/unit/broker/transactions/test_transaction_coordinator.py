@@ -21,7 +21,19 @@ from tests.unit.broker.transactions.transaction_support import (
 
 from headrace.broker.coordination.state_log import java_hash
 from headrace.broker.partition import Partition
-from headrace.model.errors import NotLeader
+from headrace.model.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotLeader,
+    ProducerFenced,
+    TransactionalIdNotFound,
+)
 from headrace.model.names import TRANSACTION_STATE
 
 both = pytest.mark.parametrize("generation", [OLDER, NEWER])
@@ -99,7 +111,7 @@ async def test_an_end_may_be_repeated(simulated_broker: SimulatedBroker, generat
     again = Transactor(simulated_broker, generation=generation)
     again.producer_id, again.epoch = producer.producer_id, producer.epoch
     assert await producer.commit() == 0
-    assert await again.abort() == 48
+    assert await again.abort() == InvalidTransactionState.code
     assert await again.commit() == 0
     assert again.epoch == producer.epoch
     assert (await partition_contents(simulated_broker)).markers == 1
@@ -123,8 +135,8 @@ async def test_a_new_producer_aborts_the_open_transaction(simulated_broker: Simu
     assert await new.init() == 0
     assert (new.producer_id, new.epoch) == (old.producer_id, old.epoch + 2)
     assert (await partition_contents(simulated_broker)).aborted == [b"lost"]
-    assert await old.produce(b"late") == 47
-    assert await old.commit() == 90
+    assert await old.produce(b"late") == InvalidProducerEpoch.code
+    assert await old.commit() == ProducerFenced.code
     assert await new.send(b"kept") == 0
     assert await new.commit() == 0
     assert await partition_contents(simulated_broker) == ([b"kept"], [b"lost"], [], 2)
@@ -150,17 +162,23 @@ async def test_only_one_of_many_concurrent_producers_stays(simulated_broker: Sim
     assert [await beginning for beginning in beginnings] == [0] * 5
     assert sorted(one.epoch for one in newcomers) == [0, 1, 2, 3, 4]
     assert len({one.producer_id for one in newcomers}) == 1
-    assert [await one.send(b"x") for one in sorted(newcomers, key=lambda one: one.epoch)] == [47, 47, 47, 47, 0]
+    assert [await one.send(b"x") for one in sorted(newcomers, key=lambda one: one.epoch)] == [
+        InvalidProducerEpoch.code,
+        InvalidProducerEpoch.code,
+        InvalidProducerEpoch.code,
+        InvalidProducerEpoch.code,
+        0,
+    ]
 
 
 async def test_a_batch_outside_of_the_transaction_is_rejected(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker, OLDER)
-    assert await producer.produce(b"x") == 48
+    assert await producer.produce(b"x") == InvalidTransactionState.code
     await producer.add("t", 0)
     assert await producer.produce(b"x") == 0
-    assert await producer.produce(b"x", partition=1) == 48
+    assert await producer.produce(b"x", partition=1) == InvalidTransactionState.code
     await producer.commit()
-    assert await producer.produce(b"y") == 48
+    assert await producer.produce(b"y") == InvalidTransactionState.code
 
 
 async def test_a_partition_may_be_written_to_only_when_it_is_durably_part_of_the_transaction(
@@ -170,7 +188,7 @@ async def test_a_partition_may_be_written_to_only_when_it_is_durably_part_of_the
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     adding = simulated_broker.begin_send(producer.add_request("t", 0), 3)
     await simulated_broker.run_ready_tasks()
-    assert await producer.produce(b"x") == 19
+    assert await producer.produce(b"x") == NotEnoughReplicas.code
     await adding
     assert await producer.produce(b"x") == 0
 
@@ -184,7 +202,7 @@ async def test_partitions_of_the_transaction_do_not_wait_for_joining_ones(
     adding = simulated_broker.begin_send(producer.add_request("t", 1), 3)
     await simulated_broker.run_ready_tasks()
     assert await producer.produce(b"x") == 0
-    assert await producer.produce(b"x", partition=1) in (0, 19)
+    assert await producer.produce(b"x", partition=1) in (0, NotEnoughReplicas.code)
     await adding
 
 
@@ -204,8 +222,8 @@ async def test_an_error_waits_until_the_state_it_is_based_on_is_committed(simula
     assert not any(one.done() for one in asking)
     assert await beginning == 0
     added, ended, claimed = [await one for one in asking]
-    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == 90
-    assert (ended.error_code, claimed) == (90, 90)
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == ProducerFenced.code
+    assert (ended.error_code, claimed) == (ProducerFenced.code, ProducerFenced.code)
 
 
 async def test_many_transactions_can_be_open_at_once(simulated_broker: SimulatedBroker) -> None:
@@ -260,7 +278,7 @@ async def test_decided_transactions_get_their_markers_after_a_crash(
         told = await partition_contents(simulated_broker, partition=partition)
         assert told[:2] == (([b"x"], []) if commit else ([], [b"x"]))
         assert told.markers == 1, "nobody is told twice"
-    assert await producer.end(commit=not commit) == 48
+    assert await producer.end(commit=not commit) == InvalidTransactionState.code
     assert await producer.end(commit=commit) == 0
     assert await producer.send(b"next") == 0
 
@@ -271,11 +289,11 @@ async def test_requests_get_a_loading_error_until_the_log_is_loaded(simulated_br
     await simulated_broker.close()
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     await simulated_broker.open()
-    assert await producer.init() == 14
-    assert await producer.add("t", 1) == 14
-    assert await producer.produce(b"x") == 19
-    assert await producer.commit() == 14
-    assert (await described(simulated_broker)).error_code == 14
+    assert await producer.init() == CoordinatorLoading.code
+    assert await producer.add("t", 1) == CoordinatorLoading.code
+    assert await producer.produce(b"x") == NotEnoughReplicas.code
+    assert await producer.commit() == CoordinatorLoading.code
+    assert (await described(simulated_broker)).error_code == CoordinatorLoading.code
     await simulated_broker.pass_time(30)
     assert await producer.produce(b"x") == 0
 
@@ -307,10 +325,10 @@ async def test_damage_puts_only_the_ids_of_its_partition_out_of_service(simulate
     simulated_broker.host.disk.flip_bit(f"/data/logs/{topic_id.hex}-{index}/{0:020d}.log", 70)
     await restarted(simulated_broker)
     assert await healthy.commit() == 0
-    assert await producer.init() == 15
-    assert await producer.commit() == 15
-    assert await producer.produce(b"x") == 19
-    assert (await described(simulated_broker)).error_code == 15
+    assert await producer.init() == CoordinatorNotAvailable.code
+    assert await producer.commit() == CoordinatorNotAvailable.code
+    assert await producer.produce(b"x") == NotEnoughReplicas.code
+    assert (await described(simulated_broker)).error_code == CoordinatorNotAvailable.code
     await simulated_broker.pass_time(100)
     assert (await partition_contents(simulated_broker)).open == [b"x"], "nobody knows what was decided"
 
@@ -329,8 +347,8 @@ async def test_a_timed_out_transaction_is_aborted_and_its_producer_fenced(
     await simulated_broker.pass_time(15)
     assert await state(simulated_broker) == "CompleteAbort"
     assert (await partition_contents(simulated_broker)).aborted == [b"x"]
-    assert await producer.produce(b"late") == 47
-    assert await producer.commit() == 90
+    assert await producer.produce(b"late") == InvalidProducerEpoch.code
+    assert await producer.commit() == ProducerFenced.code
     assert await producer.init() == 0
     assert await producer.send(b"y") == 0
     assert await producer.commit() == 0
@@ -362,12 +380,12 @@ async def test_unused_ids_expire(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.pass_time(50)
     assert await state(simulated_broker) == "Empty"
     await simulated_broker.pass_time(30)
-    assert (await described(simulated_broker)).error_code == 105
-    assert await producer.send(b"x") == 49
+    assert (await described(simulated_broker)).error_code == TransactionalIdNotFound.code
+    assert await producer.send(b"x") == InvalidProducerIdMapping.code
     assert await state(simulated_broker, "busy") == "Ongoing"
     simulated_broker.kill(keep_page_cache=False)
     await restarted(simulated_broker)
-    assert (await described(simulated_broker)).error_code == 105
+    assert (await described(simulated_broker)).error_code == TransactionalIdNotFound.code
     before = producer.producer_id
     assert await producer.init() == 0
     assert (producer.producer_id != before, producer.epoch) == (True, 0)
@@ -388,7 +406,7 @@ async def test_a_partition_on_a_full_disk_gets_its_marker_later(
     await simulated_broker.pass_time(0.15)
     assert (await partition_contents(simulated_broker, partition=1)).committed == [b"x"]
     assert (await partition_contents(simulated_broker, partition=0)).open == [b"x"]
-    assert await Transactor(simulated_broker).init() == 51
+    assert await Transactor(simulated_broker).init() == ConcurrentTransactions.code
     assert producer.hear(await ending) == 0
     assert (await partition_contents(simulated_broker, partition=0)).committed == [b"x"]
 
@@ -402,11 +420,11 @@ async def test_a_partition_out_of_service_keeps_the_transaction_open_but_no_othe
     await producer.send(b"x")
     await other.send(b"y")
     fail(simulated_broker, "sync", "u", 0)
-    assert await producer.commit() == 51
+    assert await producer.commit() == ConcurrentTransactions.code
     assert await other.commit() == 0
     assert (await partition_contents(simulated_broker)).committed == [b"x", b"y"]
     assert await state(simulated_broker) == "PrepareCommit"
-    assert await producer.commit() == 51
+    assert await producer.commit() == ConcurrentTransactions.code
     await simulated_broker.restart()
     await simulated_broker.pass_time(1)
     assert await state(simulated_broker) == "CompleteCommit"
@@ -444,9 +462,9 @@ async def test_a_decision_that_could_not_be_stored_writes_no_markers(
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     fail(simulated_broker, operation, TRANSACTION_STATE, home(simulated_broker))
-    assert await producer.commit() == 15
+    assert await producer.commit() == CoordinatorNotAvailable.code
     await simulated_broker.pass_time(100)
-    assert await producer.abort() == 15
+    assert await producer.abort() == CoordinatorNotAvailable.code
     assert (await partition_contents(simulated_broker)).open == [b"x"]
     simulated_broker.kill(keep_page_cache=False)
     await restarted(simulated_broker)
@@ -459,7 +477,7 @@ async def test_a_change_succeeds_after_one_was_rejected_by_a_full_log(simulated_
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     fail(simulated_broker, "append", TRANSACTION_STATE, home(simulated_broker), errno.ENOSPC)
-    assert await producer.commit() == 15
+    assert await producer.commit() == CoordinatorNotAvailable.code
     assert await state(simulated_broker) == "Ongoing"
     assert await producer.commit() == 0
 
@@ -479,7 +497,7 @@ async def test_a_decided_transaction_is_completed_when_a_leadership_in_doubt_con
         return committed(partition, end_offset, deadline)
 
     monkeypatch.setattr(Partition, "committed", in_doubt)
-    assert await producer.commit() == 16
+    assert await producer.commit() == NotCoordinator.code
     await simulated_broker.pass_time(20)
     assert await state(simulated_broker) == "CompleteCommit"
     assert (await partition_contents(simulated_broker)).committed == [b"x"]
@@ -501,7 +519,7 @@ async def test_the_completion_is_stored_later_if_the_disk_is_full(simulated_brok
 async def test_the_first_producer_can_retry_after_a_full_disk(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     producer = Transactor(simulated_broker)
-    assert await producer.init() == 15
+    assert await producer.init() == CoordinatorNotAvailable.code
     assert await producer.init() == 0
 
 
@@ -523,6 +541,6 @@ async def test_waiting_requests_get_a_response_when_the_broker_stops(simulated_b
     ending = producer.begin_end()
     await simulated_broker.pass_time(1)
     simulated_broker.broker.complete_waiting_requests()
-    assert (await ending).error_code == 15
-    assert await producer.init() == 15
-    assert await producer.send(b"y") == 19
+    assert (await ending).error_code == CoordinatorNotAvailable.code
+    assert await producer.init() == CoordinatorNotAvailable.code
+    assert await producer.send(b"y") == NotEnoughReplicas.code

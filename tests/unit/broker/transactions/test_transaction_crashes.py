@@ -17,6 +17,7 @@ from tests.unit.broker.transactions.transaction_support import (
     state,
 )
 
+from headrace.model.errors import ConcurrentTransactions
 from headrace.testkit.disk import SimulatedPowerCut
 from headrace.testkit.world import World
 
@@ -45,7 +46,7 @@ class Script:
     async def end_again(self) -> None:
         """It has heard nothing, so it asks again until it hears something."""
         ((label, commit),) = self.requested.items() - self.told.items()
-        while (code := await self.producer.end(commit=commit)) == 51:
+        while (code := await self.producer.end(commit=commit)) == ConcurrentTransactions.code:
             await asyncio.sleep(0.1)
         assert code == 0
         self.told[label] = commit

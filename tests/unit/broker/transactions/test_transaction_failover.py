@@ -31,7 +31,15 @@ from tests.unit.broker.transactions.transaction_support import (
 
 from headrace.broker.coordination.state_log import java_hash
 from headrace.broker.transactions.transaction_markers import TransactionMarkers
-from headrace.model.errors import NotCoordinator, NotLeader
+from headrace.model.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotLeader,
+    RequestTimedOut,
+)
 from headrace.model.names import TRANSACTION_STATE
 from headrace.wire.messages.fetch import FetchRequest
 from headrace.wire.messages.groups import FindCoordinatorRequest
@@ -39,7 +47,15 @@ from headrace.wire.messages.produce import ProduceRequest
 from headrace.wire.messages.transactions import AddPartitionsToTxnRequest, DescribeTransactionsRequest
 
 PARTITIONS = 3
-RETRIABLE_CODES = {6, 7, 14, 15, 16, 19, 51}
+RETRIABLE_CODES = {
+    NotLeader.code,
+    RequestTimedOut.code,
+    CoordinatorLoading.code,
+    CoordinatorNotAvailable.code,
+    NotCoordinator.code,
+    NotEnoughReplicas.code,
+    ConcurrentTransactions.code,
+}
 
 each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 each_way_to_leave = pytest.mark.parametrize("leave", [transfer_leadership, kill, cut_power])

@@ -12,6 +12,12 @@ from tests.unit.broker.transactions.separate_coordinator import LEADER, Separate
 from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Transactor, partition_contents, state
 
 from headrace.machines.replication.in_sync import IsrState
+from headrace.model.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    RequestTimedOut,
+    TransactionCoordinatorFenced,
+)
 from headrace.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -62,7 +68,7 @@ async def test_an_unavailable_leader_gets_its_markers_when_it_is_back(
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch)
     assert await producer.send(b"x") == 0
     separate_coordinator.silent.add(LEADER)
-    assert await producer.commit() == 51
+    assert await producer.commit() == ConcurrentTransactions.code
     assert await state(separate_coordinator) == "PrepareCommit"
     separate_coordinator.silent.clear()
     await simulated_broker.pass_time(6)
@@ -158,7 +164,7 @@ async def test_a_delayed_marker_does_not_end_the_next_transaction(
     assert await producer.send(b"x") == 0
     assert await producer.abort() == 0
     assert await producer.send(b"y") == 0
-    assert await mark(simulated_broker, producer, producer.epoch, version=2) == 47
+    assert await mark(simulated_broker, producer, producer.epoch, version=2) == InvalidProducerEpoch.code
     assert await partition_contents(separate_coordinator) == ([], [b"x"], [b"y"], 1)
     assert await producer.commit() == 0
     assert await mark(simulated_broker, producer, producer.epoch, version=2) == 0
@@ -172,7 +178,10 @@ async def test_a_marker_of_a_former_coordinator_is_rejected(
     assert await producer.send(b"x") == 0
     assert await mark(simulated_broker, producer, producer.epoch, version=1, coordinator_epoch=5) == 0
     assert await producer.send(b"y") == 0
-    assert await mark(simulated_broker, producer, producer.epoch, version=1, coordinator_epoch=4) == 52
+    assert (
+        await mark(simulated_broker, producer, producer.epoch, version=1, coordinator_epoch=4)
+        == TransactionCoordinatorFenced.code
+    )
     assert await partition_contents(separate_coordinator) == ([b"x"], [], [b"y"], 1)
 
 
@@ -183,7 +192,7 @@ async def test_a_marker_is_acknowledged_when_it_is_committed(
     assert await producer.send(b"x") == 0
     with monkeypatch.context() as few:
         few.setattr(IsrState, "has_min_isr", lambda *_: False)
-        assert await mark(simulated_broker, producer, producer.epoch, version=1) == 7
+        assert await mark(simulated_broker, producer, producer.epoch, version=1) == RequestTimedOut.code
     assert (simulated_broker.partition("t").log.flushed_offset, simulated_broker.partition("t").last_stable_offset) == (
         2,
         0,

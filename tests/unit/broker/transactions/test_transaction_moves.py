@@ -21,6 +21,7 @@ from tests.unit.broker.transactions.transaction_support import (
 
 from headrace.broker.coordination.state_log import StateLog, StoredRecord, StoredTransactionMarker, java_hash
 from headrace.broker.partition import Partition
+from headrace.model.errors import CoordinatorLoading, NotCoordinator, NotEnoughReplicas
 from headrace.model.names import TRANSACTION_STATE
 
 both = pytest.mark.parametrize("generation", [OLDER, NEWER])
@@ -68,10 +69,10 @@ async def test_ids_of_a_partition_with_another_leader_are_rejected_and_dropped(
     assert home(simulated_broker) is not home(simulated_broker, "another")
     await producer.send(b"x")
     become_follower(simulated_broker, home(simulated_broker))
-    assert await producer.init() == 16
-    assert await producer.commit() == 16
-    assert await producer.add("t", 1) == 16
-    assert (await described(simulated_broker)).error_code == 16
+    assert await producer.init() == NotCoordinator.code
+    assert await producer.commit() == NotCoordinator.code
+    assert await producer.add("t", 1) == NotCoordinator.code
+    assert (await described(simulated_broker)).error_code == NotCoordinator.code
     assert [transaction.transactional_id for transaction in simulated_broker.broker.transactions.transactions()] == [
         "another"
     ]
@@ -90,7 +91,7 @@ async def test_a_waiting_end_gets_not_coordinator_when_the_coordinator_moves(
     await simulated_broker.pass_time(1)
     began = simulated_broker.host.clock.monotonic()
     become_follower(simulated_broker, home(simulated_broker))
-    assert (await ending).error_code == 16
+    assert (await ending).error_code == NotCoordinator.code
     assert simulated_broker.host.clock.monotonic() - began < 0.1
 
 
@@ -136,9 +137,9 @@ async def test_requests_get_a_loading_error_while_the_log_is_loaded(
     read_slowly(monkeypatch)
     become_follower(simulated_broker, home(simulated_broker))
     become_leader(simulated_broker, home(simulated_broker))
-    assert await producer.init() == 14
-    assert (await described(simulated_broker)).error_code == 14
-    assert await producer.produce(b"y") == 19
+    assert await producer.init() == CoordinatorLoading.code
+    assert (await described(simulated_broker)).error_code == CoordinatorLoading.code
+    assert await producer.produce(b"y") == NotEnoughReplicas.code
     await simulated_broker.pass_time(10)
     assert await producer.produce(b"y") == 0
     assert await producer.commit() == 0
@@ -158,7 +159,7 @@ async def test_a_leadership_that_ends_during_the_load_leaves_nothing_behind(
     become_follower(simulated_broker, home(simulated_broker))
     await simulated_broker.pass_time(30)
     assert not list(simulated_broker.broker.transactions.transactions())
-    assert await producer.commit() == 16
+    assert await producer.commit() == NotCoordinator.code
 
 
 async def test_a_producer_id_allocated_after_the_end_of_the_leadership_is_not_used(
@@ -179,7 +180,7 @@ async def test_a_producer_id_allocated_after_the_end_of_the_leadership_is_not_us
     end_offset = partition.log.end_offset
     become_follower(simulated_broker, partition)
     become_leader(simulated_broker, partition)
-    assert await initialising == 16
+    assert await initialising == NotCoordinator.code
     assert partition.log.end_offset == end_offset
 
 

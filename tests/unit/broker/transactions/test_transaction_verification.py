@@ -11,6 +11,7 @@ from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Tra
 
 from headrace.broker.transactions.verified_transactions import VerifiedTransactions
 from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch
+from headrace.model.errors import InvalidProducerEpoch, InvalidTransactionState, NotEnoughReplicas
 from headrace.wire.messages.transactions import AddPartitionsToTxnRequest
 
 both = pytest.mark.parametrize("generation", [OLDER, NEWER])
@@ -48,7 +49,7 @@ async def test_a_partition_that_was_not_added_is_refused(
 ) -> None:
     _, producer = await ready(simulated_broker, monkeypatch, OLDER)
     assert await producer.add("t", 1) == 0
-    assert await producer.produce(b"x", partition=0) == 48
+    assert await producer.produce(b"x", partition=0) == InvalidTransactionState.code
     assert await producer.produce(b"x", partition=1) == 0
 
 
@@ -59,7 +60,7 @@ async def test_a_producer_that_was_replaced_is_refused(
     separate_coordinator, old = await ready(simulated_broker, monkeypatch, generation)
     new = Transactor(separate_coordinator, generation=generation)
     assert await new.init() == 0
-    assert await old.produce(b"x") == 47
+    assert await old.produce(b"x") == InvalidProducerEpoch.code
 
 
 @both
@@ -70,7 +71,7 @@ async def test_an_unavailable_coordinator_is_queried_again(
     separate_coordinator.silent.add(COORDINATOR)
     if generation == OLDER:
         assert await producer.add("t", 0) == 0
-    assert await producer.produce(b"x") == 19
+    assert await producer.produce(b"x") == NotEnoughReplicas.code
     assert not simulated_broker.broker.catalogue.partition("t", 0).state.producers.describe()
     separate_coordinator.silent.clear()
     assert await producer.produce(b"x") == 0
@@ -105,7 +106,7 @@ async def test_a_marker_without_batches_here_cancels_too(
     await simulated_broker.pass_time(0.1)
     assert await producer.abort() == 0
     await separate_coordinator.release_held()
-    assert await sending == 19
+    assert await sending == NotEnoughReplicas.code
     assert await partition_contents(separate_coordinator) == ([b"first"], [], [], 1)
 
 

@@ -8,6 +8,13 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.transactions.separate_coordinator import SeparateCoordinator
 from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Transactor, restarted
 
+from headrace.model.errors import (
+    IllegalGeneration,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    UnknownTopicOrPartition,
+    UnstableOffsetCommit,
+)
 from headrace.wire.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -105,7 +112,7 @@ async def test_a_fetch_of_stable_offsets_gets_a_retriable_error(simulated_broker
         answer = (await simulated_broker.send(requested, 7)).topics[0].partitions[0]
         return answer.error_code, answer.committed_offset
 
-    assert await fetch(stable=True) == (88, -1)
+    assert await fetch(stable=True) == (UnstableOffsetCommit.code, -1)
     assert await fetch(stable=False) == (0, 3)
     await one.commit()
     assert await fetch(stable=True) == (0, 7)
@@ -115,7 +122,7 @@ async def test_the_older_protocol_must_add_the_group_first(simulated_broker: Sim
     one = await transactor(simulated_broker, OLDER)
     await commit(simulated_broker, 3)
     response = await simulated_broker.send(request(one, 7), 3)
-    assert response.topics[0].partitions[0].error_code == 48
+    assert response.topics[0].partitions[0].error_code == InvalidTransactionState.code
 
 
 async def test_a_member_of_an_old_generation_commits_nothing(simulated_broker: SimulatedBroker) -> None:
@@ -124,7 +131,7 @@ async def test_a_member_of_an_old_generation_commits_nothing(simulated_broker: S
     await member.enter()
     requested = request(one, 7)
     requested.member_id, requested.generation_id = member.id, member.generation + 1
-    assert (await simulated_broker.send(requested, 5)).topics[0].partitions[0].error_code == 22
+    assert (await simulated_broker.send(requested, 5)).topics[0].partitions[0].error_code == IllegalGeneration.code
     requested.generation_id = member.generation
     assert (await simulated_broker.send(requested, 5)).topics[0].partitions[0].error_code == 0
 
@@ -132,12 +139,12 @@ async def test_a_member_of_an_old_generation_commits_nothing(simulated_broker: S
 async def test_a_producer_that_was_replaced_commits_nothing(simulated_broker: SimulatedBroker) -> None:
     one = await transactor(simulated_broker)
     await Transactor(simulated_broker).init()
-    assert await commit_in(one, 7) == 47
+    assert await commit_in(one, 7) == InvalidProducerEpoch.code
 
 
 async def test_partitions_that_do_not_exist_are_refused_alone(simulated_broker: SimulatedBroker) -> None:
     one = await transactor(simulated_broker)
-    assert await commit_in(one, 7, "missing") == 3
+    assert await commit_in(one, 7, "missing") == UnknownTopicOrPartition.code
 
 
 @both
@@ -161,4 +168,4 @@ async def test_offsets_of_a_transaction_that_does_not_hold_the_group_are_refused
     one = Transactor(separate_coordinator, generation=OLDER)
     assert await one.init() == 0
     response = await separate_coordinator.send(request(one, 7), 3)
-    assert response.topics[0].partitions[0].error_code == 48
+    assert response.topics[0].partitions[0].error_code == InvalidTransactionState.code

@@ -15,6 +15,14 @@ from tests.unit.broker.broker_requests import (
 from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
 from tests.unit.broker.transactions.transaction_support import ID, NEWER, OLDER, Transactor
 
+from headrace.model.errors import (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidRecord,
+    InvalidTransactionState,
+    NotEnoughReplicas,
+    TransactionalIdAuthorizationFailed,
+)
 from headrace.wire.batches.batch import TRANSACTIONAL
 from headrace.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
@@ -143,7 +151,7 @@ async def test_a_producer_of_the_older_protocol_must_add_its_partitions(simulate
     await simulated_broker.create_topic("t")
     one = Transactor(simulated_broker, generation=OLDER)
     await one.init()
-    assert await one.produce(b"a") == 48
+    assert await one.produce(b"a") == InvalidTransactionState.code
 
 
 @both
@@ -156,21 +164,24 @@ async def test_a_fenced_producer_gets_an_error_of_produce(simulated_broker: Simu
     await one.init()
     await one.send(b"a")
     await other.init()
-    assert await one.produce(b"b") == 47
+    assert await one.produce(b"b") == InvalidProducerEpoch.code
 
 
 async def test_a_transactional_batch_needs_an_id_and_a_producer(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     data = batch(b"a", producer_id=5, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
-    assert only_response(await simulated_broker.send(produce_request({("t", 0): data}), 12)).error_code == 53
+    assert (
+        only_response(await simulated_broker.send(produce_request({("t", 0): data}), 12)).error_code
+        == TransactionalIdAuthorizationFailed.code
+    )
     request = produce_request({("t", 0): batch(b"a", attributes=TRANSACTIONAL)})
     request.transactional_id = ID
-    assert only_response(await simulated_broker.send(request, 12)).error_code == 87
+    assert only_response(await simulated_broker.send(request, 12)).error_code == InvalidRecord.code
     request = produce_request({("t", 0): data})
     request.transactional_id = "nobody"
-    assert only_response(await simulated_broker.send(request, 12)).error_code == 19
+    assert only_response(await simulated_broker.send(request, 12)).error_code == NotEnoughReplicas.code
     await Transactor(simulated_broker).init()
-    assert only_response(await simulated_broker.send(request, 12)).error_code == 49
+    assert only_response(await simulated_broker.send(request, 12)).error_code == InvalidProducerIdMapping.code
 
 
 async def test_a_delayed_batch_of_the_newer_protocol_never_joins_the_next_transaction(
@@ -187,4 +198,4 @@ async def test_a_delayed_batch_of_the_newer_protocol_never_joins_the_next_transa
     await one.send(b"b")
     request = produce_request({("t", 0): delayed})
     request.transactional_id = ID
-    assert only_response(await simulated_broker.send(request, 12)).error_code == 47
+    assert only_response(await simulated_broker.send(request, 12)).error_code == InvalidProducerEpoch.code
