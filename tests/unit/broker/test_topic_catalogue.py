@@ -40,7 +40,7 @@ def described(simulated_broker: SimulatedBroker) -> dict[str, int]:
     return {topic.name: len(topic.led) for topic in simulated_broker.broker.catalogue}
 
 
-async def test_a_topic_takes_writes_when_create_returns(simulated_broker: SimulatedBroker) -> None:
+async def test_a_topic_accepts_writes_when_create_returns(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 3)
     for index in range(3):
         assert await produce(simulated_broker, "t", b"a", partition=index) == 0
@@ -48,7 +48,7 @@ async def test_a_topic_takes_writes_when_create_returns(simulated_broker: Simula
     assert folders(simulated_broker) == [f"{topic.id.hex}-{index}" for index in range(3)]
 
 
-async def test_looking_up(simulated_broker: SimulatedBroker) -> None:
+async def test_topics_and_partitions_are_found_by_name_and_index(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2)
     catalogue = simulated_broker.broker.catalogue
     topic = catalogue.topic("t")
@@ -83,7 +83,7 @@ async def test_looking_up(simulated_broker: SimulatedBroker) -> None:
         ("under_score", 1, {}, InvalidTopic),
     ],
 )
-async def test_what_cannot_be_a_topic_leaves_no_trace(
+async def test_a_rejected_topic_leaves_no_trace(
     simulated_broker: SimulatedBroker, name: str, partitions: int, configs: dict[str, str], error: type[HeadraceError]
 ) -> None:
     await simulated_broker.create_topic("taken")
@@ -107,7 +107,7 @@ async def test_a_dry_run_changes_nothing(simulated_broker: SimulatedBroker) -> N
     assert (described(simulated_broker), catalogue.version) == ({"t": 1}, version)
 
 
-async def test_two_who_create_the_same_topic_at_once_do_not_both_succeed(simulated_broker: SimulatedBroker) -> None:
+async def test_of_two_concurrent_creations_of_a_topic_one_fails(simulated_broker: SimulatedBroker) -> None:
     catalogue = simulated_broker.broker.catalogue
     tasks = [simulated_broker.host.start(catalogue.create("t", 2, {}), "create") for _ in range(2)]
     assert (await tasks[0]).name == "t"
@@ -116,7 +116,7 @@ async def test_two_who_create_the_same_topic_at_once_do_not_both_succeed(simulat
     assert len(folders(simulated_broker)) == 2
 
 
-async def test_everything_is_there_after_a_restart_and_the_epoch_has_grown(simulated_broker: SimulatedBroker) -> None:
+async def test_topics_survive_a_restart_with_a_higher_epoch(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2, retention_ms="1234")
     topic_id = simulated_broker.broker.catalogue.topic("t").id
     assert simulated_broker.partition("t").leader_epoch == 0
@@ -157,7 +157,7 @@ async def test_a_crash_between_the_registry_and_the_removal_of_folders_is_mended
     assert len(folders(simulated_broker)) == 1
 
 
-async def test_partitions_that_were_added_before_a_crash_are_made_at_the_next_start(
+async def test_partitions_added_before_a_crash_are_created_at_the_next_start(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -170,7 +170,7 @@ async def test_partitions_that_were_added_before_a_crash_are_made_at_the_next_st
     assert await produce(simulated_broker, "t", b"a", partition=3) == 0
 
 
-async def test_a_deleted_topic_is_gone_with_its_folders(simulated_broker: SimulatedBroker) -> None:
+async def test_deleting_a_topic_removes_its_folders(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 3)
     await simulated_broker.create_topic("other")
     await simulated_broker.delete_topic("t")
@@ -182,7 +182,7 @@ async def test_a_deleted_topic_is_gone_with_its_folders(simulated_broker: Simula
     assert described(simulated_broker) == {"other": 1}
 
 
-async def test_a_name_can_be_used_again_and_nothing_of_the_old_topic_shows(simulated_broker: SimulatedBroker) -> None:
+async def test_a_reused_name_shows_nothing_of_the_old_topic(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2)
     old = simulated_broker.broker.catalogue.topic("t")
     await produce(simulated_broker, "t", b"old", producer_id=1, producer_epoch=0, base_sequence=0)
@@ -211,7 +211,7 @@ async def test_add_partitions(simulated_broker: SimulatedBroker) -> None:
     assert described(simulated_broker) == {"t": 4}
 
 
-async def test_configs_take_effect_at_once_and_stay(simulated_broker: SimulatedBroker) -> None:
+async def test_configs_take_effect_at_once_and_survive_a_restart(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2, retention_ms="1000")
     catalogue = simulated_broker.broker.catalogue
     await catalogue.change_configs("t", lambda old: {**old, "segment.bytes": "5000", "max.message.bytes": "100"})
@@ -233,7 +233,7 @@ async def test_segments_of_one_topic_need_not_end_at_the_same_time(simulated_bro
     assert all(50_000 <= age <= 100_000 for age in ages)
 
 
-async def test_a_registry_that_is_away_changes_nothing_and_can_be_tried_again(
+async def test_a_change_during_a_registry_outage_has_no_effect_and_can_be_retried(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -256,9 +256,7 @@ async def test_a_registry_that_is_away_changes_nothing_and_can_be_tried_again(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-async def test_a_disk_that_refuses_a_folder_leaves_the_name_free(
-    simulated_broker: SimulatedBroker, number: int
-) -> None:
+async def test_a_failed_folder_creation_leaves_the_name_free(simulated_broker: SimulatedBroker, number: int) -> None:
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", number)
     with pytest.raises((StorageFailure, DiskFull)):
         await simulated_broker.create_topic("t", 3)
@@ -270,7 +268,7 @@ async def test_a_disk_that_refuses_a_folder_leaves_the_name_free(
     assert len(folders(simulated_broker)) == 3
 
 
-async def test_new_partitions_that_the_disk_refuses_are_tried_again(simulated_broker: SimulatedBroker) -> None:
+async def test_new_partitions_that_fail_on_disk_are_retried(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     with pytest.raises(HeadraceError):
@@ -280,7 +278,7 @@ async def test_new_partitions_that_the_disk_refuses_are_tried_again(simulated_br
     assert described(simulated_broker) == {"t": 3}
 
 
-async def test_defaults_of_the_broker_reach_the_topics_that_do_not_say_otherwise(
+async def test_broker_defaults_apply_to_topics_without_their_own_value(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.restart(log_retention_ms="5000")
@@ -291,7 +289,7 @@ async def test_defaults_of_the_broker_reach_the_topics_that_do_not_say_otherwise
 
 
 @in_simulated_cluster()
-async def test_what_another_broker_leads_is_told_apart_from_what_is_not_there(
+async def test_a_partition_led_elsewhere_gives_another_error_than_a_missing_one(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2), by=1)
@@ -309,7 +307,7 @@ async def test_what_another_broker_leads_is_told_apart_from_what_is_not_there(
 
 
 @in_simulated_cluster()
-async def test_two_brokers_that_are_asked_for_the_same_topic_do_not_both_make_it(
+async def test_two_brokers_do_not_both_create_the_same_topic(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     tasks = [
@@ -330,7 +328,7 @@ async def test_two_brokers_that_are_asked_for_the_same_topic_do_not_both_make_it
 
 
 @in_simulated_cluster()
-async def test_what_is_changed_at_one_broker_is_seen_by_all(simulated_cluster: SimulatedCluster) -> None:
+async def test_changes_at_one_broker_are_seen_by_all(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2, 3))
     await simulated_cluster[2].host.start(
         simulated_cluster[2].broker.catalogue.change_configs("t", lambda _: {"retention.ms": "5"}), "change configs"
@@ -346,7 +344,7 @@ async def test_what_is_changed_at_one_broker_is_seen_by_all(simulated_cluster: S
 
 
 @in_simulated_cluster()
-async def test_a_growth_that_was_lost_to_another_broker_is_refused(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_growth_that_another_broker_overtook_is_rejected(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     first, second = (
         simulated_cluster[node_id].host.start(
@@ -361,7 +359,7 @@ async def test_a_growth_that_was_lost_to_another_broker_is_refused(simulated_clu
 
 
 @in_simulated_cluster()
-async def test_new_topics_go_where_the_least_is(simulated_cluster: SimulatedCluster) -> None:
+async def test_new_topics_are_placed_on_the_least_loaded_brokers(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("much", *[(1,)] * 6, *[(2,)] * 6)
     await simulated_cluster[2].host.start(
         simulated_cluster[2].broker.catalogue.create("t", 6, {}, replication=1), "create"
@@ -370,7 +368,7 @@ async def test_new_topics_go_where_the_least_is(simulated_cluster: SimulatedClus
 
 
 @in_simulated_cluster()
-async def test_a_broker_that_has_just_gone_holds_nothing_of_a_new_topic(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_broker_that_just_stopped_gets_no_replica_of_a_new_topic(simulated_cluster: SimulatedCluster) -> None:
     simulated_cluster[3].kill()
     await simulated_cluster.wait_until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.catalogue.create("t", 3, {}), "create")
@@ -378,7 +376,7 @@ async def test_a_broker_that_has_just_gone_holds_nothing_of_a_new_topic(simulate
 
 
 @in_simulated_cluster()
-async def test_a_replica_that_is_asked_for_on_a_broker_that_dies_meanwhile_is_not_in_sync(
+async def test_a_requested_replica_on_a_broker_that_dies_during_the_creation_is_not_in_sync(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     simulated_cluster[3].kill()

@@ -16,7 +16,7 @@ from headrace.wire.messages.transactions import InitProducerIdRequest
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_what_is_served_is_advertised(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_every_served_api_is_advertised(simulated_broker: SimulatedBroker, version: int) -> None:
     response = await simulated_broker.send(ApiVersionsRequest(), version)
     assert response.error_code == 0
     advertised = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
@@ -27,7 +27,7 @@ async def test_what_is_served_is_advertised(simulated_broker: SimulatedBroker, v
     assert advertised[API_VERSIONS] == (0, 4)
 
 
-async def test_an_unknown_version_is_answered_in_version_0_with_what_is_known(
+async def test_an_unknown_api_versions_version_gets_a_version_0_response_with_the_known_ones(
     simulated_broker: SimulatedBroker,
 ) -> None:
     handler, version = simulated_broker.broker.handlers.find(API_VERSIONS, 77)
@@ -39,7 +39,7 @@ async def test_an_unknown_version_is_answered_in_version_0_with_what_is_known(
 
 
 @pytest.mark.parametrize(("key", "version"), [(PRODUCE, 2), (PRODUCE, 14), (FETCH, 3), (FETCH, -1), (999, 0), (-1, 0)])
-async def test_nothing_else_is_answered_in_a_version_that_is_not_known(
+async def test_other_requests_in_an_unknown_version_are_rejected(
     simulated_broker: SimulatedBroker, key: int, version: int
 ) -> None:
     with pytest.raises(MalformedFrame):
@@ -50,7 +50,7 @@ async def test_only_fetches_and_leases_may_be_cancelled(simulated_broker: Simula
     assert [handler.api.key for handler in simulated_broker.broker.handlers if handler.is_read_only] == [FETCH, LEASE]
 
 
-async def test_every_producer_gets_an_id_that_nobody_had(simulated_broker: SimulatedBroker) -> None:
+async def test_every_producer_gets_an_unused_producer_id(simulated_broker: SimulatedBroker) -> None:
     seen = []
     for start in range(3):
         for version in range(6):
@@ -66,7 +66,9 @@ async def test_every_producer_gets_an_id_that_nobody_had(simulated_broker: Simul
     assert min(seen) >= 0
 
 
-async def test_a_registry_that_is_away_gives_no_ids_for_now(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unavailable_registry_gives_a_retriable_error_for_producer_ids(
+    simulated_broker: SimulatedBroker,
+) -> None:
     simulated_broker.registry.unavailable = True
     assert (await simulated_broker.send(InitProducerIdRequest(), 4)).error_code == CoordinatorNotAvailable.code
     simulated_broker.registry.unavailable = False
@@ -74,7 +76,9 @@ async def test_a_registry_that_is_away_gives_no_ids_for_now(simulated_broker: Si
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-async def test_the_folder_and_what_lies_in_it(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_describe_log_dirs_lists_the_data_folder_and_its_logs(
+    simulated_broker: SimulatedBroker, version: int
+) -> None:
     await simulated_broker.create_topic("a", 2)
     await simulated_broker.create_topic("b")
     await produce(simulated_broker, "a", b"x" * 100, partition=1)

@@ -41,7 +41,7 @@ def codes(response: Any) -> dict[str | None, int]:
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_every_version_is_answered(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_every_version_gets_a_response(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.create_topic("t", 2)
     response = await ask(simulated_broker, "t", version=version)
     (broker,) = response.brokers
@@ -61,7 +61,9 @@ async def test_every_version_is_answered(simulated_broker: SimulatedBroker, vers
         assert response.cluster_id == simulated_broker.broker.identity.cluster_id
 
 
-async def test_an_empty_list_means_all_in_version_0_and_nothing_later(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_list_means_all_topics_in_version_0_and_no_topic_in_later_versions(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await simulated_broker.create_topic("a")
     await simulated_broker.create_topic("b")
     assert codes(await simulated_broker.send(MetadataRequest(topics=[]), 0)) == {"a": 0, "b": 0}
@@ -69,7 +71,7 @@ async def test_an_empty_list_means_all_in_version_0_and_nothing_later(simulated_
     assert codes(await simulated_broker.send(MetadataRequest(topics=None), 1)) == {"a": 0, "b": 0}
 
 
-async def test_a_missing_topic_is_made_if_both_sides_allow_it(simulated_broker: SimulatedBroker) -> None:
+async def test_a_missing_topic_is_created_if_client_and_broker_allow_it(simulated_broker: SimulatedBroker) -> None:
     assert codes(await ask(simulated_broker, "t", create=False)) == {"t": UnknownTopicOrPartition.code}
     response = await ask(simulated_broker, "t", create=True)
     assert codes(response) == {"t": 0}
@@ -78,7 +80,7 @@ async def test_a_missing_topic_is_made_if_both_sides_allow_it(simulated_broker: 
     assert codes(await ask(simulated_broker, "t", "u", create=True)) == {"t": 0, "u": UnknownTopicOrPartition.code}
 
 
-async def test_messages_can_be_delayed_also_where_topics_are_made_by_hand_only(
+async def test_messages_can_be_delayed_without_automatic_topic_creation(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.restart(auto_create_topics_enable="false")
@@ -96,13 +98,15 @@ async def test_before_version_4_the_client_cannot_forbid_it(simulated_broker: Si
     assert codes(await ask(simulated_broker, "t", version=3)) == {"t": 0}
 
 
-async def test_two_who_ask_for_the_same_missing_topic_at_once_both_get_it(simulated_broker: SimulatedBroker) -> None:
+async def test_two_concurrent_requests_for_the_same_missing_topic_both_get_it(
+    simulated_broker: SimulatedBroker,
+) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
     first, second = [simulated_broker.begin_send(request, 9) for _ in range(2)]
     assert codes(await first) == codes(await second) == {"t": 0}
 
 
-async def test_a_description_of_a_name_that_no_topic_can_have_says_so(simulated_broker: SimulatedBroker) -> None:
+async def test_describing_an_invalid_topic_name_returns_invalid_topic(simulated_broker: SimulatedBroker) -> None:
     request = DescribeTopicPartitionsRequest(
         topics=[DescribeTopicPartitionsTopic(name="a/b"), DescribeTopicPartitionsTopic(name="missing")]
     )
@@ -121,7 +125,7 @@ async def test_names_that_no_topic_can_have(simulated_broker: SimulatedBroker) -
     }
 
 
-async def test_the_log_of_offsets_is_made_as_the_coordinator_needs_it(simulated_broker: SimulatedBroker) -> None:
+async def test_the_offsets_topic_is_created_with_the_coordinators_settings(simulated_broker: SimulatedBroker) -> None:
     assert codes(await ask(simulated_broker, "__consumer_offsets")) == {
         "__consumer_offsets": UnknownTopicOrPartition.code
     }
@@ -133,7 +137,7 @@ async def test_the_log_of_offsets_is_made_as_the_coordinator_needs_it(simulated_
     }
 
 
-async def test_topics_can_be_asked_for_by_id(simulated_broker: SimulatedBroker) -> None:
+async def test_topics_can_be_requested_by_id(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     topic_id = simulated_broker.broker.catalogue.topic("t").id
     requested = [
@@ -149,7 +153,7 @@ async def test_topics_can_be_asked_for_by_id(simulated_broker: SimulatedBroker) 
         assert (topic.error_code, topic.topic_id) == (InvalidTopic.code, ZERO_ID)
 
 
-async def test_answers_follow_every_change(simulated_broker: SimulatedBroker) -> None:
+async def test_responses_reflect_every_change(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     assert len((await ask(simulated_broker, "t")).topics[0].partitions) == 1
     await simulated_broker.broker.catalogue.add_partitions("t", 3)
@@ -189,7 +193,7 @@ async def test_topics_are_described_in_pages(simulated_broker: SimulatedBroker) 
     assert rounds == 3
 
 
-async def test_described_topics_may_be_missing_and_cursors_odd(simulated_broker: SimulatedBroker) -> None:
+async def test_missing_topics_and_invalid_cursors_get_errors(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("a", 2)
     response = await describe(simulated_broker, "a", "missing")
     assert [(topic.name, topic.error_code) for topic in response.topics] == [
@@ -224,7 +228,7 @@ async def test_the_cluster_keeps_its_id(simulated_broker: SimulatedBroker) -> No
 
 
 @in_simulated_cluster()
-async def test_all_brokers_tell_the_same_of_each_other(simulated_cluster: SimulatedCluster) -> None:
+async def test_all_brokers_return_the_same_metadata(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2), (3, 1))
     await simulated_cluster.wait_until(
         lambda: all(simulated_broker.broker.catalogue.find("t") for simulated_broker in simulated_cluster.up)
@@ -264,7 +268,7 @@ async def test_a_leader_that_is_down_is_not_named(simulated_cluster: SimulatedCl
 
 
 @in_simulated_cluster()
-async def test_a_leader_that_is_gone_is_not_named_even_before_another_is_elected(
+async def test_a_dead_leader_is_not_returned_even_before_another_is_elected(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (3, 1))
@@ -276,7 +280,7 @@ async def test_a_leader_that_is_gone_is_not_named_even_before_another_is_elected
 
 
 @in_simulated_cluster()
-async def test_those_that_may_still_lead_are_told(simulated_cluster: SimulatedCluster) -> None:
+async def test_eligible_leader_replicas_are_returned(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2), min_insync_replicas="2")
     simulated_cluster[2].kill()
     await simulated_cluster.wait_until(lambda: simulated_cluster.record("t").elr == (2,))
@@ -291,7 +295,7 @@ async def test_those_that_may_still_lead_are_told(simulated_cluster: SimulatedCl
 
 
 @in_simulated_cluster()
-async def test_a_topic_whose_partitions_are_not_seen_yet_has_no_leaders(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_topic_without_known_partition_records_has_no_leaders(simulated_cluster: SimulatedCluster) -> None:
     catalogue = simulated_cluster[1].broker.catalogue
     record = TopicRecord(name="t", id=UUID(int=1), partitions=2, created_ms=0)
     catalogue.apply(topic_key("t"), RegistryEntry(topic_key("t"), msgspec.json.encode(record), 0))

@@ -65,7 +65,7 @@ def codes(results: dict[str, Any]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_a_topic_is_made_in_every_version(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_a_topic_is_created_in_every_version(simulated_broker: SimulatedBroker, version: int) -> None:
     result = (await create(simulated_broker, topic("t", 3, retention_ms="1000"), version=version))["t"]
     assert (result.error_code, result.error_message) == (0, None)
     if version >= 5:
@@ -78,7 +78,7 @@ async def test_a_topic_is_made_in_every_version(simulated_broker: SimulatedBroke
     assert await produce(simulated_broker, "t", b"a", partition=2) == 0
 
 
-async def test_topics_of_one_request_stand_for_themselves(simulated_broker: SimulatedBroker) -> None:
+async def test_topics_of_one_request_succeed_or_fail_independently(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("taken")
     results = await create(
         simulated_broker,
@@ -103,7 +103,7 @@ async def test_topics_of_one_request_stand_for_themselves(simulated_broker: Simu
     assert results["taken"].configs is not None, "Java cannot live with null here"
 
 
-async def test_a_topic_named_twice_is_refused_once(simulated_broker: SimulatedBroker) -> None:
+async def test_a_topic_named_twice_is_rejected_once(simulated_broker: SimulatedBroker) -> None:
     request = CreateTopicsRequest(topics=[topic("t"), topic("t", 2), topic("u")])
     response = await simulated_broker.send(request, 7)
     assert [(result.name, result.error_code) for result in response.topics] == [("t", InvalidRequest.code), ("u", 0)]
@@ -116,7 +116,7 @@ async def test_defaults_are_the_brokers_in_every_version(simulated_broker: Simul
     assert simulated_broker.broker.catalogue.topic("t").partition_count == 5
 
 
-async def test_a_dry_run_makes_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_a_dry_run_creates_nothing(simulated_broker: SimulatedBroker) -> None:
     assert codes(await create(simulated_broker, topic("t"), topic("bad/name"), dry_run=True)) == {
         "t": 0,
         "bad/name": InvalidTopic.code,
@@ -124,7 +124,7 @@ async def test_a_dry_run_makes_nothing(simulated_broker: SimulatedBroker) -> Non
     assert len(simulated_broker.broker.catalogue) == 0
 
 
-async def test_assignments_must_be_to_this_broker_and_complete(simulated_broker: SimulatedBroker) -> None:
+async def test_assignments_must_be_complete_and_name_existing_brokers(simulated_broker: SimulatedBroker) -> None:
     def assigned(*brokers: list[int], first: int = 0) -> CreatableTopic:
         requested = topic("t", -1, -1)
         requested.assignments = [
@@ -170,7 +170,7 @@ async def test_topics_are_deleted_by_id(simulated_broker: SimulatedBroker) -> No
     ]
 
 
-async def test_deleting_can_be_switched_off(simulated_broker: SimulatedBroker) -> None:
+async def test_topic_deletion_can_be_disabled(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(delete_topic_enable="false")
     await simulated_broker.create_topic("t")
     ((_, code),) = await delete(simulated_broker, "t")
@@ -178,7 +178,7 @@ async def test_deleting_can_be_switched_off(simulated_broker: SimulatedBroker) -
     assert simulated_broker.broker.catalogue.find("t") is not None
 
 
-async def test_deleting_a_topic_ends_what_waits_for_it(simulated_broker: SimulatedBroker) -> None:
+async def test_deleting_a_topic_ends_waiting_requests(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     asking = simulated_broker.begin_send(produce_request({("t", 0): batch(b"a")}), 9)
@@ -215,7 +215,7 @@ async def test_partitions_are_added(simulated_broker: SimulatedBroker) -> None:
     assert await produce(simulated_broker, "t", b"a", partition=2) == 0
 
 
-async def test_a_topic_that_is_to_grow_twice_is_refused_once(simulated_broker: SimulatedBroker) -> None:
+async def test_a_topic_named_twice_for_new_partitions_is_rejected_once(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     requested = [CreatePartitionsTopic(name="t", count=2), CreatePartitionsTopic(name="t", count=3)]
     response = await simulated_broker.send(CreatePartitionsRequest(topics=requested), 3)
@@ -271,7 +271,7 @@ def placed(name: str, *replicas: list[int]) -> CreatableTopic:
 
 
 @in_simulated_cluster()
-async def test_a_topic_has_as_many_replicas_as_were_asked_for(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_topic_has_the_requested_number_of_replicas(simulated_cluster: SimulatedCluster) -> None:
     results = await create(
         simulated_cluster[2], topic("one", 3), topic("two", 3, 2), topic("default", 2, -1), topic("many", 1, 4)
     )
@@ -285,7 +285,7 @@ async def test_a_topic_has_as_many_replicas_as_were_asked_for(simulated_cluster:
 
 
 @in_simulated_cluster()
-async def test_replicas_are_placed_where_they_were_asked_for(simulated_cluster: SimulatedCluster) -> None:
+async def test_replicas_are_placed_as_requested(simulated_cluster: SimulatedCluster) -> None:
     results = await create(
         simulated_cluster[1],
         placed("t", [3, 1], [2, 3]),
@@ -310,7 +310,7 @@ async def test_replicas_are_placed_where_they_were_asked_for(simulated_cluster: 
 
 
 @in_simulated_cluster()
-async def test_brokers_that_are_down_or_drained_are_given_nothing(simulated_cluster: SimulatedCluster) -> None:
+async def test_brokers_that_are_down_or_drained_get_no_replicas(simulated_cluster: SimulatedCluster) -> None:
     simulated_cluster[1].kill()
     await simulated_cluster.wait_until(lambda: 1 not in simulated_cluster[2].broker.catalogue.nodes)
     await drain(simulated_cluster[2].registry, 3, is_drained=True)
@@ -330,7 +330,7 @@ async def test_new_partitions_have_as_many_replicas_as_the_others(simulated_clus
 
 
 @in_simulated_cluster()
-async def test_deleted_records_are_deleted_everywhere_when_it_is_answered(simulated_cluster: SimulatedCluster) -> None:
+async def test_delete_records_responds_when_all_replicas_have_deleted(simulated_cluster: SimulatedCluster) -> None:
     """Else the next leader could bring them back."""
     await simulated_cluster.create_topic("t")
     for value in (b"a", b"b", b"c"):
@@ -357,7 +357,7 @@ async def test_a_follower_that_cannot_be_reached_is_waited_for_in_vain(simulated
 
 
 @in_simulated_cluster()
-async def test_a_lead_that_is_lost_meanwhile_ends_the_wait(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_lost_leadership_ends_the_wait_of_delete_records(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")

@@ -16,7 +16,7 @@ def is_there(simulated_broker: SimulatedBroker, topic: str = "t") -> bool:
     return simulated_broker.broker.catalogue.find(topic) is not None
 
 
-async def test_a_topic_that_nobody_writes_to_is_deleted(simulated_broker: SimulatedBroker) -> None:
+async def test_a_topic_without_writes_is_deleted(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     await simulated_broker.create_topic("other")
     await simulated_broker.pass_time(9)
@@ -26,7 +26,7 @@ async def test_a_topic_that_nobody_writes_to_is_deleted(simulated_broker: Simula
     assert is_there(simulated_broker, "other")
 
 
-async def test_every_message_gives_it_more_time(simulated_broker: SimulatedBroker) -> None:
+async def test_every_message_restarts_the_expiration(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     for _ in range(5):
         await produce(simulated_broker, "t", b"a")
@@ -36,7 +36,7 @@ async def test_every_message_gives_it_more_time(simulated_broker: SimulatedBroke
     assert not is_there(simulated_broker)
 
 
-async def test_a_restart_gives_it_more_time(simulated_broker: SimulatedBroker) -> None:
+async def test_a_restart_restarts_the_expiration(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     await simulated_broker.pass_time(8)
     await simulated_broker.restart()
@@ -57,7 +57,7 @@ class ManualClock:
         return int(self.now * 1000)
 
 
-async def test_a_pause_of_the_process_gives_it_more_time(simulated_broker: SimulatedBroker) -> None:
+async def test_a_pause_of_the_process_restarts_the_expiration(simulated_broker: SimulatedBroker) -> None:
     """The session may have ended in the pause and another broker may have taken writes; this one cannot know yet."""
     await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     clock = ManualClock()
@@ -72,13 +72,13 @@ async def test_a_pause_of_the_process_gives_it_more_time(simulated_broker: Simul
     assert [topic.name for topic in topic_expiration._idle()] == ["t"]
 
 
-async def test_a_topic_of_several_partitions_stays(simulated_broker: SimulatedBroker) -> None:
+async def test_a_topic_of_several_partitions_does_not_expire(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2, expire_after_idle_ms=LIMIT)
     await simulated_broker.pass_time(60)
     assert is_there(simulated_broker)
 
 
-async def test_who_is_not_sure_to_be_of_the_cluster_deletes_nothing(
+async def test_a_broker_without_a_valid_session_deletes_nothing(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulated_broker.broker.topic_expiration, "_session_valid", lambda: False)
@@ -88,7 +88,7 @@ async def test_who_is_not_sure_to_be_of_the_cluster_deletes_nothing(
 
 
 @in_simulated_cluster()
-async def test_only_the_leader_deletes_and_all_see_it(simulated_cluster: SimulatedCluster) -> None:
+async def test_only_the_leader_deletes_and_all_brokers_see_it(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", expire_after_idle_ms=LIMIT)
     await simulated_cluster.wait_until_in_sync("t")
     await simulated_cluster.wait_until(
@@ -96,7 +96,7 @@ async def test_only_the_leader_deletes_and_all_see_it(simulated_cluster: Simulat
     )
 
 
-async def test_a_topic_with_a_dead_letter_topic_does_not_expire_since_that_would_go_with_it(
+async def test_a_topic_with_a_dead_letter_topic_does_not_expire(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)

@@ -28,7 +28,9 @@ from headrace.wire.messages.topics import CreatableTopic, CreateTopicsRequest, C
 
 
 @in_simulated_cluster()
-async def test_a_power_cut_of_all_heals_by_itself_and_loses_nothing(simulated_cluster: SimulatedCluster) -> None:
+async def test_after_a_power_cut_of_all_brokers_the_cluster_recovers_without_loss(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     await simulated_cluster.create_topic("t", min_insync_replicas="2")
     for number in range(3):
         await produce(simulated_cluster[1], "t", b"%d" % number)
@@ -61,9 +63,7 @@ async def test_a_broker_with_an_empty_folder_is_not_trusted(simulated_cluster: S
 
 @pytest.mark.parametrize("stop", ["clean", "kill"])
 @in_simulated_cluster(2)
-async def test_a_broker_that_lost_the_log_of_one_partition_is_not_trusted_with_it(
-    simulated_cluster: SimulatedCluster, stop: str
-) -> None:
+async def test_a_broker_that_lost_a_log_leaves_the_in_sync_set(simulated_cluster: SimulatedCluster, stop: str) -> None:
     """Decision 012: its flushed offset is kept elsewhere, so the empty log that takes its place is quarantined."""
     for topic in ("t", "kept"):
         await simulated_cluster.create_topic(topic)
@@ -85,7 +85,7 @@ async def test_a_broker_that_lost_the_log_of_one_partition_is_not_trusted_with_i
 
 
 @in_simulated_cluster(2)
-async def test_nor_is_it_when_it_crashed_before_it_could_say_so(
+async def test_a_broker_that_lost_a_log_and_crashed_before_reporting_it_leaves_the_in_sync_set(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await simulated_cluster.create_topic("t")
@@ -111,7 +111,9 @@ async def test_nor_is_it_when_it_crashed_before_it_could_say_so(
 
 
 @in_simulated_cluster(2)
-async def test_a_broker_with_an_old_copy_of_its_folder_is_not_trusted(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_broker_with_an_old_copy_of_its_folder_leaves_the_in_sync_sets(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")
@@ -155,7 +157,7 @@ def _make_parents(simulated_cluster: SimulatedCluster, path: str) -> None:
 
 
 @in_simulated_cluster(2, offsets_topic_replication_factor="2")
-async def test_the_folder_of_another_cluster_is_refused(simulated_cluster: SimulatedCluster) -> None:
+async def test_the_folder_of_another_cluster_is_rejected(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster[2].close()
     simulated_cluster[2].registry_ensemble = SimRegistryEnsemble()
     with pytest.raises(WrongDataFolder, match="check --registry and --data"):
@@ -203,7 +205,7 @@ async def set_flush_messages(simulated_cluster: SimulatedCluster, value: str) ->
 
 
 @in_simulated_cluster(2)
-async def test_a_loss_of_what_was_acknowledged_from_memory_is_admitted_also_after_flush_messages_is_lowered(
+async def test_a_lost_unflushed_write_is_reported_even_after_flush_messages_is_lowered(
     simulated_cluster: SimulatedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await acknowledge_from_memory(simulated_cluster)
@@ -216,7 +218,7 @@ async def test_a_loss_of_what_was_acknowledged_from_memory_is_admitted_also_afte
 
 
 @in_simulated_cluster(2)
-async def test_what_was_acknowledged_from_memory_is_flushed_when_flush_messages_is_lowered(
+async def test_unflushed_writes_are_flushed_when_flush_messages_is_lowered(
     simulated_cluster: SimulatedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await acknowledge_from_memory(simulated_cluster)
@@ -236,7 +238,9 @@ async def test_what_was_acknowledged_from_memory_is_flushed_when_flush_messages_
 
 
 @in_simulated_cluster(2)
-async def test_flush_messages_is_raised_when_the_topic_file_says_so(simulated_cluster: SimulatedCluster) -> None:
+async def test_flush_messages_is_raised_only_after_the_topic_file_is_written(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     """Otherwise a broker that loses what it acknowledged from memory would not know that it did."""
     await simulated_cluster.create_topic("t", (1, 2))
     await simulated_cluster.wait_until_in_sync("t")
@@ -257,7 +261,7 @@ async def test_flush_messages_is_raised_when_the_topic_file_says_so(simulated_cl
 
 
 @in_simulated_cluster()
-async def test_a_session_that_is_replaced_before_anybody_acts_changes_nothing(
+async def test_a_session_replaced_before_an_election_changes_nothing(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (3, 1, 2))
@@ -280,7 +284,7 @@ async def test_a_session_that_is_replaced_before_anybody_acts_changes_nothing(
 
 
 @in_simulated_cluster()
-async def test_a_session_that_is_replaced_after_an_election_finds_its_leads_elsewhere(
+async def test_a_session_replaced_after_an_election_has_lost_its_leaderships(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (3, 1, 2))
@@ -295,7 +299,7 @@ async def test_a_session_that_is_replaced_after_an_election_finds_its_leads_else
 
 
 @in_simulated_cluster(sessions_time_out=True, replica_lag_time_max_ms="1000")
-async def test_a_leader_that_hears_of_its_successor_late_has_acknowledged_nothing_alone(
+async def test_a_leader_that_learns_of_its_successor_late_has_acknowledged_nothing_alone(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (3, 1, 2))
@@ -320,7 +324,7 @@ async def test_a_leader_that_hears_of_its_successor_late_has_acknowledged_nothin
 
 
 @in_simulated_cluster(sessions_time_out=True)
-async def test_a_broker_that_is_started_again_does_not_wait_until_its_old_session_is_over(
+async def test_a_restarted_broker_does_not_wait_for_its_old_session_to_expire(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (3,))
@@ -343,7 +347,7 @@ async def test_a_broker_with_the_node_id_of_another_does_not_start(simulated_clu
 
 
 @in_simulated_cluster(1)
-async def test_a_broker_that_was_started_again_is_not_the_leader_that_it_was(
+async def test_a_restarted_broker_does_not_resume_its_old_leader_term(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it is elected anew, it has no lead: what it led in that epoch may not all be there any more (I11)."""
@@ -365,7 +369,7 @@ async def test_a_broker_that_was_started_again_is_not_the_leader_that_it_was(
 
 
 @in_simulated_cluster(opens=False)
-async def test_it_leads_what_it_is_to_lead_when_it_has_joined(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_broker_leads_its_partitions_when_join_returns(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.open(1)
     await simulated_cluster.create_topic("t", *[(1,)] * 20)
     await simulated_cluster[1].close()
@@ -374,7 +378,7 @@ async def test_it_leads_what_it_is_to_lead_when_it_has_joined(simulated_cluster:
 
 
 @in_simulated_cluster(2, opens=False, sessions_time_out=True)
-async def test_a_client_that_connects_during_a_start_is_answered_when_the_broker_is_in_its_own_metadata(
+async def test_a_client_that_connects_during_a_start_gets_a_response_once_the_broker_knows_itself(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """First start, a broker that joins, and one that starts again after a crash, whose old entry is still there."""
@@ -412,7 +416,7 @@ async def _first_responses(
 
 
 @in_simulated_cluster(1, opens=False)
-async def test_a_broker_that_finds_no_controller_ends_instead_of_serving(
+async def test_a_broker_that_finds_no_controller_stops_instead_of_serving(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Controller, "_may_stand_for_election", lambda _self: False)
@@ -422,14 +426,14 @@ async def test_a_broker_that_finds_no_controller_ends_instead_of_serving(
 
 
 @in_simulated_cluster()
-async def test_a_topic_takes_writes_everywhere_when_it_is_made_anywhere(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_topic_created_at_one_broker_accepts_writes_at_all_leaders(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2), by=2)
     for index in range(3):
         assert await produce(simulated_cluster[index + 1], "t", b"a", partition=index) == 0
 
 
 @in_simulated_cluster()
-async def test_its_leads_are_taken_over_before_it_goes(simulated_cluster: SimulatedCluster) -> None:
+async def test_leaderships_are_transferred_before_a_broker_stops(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2), (1, 3))
     await simulated_cluster.wait_until_in_sync("t")
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.cluster.transfer_leadership(), "hand over")
@@ -441,7 +445,7 @@ async def test_its_leads_are_taken_over_before_it_goes(simulated_cluster: Simula
 
 
 @in_simulated_cluster()
-async def test_what_only_it_can_lead_it_leads_to_the_end(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_stopping_broker_keeps_partitions_that_no_other_can_lead(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1,))
     began = simulated_cluster.world.clock.monotonic()
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.cluster.transfer_leadership(), "hand over")
@@ -450,7 +454,7 @@ async def test_what_only_it_can_lead_it_leads_to_the_end(simulated_cluster: Simu
 
 
 @in_simulated_cluster()
-async def test_when_all_go_nobody_waits_for_the_others_to_take_over(simulated_cluster: SimulatedCluster) -> None:
+async def test_when_all_brokers_stop_none_waits_for_a_transfer(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     for index in range(3):
         await simulated_cluster.wait_until_in_sync("t", index=index)
@@ -468,7 +472,7 @@ async def _hand_over(simulated_cluster: SimulatedCluster, node_id: int) -> None:
 
 
 @in_simulated_cluster(1)
-async def test_alone_there_is_nobody_to_hand_over_to(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_single_broker_stops_without_a_transfer(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1,))
     began = simulated_cluster.world.clock.monotonic()
     await _hand_over(simulated_cluster, 1)
@@ -477,7 +481,7 @@ async def test_alone_there_is_nobody_to_hand_over_to(simulated_cluster: Simulate
 
 
 @in_simulated_cluster()
-async def test_the_end_of_the_session_is_told_when_it_goes(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_stopping_broker_ends_its_session(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster[3].close()
     assert live_key(3) not in simulated_cluster.registry_ensemble.entries
     await simulated_cluster.wait_until(lambda: list(simulated_cluster[1].broker.catalogue.nodes) == [1, 2])

@@ -64,7 +64,7 @@ class NotifiedClusterMetadata(ClusterMetadata):
         self.node_news += 1
 
 
-def test_partitions_wait_for_their_topic() -> None:
+def test_partition_records_wait_for_their_topic() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_place(0)
     directory.put_place(1)
@@ -75,7 +75,7 @@ def test_partitions_wait_for_their_topic() -> None:
     assert directory.partition_record("t", 1) == PLACE
 
 
-def test_a_topic_may_be_seen_before_its_partitions() -> None:
+def test_a_topic_may_be_read_before_its_partitions() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=2)
     with pytest.raises(UnknownTopicOrPartition):
@@ -84,7 +84,7 @@ def test_a_topic_may_be_seen_before_its_partitions() -> None:
     assert directory.heard() == [("topic", "t", 1), ("place", "t", 0)]
 
 
-def test_a_name_that_is_given_again_is_another_topic() -> None:
+def test_a_reused_name_is_another_topic() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(FIRST)
     directory.put_place(0)
@@ -100,7 +100,7 @@ def test_a_name_that_is_given_again_is_another_topic() -> None:
     assert directory.partition_record("t", 0) == PLACE
 
 
-def test_what_is_left_of_a_deleted_topic_is_known_until_it_is_removed() -> None:
+def test_leftover_partitions_of_a_deleted_topic_are_orphans_until_removed() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=2)
     directory.put_place(0)
@@ -113,7 +113,7 @@ def test_what_is_left_of_a_deleted_topic_is_known_until_it_is_removed() -> None:
     assert (directory.orphans, directory.deleted) == ([], set())
 
 
-def test_partitions_that_are_removed_before_their_topic_leave_nothing_behind() -> None:
+def test_partitions_removed_before_their_topic_leave_nothing_behind() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0)
@@ -124,7 +124,7 @@ def test_partitions_that_are_removed_before_their_topic_leave_nothing_behind() -
     assert (directory.orphans, directory.deleted) == ([], set())
 
 
-def test_an_answer_of_a_server_that_lags_does_not_bring_the_past_back() -> None:
+def test_a_response_of_a_lagging_server_does_not_revert_newer_records() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0, replace(PLACE, leader_epoch=1), version=5)
@@ -134,7 +134,7 @@ def test_an_answer_of_a_server_that_lags_does_not_bring_the_past_back() -> None:
     assert directory.topic("t").versions[0] == 5
 
 
-def test_partitions_beyond_the_number_of_the_topic_wait_until_it_has_grown() -> None:
+def test_partitions_beyond_the_partition_count_wait_until_the_topic_grows() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=1)
     directory.put_place(0)
@@ -149,7 +149,7 @@ def test_partitions_beyond_the_number_of_the_topic_wait_until_it_has_grown() -> 
     assert directory.heard() == [("topic", "t", 1), ("place", "t", 2)]
 
 
-def test_partitions_of_a_growth_that_was_cut_off_are_forgotten_when_they_are_made_anew() -> None:
+def test_partitions_of_an_interrupted_growth_are_replaced_when_created_again() -> None:
     """They may have been changed meanwhile, and their successors begin with version 0."""
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=1)
@@ -160,7 +160,7 @@ def test_partitions_of_a_growth_that_was_cut_off_are_forgotten_when_they_are_mad
     assert directory.topic("t").versions[1] == 0
 
 
-def test_partitions_of_a_growth_that_was_cut_off_go_with_their_topic() -> None:
+def test_partitions_of_an_interrupted_growth_are_removed_with_their_topic() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=1)
     directory.put_place(0)
@@ -172,7 +172,7 @@ def test_partitions_of_a_growth_that_was_cut_off_go_with_their_topic() -> None:
     assert (directory.orphans, directory.deleted) == ([], set())
 
 
-def test_changed_configs_are_told_and_the_places_stay() -> None:
+def test_changed_configs_are_notified_and_partition_records_stay() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0)
@@ -185,7 +185,7 @@ def test_changed_configs_are_told_and_the_places_stay() -> None:
     assert directory.version > version
 
 
-def test_who_is_up_who_decides_and_who_is_drained() -> None:
+def test_live_brokers_controller_and_drained_brokers_are_mirrored() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_node(1)
     directory.put_node(2)
@@ -202,7 +202,7 @@ def test_who_is_up_who_decides_and_who_is_drained() -> None:
     assert directory.node_news == 7
 
 
-def test_a_leader_counts_only_while_it_is_up() -> None:
+def test_a_leader_is_returned_only_while_it_is_live() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0)
@@ -217,7 +217,7 @@ def test_a_leader_counts_only_while_it_is_up() -> None:
 
 
 @pytest.mark.parametrize("change", ["place", "node", "configs"])
-def test_what_was_made_of_a_topic_for_an_answer_is_made_anew_after_a_change(change: str) -> None:
+def test_a_cached_metadata_response_is_rebuilt_after_a_change(change: str) -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0)

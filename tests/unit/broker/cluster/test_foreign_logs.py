@@ -48,7 +48,7 @@ async def roll_back(simulated_cluster: SimulatedCluster) -> None:
 
 
 @in_simulated_cluster(2)
-async def test_a_log_with_another_history_is_kept_as_stray_and_copied_again(
+async def test_a_log_with_another_history_becomes_stray_and_is_replicated_again(
     simulated_cluster: SimulatedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await roll_back(simulated_cluster)

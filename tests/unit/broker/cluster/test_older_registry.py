@@ -40,7 +40,7 @@ def record(simulated_broker: SimulatedBroker, topic: str) -> PartitionRecord:
     )
 
 
-async def test_a_new_producer_after_an_older_registry_is_not_taken_for_one_that_wrote_before(
+async def test_a_new_producer_after_a_registry_rollback_gets_an_unused_id(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -141,7 +141,7 @@ async def test_a_crash_before_the_registry_is_raised_leaves_the_evidence_to_the_
     assert record(simulated_broker, "idle").leader_epoch > used + EPOCH_MARGIN // 2
 
 
-async def test_a_restart_on_the_present_registry_raises_nothing(
+async def test_a_restart_with_the_current_registry_raises_no_counters(
     simulated_broker: SimulatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     await simulated_broker.create_topic("t")

@@ -84,7 +84,7 @@ async def coordinator(simulated_cluster: SimulatedCluster, key: str, key_type: i
 
 @pytest.mark.parametrize("acks", [0, 1])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_appends_nothing_that_no_other_broker_would_confirm(
+async def test_a_paused_leader_appends_nothing_that_could_be_acknowledged_alone(
     simulated_cluster: SimulatedCluster, acks: int
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -96,7 +96,7 @@ async def test_it_appends_nothing_that_no_other_broker_would_confirm(
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_what_it_appends_with_acks_all_is_acknowledged_by_no_one(
+async def test_a_paused_leader_does_not_acknowledge_appends_with_acks_all(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No check of the session is needed there: the in-sync set fetches from the leader of the present epoch only."""
@@ -115,7 +115,7 @@ async def test_what_it_appends_with_acks_all_is_acknowledged_by_no_one(
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_takes_acks_1_again_when_the_registry_has_confirmed_its_session(
+async def test_a_paused_leader_accepts_acks_1_again_when_the_registry_confirms_its_session(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1,))
@@ -133,7 +133,7 @@ async def test_it_takes_acks_1_again_when_the_registry_has_confirmed_its_session
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_tells_no_end_of_a_partition(simulated_cluster: SimulatedCluster, isolation_level: int) -> None:
+async def test_a_paused_leader_returns_no_end_offset(simulated_cluster: SimulatedCluster, isolation_level: int) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     requested = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)]
     topics = [ListOffsetsTopic(name="t", partitions=requested)]
@@ -144,7 +144,9 @@ async def test_it_tells_no_end_of_a_partition(simulated_cluster: SimulatedCluste
 
 @pytest.mark.parametrize("version", [7, 8])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_tells_no_committed_offset(simulated_cluster: SimulatedCluster, version: int) -> None:
+async def test_a_paused_coordinator_returns_no_committed_offset(
+    simulated_cluster: SimulatedCluster, version: int
+) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, GROUP)
     assert await commit(simulated_broker, 5) == 0
@@ -161,7 +163,7 @@ async def test_it_tells_no_committed_offset(simulated_cluster: SimulatedCluster,
 
 @pytest.mark.parametrize("kind", ["heartbeat", "join", "sync", "describe", "list", "consumer heartbeat"])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_coordinates_no_group(simulated_cluster: SimulatedCluster, kind: str) -> None:
+async def test_a_paused_coordinator_rejects_group_requests(simulated_cluster: SimulatedCluster, kind: str) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     group = "consumers" if kind == "consumer heartbeat" else GROUP
     simulated_broker = await coordinator(simulated_cluster, group)
@@ -198,7 +200,9 @@ async def test_it_coordinates_no_group(simulated_cluster: SimulatedCluster, kind
 
 @pytest.mark.parametrize("kind", ["init", "add", "end", "describe"])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_coordinates_no_transaction(simulated_cluster: SimulatedCluster, kind: str) -> None:
+async def test_a_paused_coordinator_rejects_transaction_requests(
+    simulated_cluster: SimulatedCluster, kind: str
+) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, ID, 1)
     producer = Transactor(simulated_broker)
@@ -220,7 +224,7 @@ async def test_it_coordinates_no_transaction(simulated_cluster: SimulatedCluster
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_tells_nothing_of_a_bundle(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_paused_coordinator_describes_no_joint_commit(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, joint_commit_owner_id(BUNDLE), 1)
     assert await bundle_sequence(simulated_broker) == -1
@@ -233,7 +237,7 @@ async def test_it_tells_nothing_of_a_bundle(simulated_cluster: SimulatedCluster)
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_grants_no_lease(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_paused_leader_grants_no_lease(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic(TOPIC, (1, 2))
     assert (await alter(simulated_cluster[1], CREATE)).error_code == 0
     await produce(simulated_cluster[1], TOPIC, b"a")
@@ -246,7 +250,7 @@ async def test_it_grants_no_lease(simulated_cluster: SimulatedCluster) -> None:
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_extends_no_lease_and_settles_nothing_of_the_same_request(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_paused_leader_neither_extends_nor_settles(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic(TOPIC, (1, 2))
     assert (await alter(simulated_cluster[1], CREATE)).error_code == 0
     await produce(simulated_cluster[1], TOPIC, b"a", b"b")
@@ -272,7 +276,7 @@ def deafen(registry: SimRegistry) -> None:
 
 
 @in_simulated_cluster(3, sessions_time_out=True, replica_lag_time_max_ms="4000")
-async def test_it_proposes_no_in_sync_set(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_paused_leader_proposes_no_in_sync_set(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     proposals = Proposals(simulated_cluster[1])
@@ -286,7 +290,7 @@ async def test_it_proposes_no_in_sync_set(simulated_cluster: SimulatedCluster) -
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_decides_nothing_as_the_controller(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_paused_controller_decides_nothing(simulated_cluster: SimulatedCluster) -> None:
     (simulated_broker,) = [one for one in simulated_cluster.up if one.broker.cluster.controller.is_active_controller]
     simulated_broker.broker.cluster.controller._ensure_still_controller()
     simulated_broker.world.loop.skip(SESSION_SECONDS)

@@ -33,7 +33,7 @@ def connections(scripted_cluster: ScriptedCluster, node_id: int = 1) -> int:
     return scripted_cluster.brokers[node_id].count(apis.API_VERSIONS)
 
 
-def test_a_broker_is_asked_by_one_connection_per_lane() -> None:
+def test_a_peer_has_one_connection_per_connection_key() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, t=1)
         await scripted_cluster.broker()
@@ -47,7 +47,7 @@ def test_a_broker_is_asked_by_one_connection_per_lane() -> None:
     in_world(scenario)
 
 
-def test_a_broker_that_is_alone_makes_no_dialer() -> None:
+def test_a_single_broker_creates_no_dialer() -> None:
     async def scenario(world: World) -> None:
         made: list[TcpDialer] = []
         scripted_cluster = ScriptedCluster(world)
@@ -95,7 +95,7 @@ def test_after_a_failure_the_next_call_dials_again(fault: Fault, error: type[Exc
     in_world(scenario)
 
 
-def test_those_who_wait_for_a_connection_do_not_wait_for_each_other() -> None:
+def test_calls_that_wait_for_a_connection_do_not_block_each_other() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
@@ -116,7 +116,7 @@ def test_those_who_wait_for_a_connection_do_not_wait_for_each_other() -> None:
     in_world(scenario)
 
 
-def test_close_ends_what_is_under_way() -> None:
+def test_close_ends_calls_in_progress() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()

@@ -65,7 +65,9 @@ async def metadata(simulated_broker: SimulatedBroker, *names: str) -> dict[str, 
 # Making
 
 
-async def test_it_takes_writes_when_it_is_made_and_is_made_once(simulated_broker: SimulatedBroker) -> None:
+async def test_a_colocated_topic_accepts_writes_when_created_and_is_created_once(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await simulated_broker.create_topic("t", 3, min_insync_replicas="2")
     made = await ensuring(simulated_broker)
     assert (made.name, made.partition_count, len(made.led)) == (ACKS, 3, 3)
@@ -93,7 +95,7 @@ async def test_only_topics_of_users_have_companions(simulated_broker: SimulatedB
         await ensuring(simulated_broker, ACKS)
 
 
-async def test_it_may_be_longer_than_a_topic_and_look_like_another(simulated_broker: SimulatedBroker) -> None:
+async def test_a_colocated_topic_name_may_exceed_the_length_of_topic_names(simulated_broker: SimulatedBroker) -> None:
     longest = "x" * TOPIC_NAME_LENGTH_MAX
     for name in (longest, "a.b"):
         await simulated_broker.create_topic(name)
@@ -102,7 +104,7 @@ async def test_it_may_be_longer_than_a_topic_and_look_like_another(simulated_bro
     await simulated_broker.create_topic("__acks_a.b")  # as metrics see it, the companion's name
 
 
-async def test_at_least_as_many_replicas_are_wanted_as_for_its_owner_also_later(
+async def test_min_insync_replicas_follows_the_owner(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -113,7 +115,7 @@ async def test_at_least_as_many_replicas_are_wanted_as_for_its_owner_also_later(
     assert made.config.retention_ms == 24 * 3_600_000, "the rest is its own"
 
 
-async def test_a_client_has_the_delayed_one_made_by_asking_for_it(simulated_broker: SimulatedBroker) -> None:
+async def test_a_metadata_request_creates_the_delayed_topic(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2)
     assert await metadata(simulated_broker, DELAYED, ACKS, "__delayed.none", "__delayed.") == {
         DELAYED: 0,
@@ -124,7 +126,7 @@ async def test_a_client_has_the_delayed_one_made_by_asking_for_it(simulated_brok
     assert topics(simulated_broker) == {"t", DELAYED}
 
 
-async def test_clients_neither_make_nor_change_nor_delete_it(simulated_broker: SimulatedBroker) -> None:
+async def test_clients_cannot_create_change_or_delete_a_colocated_topic(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     creating = CreateTopicsRequest(topics=[CreatableTopic(name=ACKS, num_partitions=1, replication_factor=1)])
     assert (await simulated_broker.send(creating, 7)).topics[0].error_code == InvalidTopic.code
@@ -137,7 +139,7 @@ async def test_clients_neither_make_nor_change_nor_delete_it(simulated_broker: S
 
 
 @in_simulated_cluster()
-async def test_many_who_need_it_at_once_get_the_same_one(simulated_cluster: SimulatedCluster) -> None:
+async def test_concurrent_requests_get_the_same_colocated_topic(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2), (2, 3), (3, 1))
     await simulated_cluster.wait_until(
         lambda: all("t" in topics(simulated_broker) for simulated_broker in simulated_cluster.up)
@@ -150,7 +152,9 @@ async def test_many_who_need_it_at_once_get_the_same_one(simulated_cluster: Simu
 
 
 @in_simulated_cluster()
-async def test_one_that_is_made_while_its_owner_grows_is_not_too_small(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_colocated_topic_created_while_its_owner_grows_has_all_partitions(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await simulated_cluster.wait_until(
         lambda: all("t" in topics(simulated_broker) for simulated_broker in simulated_cluster.up)
@@ -178,7 +182,9 @@ def _count(simulated_cluster: SimulatedCluster, name: str) -> int:
 
 
 @in_simulated_cluster()
-async def test_it_grows_with_its_owner_and_is_led_where_that_is(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_colocated_topic_grows_with_its_owner_and_has_the_same_leaders(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await ensuring(simulated_cluster[1])
     await simulated_cluster[3].host.start(simulated_cluster[3].broker.catalogue.add_partitions("t", 4), "grow")
@@ -188,7 +194,7 @@ async def test_it_grows_with_its_owner_and_is_led_where_that_is(simulated_cluste
 
 
 @in_simulated_cluster()
-async def test_one_whose_growth_was_cut_off_is_grown_by_the_controller(simulated_cluster: SimulatedCluster) -> None:
+async def test_the_controller_completes_an_interrupted_growth(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await ensuring(simulated_cluster[1])
     topic = simulated_cluster[1].broker.catalogue.topic("t")
@@ -200,7 +206,7 @@ async def test_one_whose_growth_was_cut_off_is_grown_by_the_controller(simulated
 # Going
 
 
-async def test_it_goes_with_its_owner(simulated_broker: SimulatedBroker) -> None:
+async def test_a_colocated_topic_is_deleted_with_its_owner(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2)
     await ensuring(simulated_broker)
     await ensuring(simulated_broker, prefix=DELAYED_PREFIX)
@@ -209,7 +215,7 @@ async def test_it_goes_with_its_owner(simulated_broker: SimulatedBroker) -> None
     assert simulated_broker.host.disk.list("/data/logs") == []
 
 
-async def test_a_namesake_of_its_owner_begins_with_nothing(simulated_broker: SimulatedBroker) -> None:
+async def test_a_new_topic_of_the_owners_name_has_no_colocated_topic(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     old = await ensuring(simulated_broker)
     await simulated_broker.delete_topic("t")
@@ -233,7 +239,7 @@ class CutOff:
 
 
 @in_simulated_cluster()
-async def test_one_that_is_left_over_is_removed_by_the_controller(simulated_cluster: SimulatedCluster) -> None:
+async def test_the_controller_removes_an_orphaned_colocated_topic(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", by=1)
     await ensuring(simulated_cluster[1])
     cut_off = [CutOff(simulated_broker) for simulated_broker in simulated_cluster.up]
@@ -254,7 +260,7 @@ async def test_one_that_is_left_over_is_removed_by_the_controller(simulated_clus
 
 
 @in_simulated_cluster()
-async def test_one_that_is_left_over_is_not_taken_for_that_of_a_namesake(simulated_cluster: SimulatedCluster) -> None:
+async def test_an_orphaned_colocated_topic_is_not_used_for_a_new_owner(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", by=1)
     old = await ensuring(simulated_cluster[1])
     for simulated_broker in simulated_cluster.up:
@@ -286,7 +292,7 @@ class Overtaken:
 
 
 @in_simulated_cluster()
-async def test_none_is_made_for_an_owner_that_has_just_gone(simulated_cluster: SimulatedCluster) -> None:
+async def test_no_colocated_topic_is_created_for_a_deleted_owner(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", by=1)
     Overtaken(simulated_cluster, simulated_cluster[1])
     with pytest.raises(UnknownTopicOrPartition):
@@ -309,7 +315,7 @@ async def test_the_colocated_topic_of_an_earlier_topic_is_replaced() -> None:
 
 
 @in_simulated_cluster(4, leader_imbalance_check_interval_seconds="5")
-async def test_it_follows_its_owners_leader(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_colocated_partition_follows_its_owners_leader(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2, 3))
     await ensuring(simulated_cluster[1])
     await simulated_cluster.wait_until_in_sync(ACKS)
@@ -326,7 +332,7 @@ async def test_it_follows_its_owners_leader(simulated_cluster: SimulatedCluster)
 
 
 @in_simulated_cluster(4)
-async def test_it_moves_with_its_owner(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_colocated_topic_is_reassigned_with_its_owner(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await ensuring(simulated_cluster[1])
     await produce(simulated_cluster[1], "t", b"a")
@@ -344,7 +350,7 @@ async def test_it_moves_with_its_owner(simulated_cluster: SimulatedCluster) -> N
 
 
 @in_simulated_cluster(4)
-async def test_it_leaves_a_drained_broker_with_its_owner(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_colocated_topic_leaves_a_drained_broker_with_its_owner(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2), (2, 1), (1, 3))
     await ensuring(simulated_cluster[1])
     await drain(SimRegistry(simulated_cluster.registry_ensemble), 1, is_drained=True)
@@ -357,7 +363,7 @@ async def test_it_leaves_a_drained_broker_with_its_owner(simulated_cluster: Simu
 
 
 @in_simulated_cluster()
-async def test_a_topic_with_companions_weighs_as_much_as_one_without(simulated_cluster: SimulatedCluster) -> None:
+async def test_colocated_topics_do_not_count_for_placement(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("heavy", (1,))
     for prefix in (ACKS_PREFIX, DELAYED_PREFIX):
         await ensuring(simulated_cluster[1], "heavy", prefix)

@@ -84,7 +84,7 @@ class Watched:
 
 
 @in_simulated_cluster()
-async def test_there_is_one_and_all_know_it(simulated_cluster: SimulatedCluster) -> None:
+async def test_all_brokers_know_the_one_controller(simulated_cluster: SimulatedCluster) -> None:
     await until_elected(simulated_cluster)
     assert [
         simulated_broker.broker.cluster.controller.is_active_controller for simulated_broker in simulated_cluster.up
@@ -94,7 +94,7 @@ async def test_there_is_one_and_all_know_it(simulated_cluster: SimulatedCluster)
 
 
 @in_simulated_cluster()
-async def test_when_it_goes_another_is_elected_in_a_new_epoch(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_new_controller_is_elected_in_a_new_epoch(simulated_cluster: SimulatedCluster) -> None:
     for number in (1, 2):
         first = await until_elected(simulated_cluster)
         assert epoch(simulated_cluster) == number
@@ -104,7 +104,7 @@ async def test_when_it_goes_another_is_elected_in_a_new_epoch(simulated_cluster:
 
 
 @in_simulated_cluster(sessions_time_out=True)
-async def test_it_decides_nothing_while_its_session_is_in_doubt_and_goes_on_when_that_has_passed(
+async def test_a_controller_decides_nothing_while_its_session_is_invalid_and_continues_afterwards(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     first = await until_elected(simulated_cluster)
@@ -124,7 +124,7 @@ async def test_it_decides_nothing_while_its_session_is_in_doubt_and_goes_on_when
 
 
 @in_simulated_cluster(sessions_time_out=True)
-async def test_it_gives_up_its_seat_when_the_doubt_was_right(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_controller_whose_session_expired_steps_down(simulated_cluster: SimulatedCluster) -> None:
     first = await until_elected(simulated_cluster)
     first.registry.disconnect(silently=True)
     second = await until_elected(simulated_cluster, but=first)
@@ -138,7 +138,7 @@ async def test_it_gives_up_its_seat_when_the_doubt_was_right(simulated_cluster: 
 
 
 @in_simulated_cluster()
-async def test_what_a_replaced_one_still_sends_has_no_effect(simulated_cluster: SimulatedCluster) -> None:
+async def test_commits_of_a_replaced_controller_have_no_effect(simulated_cluster: SimulatedCluster) -> None:
     """Its session may even be replaced by then: the epoch is what stops it."""
     first = await until_elected(simulated_cluster)
     others = [simulated_broker for simulated_broker in simulated_cluster.up if simulated_broker is not first]
@@ -159,7 +159,9 @@ async def test_what_a_replaced_one_still_sends_has_no_effect(simulated_cluster: 
 
 
 @in_simulated_cluster()
-async def test_an_election_whose_outcome_is_unknown_is_told_by_the_seat(simulated_cluster: SimulatedCluster) -> None:
+async def test_an_election_with_an_unknown_outcome_is_read_from_the_controller_entry(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     first = await until_elected(simulated_cluster)
     for simulated_broker in simulated_cluster.up:
         if simulated_broker is not first:
@@ -185,7 +187,7 @@ def _answer_nothing(simulated_broker: SimulatedClusterBroker) -> None:
 
 
 @in_simulated_cluster()
-async def test_a_broker_that_was_started_again_is_elected_anew_also_if_nobody_saw_it_go(
+async def test_a_restarted_broker_is_elected_again_even_if_its_stop_went_unnoticed(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """KIP-380: it may have lost what it had in memory, and its followers must know."""
@@ -199,7 +201,7 @@ async def test_a_broker_that_was_started_again_is_elected_anew_also_if_nobody_sa
 
 
 @in_simulated_cluster(1)
-async def test_alone_too(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_restarted_single_broker_is_elected_again(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1,))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[1].kill()
@@ -209,7 +211,7 @@ async def test_alone_too(simulated_cluster: SimulatedCluster) -> None:
 
 
 @in_simulated_cluster()
-async def test_a_dead_broker_leaves_the_sets_in_which_others_remain_and_stays_in_those_where_it_is_the_last(
+async def test_a_dead_broker_leaves_in_sync_sets_except_those_where_it_is_the_last(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("both", (3, 2))
@@ -227,7 +229,9 @@ async def test_a_dead_broker_leaves_the_sets_in_which_others_remain_and_stays_in
 
 
 @in_simulated_cluster()
-async def test_of_too_few_to_commit_the_ones_that_left_may_still_lead(simulated_cluster: SimulatedCluster) -> None:
+async def test_replicas_that_left_a_too_small_in_sync_set_remain_eligible_leaders(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     """KIP-966: they have everything that is committed."""
     await simulated_cluster.create_topic("t", (1, 2), min_insync_replicas="2")
     await produce(simulated_cluster[1], "t", b"a")
@@ -250,7 +254,7 @@ async def test_of_too_few_to_commit_the_ones_that_left_may_still_lead(simulated_
 
 
 @in_simulated_cluster(leader_imbalance_check_interval_seconds="5")
-async def test_a_lead_is_given_back_to_the_replica_that_comes_first(simulated_cluster: SimulatedCluster) -> None:
+async def test_leadership_returns_to_the_preferred_replica(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (2, 3))
     simulated_cluster[2].kill()
     await simulated_cluster.wait_for_leader("t", 3)
@@ -271,7 +275,7 @@ async def test_unless_that_is_not_wanted(simulated_cluster: SimulatedCluster) ->
 
 
 @in_simulated_cluster()
-async def test_one_decision_that_rests_on_the_past_does_not_keep_the_others_from_being_made(
+async def test_one_decision_based_on_an_outdated_record_does_not_block_the_others(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     first = await until_elected(simulated_cluster)
@@ -295,7 +299,7 @@ async def test_one_decision_that_rests_on_the_past_does_not_keep_the_others_from
 
 
 @in_simulated_cluster(4)
-async def test_a_move_goes_on_when_the_new_replica_dies_and_comes_back(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_reassignment_continues_when_the_new_replica_restarts(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[4].kill()
@@ -309,7 +313,7 @@ async def test_a_move_goes_on_when_the_new_replica_dies_and_comes_back(simulated
 
 
 @in_simulated_cluster(4)
-async def test_a_move_goes_on_when_the_leader_dies(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_reassignment_continues_when_the_leader_dies(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")
@@ -325,7 +329,7 @@ async def test_a_move_goes_on_when_the_leader_dies(simulated_cluster: SimulatedC
 
 
 @in_simulated_cluster()
-async def test_what_a_drained_broker_holds_is_moved_and_it_leads_nothing(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_drained_broker_loses_its_replicas_and_leaderships(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2), (2, 1))
     await drain(SimRegistry(simulated_cluster.registry_ensemble), 1, is_drained=True)
     for index in (0, 1):
@@ -335,7 +339,7 @@ async def test_what_a_drained_broker_holds_is_moved_and_it_leads_nothing(simulat
 
 
 @in_simulated_cluster()
-async def test_what_cannot_be_moved_from_a_drained_broker_stays(simulated_cluster: SimulatedCluster) -> None:
+async def test_replicas_that_cannot_be_moved_stay_on_a_drained_broker(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     await drain(SimRegistry(simulated_cluster.registry_ensemble), 1, is_drained=True)
     await simulated_cluster.wait_for_leader("t", 2)
@@ -359,7 +363,9 @@ async def test_the_log_of_groups_grows_with_the_brokers(simulated_cluster: Simul
 
 
 @in_simulated_cluster(4, offsets_topic_replication_factor="2")
-async def test_but_not_beyond_what_is_wanted(simulated_cluster: SimulatedCluster) -> None:
+async def test_internal_topics_gain_replicas_only_up_to_the_replication_factor(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.offsets_log.ensure(), "ensure")
     await asyncio.sleep(3)
     for index in (0, 1):
@@ -382,7 +388,7 @@ async def test_the_partitions_of_a_deleted_topic_are_removed(simulated_cluster: 
 
 
 @in_simulated_cluster()
-async def test_a_topic_that_is_being_made_is_left_alone(simulated_cluster: SimulatedCluster) -> None:
+async def test_partitions_of_a_topic_in_creation_are_kept(simulated_cluster: SimulatedCluster) -> None:
     other = SimRegistry(simulated_cluster.registry_ensemble)
     topic_id = UUID(int=5)
     first, second = split_into_commits(create_operations(topic_id, 0, [PLACE] * 501))
@@ -400,7 +406,7 @@ async def test_a_topic_that_is_being_made_is_left_alone(simulated_cluster: Simul
 
 
 @in_simulated_cluster()
-async def test_what_is_left_of_a_topic_whose_making_was_given_up_is_removed_by_the_next_controller(
+async def test_partitions_of_an_abandoned_creation_are_removed_by_the_next_controller(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     topic_id = UUID(int=5)

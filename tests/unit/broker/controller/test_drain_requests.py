@@ -27,7 +27,7 @@ async def is_drained(places: RegisteredPartitions, node_id: int) -> bool:
     return await places.registry.get(drained_key(node_id)) is not None
 
 
-async def test_a_drain_lasts_until_it_is_undone() -> None:
+async def test_a_drain_lasts_until_it_is_cancelled() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.register(1, 2, 3)
     await places.add("t", led_partition(3, 1))
@@ -70,7 +70,7 @@ async def test_a_drain_is_rejected_if_too_few_other_brokers_are_available() -> N
     assert (await drain(places, 3)).error_code == OK
 
 
-async def test_replicas_that_are_to_go_are_not_counted() -> None:
+async def test_replicas_to_be_removed_are_not_counted() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.register(1, 2, 3)
     await places.add("t", replace(led_partition(1, 2, 3), removing=(3,)))

@@ -61,7 +61,7 @@ async def test_the_preferred_replica_leads_in_a_new_epoch() -> None:
     assert record.isr == (1, 2, 3)
 
 
-async def test_the_record_in_the_registry_counts_not_what_was_seen_of_it() -> None:
+async def test_the_current_registry_record_decides_not_the_mirrored_one() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     await places.records.change(places.catalogue.topic("t").id, 0, lambda record: replace(record, isr=(2,)))
@@ -91,7 +91,7 @@ async def test_the_response_says_if_the_preferred_replica_cannot_lead() -> None:
     assert await elect(places, PREFERRED, *requested) == dict.fromkeys(requested, PreferredLeaderNotAvailable.code)
 
 
-async def test_what_does_not_exist_is_told_apart_from_the_rest() -> None:
+async def test_unknown_partitions_get_their_own_errors() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     await places.add("gone", led_partition(2, 1, first=1))
@@ -106,7 +106,7 @@ async def test_what_does_not_exist_is_told_apart_from_the_rest() -> None:
     }
 
 
-async def test_who_asks_for_all_hears_only_of_those_that_were_due() -> None:
+async def test_a_request_for_all_partitions_returns_only_those_that_needed_an_election() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("a", led_partition(1, 2), led_partition(2, 1, first=1))
     await places.add("b", led_partition(2, 1))
@@ -118,14 +118,14 @@ async def test_who_asks_for_all_hears_only_of_those_that_were_due() -> None:
     assert (await places.record("a", 1)).leader == 1
 
 
-async def test_who_asks_for_all_does_not_hear_of_one_that_was_settled_meanwhile() -> None:
+async def test_a_request_for_all_partitions_omits_those_elected_meanwhile() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("a", led_partition(2, 1, first=1))
     await places.records.change(places.catalogue.topic("a").id, 0, lambda record: replace(record, leader=1))
     assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None))) == {}
 
 
-async def test_an_unclean_election_takes_a_replica_that_is_up_and_says_so_in_the_record() -> None:
+async def test_an_unclean_election_elects_a_live_replica_and_records_it() -> None:
     places = RegisteredPartitions(2, 3)
     await places.add("t", OFFLINE, min_insync=2)
     assert await elect(places, UNCLEAN, ("t", 0)) == {("t", 0): OK}
@@ -150,7 +150,7 @@ async def test_an_unclean_election_needs_a_live_replica() -> None:
     assert await elect(places, UNCLEAN, ("t", 0)) == {("t", 0): EligibleLeadersNotAvailable.code}
 
 
-async def test_an_unclean_election_is_logged_with_who_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unclean_election_is_logged_with_its_principal(caplog: pytest.LogCaptureFixture) -> None:
     places = RegisteredPartitions(2)
     await places.add("t", OFFLINE)
     await elect(places, UNCLEAN, ("t", 0))
@@ -166,13 +166,13 @@ async def test_an_unknown_election_type_is_rejected() -> None:
     assert (await ask(places, ElectLeadersRequest(2, []))).error_code == InvalidRequest.code
 
 
-async def test_what_is_not_done_in_time_is_told_as_such() -> None:
+async def test_partitions_not_changed_in_time_return_request_timed_out() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     assert await elect(places, PREFERRED, ("t", 0), timeout_ms=0) == {("t", 0): RequestTimedOut.code}
 
 
-async def test_a_door_may_start_it_outside_of_any_task() -> None:
+async def test_a_protocol_may_start_the_handler_outside_of_a_task() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     loop = asyncio.get_running_loop()
@@ -188,7 +188,7 @@ async def test_a_door_may_start_it_outside_of_any_task() -> None:
     assert await (await started) == {("t", 0): OK}
 
 
-async def test_a_registry_that_is_away_makes_clients_ask_again() -> None:
+async def test_an_unavailable_registry_gives_a_retriable_error() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(2, 1, first=1))
     places.registry.unavailable = True

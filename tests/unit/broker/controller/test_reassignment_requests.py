@@ -73,7 +73,7 @@ async def listed(
     }
 
 
-async def test_a_move_begins_with_all_replicas_and_is_listed() -> None:
+async def test_a_reassignment_starts_with_old_and_new_replicas_and_is_listed() -> None:
     places = RegisteredPartitions(1, 2, 3, 4)
     await places.add("t", led_partition(1, 2), led_partition(2, 1))
     assert await alter(places, {("t", 1): (3, 4)}) == {("t", 1): OK}
@@ -83,7 +83,7 @@ async def test_a_move_begins_with_all_replicas_and_is_listed() -> None:
     assert await listed(places) == {("t", 1): ([3, 4, 2, 1], [3, 4], [2, 1])}
 
 
-async def test_a_move_is_ended_where_it_began() -> None:
+async def test_a_reassignment_can_be_cancelled() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", MOVING, led_partition(1, 2))
     assert await alter(places, {("t", 0): None, ("t", 1): None}) == {
@@ -108,7 +108,7 @@ async def test_a_move_is_ended_where_it_began() -> None:
         ((1,), OK),
     ],
 )
-async def test_replicas_go_only_where_they_can_be(target: tuple[int, ...], code: int) -> None:
+async def test_invalid_target_replicas_are_rejected(target: tuple[int, ...], code: int) -> None:
     places = RegisteredPartitions(1, 2, 3, 5)
     places.start(4, is_draining=True)
     await places.drain(5)
@@ -116,7 +116,7 @@ async def test_replicas_go_only_where_they_can_be(target: tuple[int, ...], code:
     assert await alter(places, {("t", 0): target}) == {("t", 0): code}
 
 
-async def test_a_move_to_where_it_is_writes_nothing() -> None:
+async def test_a_reassignment_to_the_current_replicas_writes_nothing() -> None:
     places = RegisteredPartitions(1, 2)
     await places.add("t", led_partition(1, 2))
     commits: list[str] = []
@@ -147,7 +147,7 @@ async def test_the_number_of_replicas_changes_only_if_the_request_allows_it() ->
     assert await alter(places, larger) == {("t", 0): OK, ("t", 1): OK}
 
 
-async def test_what_does_not_exist_is_told_apart_from_the_rest() -> None:
+async def test_unknown_partitions_get_their_own_errors() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", led_partition(1, 2))
     wanted = {("t", 0): (1, 3), ("t", 1): (1, 3), ("never", 0): (1, 3)}
@@ -165,13 +165,13 @@ async def test_partitions_that_are_just_being_added_are_not_there_yet() -> None:
     assert await alter(places, {("t", 1): (1, 3)}) == {("t", 1): UnknownTopicOrPartition.code}
 
 
-async def test_what_is_not_done_in_time_is_told_as_such() -> None:
+async def test_partitions_not_changed_in_time_return_request_timed_out() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("t", led_partition(1, 2))
     assert await alter(places, {("t", 0): (1, 3)}, timeout_ms=-1) == {("t", 0): RequestTimedOut.code}
 
 
-async def test_only_the_moves_that_are_asked_for_are_listed() -> None:
+async def test_only_the_requested_reassignments_are_listed() -> None:
     places = RegisteredPartitions(1, 2, 3)
     await places.add("a", MOVING, led_partition(1, 2), MOVING)
     await places.add("b", MOVING)

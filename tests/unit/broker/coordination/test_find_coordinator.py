@@ -73,7 +73,7 @@ async def test_a_partition_without_leader_has_no_coordinator(
     assert (found.error_code, found.node_id) == (CoordinatorNotAvailable.code, -1)
 
 
-async def test_a_topic_that_this_broker_does_not_know_yet_gives_a_retriable_error(
+async def test_an_internal_topic_unknown_to_this_broker_gives_a_retriable_error(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unheard_of(topic: str, index: int) -> BrokerRecord:

@@ -58,7 +58,7 @@ async def test_the_next_leader_releases_waiting_messages(simulated_cluster: Simu
 
 @ways
 @in_simulated_cluster()
-async def test_a_leader_that_goes_in_the_middle_of_releasing_leaves_nothing_behind(
+async def test_a_leader_that_leaves_during_a_release_leaves_no_message_behind(
     simulated_cluster: SimulatedCluster, way: str
 ) -> None:
     leader = await make(simulated_cluster)
@@ -79,7 +79,7 @@ async def test_a_leader_that_goes_in_the_middle_of_releasing_leaves_nothing_behi
 
 
 @in_simulated_cluster()
-async def test_the_lead_goes_from_one_to_the_next_while_messages_come_due(simulated_cluster: SimulatedCluster) -> None:
+async def test_messages_are_released_once_across_leadership_changes(simulated_cluster: SimulatedCluster) -> None:
     leader = await make(simulated_cluster)
     await delay(leader, *[message(leader, b"%d" % n, delay=f"{n * 80}ms") for n in range(300)])
     for node_id in (2, 3, 1, 3, 2, 1):

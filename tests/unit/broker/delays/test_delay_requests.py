@@ -52,7 +52,7 @@ async def test_waiting_messages_are_listed_by_due_time_in_pages(simulated_broker
     assert (await listed(simulated_broker)).waiting == len(seconds)
 
 
-async def test_a_page_of_large_messages_is_shorter_but_goes_on(simulated_broker: SimulatedBroker) -> None:
+async def test_a_page_of_large_messages_is_shorter_and_has_a_next_page(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     for number in range(60):
         await delay(simulated_broker, message(simulated_broker, b"x" * 100_000, delay=f"{1000 - number}s"))
@@ -81,7 +81,7 @@ async def test_a_cancelled_message_is_never_released(simulated_broker: Simulated
     assert await values(simulated_broker) == [b"b"]
 
 
-async def test_one_that_was_just_accepted_can_be_cancelled_when_it_is_read(
+async def test_a_just_accepted_message_can_be_cancelled_once_it_is_indexed(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await delayed.make(simulated_broker)
@@ -136,7 +136,7 @@ async def test_a_message_may_be_moved_to_and_fro(simulated_broker: SimulatedBrok
     assert await values(simulated_broker) == [b"once"]
 
 
-async def test_what_does_not_wait_cannot_be_changed(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_that_do_not_wait_cannot_be_changed(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"gone"))
     await simulated_broker.pass_time(0.1)
@@ -158,7 +158,7 @@ async def test_an_invalid_change_is_rejected(simulated_broker: SimulatedBroker) 
         assert (await listed(simulated_broker, count_max=count_max)).error_code == InvalidRequest.code
 
 
-async def test_only_the_leader_of_the_delayed_log_answers(simulated_broker: SimulatedBroker) -> None:
+async def test_only_the_leader_of_the_delayed_log_responds(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic(TOPIC)
     assert (await listed(simulated_broker, topic="unknown")).error_code == UnknownTopicOrPartition.code
     assert (await listed(simulated_broker)).error_code == UnknownTopicOrPartition.code

@@ -59,7 +59,7 @@ async def test_the_special_timestamps(simulated_broker: SimulatedBroker) -> None
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_every_version_is_answered(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_every_version_gets_a_response(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     assert (await look_up(simulated_broker, LATEST, version=version))[:2] == (0, 1)

@@ -60,7 +60,7 @@ async def test_produced_records_survive_every_kind_of_restart(simulated_broker: 
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-async def test_every_version_is_answered(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_every_version_gets_a_response(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.create_topic("t")
     answer = await send(simulated_broker, "t", batch(b"a"), version=version)
     assert (answer.error_code, answer.base_offset) == (0, 0)

@@ -45,7 +45,7 @@ class FetchersHarness:
         self.loops.append(name)
 
 
-async def test_there_is_one_loop_for_each_leader(simulated_broker: SimulatedBroker) -> None:
+async def test_each_leader_has_one_fetch_loop(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 3)
     harness = FetchersHarness(simulated_broker)
     for index, node_id in enumerate((2, 2, 3)):
@@ -54,7 +54,7 @@ async def test_there_is_one_loop_for_each_leader(simulated_broker: SimulatedBrok
     assert harness.followed() == {2: 2, 3: 1}
 
 
-async def test_a_partition_whose_leader_changes_is_copied_from_the_new_one_only(
+async def test_a_partition_is_fetched_only_from_its_new_leader(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -70,7 +70,7 @@ async def test_a_partition_whose_leader_changes_is_copied_from_the_new_one_only(
     assert harness.followed() == {2: 0, 3: 0}
 
 
-async def test_whether_a_replica_is_still_joining_is_told_to_the_loop(simulated_broker: SimulatedBroker) -> None:
+async def test_the_fetch_loop_knows_which_replicas_are_joining(simulated_broker: SimulatedBroker) -> None:
     """One that is not in sync yet may be slowed down for the sake of the others."""
     await simulated_broker.create_topic("t")
     harness = FetchersHarness(simulated_broker)
@@ -85,7 +85,7 @@ async def test_whether_a_replica_is_still_joining_is_told_to_the_loop(simulated_
 
 
 @in_simulated_cluster()
-async def test_the_partitions_of_many_leaders_are_copied_at_the_same_time(simulated_cluster: SimulatedCluster) -> None:
+async def test_partitions_of_many_leaders_are_fetched_concurrently(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     for index in range(3):
         await produce(simulated_cluster[index + 1], "t", b"a", partition=index)
@@ -97,7 +97,7 @@ async def test_the_partitions_of_many_leaders_are_copied_at_the_same_time(simula
 
 
 @in_simulated_cluster()
-async def test_a_leader_that_stops_is_no_reason_not_to_copy_from_the_others(
+async def test_a_stopped_leader_does_not_block_fetches_from_the_others(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 3), (2, 3))
@@ -108,7 +108,7 @@ async def test_a_leader_that_stops_is_no_reason_not_to_copy_from_the_others(
 
 
 @in_simulated_cluster()
-async def test_a_leader_that_was_started_again_is_copied_from_again(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_restarted_leader_is_fetched_from_again(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     simulated_cluster[2].kill()
     simulated_cluster[1].kill()

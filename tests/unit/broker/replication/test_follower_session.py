@@ -47,7 +47,7 @@ def answer(session_id: int, *topic_ids: UUID) -> FetchResponse:
     return FetchResponse(session_id=session_id, responses=data)
 
 
-def test_the_first_request_tells_who_asks_and_everything_about_each_partition() -> None:
+def test_the_first_request_has_the_replica_and_every_partition() -> None:
     session = FollowerSession(7, 3)
     position = Position(A, end_offset=10, start_offset=4, epochs=LeaderEpochCache([(2, 4), (4, 8)]))
     request = session.request([followed(position)], CONFIG)
@@ -60,9 +60,7 @@ def test_the_first_request_tells_who_asks_and_everything_about_each_partition() 
 
 
 @pytest.mark.parametrize(("epochs", "last"), [([(2, 0), (4, 10)], 2), ([(2, 0), (4, 9)], 4)])
-def test_the_epoch_told_is_that_of_the_last_batch_not_the_latest_known(
-    epochs: list[tuple[int, int]], last: int
-) -> None:
+def test_the_last_fetched_epoch_is_that_of_the_last_batch(epochs: list[tuple[int, int]], last: int) -> None:
     position = Position(A, end_offset=10, epochs=LeaderEpochCache(epochs))
     assert requested(FollowerSession(7, 3).request([followed(position)], CONFIG))[A].last_fetched_epoch == last
 
@@ -72,7 +70,7 @@ def test_an_empty_log_has_no_history() -> None:
     assert requested(FollowerSession(7, 3).request([followed(position)], CONFIG))[A].last_fetched_epoch == -1
 
 
-def test_only_what_has_changed_is_told_again() -> None:
+def test_later_requests_contain_only_changed_partitions() -> None:
     session = FollowerSession(7, 3)
     first, second = Position(A), Position(B)
     ones = [followed(first), followed(second)]
@@ -88,7 +86,7 @@ def test_only_what_has_changed_is_told_again() -> None:
     assert requested(session.request(ones, CONFIG))[B].log_start_offset == 6
 
 
-def test_a_new_epoch_of_the_leader_is_told_although_the_log_is_where_it_was() -> None:
+def test_a_new_leader_epoch_is_sent_even_without_new_records() -> None:
     session = FollowerSession(7, 3)
     position = Position(A)
     session.request([followed(position, leader_epoch=5)], CONFIG)
@@ -96,7 +94,7 @@ def test_a_new_epoch_of_the_leader_is_told_although_the_log_is_where_it_was() ->
     assert requested(session.request([followed(position, leader_epoch=6)], CONFIG))[A].current_leader_epoch == 6
 
 
-def test_what_is_not_wanted_now_is_forgotten_and_told_again_later() -> None:
+def test_unwanted_partitions_are_forgotten_and_sent_again_later() -> None:
     session = FollowerSession(7, 3)
     ones = [followed(Position(A)), followed(Position(B))]
     session.request(ones, CONFIG)
@@ -108,7 +106,7 @@ def test_what_is_not_wanted_now_is_forgotten_and_told_again_later() -> None:
     assert (set(requested(request)), forgotten(request)) == ({B}, [])
 
 
-def test_after_a_reset_everything_is_told_in_a_new_session() -> None:
+def test_after_a_reset_a_new_session_sends_every_partition() -> None:
     session = FollowerSession(7, 3)
     ones = [followed(Position(A)), followed(Position(B))]
     session.request(ones, CONFIG)
@@ -119,7 +117,7 @@ def test_after_a_reset_everything_is_told_in_a_new_session() -> None:
     assert forgotten(request) == []
 
 
-def test_a_leader_without_room_for_a_session_is_told_everything_every_time() -> None:
+def test_without_a_session_every_request_has_every_partition() -> None:
     session = FollowerSession(7, 3)
     ones = [followed(Position(A))]
     for _ in range(2):

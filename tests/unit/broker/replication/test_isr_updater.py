@@ -49,7 +49,7 @@ async def send_for(simulated_broker: SimulatedClusterBroker, milliseconds: int) 
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_who_lags_for_too_long_leaves_and_who_has_caught_up_joins_again(
+async def test_a_lagging_follower_leaves_the_in_sync_set_and_rejoins_after_catching_up(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t")
@@ -64,7 +64,7 @@ async def test_who_lags_for_too_long_leaves_and_who_has_caught_up_joins_again(
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_who_has_everything_does_not_lag_however_long_nothing_is_written(
+async def test_a_caught_up_follower_does_not_lag_without_writes(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t")
@@ -74,7 +74,7 @@ async def test_who_has_everything_does_not_lag_however_long_nothing_is_written(
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_who_is_cut_off_while_nothing_is_written_is_not_missed(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_disconnected_follower_stays_in_sync_without_writes(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")
@@ -84,7 +84,7 @@ async def test_who_is_cut_off_while_nothing_is_written_is_not_missed(simulated_c
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_those_that_leave_a_set_that_is_too_small_to_commit_stay_eligible(
+async def test_replicas_that_leave_a_too_small_in_sync_set_stay_eligible(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", min_insync_replicas="2")
@@ -103,7 +103,7 @@ async def test_those_that_leave_a_set_that_is_too_small_to_commit_stay_eligible(
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_from_the_proposal_until_its_outcome_is_known_both_sets_are_waited_for(
+async def test_commits_wait_for_both_sets_until_the_outcome_of_a_proposal_is_known(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """To leave one out is not enough that it was proposed: it may not have come to pass (I6)."""
@@ -122,7 +122,7 @@ async def test_from_the_proposal_until_its_outcome_is_known_both_sets_are_waited
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_an_outcome_that_is_unknown_is_read_from_the_registry(simulated_cluster: SimulatedCluster) -> None:
+async def test_an_unknown_outcome_is_read_from_the_registry(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     proposals = Proposals(simulated_cluster[1])
@@ -134,7 +134,7 @@ async def test_an_outcome_that_is_unknown_is_read_from_the_registry(simulated_cl
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_while_the_outcome_cannot_be_read_either_both_sets_count(simulated_cluster: SimulatedCluster) -> None:
+async def test_both_sets_count_while_the_outcome_cannot_be_read(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")
@@ -157,7 +157,7 @@ async def test_while_the_outcome_cannot_be_read_either_both_sets_count(simulated
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_one_that_may_have_joined_is_waited_for_until_that_is_known(simulated_cluster: SimulatedCluster) -> None:
+async def test_commits_wait_for_a_replica_that_may_have_joined(simulated_cluster: SimulatedCluster) -> None:
     """If it has, it may be elected, and must have everything that is committed from then on."""
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
@@ -183,7 +183,7 @@ async def test_one_that_may_have_joined_is_waited_for_until_that_is_known(simula
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_who_joins_is_checked_to_be_the_start_that_has_fetched(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_joining_replica_must_have_the_broker_epoch_that_fetched(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[2].kill()
@@ -195,7 +195,7 @@ async def test_who_joins_is_checked_to_be_the_start_that_has_fetched(simulated_c
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_one_that_was_started_again_since_it_fetched_does_not_join(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_replica_restarted_since_its_fetch_does_not_join(simulated_cluster: SimulatedCluster) -> None:
     """It may have come back without its disk, and is in no set that it could strike itself out of."""
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
@@ -223,7 +223,7 @@ async def test_one_that_was_started_again_since_it_fetched_does_not_join(simulat
 
 
 @in_simulated_cluster(replica_lag_time_max_ms="2000")
-async def test_one_that_is_about_to_go_does_not_join(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_draining_replica_does_not_join(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[2].kill()
@@ -240,7 +240,7 @@ async def test_one_that_is_about_to_go_does_not_join(simulated_cluster: Simulate
 
 
 @in_simulated_cluster(sessions_time_out=True, replica_lag_time_max_ms="2000")
-async def test_a_leader_in_doubt_of_its_session_proposes_nothing_and_commits_only_with_all(
+async def test_a_leader_without_a_valid_session_proposes_nothing_and_commits_only_with_all_replicas(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """Others may have elected another by then, but not without one who has everything that is committed here."""
@@ -262,7 +262,7 @@ async def test_a_leader_in_doubt_of_its_session_proposes_nothing_and_commits_onl
 
 
 @in_simulated_cluster()
-async def test_followers_that_are_told_to_be_unknown_go_on_when_the_leader_knows_them(
+async def test_followers_rejected_as_unknown_continue_when_the_leader_knows_them(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """A replica may hear of a move of its partition before the leader does."""

@@ -51,7 +51,7 @@ async def failure(simulated_broker: SimulatedClusterBroker) -> BaseException | N
 
 
 @in_simulated_cluster()
-async def test_a_follower_has_the_same_bytes_and_knows_what_is_committed(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_follower_has_the_same_bytes_and_high_watermark(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     for number in range(5):
         await produce(simulated_cluster[1], "t", b"%d" % number)
@@ -64,7 +64,9 @@ async def test_a_follower_has_the_same_bytes_and_knows_what_is_committed(simulat
 
 
 @in_simulated_cluster(2)
-async def test_nothing_is_committed_before_the_follower_has_it_on_its_disk(simulated_cluster: SimulatedCluster) -> None:
+async def test_records_are_committed_only_when_the_follower_has_flushed_them(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     """Its fetch offset is its promise: what lies below survives a power cut (I1)."""
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
@@ -82,7 +84,7 @@ async def test_nothing_is_committed_before_the_follower_has_it_on_its_disk(simul
 
 
 @in_simulated_cluster(2)
-async def test_a_topic_that_does_not_wait_for_the_disk_does_not_wait_for_the_followers_disk_either(
+async def test_a_topic_without_flush_on_commit_does_not_wait_for_follower_flushes(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", flush_messages="1000")
@@ -95,7 +97,7 @@ async def test_a_topic_that_does_not_wait_for_the_disk_does_not_wait_for_the_fol
 
 
 @in_simulated_cluster()
-async def test_what_a_follower_is_sent_is_checked(
+async def test_a_follower_verifies_fetched_batches(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -120,7 +122,7 @@ async def test_what_a_follower_is_sent_is_checked(
 
 
 @in_simulated_cluster()
-async def test_a_leader_that_is_away_is_asked_again_when_it_is_back(simulated_cluster: SimulatedCluster) -> None:
+async def test_an_unavailable_leader_is_fetched_from_again_when_it_is_back(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     simulated_cluster.isolate(1)
     append(simulated_cluster.replica(1, "t"), b"a")
@@ -133,7 +135,7 @@ async def test_a_leader_that_is_away_is_asked_again_when_it_is_back(simulated_cl
 
 
 @in_simulated_cluster()
-async def test_a_leader_that_has_forgotten_the_session_is_told_everything_again(
+async def test_a_leader_without_the_session_gets_a_full_fetch(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -149,7 +151,7 @@ async def test_a_leader_that_has_forgotten_the_session_is_told_everything_again(
 
 
 @in_simulated_cluster()
-async def test_what_was_never_committed_is_cut_off_where_the_new_leader_has_something_else(
+async def test_uncommitted_records_are_truncated_where_the_new_leaders_log_diverges(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t")
@@ -192,7 +194,7 @@ async def test_after_two_quick_elections_the_histories_are_compared_until_they_a
 
 
 @in_simulated_cluster()
-async def test_a_leader_that_has_written_nothing_yet_tells_where_histories_part(
+async def test_a_leader_without_own_records_returns_the_diverging_epoch(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t")
@@ -208,7 +210,7 @@ async def test_a_leader_that_has_written_nothing_yet_tells_where_histories_part(
 
 
 @in_simulated_cluster()
-async def test_one_that_led_and_wrote_nothing_follows_a_history_of_an_older_epoch(
+async def test_a_former_leader_without_own_records_follows_an_older_epoch(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t")
@@ -274,7 +276,7 @@ async def test_a_follower_learns_the_high_watermark_again_in_a_new_epoch_of_the_
 
 
 @in_simulated_cluster()
-async def test_a_follower_is_not_cut_to_its_own_high_watermark(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_follower_does_not_truncate_to_its_own_high_watermark(simulated_cluster: SimulatedCluster) -> None:
     """KIP-101: its high watermark lags by a fetch; what lies above may be committed."""
     await simulated_cluster.create_topic("t", (1, 2), min_insync_replicas="1")
     await produce(simulated_cluster[1], "t", b"a", b"b")
@@ -307,7 +309,7 @@ async def test_a_leader_that_never_wrote_in_its_epoch_leaves_no_trace_of_it(
 
 
 @in_simulated_cluster()
-async def test_to_cut_below_what_is_committed_is_a_bug_that_stops_the_broker(
+async def test_truncating_committed_records_is_a_bug_that_stops_the_broker(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -350,7 +352,9 @@ async def test_after_an_unclean_election_committed_records_are_cut_off_where_the
 
 
 @in_simulated_cluster(sessions_time_out=True, replica_lag_time_max_ms="1000")
-async def test_so_is_a_replica_cut_that_knows_what_was_committed(simulated_cluster: SimulatedCluster) -> None:
+async def test_truncating_a_replica_below_its_high_watermark_stops_the_broker(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     """It was away only as far as the registry knew, and comes back with what the operator has given up."""
     await simulated_cluster.create_topic("t", (3, 2), by=3)
     await produce(simulated_cluster[3], "t", b"a")
@@ -382,7 +386,7 @@ async def elect_uncleanly(simulated_cluster: SimulatedCluster, node_id: int) -> 
 
 @pytest.mark.parametrize("deleted", [2, 3])
 @in_simulated_cluster()
-async def test_a_replica_that_deleted_what_the_operator_gave_up_copies_the_new_leaders_log_from_its_start(
+async def test_a_replica_ahead_of_an_unclean_leader_copies_its_log_from_the_start(
     simulated_cluster: SimulatedCluster, deleted: int
 ) -> None:
     """Whether all of its records were deleted, or all but the last: its log start offset means nothing any more."""
@@ -403,7 +407,7 @@ async def test_a_replica_that_deleted_what_the_operator_gave_up_copies_the_new_l
 
 
 @in_simulated_cluster()
-async def test_a_replica_whose_own_epochs_were_all_given_up_copies_the_new_leaders_log_from_its_start(
+async def test_a_replica_with_only_abandoned_epochs_copies_the_new_leaders_log_from_its_start(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -450,7 +454,7 @@ async def test_a_follower_in_sync_keeps_its_log_start_when_it_has_deleted_more_t
 
 
 @in_simulated_cluster()
-async def test_a_follower_that_was_away_too_long_begins_where_the_leaders_log_begins(
+async def test_a_follower_that_was_down_too_long_starts_at_the_leaders_log_start(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -527,7 +531,7 @@ async def test_a_follower_that_loses_power_while_it_starts_inside_a_batch_catche
 
 
 @in_simulated_cluster()
-async def test_what_the_leader_deletes_is_deleted_by_followers_also_when_nothing_is_written(
+async def test_followers_advance_their_log_start_with_the_leader_even_without_writes(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -541,7 +545,7 @@ async def test_what_the_leader_deletes_is_deleted_by_followers_also_when_nothing
 
 
 @in_simulated_cluster()
-async def test_a_follower_that_trims_with_new_records_knows_that_they_are_committed(
+async def test_a_follower_that_trims_with_new_records_advances_its_high_watermark(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """The leader tells it once; if it forgets, it does not hear of it again until something is written."""
@@ -584,7 +588,7 @@ async def test_retention_above_the_high_watermark_does_not_break_a_follower_of_t
 
 
 @in_simulated_cluster()
-async def test_a_replica_that_catches_up_keeps_to_the_rate_that_is_allowed(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_replica_that_catches_up_respects_the_replication_throttle(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"x" * 100_000)
     await produce(simulated_cluster[1], "t", b"x" * 100_000)
@@ -596,9 +600,7 @@ async def test_a_replica_that_catches_up_keeps_to_the_rate_that_is_allowed(simul
 
 @pytest.mark.parametrize("event", ["leads", "follows another", "is given up"])
 @in_simulated_cluster()
-async def test_an_answer_for_an_epoch_that_is_over_is_not_taken(
-    simulated_cluster: SimulatedCluster, event: str
-) -> None:
+async def test_a_response_for_an_ended_leader_epoch_is_ignored(simulated_cluster: SimulatedCluster, event: str) -> None:
     """It is on its way while the lead moves: what it holds may not be part of the new history."""
     await simulated_cluster.create_topic("t")
     await simulated_cluster.wait_until_in_sync("t")

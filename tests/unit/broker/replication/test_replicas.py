@@ -48,7 +48,7 @@ async def test_a_topic_has_logs_where_its_replicas_are_and_nowhere_else(simulate
 
 
 @in_simulated_cluster()
-async def test_a_replica_that_is_moved_is_copied_and_the_old_one_removed(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_reassigned_replica_is_copied_and_the_old_one_removed(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.change_partition("t", lambda record: begin_reassignment(record, (3, 2)))
@@ -61,7 +61,7 @@ async def test_a_replica_that_is_moved_is_copied_and_the_old_one_removed(simulat
 
 
 @in_simulated_cluster()
-async def test_a_replica_that_is_given_up_while_it_is_copied_leaves_nothing_behind(
+async def test_a_replica_removed_during_its_copy_leaves_nothing_behind(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -101,7 +101,7 @@ async def test_at_the_start_logs_of_deleted_topics_are_deleted_and_other_unknown
 
 
 @in_simulated_cluster(1)
-async def test_logs_of_topics_that_an_older_registry_does_not_know_are_kept_and_come_back_with_the_newer_one(
+async def test_logs_of_topics_unknown_to_an_older_registry_are_kept_and_restored_with_the_newer_one(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("old", (1,))
@@ -126,7 +126,7 @@ async def test_logs_of_topics_that_an_older_registry_does_not_know_are_kept_and_
 
 @pytest.mark.parametrize("is_deleted", [False, True])
 @in_simulated_cluster(1)
-async def test_logs_of_a_topic_that_vanishes_under_a_running_broker_are_kept_unless_it_was_deleted(
+async def test_logs_of_a_topic_that_vanishes_without_a_deletion_are_kept(
     simulated_cluster: SimulatedCluster, is_deleted: bool
 ) -> None:
     """As when the registry's servers are replaced by an older copy."""
@@ -178,7 +178,7 @@ async def test_the_record_of_a_topic_is_kept_beside_its_logs_and_follows_its_cha
 
 
 @in_simulated_cluster()
-async def test_a_topic_that_is_deleted_and_made_again_in_the_midst_of_everything_is_the_new_one(
+async def test_a_topic_deleted_and_recreated_under_load_is_the_new_one(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2, 3))
@@ -196,7 +196,7 @@ async def test_a_topic_that_is_deleted_and_made_again_in_the_midst_of_everything
 
 
 @in_simulated_cluster()
-async def test_a_topic_that_is_deleted_while_its_logs_are_made_leaves_none(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_topic_deleted_while_its_logs_are_created_leaves_none(simulated_cluster: SimulatedCluster) -> None:
     simulated_cluster[3].host.disk.delay_seconds = (0.3, 0.3)
     making = simulated_cluster[1].host.start(
         simulated_cluster[1].broker.catalogue.create("t", 1, {}, assignment=[(1, 3)]), "create"
@@ -212,7 +212,7 @@ async def test_a_topic_that_is_deleted_while_its_logs_are_made_leaves_none(simul
 
 
 @in_simulated_cluster()
-async def test_the_same_broker_that_is_elected_again_leads_in_a_new_epoch(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_reelected_broker_leads_in_a_new_epoch(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     leads: list[int] = []
     resigns: list[int] = []
@@ -260,7 +260,7 @@ async def test_an_epoch_that_is_over_before_the_disk_is_ready_is_never_led(simul
 
 
 @in_simulated_cluster()
-async def test_a_lead_ends_at_once_also_when_the_disk_is_busy(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_leadership_ends_at_once_even_when_the_disk_is_busy(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     partition = simulated_cluster.replica(1, "t")
     await partition.changing.acquire()
@@ -277,7 +277,7 @@ async def test_a_lead_ends_at_once_also_when_the_disk_is_busy(simulated_cluster:
 
 
 @in_simulated_cluster()
-async def test_only_the_leader_deletes_what_is_old(simulated_cluster: SimulatedCluster) -> None:
+async def test_only_the_leader_applies_retention(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await simulated_cluster.wait_until(lambda: simulated_cluster[2].broker.catalogue.topic("t").local(0) is not None)
     assert simulated_cluster.replica(1, "t").log.enforces_retention
@@ -302,7 +302,7 @@ async def test_changed_configs_reach_the_logs_of_all_replicas(simulated_cluster:
 
 
 @in_simulated_cluster()
-async def test_a_replica_that_cannot_be_made_does_not_keep_the_broker_from_leading_others(
+async def test_a_replica_that_cannot_be_created_does_not_block_other_leaderships(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("well", (1, 2))
@@ -318,7 +318,9 @@ async def test_a_replica_that_cannot_be_made_does_not_keep_the_broker_from_leadi
 
 
 @in_simulated_cluster()
-async def test_a_replica_that_could_not_be_made_is_made_when_there_is_room(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_replica_that_could_not_be_created_is_created_when_there_is_space(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     for _ in range(3):
         simulated_cluster[2].host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     await simulated_cluster.create_topic("t", (1, 2))
@@ -328,7 +330,7 @@ async def test_a_replica_that_could_not_be_made_is_made_when_there_is_room(simul
 
 
 @in_simulated_cluster()
-async def test_a_topic_whose_logs_cannot_be_made_where_it_is_asked_for_is_refused_and_is_no_more(
+async def test_a_topic_whose_logs_cannot_be_created_is_rejected_and_removed(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     simulated_cluster[1].host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
@@ -340,7 +342,7 @@ async def test_a_topic_whose_logs_cannot_be_made_where_it_is_asked_for_is_refuse
 
 
 @in_simulated_cluster()
-async def test_a_log_that_cannot_be_removed_is_removed_by_the_next_start_at_the_latest(
+async def test_a_log_that_cannot_be_removed_is_removed_by_the_next_start(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -384,7 +386,7 @@ async def test_a_follower_whose_disk_fails_leaves_the_in_sync_set_at_once(simula
 
 
 @in_simulated_cluster()
-async def test_a_follower_whose_disk_is_full_goes_on_when_there_is_room_again(
+async def test_a_follower_with_a_full_disk_continues_when_there_is_space(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t")
@@ -404,7 +406,7 @@ async def test_a_follower_whose_disk_is_full_goes_on_when_there_is_room_again(
 
 
 @in_simulated_cluster()
-async def test_a_damaged_follower_leaves_the_in_sync_set_until_it_is_started_again(
+async def test_a_damaged_follower_leaves_the_in_sync_set_until_its_restart(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t")
@@ -423,7 +425,7 @@ async def test_a_damaged_follower_leaves_the_in_sync_set_until_it_is_started_aga
 
 
 @in_simulated_cluster()
-async def test_a_damaged_leader_gives_its_lead_away_and_is_never_elected(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_damaged_leader_gives_up_leadership_and_is_never_elected(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")
@@ -439,7 +441,7 @@ async def test_a_damaged_leader_gives_its_lead_away_and_is_never_elected(simulat
 
 
 @in_simulated_cluster()
-async def test_a_log_that_is_found_damaged_at_the_start_is_struck_out_before_it_can_lead(
+async def test_a_log_found_damaged_at_the_start_leaves_the_in_sync_set_before_it_can_lead(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -459,7 +461,7 @@ async def test_a_log_that_is_found_damaged_at_the_start_is_struck_out_before_it_
 
 
 @in_simulated_cluster()
-async def test_a_log_that_is_missing_is_not_taken_for_an_empty_one(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_missing_log_is_not_taken_for_an_empty_one(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")
@@ -475,7 +477,7 @@ async def test_a_log_that_is_missing_is_not_taken_for_an_empty_one(simulated_clu
 
 
 @in_simulated_cluster()
-async def test_the_last_copy_is_kept_in_its_place_however_damaged(simulated_cluster: SimulatedCluster) -> None:
+async def test_the_last_replica_stays_in_the_in_sync_set_even_if_damaged(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[2].kill()
@@ -490,7 +492,7 @@ async def test_the_last_copy_is_kept_in_its_place_however_damaged(simulated_clus
 
 
 @in_simulated_cluster(1)
-async def test_waiting_for_the_replicas_ends_with_what_stands_in_the_way(simulated_cluster: SimulatedCluster) -> None:
+async def test_waiting_for_the_replicas_raises_the_error_that_blocks_them(simulated_cluster: SimulatedCluster) -> None:
     simulated_cluster[1].host.disk.fail_next("make", "/data/logs/*", errno.EIO)
     with pytest.raises(StorageFailure):
         await simulated_cluster.create_topic("t", (1,))
@@ -512,7 +514,7 @@ async def test_waiting_for_the_replicas_includes_changes_in_progress(
 
 
 @in_simulated_cluster(2)
-async def test_the_last_one_that_has_everything_keeps_its_place_when_its_disk_fails(
+async def test_the_last_in_sync_replica_stays_in_the_set_when_its_disk_fails(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2), min_insync_replicas="1")

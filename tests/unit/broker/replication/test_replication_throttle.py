@@ -24,7 +24,7 @@ async def leave_behind(simulated_cluster: SimulatedCluster, rate: str, *values: 
 
 
 @in_simulated_cluster(replica_fetch_max_bytes="1000")
-async def test_a_leader_is_copied_from_no_faster_than_it_is_told_by_those_who_catch_up(
+async def test_joining_replicas_fetch_no_faster_than_the_throttle(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await leave_behind(simulated_cluster, "10000")
@@ -46,7 +46,7 @@ async def test_a_follower_that_waits_for_little_does_not_wait_for_long(simulated
 
 
 @in_simulated_cluster(replica_fetch_max_bytes="1000")
-async def test_a_rate_that_is_taken_back_holds_nobody_up(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_removed_throttle_delays_no_follower(simulated_cluster: SimulatedCluster) -> None:
     await leave_behind(simulated_cluster, "1")
     await simulated_cluster.open(2)
     await simulated_cluster.wait_until(lambda: simulated_cluster.replica(2, "t").log.end_offset == 1)
@@ -55,7 +55,7 @@ async def test_a_rate_that_is_taken_back_holds_nobody_up(simulated_cluster: Simu
 
 
 @in_simulated_cluster(replica_fetch_max_bytes="1000")
-async def test_a_replica_in_sync_is_not_held_up(simulated_cluster: SimulatedCluster) -> None:
+async def test_an_in_sync_replica_is_not_throttled(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("other", (1, 2))
     await leave_behind(simulated_cluster, "1")
     await simulated_cluster.open(2)
@@ -70,7 +70,7 @@ async def test_a_replica_in_sync_is_not_held_up(simulated_cluster: SimulatedClus
 
 
 @in_simulated_cluster()
-async def test_what_goes_to_replicas_in_sync_is_not_counted(simulated_cluster: SimulatedCluster) -> None:
+async def test_bytes_for_in_sync_replicas_do_not_count_for_the_throttle(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("other", (1, 3))
     await simulated_cluster.wait_until_in_sync("other", 1, 3)
     await leave_behind(simulated_cluster, "10000", b"a", b"b")

@@ -20,7 +20,7 @@ from headrace.wire.messages.share_groups import ShareGroupDescribeRequest
 TOPIC, GROUP, CLUSTER, UNTOLD = 3576, 3400, 8096, -(1 << 31)
 
 
-async def test_what_may_be_done_with_topics_is_told_to_those_who_ask(simulated_broker: SimulatedBroker) -> None:
+async def test_authorized_topic_operations_are_returned_on_request(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     topics = [MetadataRequestTopic(name=name) for name in ("t", "missing")]
     asking = MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
@@ -39,7 +39,7 @@ async def test_what_may_be_done_with_topics_is_told_to_those_who_ask(simulated_b
     assert described == {"t": TOPIC, "missing": UNTOLD}
 
 
-async def test_what_may_be_done_with_the_cluster_is_told_to_those_who_ask(simulated_broker: SimulatedBroker) -> None:
+async def test_authorized_cluster_operations_are_returned_on_request(simulated_broker: SimulatedBroker) -> None:
     for asks, told in ((True, CLUSTER), (False, UNTOLD)):
         metadata = await simulated_broker.send(
             MetadataRequest(topics=[], include_cluster_authorized_operations=asks), 10
@@ -49,7 +49,7 @@ async def test_what_may_be_done_with_the_cluster_is_told_to_those_who_ask(simula
         assert cluster.cluster_authorized_operations == told
 
 
-async def test_what_may_be_done_with_groups_of_all_kinds_is_told_to_those_who_ask(
+async def test_authorized_group_operations_are_returned_on_request(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")

@@ -35,7 +35,7 @@ async def test_a_client_that_wants_sasl_learns_that_there_is_none(
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_every_rule_of_a_request_is_refused_for_itself(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_every_acl_of_a_request_gets_its_own_error(simulated_broker: SimulatedBroker, version: int) -> None:
     described = await simulated_broker.send(DescribeAclsRequest(), version)
     assert (described.error_code, described.resources) == (SecurityDisabled.code, [])
     created = await simulated_broker.send(CreateAclsRequest(creations=[AclCreation(), AclCreation()]), version)
@@ -55,7 +55,7 @@ async def test_there_are_no_quotas_and_none_can_be_set(simulated_broker: Simulat
     assert (altered.error_code, altered.entity) == (InvalidRequest.code, entity)
 
 
-async def test_nobody_has_a_password_and_nobody_gets_one(simulated_broker: SimulatedBroker) -> None:
+async def test_no_user_has_scram_credentials_and_none_can_be_set(simulated_broker: SimulatedBroker) -> None:
     everybody = await simulated_broker.send(DescribeUserScramCredentialsRequest(users=None), 0)
     assert (everybody.error_code, everybody.results) == (0, [])
     [ann] = (await simulated_broker.send(DescribeUserScramCredentialsRequest(users=[UserName(name="ann")]), 0)).results

@@ -72,7 +72,7 @@ async def test_a_token_is_known_by_its_id_and_its_hash(simulated_broker: Simulat
     assert await check(simulated_broker, digest=b"") == CheckedToken(token_id="a1")
 
 
-async def test_a_list_shows_everything_but_what_proves_a_token(simulated_broker: SimulatedBroker) -> None:
+async def test_a_list_shows_everything_except_the_hash_of_a_token(simulated_broker: SimulatedBroker) -> None:
     await alter(simulated_broker, new())
     answer = await listed(simulated_broker)
     (token,) = answer.tokens
@@ -94,7 +94,7 @@ async def test_a_token_that_is_revoked_is_unknown_at_once(simulated_broker: Simu
     assert (await alter(simulated_broker, revoke=("a1",))).revoked == []
 
 
-async def test_an_id_is_given_once_but_the_same_request_may_come_again(simulated_broker: SimulatedBroker) -> None:
+async def test_an_id_is_used_once_but_the_same_request_may_be_repeated(simulated_broker: SimulatedBroker) -> None:
     assert (await alter(simulated_broker, new())).error_code == 0
     assert (await alter(simulated_broker, new())).error_code == 0
     assert (await alter(simulated_broker, new(hash=hash_secret("other")))).error_code == InvalidRequest.code
@@ -118,7 +118,7 @@ async def test_an_id_is_given_once_but_the_same_request_may_come_again(simulated
     ],
     ids=str,
 )
-async def test_what_is_wrong_with_a_token_is_said_and_nothing_is_kept(
+async def test_an_invalid_token_is_rejected_with_the_reason_and_not_stored(
     simulated_broker: SimulatedBroker, wrong: dict[str, Any]
 ) -> None:
     answer = await alter(simulated_broker, new(token_id="good"), new(**wrong))
@@ -127,13 +127,15 @@ async def test_what_is_wrong_with_a_token_is_said_and_nothing_is_kept(
     assert (await listed(simulated_broker)).tokens == []
 
 
-async def test_tokens_outlive_a_restart(simulated_broker: SimulatedBroker) -> None:
+async def test_tokens_survive_a_restart(simulated_broker: SimulatedBroker) -> None:
     await alter(simulated_broker, new())
     await simulated_broker.restart()
     assert (await check(simulated_broker)).is_known
 
 
-async def test_a_record_that_cannot_be_read_is_told_and_lets_nobody_in(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unreadable_token_record_is_logged_and_authenticates_no_client(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await simulated_broker.host.start(simulated_broker.registry.commit([Create(token_key("a1"), b"{")]), "commit")
     await simulated_broker.pass_time(1)
     request = CheckTokenRequest(tokens=[PresentedToken(token_id="a1", hash=HASH)])
@@ -144,7 +146,7 @@ async def test_a_record_that_cannot_be_read_is_told_and_lets_nobody_in(simulated
 
 
 @in_simulated_cluster(2)
-async def test_what_was_changed_at_one_broker_is_seen_by_the_others(simulated_cluster: SimulatedCluster) -> None:
+async def test_changes_at_one_broker_are_seen_by_the_others(simulated_cluster: SimulatedCluster) -> None:
     one, two = simulated_cluster[1], simulated_cluster[2]
     await alter(one, new())
     await simulated_cluster.wait_until(lambda: two.broker.catalogue.mirror.get(token_key("a1")) is not None)

@@ -118,7 +118,7 @@ def cut_everywhere(generation: int) -> int:
 
 
 @pytest.mark.parametrize("generation", [OLDER, NEWER])
-def test_no_power_cut_tears_a_bundle(generation: int) -> None:
+def test_a_joint_commit_is_atomic_under_power_cuts(generation: int) -> None:
     assert cut_everywhere(generation) > 30, "there was hardly anything to cut"
 
 
@@ -140,7 +140,9 @@ def store_the_sequence_first(
 
 
 @pytest.mark.parametrize("store", [store_each, store_the_sequence_first])
-def test_what_is_stored_by_several_appends_is_torn(store: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_joint_commit_stored_by_several_appends_would_not_be_atomic(
+    store: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TransactionsLog, "store", store)
     with pytest.raises(AssertionError):
         cut_everywhere(NEWER)

@@ -275,16 +275,14 @@ async def test_a_member_does_not_commit_by_itself(simulated_broker: SimulatedBro
 
 
 @pytest.mark.parametrize("name", ["", "a#b", "x" * 250])
-async def test_a_bundle_with_an_impossible_name_is_refused(simulated_broker: SimulatedBroker, name: str) -> None:
+async def test_a_joint_commit_with_an_invalid_name_is_rejected(simulated_broker: SimulatedBroker, name: str) -> None:
     await writing(simulated_broker, "0", b"a", 0)
     for request in (EndBundleRequest(name, 0, True, []), DescribeBundleRequest(name)):
         assert (await simulated_broker.send(request, 0)).error_code == InvalidRequest.code
 
 
 @pytest.mark.parametrize("broken", ["headrace-bundle:b", "headrace-bundle:b#", "headrace-bundle:#0"])
-async def test_an_id_that_looks_like_a_members_and_is_none_is_refused(
-    simulated_broker: SimulatedBroker, broken: str
-) -> None:
+async def test_an_invalid_member_id_is_rejected(simulated_broker: SimulatedBroker, broken: str) -> None:
     assert (
         await simulated_broker.send(InitProducerIdRequest(broken, 60_000, -1, -1), 4)
     ).error_code == InvalidRequest.code
@@ -300,7 +298,7 @@ async def test_members_of_other_bundles_are_not_ended(simulated_broker: Simulate
     assert await ordinary.commit() == 0
 
 
-async def test_a_commit_that_is_larger_than_a_batch_may_be_is_refused(
+async def test_a_commit_larger_than_a_batch_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
@@ -357,7 +355,7 @@ async def test_an_abort_ends_open_transactions_and_reverts_no_commit(simulated_b
 
 
 @both
-async def test_what_was_committed_is_known_after_a_crash(simulated_broker: SimulatedBroker, generation: int) -> None:
+async def test_the_committed_sequence_survives_a_crash(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     two = await writing(simulated_broker, "1", b"b", 1, generation=generation)
     assert await commit(simulated_broker, 3, one, two) is True
@@ -442,7 +440,7 @@ async def test_a_used_bundle_does_not_expire(simulated_broker: SimulatedBroker) 
     assert await commit(simulated_broker, 0, open_since) is False
 
 
-async def test_a_bundle_that_cannot_be_read_is_out_of_service_and_no_other(
+async def test_only_the_unreadable_joint_commit_is_out_of_service(
     simulated_broker: SimulatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)

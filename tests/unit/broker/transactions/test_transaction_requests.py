@@ -83,7 +83,7 @@ async def test_inconsistent_requests_are_rejected(simulated_broker: SimulatedBro
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001])
-async def test_a_timeout_out_of_bounds_is_refused(simulated_broker: SimulatedBroker, timeout_ms: int) -> None:
+async def test_a_timeout_out_of_bounds_is_rejected(simulated_broker: SimulatedBroker, timeout_ms: int) -> None:
     assert await init(simulated_broker, transactional_id=ID, transaction_timeout_ms=timeout_ms) == (
         InvalidTransactionTimeout.code,
         -1,
@@ -218,7 +218,9 @@ async def test_the_partition_of_the_groups_offsets_becomes_part_of_the_transacti
 # EndTxn
 
 
-async def test_an_end_without_a_transaction_is_refused_in_the_older_protocol(simulated_broker: SimulatedBroker) -> None:
+async def test_an_end_without_a_transaction_is_rejected_in_the_older_protocol(
+    simulated_broker: SimulatedBroker,
+) -> None:
     producer = await ready(simulated_broker)
     assert await producer.commit() == InvalidTransactionState.code
     assert await producer.abort() == InvalidTransactionState.code

@@ -44,7 +44,7 @@ async def test_a_transaction_is_verified_once(
     assert (await partition_contents(separate_coordinator)).aborted == [b"next"]
 
 
-async def test_a_partition_that_was_not_added_is_refused(
+async def test_a_partition_that_was_not_added_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, producer = await ready(simulated_broker, monkeypatch, OLDER)
@@ -54,7 +54,7 @@ async def test_a_partition_that_was_not_added_is_refused(
 
 
 @both
-async def test_a_producer_that_was_replaced_is_refused(
+async def test_a_fenced_producer_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
     separate_coordinator, old = await ready(simulated_broker, monkeypatch, generation)
@@ -110,7 +110,7 @@ async def test_a_marker_without_batches_here_cancels_too(
     assert await partition_contents(separate_coordinator) == ([b"first"], [], [], 1)
 
 
-async def test_a_confirmation_ends_with_the_lead_and_with_the_epoch_of_its_producer(
+async def test_a_verification_ends_with_the_leadership_and_with_the_producer_epoch(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")

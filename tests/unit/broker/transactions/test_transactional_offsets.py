@@ -142,7 +142,7 @@ async def test_a_producer_that_was_replaced_commits_nothing(simulated_broker: Si
     assert await commit_in(one, 7) == InvalidProducerEpoch.code
 
 
-async def test_partitions_that_do_not_exist_are_refused_alone(simulated_broker: SimulatedBroker) -> None:
+async def test_only_nonexistent_partitions_are_rejected(simulated_broker: SimulatedBroker) -> None:
     one = await transactor(simulated_broker)
     assert await commit_in(one, 7, "missing") == UnknownTopicOrPartition.code
 
@@ -161,7 +161,7 @@ async def test_offsets_join_a_transaction_that_another_broker_coordinates(
         assert await committed(simulated_broker) == (7, "m")
 
 
-async def test_offsets_of_a_transaction_that_does_not_hold_the_group_are_refused(
+async def test_offsets_of_a_transaction_without_the_group_are_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator = await SeparateCoordinator.build(simulated_broker, monkeypatch)

@@ -13,6 +13,7 @@ from headrace.machines.controller.reassignment import begin_reassignment, cancel
 from headrace.model.errors import (
     ElectionNotNeeded,
     HeadraceError,
+    InvalidRequest,
     PreferredLeaderNotAvailable,
     RequestTimedOut,
     UnknownTopicOrPartition,
@@ -206,7 +207,7 @@ class AdministeredCluster:
     def _drain(self, request: DrainBrokerRequest) -> DrainBrokerResponse:
         self.drains.append((request.broker_id, request.is_drained))
         if request.broker_id not in self.live:
-            return DrainBrokerResponse(error_code=42, error_message="there has never been a broker like that")
+            return DrainBrokerResponse(error_code=InvalidRequest.code, error_message="no such broker")
         return DrainBrokerResponse()
 
     def _alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:

@@ -11,7 +11,7 @@ from tests.unit.client.scripted_cluster import Fault, ScriptedBroker, ScriptedCl
 from headrace.client.connections.tcp import TcpDialer, TcpTransport
 from headrace.client.connections.transport import VersionRange
 from headrace.client.errors import ConnectionLost, MalformedResponse, Unreachable, VersionMismatch
-from headrace.model.errors import RequestTimedOut
+from headrace.model.errors import RequestTimedOut, UnsupportedVersion
 from headrace.testkit.world import World
 from headrace.wire import apis
 from headrace.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -42,7 +42,7 @@ def test_an_older_broker_is_asked_again_in_its_own_version() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         only = [ApiVersion(api_key=apis.API_VERSIONS, min_version=0, max_version=2)]
-        broker.script(apis.API_VERSIONS, ApiVersionsResponse(error_code=35, api_keys=only))
+        broker.script(apis.API_VERSIONS, ApiVersionsResponse(error_code=UnsupportedVersion.code, api_keys=only))
         transport = await dial(world, broker)
         assert [version for _, version, _ in broker.requests] == [4, 2]
         assert apis.FETCH in transport.versions
@@ -53,7 +53,7 @@ def test_an_older_broker_is_asked_again_in_its_own_version() -> None:
 def test_a_broker_that_keeps_refusing_its_versions_is_a_mismatch() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
-        broker.script(apis.API_VERSIONS, *[ApiVersionsResponse(error_code=35)] * 2)
+        broker.script(apis.API_VERSIONS, *[ApiVersionsResponse(error_code=UnsupportedVersion.code)] * 2)
         with pytest.raises(VersionMismatch):
             await dial(world, broker)
 

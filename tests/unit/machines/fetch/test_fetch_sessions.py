@@ -98,7 +98,7 @@ def test_names_and_ids_do_not_mix_in_a_session(sessions: FetchSessions) -> None:
     session = begin(sessions, ids=True)
     with pytest.raises(FetchSessionTopicIdMismatch) as refusal:
         begin(sessions, session.id, 1, ids=False)
-    assert refusal.value.code == 106
+    assert refusal.value.code == FetchSessionTopicIdMismatch.code
 
 
 def test_the_final_epoch_closes_the_session_and_fetches_without_one(sessions: FetchSessions) -> None:

@@ -403,7 +403,7 @@ def test_all_of_a_bundle_are_placed_by_one_text_and_others_by_their_own() -> Non
         f"headrace-bundle:b#{'m' * (NAME_LENGTH_MAX + 1)}",
     ],
 )
-def test_an_id_that_looks_like_a_members_and_is_none_is_refused(broken: str) -> None:
+def test_an_invalid_member_id_is_rejected(broken: str) -> None:
     with pytest.raises(InvalidRequest):
         check_transactional_id(broken)
 

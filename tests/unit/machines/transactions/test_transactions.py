@@ -108,7 +108,7 @@ def test_a_later_producer_gets_the_next_epoch_and_fences_the_earlier_one(desk: D
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001])
-def test_a_timeout_out_of_bounds_is_refused(desk: Desk, timeout_ms: int) -> None:
+def test_a_timeout_out_of_bounds_is_rejected(desk: Desk, timeout_ms: int) -> None:
     with pytest.raises(InvalidTransactionTimeout):
         desk.init(timeout_ms=timeout_ms)
     assert desk.machine.find(ID) is None
