@@ -39,7 +39,7 @@ from headrace.wire.messages.groups import Coordinator, FindCoordinatorResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 
-def test_the_first_bootstrap_address_that_answers_is_used() -> None:
+def test_the_first_reachable_bootstrap_address_is_used() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=2)
         broker = await scripted_cluster.broker()
@@ -233,7 +233,7 @@ def test_an_old_story_about_a_leader_is_not_believed() -> None:
     in_world(scenario)
 
 
-def test_offsets_are_asked_for_at_the_leader_even_when_it_moves() -> None:
+def test_offsets_are_requested_from_the_leader_even_when_it_moves() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=2)
         await scripted_cluster.broker(1)

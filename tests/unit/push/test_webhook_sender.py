@@ -79,7 +79,7 @@ async def test_redirects_are_not_followed_and_cookies_are_not_kept() -> None:
     assert seen == ["/hook", "/hook"]
 
 
-async def test_a_receiver_that_hangs_is_given_up_in_time() -> None:
+async def test_a_hanging_receiver_times_out() -> None:
     async def handler(_request: web.Request) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -88,7 +88,7 @@ async def test_a_receiver_that_hangs_is_given_up_in_time() -> None:
     assert (told.verdict, told.is_healthy, told.error) == (AcknowledgeType.NACK, False, "no answer within 100 ms")
 
 
-async def test_an_answer_without_an_end_is_cut_off() -> None:
+async def test_an_endless_response_is_cut_off() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -150,7 +150,7 @@ async def test_private_addresses_are_not_connected_to_unless_that_is_allowed(hos
     assert re.search("not a (public|canonical)", told.error)
 
 
-async def test_an_error_does_not_tell_whether_an_internal_name_exists_nor_its_address(
+async def test_an_error_does_not_reveal_internal_names_or_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def resolve(_loop: object, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
@@ -194,7 +194,7 @@ async def test_an_untrusted_certificate_is_rejected() -> None:
 @pytest.mark.parametrize(
     "url", ["http://a..b/", "http://a%00b/", f"http://{'a' * 64}/", "http://", "no url", "http://h:99999/"]
 )
-async def test_a_url_that_no_request_can_be_made_of_is_an_outcome_and_not_an_exception(url: str) -> None:
+async def test_an_unusable_url_is_an_outcome_and_not_an_exception(url: str) -> None:
     async with opened() as sender:
         outcome = await sender.send(push_of(url=url), message())
     assert (outcome.verdict, outcome.is_healthy) == (AcknowledgeType.UNDELIVERED, False)

@@ -176,7 +176,7 @@ def test_every_rule_has_its_planted_anomaly() -> None:
     assert len(set().union(*(kinds for _, kinds in PLANTED))) == len(RULES)
 
 
-def test_a_send_that_was_never_answered_may_be_in_the_log_or_not() -> None:
+def test_a_send_without_a_response_may_be_in_the_log_or_not() -> None:
     for final in ([], [(0, b"x")]):
         history = History()
         history.begin_send("w", 0, b"x")
@@ -184,7 +184,7 @@ def test_a_send_that_was_never_answered_may_be_in_the_log_or_not() -> None:
         assert find_anomalies(history) == []
 
 
-def test_a_commit_that_was_never_answered_may_take_effect_at_any_time() -> None:
+def test_a_commit_without_a_response_may_take_effect_at_any_time() -> None:
     history = History()
     poll(history, "m", [(0, b"x"), (1, b"y")], GROUP)
     for value in (b"x", b"y"):

@@ -209,7 +209,7 @@ async def test_a_broker_is_listed_from_join_to_leave(harness: MembershipHarness)
 
 
 @on_stage
-async def test_a_stopping_broker_is_marked_as_draining_in_every_new_session_too(
+async def test_a_stopping_broker_is_marked_as_draining_in_every_new_session(
     harness: MembershipHarness,
 ) -> None:
     _, member = harness.member()

@@ -42,7 +42,7 @@ from headrace.wire.messages.fetch import FetchRequest, ReplicaState
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-async def test_every_version_by_name_is_answered(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_every_version_by_name_gets_a_response(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", b"b")
     data = fetched_partitions(await simulated_broker.send(fetch_request({("t", 0): 0}), version))["t", 0]
@@ -52,7 +52,7 @@ async def test_every_version_by_name_is_answered(simulated_broker: SimulatedBrok
 
 
 @pytest.mark.parametrize("version", range(13, 19))
-async def test_every_version_by_id_is_answered(simulated_broker: SimulatedBroker, version: int) -> None:
+async def test_every_version_by_id_gets_a_response(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     topic_id = simulated_broker.broker.catalogue.topic("t").id
@@ -67,7 +67,7 @@ async def test_read_committed_gets_an_empty_list_of_aborted_transactions(simulat
     assert fetched_partitions(await simulated_broker.send(request, 11))["t", 0].aborted_transactions == []
 
 
-async def test_readers_that_are_too_old_for_zstd_are_told(simulated_broker: SimulatedBroker) -> None:
+async def test_readers_too_old_for_zstd_get_an_error(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", compression_type="zstd")
     await produce(simulated_broker, "t", b"a")
     codes = [
@@ -134,7 +134,7 @@ async def test_nothing_above_the_high_watermark_is_returned(simulated_broker: Si
 # How much
 
 
-async def test_answers_hold_whole_batches_up_to_the_partitions_limit(simulated_broker: SimulatedBroker) -> None:
+async def test_responses_contain_whole_batches_up_to_the_partitions_limit(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     for number in range(10):
         await produce(simulated_broker, "t", b"%d" % number)
@@ -146,7 +146,7 @@ async def test_answers_hold_whole_batches_up_to_the_partitions_limit(simulated_b
 
 
 @pytest.mark.parametrize("limits", [{"max_bytes": 1}, {"partition_max_bytes": 1}, {"max_bytes": 0}])
-async def test_the_first_batch_is_given_however_large_it_is(
+async def test_the_first_batch_is_returned_regardless_of_its_size(
     simulated_broker: SimulatedBroker, limits: dict[str, int]
 ) -> None:
     await simulated_broker.create_topic("t", 3)
@@ -191,7 +191,7 @@ async def test_a_fetch_of_many_partitions_keeps_few_files_open(
     assert keeps_file_open == [True, True, False, False, False]
 
 
-async def test_the_brokers_own_limit_stands_above_the_clients(simulated_broker: SimulatedBroker) -> None:
+async def test_the_brokers_limit_overrides_the_clients(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(fetch_max_bytes="2000")
     await simulated_broker.create_topic("t")
     for _ in range(5):
@@ -212,7 +212,7 @@ async def test_a_fetch_waits_until_there_is_something(simulated_broker: Simulate
         assert values(fetched_partitions(await asking)["t", 0].records) == [b"a"]
 
 
-async def test_a_fetch_waits_no_longer_than_it_was_told_and_then_names_every_partition(
+async def test_a_fetch_waits_at_most_max_wait_and_then_returns_every_partition(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t", 2)
@@ -228,7 +228,7 @@ async def test_a_fetch_waits_no_longer_than_it_was_told_and_then_names_every_par
     }
 
 
-async def test_a_fetch_waits_for_as_many_bytes_as_it_asks_for(simulated_broker: SimulatedBroker) -> None:
+async def test_a_fetch_waits_for_min_bytes(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2)
     size = len(batch(b"x" * 100))
     request = fetch_request({("t", 0): 0, ("t", 1): 0}, max_wait_ms=60_000, min_bytes=3 * size)
@@ -328,7 +328,7 @@ async def test_a_diverging_reader_gets_the_diverging_epoch(simulated_broker: Sim
 # Cold bytes
 
 
-async def test_what_was_found_at_the_start_is_checked_and_served(simulated_broker: SimulatedBroker) -> None:
+async def test_records_recovered_at_the_start_are_verified_and_served(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2)
     for partition in (0, 1):
         await produce(simulated_broker, "t", b"old", partition=partition)
@@ -366,7 +366,7 @@ async def test_a_damaged_partition_returns_an_error_and_others_are_served(simula
     assert again["t", 0].error_code == StorageFailure.code, "not out of range: a client would jump over the damage"
 
 
-async def test_a_fetch_beside_a_swap_of_compacted_segments_does_not_look_like_the_end_of_the_log(
+async def test_a_fetch_during_a_swap_of_compacted_segments_does_not_look_like_the_end_of_the_log(
     simulated_broker: SimulatedBroker,
 ) -> None:
     """A scan takes an answer without records, below the high watermark, for the end of its range."""
@@ -387,7 +387,7 @@ async def test_a_fetch_beside_a_swap_of_compacted_segments_does_not_look_like_th
     assert offsets_and_values(found["t", 1].records)[0][0] >= 7
 
 
-async def test_a_cold_read_that_ends_after_the_leadership_answers_that_it_is_over(
+async def test_a_cold_read_that_ends_after_the_leadership_returns_not_leader(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -415,7 +415,7 @@ async def test_a_fetch_that_is_cancelled_while_it_reads_from_the_disk_leaves_not
     simulated_broker.check()
 
 
-async def test_what_is_counted_is_what_was_sent(simulated_broker: SimulatedBroker) -> None:
+async def test_metrics_count_the_bytes_that_were_sent(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     size = len(batch(b"a"))
@@ -429,7 +429,7 @@ async def test_what_is_counted_is_what_was_sent(simulated_broker: SimulatedBroke
     assert (counts.fetches, counts.failed_fetches) == (1, 1)
 
 
-async def test_records_come_as_the_log_has_them(simulated_broker: SimulatedBroker) -> None:
+async def test_records_are_returned_as_stored(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", b"b", producer_id=3, producer_epoch=1, base_sequence=0)
     data = fetched_partitions(await simulated_broker.send(fetch_request({("t", 0): 0}), 11))["t", 0]
@@ -482,7 +482,7 @@ async def test_a_follower_fetch_counts_only_in_the_current_epoch(simulated_clust
 
 
 @in_simulated_cluster()
-async def test_one_that_holds_no_replica_or_an_earlier_start_of_one_that_does_is_refused(
+async def test_a_fetcher_without_a_replica_or_with_an_old_broker_epoch_is_rejected(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))

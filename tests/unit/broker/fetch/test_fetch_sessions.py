@@ -46,7 +46,9 @@ class Session:
         return fetched_partitions(response)
 
 
-async def test_the_first_answer_names_all_and_the_next_only_what_changed(simulated_broker: SimulatedBroker) -> None:
+async def test_the_first_response_has_all_partitions_and_the_next_only_changes(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await simulated_broker.create_topic("t", 3)
     session = Session(simulated_broker)
     found = await session.fetch({("t", index): 0 for index in range(3)})
@@ -68,14 +70,14 @@ async def test_records_that_were_not_fetched_yet_are_returned_again(simulated_br
     assert await session.fetch({("t", 0): 1}) == {}
 
 
-async def test_the_first_answer_names_all_also_when_it_had_to_wait(simulated_broker: SimulatedBroker) -> None:
+async def test_the_first_response_has_all_partitions_even_after_a_wait(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 2)
     session = Session(simulated_broker)
     found = await session.fetch({("t", 0): 0, ("t", 1): 0}, max_wait_ms=300)
     assert list(found) == [("t", 0), ("t", 1)]
 
 
-async def test_a_partition_that_is_added_is_named_though_there_is_nothing_to_read(
+async def test_an_added_partition_is_returned_even_without_records(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t", 2)
@@ -86,7 +88,7 @@ async def test_a_partition_that_is_added_is_named_though_there_is_nothing_to_rea
     assert found["t", 1].high_watermark == 0
 
 
-async def test_a_high_watermark_that_the_client_does_not_know_is_told_after_the_wait(
+async def test_a_new_high_watermark_is_returned_after_the_wait(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -109,7 +111,7 @@ async def test_a_fetch_of_a_session_waits_and_is_woken(simulated_broker: Simulat
         assert list(session.took(await asking)) == [("t", 33)]
 
 
-async def test_what_moved_between_two_fetches_is_not_missed(simulated_broker: SimulatedBroker) -> None:
+async def test_a_change_between_two_fetches_is_returned(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
@@ -119,7 +121,7 @@ async def test_what_moved_between_two_fetches_is_not_missed(simulated_broker: Si
         assert values(found["t", 0].records) == [b"%d" % number]
 
 
-async def test_partitions_take_turns_when_the_answer_is_limited(simulated_broker: SimulatedBroker) -> None:
+async def test_partitions_rotate_when_the_response_is_limited(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 3)
     for index in range(3):
         for _ in range(3):
@@ -207,7 +209,7 @@ async def test_a_session_that_is_evicted_is_swept(simulated_broker: SimulatedBro
     assert len(simulated_broker.partition("t")._watchers) == len(simulated_broker.broker.fetch._delayed_fetches) == 1
 
 
-async def test_a_topic_that_is_deleted_and_made_again_inside_a_session(simulated_broker: SimulatedBroker) -> None:
+async def test_a_topic_deleted_and_recreated_within_a_session_is_the_new_one(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"old", b"old")
     session = Session(simulated_broker)

@@ -35,7 +35,7 @@ SESSION_SECONDS = 45.0
 MINUTE = 60.0
 
 
-async def test_members_share_the_partitions_as_they_come_and_go(simulated_broker: SimulatedBroker) -> None:
+async def test_members_share_the_partitions_as_they_join_and_leave(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 4)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t")
     answer = await one.beat()
@@ -208,7 +208,7 @@ async def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
     assert await committed(simulated_broker) == (6, "")
 
 
-async def test_a_group_that_changed_its_protocol_leaves_nothing_of_the_former_one(
+async def test_a_group_that_changed_its_protocol_leaves_no_records_of_the_former_one(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -263,7 +263,7 @@ async def test_a_group_is_deleted_with_its_offsets_when_it_is_empty(simulated_br
     assert await committed(simulated_broker) == (-1, "")
 
 
-async def test_an_empty_group_goes_when_its_offsets_have_expired(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_group_is_removed_when_its_offsets_have_expired(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(offsets_retention_minutes="2", offsets_retention_check_interval_ms="1000")
     await simulated_broker.create_topic("t")
     member = ConsumerMember(simulated_broker, "m1", "t")

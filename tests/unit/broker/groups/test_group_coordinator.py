@@ -64,7 +64,7 @@ async def test_groups_and_offsets_survive_every_kind_of_restart(simulated_broker
     assert (shown.member_id, shown.member_assignment) == (member.id, b"everything")
 
 
-async def test_members_that_do_not_come_back_are_dropped_after_their_session(simulated_broker: SimulatedBroker) -> None:
+async def test_members_that_do_not_return_are_removed_after_their_session(simulated_broker: SimulatedBroker) -> None:
     member = ClassicMember(simulated_broker)
     await member.enter()
     simulated_broker.kill()
@@ -214,7 +214,7 @@ async def test_offsets_that_members_use_do_not_expire(simulated_broker: Simulate
     assert await committed(simulated_broker) == (-1, "")
 
 
-async def test_an_empty_group_that_never_committed_goes_too(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_group_without_commits_is_removed(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(offsets_retention_check_interval_ms="1000")
     member = ClassicMember(simulated_broker)
     await member.enter()

@@ -121,7 +121,7 @@ async def test_an_empty_group_id_cannot_be_joined(simulated_broker: SimulatedBro
 
 
 @pytest.mark.parametrize("timeout_ms", [1, 5_999, 1_800_001])
-async def test_a_session_timeout_outside_the_limits_is_refused(
+async def test_a_session_timeout_outside_the_limits_is_rejected(
     simulated_broker: SimulatedBroker, timeout_ms: int
 ) -> None:
     assert (await ClassicMember(simulated_broker).join(3, timeout_ms)).error_code == InvalidSessionTimeout.code

@@ -64,7 +64,7 @@ async def test_an_empty_commit_creates_no_group(simulated_broker: SimulatedBroke
     assert await listed(simulated_broker) == {}
 
 
-async def test_nothing_committed_is_minus_one(simulated_broker: SimulatedBroker) -> None:
+async def test_an_uncommitted_offset_is_returned_as_minus_one(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.broker.offsets_log.ensure()
     await simulated_broker.create_topic("t")
     assert await committed(simulated_broker) == (-1, "")

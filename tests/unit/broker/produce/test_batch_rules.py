@@ -91,7 +91,7 @@ def test_a_batch_that_the_library_accepted_is_not_checked_again(is_native: bool)
     assert sealed is not None
 
 
-def test_a_timestamp_is_looked_at_also_where_the_library_has_found_the_records_sound() -> None:
+def test_timestamps_are_checked_even_if_the_native_library_accepted_the_records() -> None:
     late = make(timestamp_ms=NOW_MS + 2 * HOUR_MS)
     error = refusal(late)
     assert isinstance(error, InvalidTimestamp)
@@ -130,11 +130,11 @@ def test_any_leader_epoch_is_accepted() -> None:
         pytest.param(patched(21, ">h", 7), InvalidRecord, id="unknown compression 7"),
     ],
 )
-def test_a_batch_that_breaks_a_rule_is_refused(batch: bytes | None, error: type[HeadraceError]) -> None:
+def test_a_batch_that_breaks_a_rule_is_rejected(batch: bytes | None, error: type[HeadraceError]) -> None:
     assert type(refusal(batch)) is error
 
 
-def test_a_count_that_lies_about_the_records_is_found_by_walking_them() -> None:
+def test_a_wrong_record_count_is_found_by_iterating() -> None:
     batch = make(count=3)
     struct.pack_into(">i", batch, 57, 4)
     struct.pack_into(">i", batch, 23, 3)
@@ -156,7 +156,7 @@ def test_a_decompression_bomb_is_rejected() -> None:
     assert refusal(bomb) is not None
 
 
-def test_a_batch_larger_than_the_topic_takes_is_refused() -> None:
+def test_a_batch_above_max_message_bytes_is_rejected() -> None:
     batch = make()
     assert refusal(batch, configured(max_message_bytes=str(len(batch)))) is None
     assert isinstance(refusal(batch, configured(max_message_bytes=str(len(batch) - 1))), MessageTooLarge)
@@ -175,12 +175,12 @@ def test_a_compacted_topic_needs_keys() -> None:
     assert isinstance(refusal(make(compression=LZ4), compacted), InvalidRecord)
 
 
-def test_a_timestamp_too_far_ahead_is_refused() -> None:
+def test_a_timestamp_too_far_ahead_is_rejected() -> None:
     assert refusal(make(timestamp_ms=NOW_MS + HOUR_MS)) is None
     assert isinstance(refusal(make(timestamp_ms=NOW_MS + HOUR_MS + 1)), InvalidTimestamp)
 
 
-def test_a_timestamp_too_far_behind_is_refused_where_the_topic_says_so() -> None:
+def test_a_timestamp_too_far_behind_is_rejected_if_configured() -> None:
     strict = configured(message_timestamp_before_max_ms="1000")
     assert refusal(make(timestamp_ms=NOW_MS - HOUR_MS)) is None
     assert refusal(make(timestamp_ms=NOW_MS - 1000), strict) is None
@@ -192,7 +192,7 @@ def test_timestamps_do_not_matter_where_the_broker_sets_them() -> None:
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("gzip", GZIP), ("lz4", LZ4), ("zstd", ZSTD), ("uncompressed", NONE)])
-def test_a_batch_is_repacked_where_the_topic_asks_for_a_compression(name: str, wanted: int) -> None:
+def test_a_batch_is_recompressed_if_the_topic_sets_a_compression(name: str, wanted: int) -> None:
     config = configured(compression_type=name)
     for given in (NONE, GZIP, SNAPPY, ZSTD):
         batch = memoryview(make(compression=given, producer_id=7, producer_epoch=1, base_sequence=9))

@@ -37,7 +37,7 @@ async def restart(simulated_broker: SimulatedBroker, *, crash: bool = False) -> 
 
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("off_ms", [-2 * 5 * MINUTE_MS, -YEAR_MS, MINUTE_MS])
-async def test_an_id_is_remembered_over_a_restart_however_wrong_the_publishers_clock_is(
+async def test_a_dedup_id_survives_a_restart_even_with_a_wrong_publisher_clock(
     simulated_broker: SimulatedBroker, off_ms: int, crash: bool
 ) -> None:
     await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
@@ -123,7 +123,7 @@ async def test_an_id_is_remembered_when_its_segment_was_closed_and_the_next_is_s
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
-async def test_a_jump_of_the_brokers_clock_neither_ends_an_id_early_nor_keeps_it(
+async def test_a_jump_of_the_brokers_clock_does_not_change_when_a_dedup_id_expires(
     simulated_broker: SimulatedBroker, jump_ms: int
 ) -> None:
     await simulated_broker.create_topic("t", dedup_window_ms="10000")

@@ -188,7 +188,7 @@ async def test_a_retried_batch_gets_the_same_response(simulated_broker: Simulate
     assert [value for _, value in await stored(simulated_broker)] == [b"first", b"1", b"2", b"3", b"plain"]
 
 
-async def test_a_gap_in_the_sequence_is_refused_also_of_duplicates(simulated_broker: SimulatedBroker) -> None:
+async def test_a_sequence_gap_is_rejected_even_for_duplicates(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, numbered(simulated_broker, 0, b"x:first"))
     answer = await send(simulated_broker, "t", numbered(simulated_broker, 5, b"x:no"))
@@ -252,7 +252,7 @@ async def test_a_shorter_window_applies_at_once_and_a_longer_one_loads_old_ids(
     assert await put(simulated_broker, marked(simulated_broker, b"x:again")) == 1
 
 
-async def test_ids_in_a_transaction_are_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_dedup_ids_in_a_transaction_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     data = numbered(simulated_broker, 0, b"plain", b"x:first", attributes=TRANSACTIONAL)
     request = produce_request({("t", 0): data})

@@ -135,7 +135,7 @@ async def test_an_error_has_a_message_and_no_offset(simulated_broker: SimulatedB
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
-async def test_other_acks_are_refused(simulated_broker: SimulatedBroker, acks: int) -> None:
+async def test_other_acks_values_are_rejected(simulated_broker: SimulatedBroker, acks: int) -> None:
     await simulated_broker.create_topic("t")
     assert (await send(simulated_broker, "t", batch(b"a"), acks=acks)).error_code == InvalidRequiredAcks.code
     assert simulated_broker.partition("t").log.end_offset == 0
@@ -197,7 +197,7 @@ async def test_a_duplicate_waits_until_the_original_is_committed(simulated_broke
     assert only_response(await original).base_offset == 0
 
 
-async def test_a_gap_or_an_old_epoch_is_refused(simulated_broker: SimulatedBroker) -> None:
+async def test_a_sequence_gap_or_an_old_epoch_is_rejected(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await send(simulated_broker, "t", numbered(b"a", sequence=0, epoch=1))
     assert (
@@ -261,7 +261,7 @@ async def test_the_connection_is_released_before_the_commit_and_not_after(simula
     await asking
 
 
-async def test_a_large_batch_that_is_unsound_is_refused_and_the_others_are_not(
+async def test_only_the_invalid_large_batch_is_rejected(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t", 3)
@@ -278,7 +278,7 @@ async def test_a_large_batch_that_is_unsound_is_refused_and_the_others_are_not(
     assert await read_all(simulated_broker, "t", 2) == [b"small"]
 
 
-async def test_a_large_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(
+async def test_a_large_batch_for_a_topic_deleted_during_validation_is_rejected(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -293,7 +293,7 @@ async def test_a_large_batch_for_a_topic_that_is_deleted_meanwhile_is_refused(
 
 
 @pytest.mark.parametrize(("given", "name", "kept"), [(NONE, "zstd", ZSTD), (ZSTD, "uncompressed", NONE)])
-async def test_the_topics_compression_is_what_is_kept(
+async def test_batches_are_stored_with_the_topics_compression(
     simulated_broker: SimulatedBroker, given: int, name: str, kept: int
 ) -> None:
     await simulated_broker.create_topic("t", compression_type=name)
@@ -358,7 +358,7 @@ async def test_a_batch_that_is_not_committed_in_time_gets_a_timeout(simulated_br
     assert await read_all(simulated_broker, "t") == [b"a"], "it was appended all the same"
 
 
-async def test_what_is_counted(simulated_broker: SimulatedBroker) -> None:
+async def test_records_and_bytes_are_counted(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     data = batch(b"a", b"b")
     await send(simulated_broker, "t", data)
@@ -372,7 +372,7 @@ async def test_what_is_counted(simulated_broker: SimulatedBroker) -> None:
 
 
 @in_simulated_cluster(2)
-async def test_acks_of_one_is_answered_when_the_leader_has_it_on_its_disk(simulated_cluster: SimulatedCluster) -> None:
+async def test_acks_1_is_acknowledged_after_the_leaders_flush(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     simulated_cluster.isolate(1)
     began = simulated_cluster.world.clock.monotonic()
@@ -434,7 +434,7 @@ async def test_too_few_in_sync_replicas_are_reported_before_the_append(
 
 
 @in_simulated_cluster(2)
-async def test_more_in_sync_replicas_than_there_are_replicas_cannot_be_asked_for(
+async def test_min_insync_replicas_above_the_replication_factor_counts_as_all_replicas(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """As Kafka has it: the smaller of the two counts."""
@@ -464,7 +464,7 @@ async def test_a_leader_with_a_doubtful_session_accepts_only_acks_all(simulated_
     assert (await send(simulated_cluster[2], "t", batch(b"c"), acks=1)).error_code == 0
 
 
-async def test_a_batch_behind_one_that_was_refused_for_a_while_is_refused_for_the_same_reason(
+async def test_a_batch_after_a_retriably_rejected_one_gets_the_same_error(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.create_topic("t")
@@ -482,7 +482,7 @@ async def test_a_batch_behind_one_that_was_refused_for_a_while_is_refused_for_th
 
 
 @in_simulated_cluster(2)
-async def test_a_batch_behind_one_that_came_before_the_lead_began_is_not_told_of_a_gap(
+async def test_a_batch_after_one_sent_before_the_leadership_gets_no_gap_error(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """Told of a gap, librdkafka begins a new epoch everywhere, and what it waits for in other partitions is doubled."""
@@ -497,7 +497,7 @@ async def test_a_batch_behind_one_that_came_before_the_lead_began_is_not_told_of
 
 
 @in_simulated_cluster(2)
-async def test_the_second_batch_of_a_new_producer_waits_for_the_first_that_came_before_the_lead_began(
+async def test_the_second_batch_of_a_new_producer_waits_for_the_first_sent_before_the_leadership(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
@@ -510,7 +510,7 @@ async def test_the_second_batch_of_a_new_producer_waits_for_the_first_that_came_
 
 
 @in_simulated_cluster(2)
-async def test_a_batch_is_not_told_of_a_gap_while_an_earlier_one_may_come_from_the_previous_leader(
+async def test_a_batch_gets_no_gap_error_while_the_previous_leader_may_have_accepted_an_earlier_one(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """Chaos, seed 101: 256 records twice after an election. The client sent the second batch to the new leader while

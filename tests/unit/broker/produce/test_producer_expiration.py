@@ -47,7 +47,7 @@ async def test_a_jump_of_the_wall_clock_forgets_no_producer(simulated_broker: Si
     assert await produce(simulated_broker, "t", b"a", base_sequence=0, **PRODUCER) == 0
 
 
-async def test_a_restart_forgets_no_producer_whatever_the_clock_says_then(simulated_broker: SimulatedBroker) -> None:
+async def test_a_restart_keeps_all_producers_regardless_of_the_clock(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     assert await backfill(simulated_broker) == 0
     for is_clean in (True, False):
@@ -61,7 +61,7 @@ async def test_a_restart_forgets_no_producer_whatever_the_clock_says_then(simula
         assert knows_producer(simulated_broker.partition("t"))
 
 
-async def test_a_producer_that_is_idle_over_restarts_is_forgotten_at_last(simulated_broker: SimulatedBroker) -> None:
+async def test_a_producer_idle_across_restarts_expires(simulated_broker: SimulatedBroker) -> None:
     """Its idle time is kept in checkpoints: else a broker that is restarted every day would keep every producer."""
     await simulated_broker.restart(producer_id_expiration_ms="20000")
     await simulated_broker.create_topic("t")

@@ -97,7 +97,7 @@ async def test_the_topic_is_deleted_with_its_source(simulated_broker: SimulatedB
     assert [letter.value for letter in await dead(simulated_broker)] == [b"b"]
 
 
-async def test_a_topic_that_a_client_created_for_dead_letters_stays_and_drops_none_of_a_later_source(
+async def test_a_dead_letter_topic_created_by_a_client_is_kept_for_a_later_source(
     simulated_broker: SimulatedBroker,
 ) -> None:
     """The two dead letters have the same subscription, topic name, partition, offset and attempts."""
@@ -110,7 +110,7 @@ async def test_a_topic_that_a_client_created_for_dead_letters_stays_and_drops_no
     assert [letter.value for letter in await dead(simulated_broker)] == [b"a", b"b"]
 
 
-async def test_no_dead_letter_topic_is_created_for_a_topic_deleted_meanwhile(
+async def test_no_dead_letter_topic_is_created_for_a_deleted_topic(
     simulated_broker: SimulatedBroker,
 ) -> None:
     """The leader of the topic does not know about the deletion yet."""
@@ -135,7 +135,7 @@ async def test_a_dead_letter_that_is_written_twice_is_stored_once(simulated_brok
     assert [letter.value for letter in await dead(simulated_broker)] == [b"a", b"b"]
 
 
-async def test_a_message_that_dies_twice_makes_two_dead_letters(simulated_broker: SimulatedBroker) -> None:
+async def test_a_message_that_fails_twice_becomes_two_dead_letters(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await put(simulated_broker, BatchRecord(value=b"a"))
     await dead_letter(simulated_broker, attempts=5)
@@ -156,7 +156,7 @@ async def test_the_dedup_id_of_the_message_is_kept(simulated_broker: SimulatedBr
     assert header_value(letter.headers, REDRIVEN) == b"2"
 
 
-async def test_a_deleted_message_makes_no_dead_letter(simulated_broker: SimulatedBroker) -> None:
+async def test_a_deleted_message_becomes_no_dead_letter(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await put(simulated_broker, BatchRecord(value=b"a"), BatchRecord(value=b"b"))
     await simulated_broker.host.start(simulated_broker.partition("t").log.advance_start(1), "advance")

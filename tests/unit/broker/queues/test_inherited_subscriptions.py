@@ -70,7 +70,7 @@ async def test_a_share_group_with_reset_latest_begins_with_the_first_message_of_
     assert [one.value for one in taken(await member.fetch(1))] == [b"a"]
 
 
-async def test_a_later_subscription_begins_as_its_configuration_says(
+async def test_a_later_subscription_starts_at_its_configured_position(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)

@@ -77,7 +77,7 @@ def test_a_trial_changes_nothing() -> None:
     in_world(scenario)
 
 
-def test_settings_are_changed_one_by_one_and_go_back_to_their_default() -> None:
+def test_settings_are_changed_one_by_one_and_reset_to_their_default() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -91,7 +91,7 @@ def test_settings_are_changed_one_by_one_and_go_back_to_their_default() -> None:
     in_world(scenario)
 
 
-def test_trimming_moves_the_start_and_says_where_to() -> None:
+def test_trimming_returns_the_new_log_start() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:

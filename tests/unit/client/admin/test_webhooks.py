@@ -40,7 +40,7 @@ def test_a_webhook_without_a_secret_gets_one_that_is_returned_once() -> None:
     with_queue(scenario)
 
 
-def test_one_that_is_deleted_leaves_nothing_behind() -> None:
+def test_a_deleted_webhook_leaves_nothing_behind() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         first = await set_webhook(cluster, "jobs", "workers", WebhookSettings(URL, rate=7))
         await delete_webhook(cluster, "jobs", "workers")

@@ -38,7 +38,7 @@ def test_dialling_learns_the_versions_of_the_broker() -> None:
     in_world(scenario)
 
 
-def test_an_older_broker_is_asked_again_in_its_own_version() -> None:
+def test_the_request_is_repeated_in_the_version_of_an_older_broker() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         only = [ApiVersion(api_key=apis.API_VERSIONS, min_version=0, max_version=2)]
@@ -60,7 +60,7 @@ def test_a_broker_that_keeps_refusing_its_versions_is_a_mismatch() -> None:
     in_world(scenario)
 
 
-def test_many_calls_may_be_under_way_and_each_gets_its_own_answer() -> None:
+def test_concurrent_calls_each_get_their_own_response() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         broker.script(apis.METADATA, *[MetadataResponse(cluster_id=str(number)) for number in range(20)])
@@ -72,7 +72,7 @@ def test_many_calls_may_be_under_way_and_each_gets_its_own_answer() -> None:
     in_world(scenario)
 
 
-def test_a_large_answer_arrives_whole_in_whatever_pieces_the_network_makes() -> None:
+def test_a_large_response_is_reassembled_from_any_pieces() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         large = bytes(range(256)) * 4000
@@ -154,7 +154,7 @@ def test_pending_calls_fail_when_the_connection_is_reset() -> None:
         pytest.param(b"\x00\x00\x00\x07\x00\x00\x00\x02\x00\xff\xff", id="an answer that ends too early"),
     ],
 )
-def test_nonsense_from_the_broker_is_a_malformed_answer_and_closes_the_connection(nonsense: bytes) -> None:
+def test_an_invalid_response_is_a_malformed_response_and_closes_the_connection(nonsense: bytes) -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         broker.script(apis.METADATA, nonsense)
@@ -166,7 +166,7 @@ def test_nonsense_from_the_broker_is_a_malformed_answer_and_closes_the_connectio
     in_world(scenario)
 
 
-def test_nobody_listening_is_unreachable() -> None:
+def test_a_port_without_listener_is_unreachable() -> None:
     async def scenario(world: World) -> None:
         with pytest.raises(Unreachable, match="nobody:9092"):
             await TcpDialer(world.network, "test").dial("nobody", 9092, 5.0)
@@ -174,7 +174,7 @@ def test_nobody_listening_is_unreachable() -> None:
     in_world(scenario)
 
 
-def test_a_port_that_takes_connections_but_never_answers_is_unreachable() -> None:
+def test_a_port_that_accepts_connections_but_never_responds_is_unreachable() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         broker.script(apis.API_VERSIONS, Fault.SILENCE)
@@ -184,7 +184,7 @@ def test_a_port_that_takes_connections_but_never_answers_is_unreachable() -> Non
     in_world(scenario)
 
 
-def test_a_posted_request_expects_no_answer() -> None:
+def test_a_posted_request_expects_no_response() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         transport = await dial(world, broker)

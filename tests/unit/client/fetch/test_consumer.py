@@ -56,7 +56,7 @@ def test_all_partitions_are_read_from_the_start() -> None:
     in_world(scenario)
 
 
-def test_iteration_gives_one_record_after_another_and_waits_for_new_ones() -> None:
+def test_iteration_returns_records_in_order_and_waits_for_new_ones() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -96,7 +96,7 @@ def test_an_offset_inside_a_batch_is_begun_with_exactly() -> None:
     in_world(scenario)
 
 
-def test_a_poll_gives_no_more_than_asked_for_and_keeps_the_rest() -> None:
+def test_a_poll_returns_at_most_the_requested_number_and_keeps_the_rest() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -154,7 +154,7 @@ def test_reading_continues_after_a_broken_or_stuck_connection(fault: Fault) -> N
     in_world(scenario)
 
 
-def test_an_offset_that_is_gone_is_replaced_as_the_settings_say() -> None:
+def test_an_offset_out_of_range_is_reset_as_configured() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -237,7 +237,7 @@ def test_a_partition_is_not_fetched_further_ahead_than_the_limit() -> None:
     in_world(scenario)
 
 
-def test_refused_fetches_are_paced() -> None:
+def test_rejected_fetches_are_paced() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -307,7 +307,7 @@ def test_start_none_without_a_commit_raises() -> None:
     in_world(scenario)
 
 
-def test_an_unknown_assignor_is_refused_at_once() -> None:
+def test_an_unknown_assignor_is_rejected_at_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()

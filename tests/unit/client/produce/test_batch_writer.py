@@ -238,7 +238,7 @@ def test_leaving_with_batches_in_flight_leaves_no_caller_waiting() -> None:
     play(scenario)
 
 
-def test_a_real_broker_takes_them_and_finds_a_batch_over_its_limit() -> None:
+def test_a_real_broker_accepts_batches_and_rejects_one_over_its_limit() -> None:
     async def run(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:

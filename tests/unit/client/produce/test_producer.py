@@ -42,7 +42,7 @@ def refused(code: int, partition: int = 0, message: str | None = None) -> Produc
     return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[told])])
 
 
-def test_a_published_record_is_acknowledged_with_its_place() -> None:
+def test_a_published_record_is_acknowledged_with_its_partition_and_offset() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -336,7 +336,7 @@ def test_without_acks_nothing_is_awaited() -> None:
     in_world(scenario)
 
 
-def test_keys_go_where_kafkas_own_clients_send_them_and_a_chosen_partition_is_kept() -> None:
+def test_keys_are_partitioned_as_by_kafkas_clients_and_a_chosen_partition_is_kept() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=7)
         await scripted_cluster.broker()
@@ -387,7 +387,7 @@ def test_closing_without_a_flush_fails_waiting_records() -> None:
     in_world(scenario)
 
 
-def test_settings_that_cannot_work_are_refused_at_once() -> None:
+def test_invalid_settings_are_rejected_at_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         await scripted_cluster.broker()
@@ -426,7 +426,7 @@ FAULTS = st.sampled_from(
     faults=st.lists(FAULTS, max_size=25),
     pauses=st.lists(st.integers(0, 300), max_size=40),
 )
-def test_whatever_fails_every_record_is_written_once_and_in_order(
+def test_every_record_is_written_once_and_in_order_under_faults(
     seed: int, faults: list[Fault | str | None], pauses: list[int]
 ) -> None:
     async def scenario(world: World) -> None:

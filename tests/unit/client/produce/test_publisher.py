@@ -45,7 +45,7 @@ async def publish(publisher: Publisher, *values: bytes, alone: bool = False) -> 
     return found
 
 
-def test_callers_of_one_moment_share_a_batch_and_each_gets_its_own_offsets() -> None:
+def test_concurrent_callers_share_a_batch_and_each_gets_its_own_offsets() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -62,7 +62,7 @@ def test_callers_of_one_moment_share_a_batch_and_each_gets_its_own_offsets() -> 
     in_world(scenario)
 
 
-def test_records_that_are_to_be_alone_have_no_company() -> None:
+def test_records_that_need_their_own_batch_share_none() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -95,7 +95,7 @@ def test_records_that_exceed_one_batch_are_written_in_several_in_order() -> None
     in_world(scenario)
 
 
-def test_a_batch_that_the_broker_finds_too_large_is_halved_and_everybody_is_answered() -> None:
+def test_a_batch_rejected_as_too_large_is_split_and_every_caller_gets_a_result() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -150,7 +150,7 @@ def test_an_error_reaches_all_callers_with_records_in_the_batch() -> None:
     in_world(scenario)
 
 
-def test_a_record_that_breaks_a_rule_is_refused_alone() -> None:
+def test_only_the_invalid_record_is_rejected() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -205,7 +205,7 @@ def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     in_world(scenario)
 
 
-def test_beyond_the_budget_records_are_refused_at_once() -> None:
+def test_records_beyond_the_buffer_limit_are_rejected_at_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -282,7 +282,7 @@ def test_closing_fails_waiting_callers() -> None:
     in_world(scenario)
 
 
-def test_only_the_topic_that_is_wanted_is_made() -> None:
+def test_only_the_requested_topic_is_created() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()

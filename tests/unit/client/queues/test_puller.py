@@ -96,7 +96,7 @@ def test_a_pull_waits_for_the_first_message_at_most_for_its_wait_time() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 0.0105, 0.0005])
-def test_the_last_fraction_of_a_millisecond_of_a_wait_is_not_spent_asking_again(seconds: float) -> None:
+def test_no_request_is_sent_for_the_last_fraction_of_a_millisecond(seconds: float) -> None:
     """The protocol counts in milliseconds, so a Lease for less than one does not wait. In the broker's own process it
     does not even let the loop turn."""
 

@@ -69,7 +69,7 @@ def test_every_request_gets_its_own_reply() -> None:
     in_world(scenario)
 
 
-def test_requests_are_answered_again_after_the_topic_of_replies_has_expired() -> None:
+def test_requests_get_replies_again_after_the_reply_topic_has_expired() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster, client(world, "there") as other:
@@ -118,7 +118,7 @@ def test_a_request_without_a_reply_times_out() -> None:
     in_world(scenario)
 
 
-def test_a_request_says_where_the_reply_goes_and_until_when() -> None:
+def test_a_request_has_its_reply_topic_and_deadline() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -148,7 +148,7 @@ def test_a_request_says_where_the_reply_goes_and_until_when() -> None:
     in_world(scenario)
 
 
-def test_a_message_that_asks_for_no_reply_gets_none() -> None:
+def test_a_message_without_a_reply_topic_gets_no_reply() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -171,7 +171,7 @@ def test_a_message_that_asks_for_no_reply_gets_none() -> None:
     in_world(scenario)
 
 
-def test_a_reply_goes_to_no_topic_but_one_for_replies() -> None:
+def test_replies_are_sent_only_to_reply_topics() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -186,7 +186,7 @@ def test_a_reply_goes_to_no_topic_but_one_for_replies() -> None:
     in_world(scenario)
 
 
-def test_the_topic_of_replies_goes_with_its_client() -> None:
+def test_the_reply_topic_is_deleted_with_its_client() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -197,7 +197,7 @@ def test_the_topic_of_replies_goes_with_its_client() -> None:
     in_world(scenario)
 
 
-def test_the_topic_of_a_client_that_is_gone_without_a_word_ends_by_itself() -> None:
+def test_the_reply_topic_of_a_crashed_client_expires() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         settings = RequestSettings(idle_seconds=30)

@@ -77,7 +77,7 @@ def test_a_lease_waits_for_the_first_message_and_no_longer() -> None:
     queue(scenario)
 
 
-def test_the_last_fraction_of_a_millisecond_of_a_wait_is_not_spent_asking_again() -> None:
+def test_no_request_is_sent_for_the_last_fraction_of_a_millisecond() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with Subscription(cluster, "jobs", "workers") as subscription:
             await subscription.lease()
@@ -271,7 +271,7 @@ def test_an_invalid_request_is_raised_and_not_retried() -> None:
     queue(scenario)
 
 
-def test_a_connection_that_breaks_is_made_again() -> None:
+def test_a_broken_connection_is_reopened() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         host = world.host("worker")
         settings = ClientSettings(request_timeout_seconds=4.0, dial_timeout_seconds=2.0)

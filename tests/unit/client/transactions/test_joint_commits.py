@@ -112,7 +112,7 @@ def test_a_replaced_driver_gets_an_error_and_its_members_are_aborted() -> None:
     with_broker(scenario)
 
 
-def test_an_attempt_that_begins_anew_shuts_out_the_one_before() -> None:
+def test_a_new_attempt_fences_the_previous_one() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         transaction = MemberTransaction(cluster, BUNDLE, "0", 60.0)
         first = await transaction.begin()
@@ -159,7 +159,7 @@ def test_an_abort_ends_open_transactions_and_reverts_no_commit() -> None:
     with_broker(scenario)
 
 
-def test_a_member_is_committed_by_its_bundle_alone() -> None:
+def test_a_member_is_committed_only_by_its_joint_commit() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with TransactionalProducer(cluster, member_id(BUNDLE, "0")) as producer:
             await producer.begin()
@@ -264,7 +264,7 @@ def test_requests_without_a_response_are_repeated_unchanged() -> None:
     with_script(scenario)
 
 
-def test_a_commit_that_is_never_answered_is_in_doubt() -> None:
+def test_a_commit_without_a_response_is_in_doubt() -> None:
     async def scenario(cluster: Cluster, coordinating: ScriptedCoordinator) -> None:
         coordinating.broker.script(apis.END_BUNDLE, *[Fault.CLOSE] * 100)
         with pytest.raises(CommitInDoubt, match="ask again"):

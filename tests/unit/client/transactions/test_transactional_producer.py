@@ -114,7 +114,7 @@ def test_an_open_transaction_is_not_read_and_leaving_the_producer_aborts_it() ->
     with_broker(scenario)
 
 
-def test_a_reader_of_committed_records_that_begins_at_the_end_gets_what_is_committed_later() -> None:
+def test_a_read_committed_consumer_at_the_end_gets_records_committed_later() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         settings = ConsumerSettings(start="latest", fetching=FetchingRules(read_committed=True))
         async with TransactionalProducer(cluster, "t-1") as producer:
@@ -153,7 +153,7 @@ def test_starting_aborts_the_open_transaction_of_the_previous_producer_and_fence
     with_broker(scenario)
 
 
-def test_offsets_come_into_force_with_the_commit_and_not_with_an_abort() -> None:
+def test_offsets_take_effect_with_the_commit_and_not_with_an_abort() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with TransactionalProducer(cluster, "t-1") as producer:
             await producer.begin()
@@ -317,7 +317,7 @@ def test_a_partition_is_added_once_before_its_first_batch() -> None:
     with_script(scenario)
 
 
-def test_after_an_abort_the_epoch_is_raised_and_sequences_begin_anew() -> None:
+def test_after_an_abort_the_epoch_is_bumped_and_sequences_restart() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         await producer.begin()
         await (await producer.submit("target", b"a"))
@@ -359,7 +359,7 @@ def test_retriable_errors_are_retried(error: type[HeadraceError]) -> None:
     with_script(scenario)
 
 
-def test_a_commit_that_is_never_answered_is_in_doubt_and_the_next_transaction_begins_anew() -> None:
+def test_a_commit_without_a_response_is_in_doubt_and_the_next_transaction_reinitializes() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         async def commit() -> None:
             async with producer.transaction():
@@ -378,7 +378,7 @@ def test_a_commit_that_is_never_answered_is_in_doubt_and_the_next_transaction_be
     with_script(scenario)
 
 
-def test_a_producer_that_is_fenced_by_a_partition_says_so() -> None:
+def test_a_producer_fenced_by_a_partition_raises_the_error() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         refused = PartitionProduceResponse(index=0, error_code=InvalidProducerEpoch.code)
         response = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[refused])])

@@ -87,7 +87,7 @@ def test_a_cooperative_member_gives_up_before_another_gets_it(driver: ConsumerGr
     assert new.owned == driver.partitions("t") - old.owned
 
 
-def test_a_member_joins_again_when_what_it_lacks_is_free(driver: ConsumerGroupDriver) -> None:
+def test_a_member_rejoins_when_its_missing_partitions_are_free(driver: ConsumerGroupDriver) -> None:
     new, old = Client(driver, "new", "t"), ClassicClient(driver, "old", "t")
     new.beat()
     old.beat()
@@ -104,7 +104,7 @@ def test_a_member_joins_again_when_what_it_lacks_is_free(driver: ConsumerGroupDr
     old.heartbeat()
 
 
-def test_a_sync_of_a_generation_that_is_over_is_told_to_join_again(driver: ConsumerGroupDriver) -> None:
+def test_a_sync_of_an_old_generation_gets_rebalance_in_progress(driver: ConsumerGroupDriver) -> None:
     old = ClassicClient(driver, "old", "t")
     old.join()
     Client(driver, "new", "t").beat()
@@ -166,7 +166,7 @@ def test_commits_and_fetches_need_the_generation(driver: ConsumerGroupDriver) ->
 # Time
 
 
-def test_a_member_that_sends_no_heartbeats_is_out_after_its_own_session(driver: ConsumerGroupDriver) -> None:
+def test_a_member_without_heartbeats_is_removed_after_its_own_session_timeout(driver: ConsumerGroupDriver) -> None:
     old = ClassicClient(driver, "old", "t")
     old.join(session_timeout_ms=SESSION_MS // 3)
     old.sync()
@@ -203,7 +203,7 @@ def test_a_member_that_does_not_rejoin_in_time_is_removed(driver: ConsumerGroupD
     assert old.is_member is joins
 
 
-def test_members_go_on_after_a_restart(driver: ConsumerGroupDriver) -> None:
+def test_members_continue_after_a_restart(driver: ConsumerGroupDriver) -> None:
     new, old = Client(driver, "new", "t"), ClassicClient(driver, "old", "t", is_cooperative=True)
     settle([new, old])
     before = set(old.owned)
@@ -240,7 +240,7 @@ def test_members_leave_one_by_one_or_together(driver: ConsumerGroupDriver) -> No
 # Static members
 
 
-def test_a_static_member_comes_back_with_either_protocol(driver: ConsumerGroupDriver) -> None:
+def test_a_static_member_returns_with_either_protocol(driver: ConsumerGroupDriver) -> None:
     other = Client(driver, "other", "t")
     first = ClassicClient(driver, "first", "t", instance_id="i")
     settle([other, first])

@@ -107,7 +107,7 @@ def test_a_restored_static_member_is_still_static(driver: GroupDriver) -> None:
     assert driver.state() is GroupState.STABLE
 
 
-def test_what_is_stored_is_what_is_restored(driver: GroupDriver) -> None:
+def test_a_stored_group_is_restored_unchanged(driver: GroupDriver) -> None:
     driver.stable(3, instance_id=None)
     snapshot = driver.group.snapshot()
     restored = ClassicGroup.restore("g", driver.config, snapshot, driver.now_ms)

@@ -55,7 +55,7 @@ def test_the_new_id_is_stored_before_the_response(driver: GroupDriver) -> None:
     assert {member.instance_id: member.member_id for member in snapshot.members}["b"] == new_id
 
 
-def test_a_leader_that_restarts_is_told_to_skip_the_assignment(driver: GroupDriver) -> None:
+def test_a_restarted_leader_gets_skip_assignment(driver: GroupDriver) -> None:
     _, follower = stable_pair(driver)
     answer = driver.joined(driver.join(instance_id="a", skips_assignment=True))
     assert answer.skip_assignment
@@ -64,14 +64,14 @@ def test_a_leader_that_restarts_is_told_to_skip_the_assignment(driver: GroupDriv
     assert driver.state() is GroupState.STABLE
 
 
-def test_a_follower_is_never_told_to_skip_the_assignment(driver: GroupDriver) -> None:
+def test_a_follower_never_gets_skip_assignment(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
     answer = driver.joined(driver.join(instance_id="b", skips_assignment=True))
     assert not answer.skip_assignment
     assert (answer.leader, answer.members) == (leader, ())
 
 
-def test_a_leader_of_an_older_version_is_not_told_that_it_leads(driver: GroupDriver) -> None:
+def test_a_restarted_leader_of_an_older_version_is_not_returned_as_leader(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
     answer = driver.joined(driver.join(instance_id="a"))
     assert answer.leader == leader != answer.member_id
@@ -151,7 +151,7 @@ def test_when_the_new_id_cannot_be_stored_the_old_one_stays(driver: GroupDriver)
     driver.heartbeat(follower, instance_id="b")
 
 
-def test_of_two_processes_that_come_at_once_the_later_one_stays(driver: GroupDriver) -> None:
+def test_of_two_concurrent_processes_with_one_instance_id_the_later_one_stays(driver: GroupDriver) -> None:
     stable_pair(driver)
     driver.holds_stores = True
     first, second = driver.join(instance_id="b"), driver.join(instance_id="b")
@@ -160,7 +160,7 @@ def test_of_two_processes_that_come_at_once_the_later_one_stays(driver: GroupDri
     driver.heartbeat(driver.joined(second).member_id, instance_id="b")
 
 
-def test_when_neither_of_two_processes_can_be_stored_both_are_refused(driver: GroupDriver) -> None:
+def test_two_processes_that_cannot_be_stored_are_both_rejected(driver: GroupDriver) -> None:
     stable_pair(driver)
     driver.holds_stores = True
     tokens = [driver.join(instance_id="b"), driver.join(instance_id="b")]
@@ -196,7 +196,7 @@ def test_the_leader_that_misses_a_rebalance_loses_the_lead(driver: GroupDriver) 
     assert {member.member_id for member in answer.members} == {leader, follower}
 
 
-def test_when_no_static_member_comes_back_the_rebalance_waits_for_their_sessions(driver: GroupDriver) -> None:
+def test_without_returning_static_members_the_rebalance_waits_for_their_sessions(driver: GroupDriver) -> None:
     leader, follower = stable_pair(driver, session_timeout_ms=150_000)
     extra = driver.join()
     driver.leave(driver.group.describe().members[-1].member_id)

@@ -56,7 +56,7 @@ def test_a_window_that_changes_counts_at_once() -> None:
     assert window.find([X], 9 * WINDOW_MS) == [None]
 
 
-def test_a_clock_that_goes_back_makes_no_id_end_before_an_earlier_one() -> None:
+def test_a_clock_that_goes_back_keeps_the_order_of_expirations() -> None:
     window = DedupWindow(WINDOW_MS)
     window.add(X, 5, 1000)
     window.add(Y, 6, 500)

@@ -137,7 +137,7 @@ def test_an_empty_commit_counts(desk: Desk) -> None:
     assert not desk.commit(3, desk.begin("0", A))
 
 
-def test_a_member_that_has_written_nothing_does_not_stand_in_the_way(desk: Desk) -> None:
+def test_a_member_without_writes_does_not_block_the_commit(desk: Desk) -> None:
     idle, busy = desk.begin("0"), desk.begin("1", A)
     assert desk.commit(0, idle, busy)
     assert desk.status(idle) is TransactionStatus.EMPTY
@@ -159,7 +159,7 @@ def test_other_open_transactions_of_the_bundle_are_aborted(desk: Desk) -> None:
     assert desk.commit(0, elsewhere, name="other")
 
 
-def test_a_bundle_whose_name_begins_like_another_is_another(desk: Desk) -> None:
+def test_joint_commits_with_a_common_name_prefix_are_distinct(desk: Desk) -> None:
     longer = desk.begin("0", A, bundle=f"{NAME}-2")
     assert desk.commit(0)
     assert desk.status(longer) is TransactionStatus.ONGOING
@@ -188,7 +188,7 @@ def test_fewer_or_more_members_are_others(desk: Desk) -> None:
     assert desk.status(one) is TransactionStatus.PREPARE_COMMIT
 
 
-def test_a_driver_that_was_replaced_cannot_commit_what_its_successor_has_committed(desk: Desk) -> None:
+def test_a_replaced_driver_cannot_commit_the_sequence_of_its_successor(desk: Desk) -> None:
     old = desk.begin("0", A)
     new = desk.begin("0", A)
     assert desk.commit(0, new)
@@ -220,7 +220,7 @@ def refuses(desk: Desk, error: type[HeadraceError], *members: JointCommitMember)
     assert desk.sequence == -1
 
 
-def test_a_member_that_has_begun_anew_cannot_be_committed_as_it_was(desk: Desk) -> None:
+def test_a_restarted_member_cannot_be_committed_with_its_old_epoch(desk: Desk) -> None:
     one, two = desk.begin("0", A), desk.begin("1", A)
     desk.begin("1", A)
     refuses(desk, ProducerFenced, one, two)
@@ -316,7 +316,7 @@ def test_decided_producers_are_fenced(desk: Desk, is_commit: bool) -> None:
     assert desk.commit(1, again)
 
 
-def test_an_abort_undoes_no_commit_and_spares_who_has_begun_anew(desk: Desk) -> None:
+def test_an_abort_reverts_no_commit_and_spares_restarted_members(desk: Desk) -> None:
     one, two = desk.begin("0", A), desk.begin("1", A)
     desk.commit(0, one, two)
     desk.abort(one, two)
@@ -352,7 +352,7 @@ def test_the_last_epoch_of_a_producer_id_can_be_committed_and_a_new_id_follows(d
 # What is forgotten
 
 
-def test_a_bundle_that_nobody_uses_expires_after_its_members(desk: Desk) -> None:
+def test_an_unused_joint_commit_expires_after_its_members(desk: Desk) -> None:
     one = desk.begin("0", A)
     desk.commit(0, one)
     desk.finish()
@@ -366,7 +366,7 @@ def test_a_bundle_that_nobody_uses_expires_after_its_members(desk: Desk) -> None
     assert desk.sequence == -1
 
 
-def test_a_clock_that_went_back_makes_nothing_live_longer(desk: Desk) -> None:
+def test_a_clock_that_went_back_extends_no_expiration(desk: Desk) -> None:
     desk.joint_commits.restore(JointCommit(NAME, 3, (), 50 * DAY_MS), now_ms=10 * DAY_MS)
     assert desk.sequence == 3
     assert desk.joint_commits.expired(18 * DAY_MS, 7 * DAY_MS) == [NAME]
@@ -384,7 +384,7 @@ def test_the_id_of_a_member_names_its_bundle() -> None:
     check_transactional_id(transactional_id)
 
 
-def test_all_of_a_bundle_are_placed_by_one_text_and_others_by_their_own() -> None:
+def test_all_members_of_a_joint_commit_share_one_partitioning_id() -> None:
     texts = {partitioning_id(one) for one in (member_id("b", "0"), member_id("b", "1#2"), joint_commit_owner_id("b"))}
     assert texts == {"headrace-bundle:b"}
     for ordinary in ("shop", "shop#1", "bundle:x#y", "", "Headrace-bundle:b#1"):

@@ -181,7 +181,7 @@ def test_a_claim_is_rejected_after_another_producer_took_over(desk: Desk) -> Non
         desk.init(ProducerIdAndEpoch(first.id + 1, first.epoch))
 
 
-def test_a_claim_that_is_refused_does_not_abort_what_is_open(desk: Desk) -> None:
+def test_a_rejected_claim_does_not_abort_the_open_transaction(desk: Desk) -> None:
     old = desk.init()
     new = desk.init()
     desk.add(new, A)
@@ -190,7 +190,7 @@ def test_a_claim_that_is_refused_does_not_abort_what_is_open(desk: Desk) -> None
     assert desk.now.status is TransactionStatus.ONGOING
 
 
-def test_a_claim_aborts_what_the_producer_itself_has_left_open(desk: Desk) -> None:
+def test_a_claim_aborts_the_producers_own_open_transaction(desk: Desk) -> None:
     first = desk.init()
     desk.add(first, A)
     desk.init(first)
@@ -268,7 +268,7 @@ def test_the_start_of_an_ended_transaction_is_kept_until_the_next_begins(desk: D
     assert (desk.now.status, desk.now.start_ms) == (TransactionStatus.EMPTY, -1)
 
 
-def test_a_partition_that_is_there_already_changes_nothing(desk: Desk) -> None:
+def test_adding_a_partition_twice_changes_nothing(desk: Desk) -> None:
     producer = desk.init()
     desk.add(producer, A)
     before = desk.now
@@ -392,7 +392,7 @@ def test_an_old_end_cannot_be_repeated_after_the_next_one(desk: Desk) -> None:
         desk.end(first, commit=False, bumps_epoch=True)
 
 
-def test_an_abort_of_nothing_is_over_at_once_and_bumps_too(desk: Desk) -> None:
+def test_an_abort_of_an_empty_transaction_completes_at_once_and_bumps_the_epoch(desk: Desk) -> None:
     first = desk.init()
     second = desk.end(first, commit=False, bumps_epoch=True)
     assert second == ProducerIdAndEpoch(first.id, 1)
@@ -403,13 +403,13 @@ def test_an_abort_of_nothing_is_over_at_once_and_bumps_too(desk: Desk) -> None:
     assert desk.end(second, commit=False, bumps_epoch=True) == ProducerIdAndEpoch(first.id, 2)
 
 
-def test_a_commit_of_nothing_is_refused(desk: Desk) -> None:
+def test_a_commit_without_a_transaction_is_rejected(desk: Desk) -> None:
     with pytest.raises(InvalidTransactionState):
         desk.end(desk.init(), commit=True, bumps_epoch=True)
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_behind_the_last_epoch_an_end_leads_to_a_new_producer_id(desk: Desk, is_commit: bool) -> None:
+def test_an_end_in_the_last_epoch_leads_to_a_new_producer_id(desk: Desk, is_commit: bool) -> None:
     last = desk.at_epoch(EPOCH_LAST)
     desk.add(last, A)
     following = desk.end(last, commit=is_commit, bumps_epoch=True)
@@ -425,7 +425,7 @@ def test_behind_the_last_epoch_an_end_leads_to_a_new_producer_id(desk: Desk, is_
 
 
 @pytest.mark.parametrize("epoch", [0, EPOCH_LAST])
-def test_a_producer_that_is_a_crash_ahead_of_the_log_is_told_to_wait(desk: Desk, epoch: int) -> None:
+def test_a_producer_ahead_of_the_log_after_a_crash_gets_concurrent_transactions(desk: Desk, epoch: int) -> None:
     """It has heard that its transaction is over, and begins the next; but that it is over was not yet on disk."""
     producer = desk.at_epoch(epoch)
     desk.add(producer, A)
@@ -444,7 +444,7 @@ def test_a_producer_that_is_a_crash_ahead_of_the_log_is_told_to_wait(desk: Desk,
     desk.add(following, A)
 
 
-def test_a_producer_that_has_not_heard_of_its_end_may_claim_the_next_epoch(desk: Desk) -> None:
+def test_a_producer_that_lost_the_end_response_may_claim_the_next_epoch(desk: Desk) -> None:
     first = desk.init()
     desk.add(first, A)
     second = desk.end(first, bumps_epoch=True)
@@ -503,7 +503,7 @@ def test_a_timeout_in_the_last_epoch_leaves_an_id_that_can_be_used_again(desk: D
     assert desk.init() == ProducerIdAndEpoch(desk.producer_ids, 0)
 
 
-def test_a_clock_that_went_back_does_not_make_a_transaction_live_longer(desk: Desk) -> None:
+def test_a_clock_that_went_back_does_not_extend_a_transaction(desk: Desk) -> None:
     desk.now_ms = DAY_MS
     desk.add(desk.init(), A)
     desk.now_ms = 0
@@ -511,7 +511,7 @@ def test_a_clock_that_went_back_does_not_make_a_transaction_live_longer(desk: De
     assert len(desk.machine.timed_out(TIMEOUT_MS + 1)) == 1
 
 
-def test_ids_that_nobody_uses_expire_but_not_while_something_is_open(desk: Desk) -> None:
+def test_unused_ids_expire_but_not_while_a_transaction_is_open(desk: Desk) -> None:
     producer = desk.init()
     late_ms = desk.now_ms + DAY_MS + 1
     assert desk.machine.expired(late_ms - 1, DAY_MS) == []
