@@ -46,9 +46,9 @@ async def produce(
     simulated_broker: SimulatedBroker, topic: str, *values: bytes, partition: int = 0, **options: int
 ) -> int:
     """Produce one batch, wait until it is committed, and return its base offset."""
-    answer = await send(simulated_broker, topic, batch(*values, key=None, **options), partition=partition)
-    assert answer.error_code == 0, answer
-    return answer.base_offset
+    response = await send(simulated_broker, topic, batch(*values, key=None, **options), partition=partition)
+    assert response.error_code == 0, response
+    return response.base_offset
 
 
 async def send(

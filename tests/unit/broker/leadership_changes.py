@@ -22,8 +22,8 @@ def become_follower(simulated_broker: SimulatedBroker, partition: Partition) -> 
     """Another broker leads it from now on."""
     catalogue = simulated_broker.broker.catalogue
     del catalogue.topic(partition.topic).led[partition.index]
-    for told in catalogue.on_leadership_lost:
-        told(partition)
+    for result in catalogue.on_leadership_lost:
+        result(partition)
     partition.follow(partition.leader_epoch + 1)
 
 
@@ -34,5 +34,5 @@ def become_leader(simulated_broker: SimulatedBroker, partition: Partition) -> No
     record = replace(topic.partition_records[partition.index], leader_epoch=partition.leader_epoch + 1)
     partition.lead(simulated_broker.broker.identity.node_id, record, simulated_broker.host.clock.monotonic())
     topic.led[partition.index] = partition
-    for told in catalogue.on_leadership_gained:
-        told(partition)
+    for result in catalogue.on_leadership_gained:
+        result(partition)

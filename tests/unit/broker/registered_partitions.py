@@ -18,7 +18,7 @@ from headrace.testkit.registry import SimRegistry
 
 
 class RegisteredPartitions:
-    """The catalogue sees what is in the registry only by `look`: what a broker believes may be out of date."""
+    """The catalogue sees what is in the registry only by `refresh`: what a broker believes may be out of date."""
 
     def __init__(self, *node_ids: int) -> None:
         self.registry = SimRegistry()
@@ -39,7 +39,7 @@ class RegisteredPartitions:
 
     async def drain(self, node_id: int) -> None:
         await drain(self.registry, node_id, is_drained=True)
-        await self.look()
+        await self.refresh()
 
     async def add(self, name: str, *records: PartitionRecord, min_insync: int = 1, owner: UUID | None = None) -> None:
         topic = TopicRecord(
@@ -51,7 +51,7 @@ class RegisteredPartitions:
             owner=owner,
         )
         await TopicRecords(self.registry).create(topic, records)
-        await self.look()
+        await self.refresh()
 
     async def delete(self, name: str) -> None:
         """This broker does not hear of it."""
@@ -65,7 +65,7 @@ class RegisteredPartitions:
         assert entry is not None
         return decode_partition(entry)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         await self.catalogue.mirror.open()
 
 

@@ -102,8 +102,8 @@ async def test_a_watcher_is_never_notified_of_too_few_bytes(simulated_broker: Si
     third = waiting(partition, append(partition))
     await second
     assert not third.done()
-    (told,) = watcher.moves
-    assert len(batch(b"x" * 1000)) <= told <= partition.log.size_bytes
+    (result,) = watcher.moves
+    assert len(batch(b"x" * 1000)) <= result <= partition.log.size_bytes
     await third
     assert watcher.moves[1] >= len(batch(b"value"))
 

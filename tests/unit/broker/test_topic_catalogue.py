@@ -317,8 +317,8 @@ async def test_two_brokers_do_not_both_create_the_same_topic(
         for simulated_broker in simulated_cluster.up
     ]
     await asyncio.wait(tasks)
-    refused = [task.exception() for task in tasks if task.exception() is not None]
-    assert [type(error) for error in refused] == [TopicAlreadyExists] * 2
+    rejected = [task.exception() for task in tasks if task.exception() is not None]
+    assert [type(error) for error in rejected] == [TopicAlreadyExists] * 2
     for index in (0, 1):
         leader = await simulated_cluster.wait_for_leader("t", index=index)
         assert await produce(leader, "t", b"a", partition=index) == 0
@@ -353,9 +353,9 @@ async def test_a_growth_that_another_broker_overtook_is_rejected(simulated_clust
         for node_id in (2, 3)
     )
     await asyncio.wait([first, second])
-    refused = [task.exception() for task in (first, second) if task.exception() is not None]
-    assert len(refused) == 1
-    assert isinstance(refused[0], InvalidPartitions | RegistryConflict)
+    rejected = [task.exception() for task in (first, second) if task.exception() is not None]
+    assert len(rejected) == 1
+    assert isinstance(rejected[0], InvalidPartitions | RegistryConflict)
 
 
 @in_simulated_cluster()

@@ -140,8 +140,8 @@ def test_two_leaders_of_one_epoch_end_the_run() -> None:
         impostor = cluster.brokers[1 + leader_of(cluster) % 3].broker
         assert partition is not None
         assert impostor is not None
-        for told in impostor.catalogue.on_leadership_gained:
-            told(partition)
+        for result in impostor.catalogue.on_leadership_gained:
+            result(partition)
         await asyncio.sleep(1)
 
     with pytest.raises(InvariantViolated, match="I11"):

@@ -54,8 +54,8 @@ def test_the_embedded_broker_serves_rest() -> None:
         client.create_topic("orders")
         body = json.dumps({"id": 1}).encode()
         request = Request(f"{broker.url}/topics/orders/messages", body, {"content-type": "application/json"})
-        with urlopen(request, timeout=20) as answer:
-            assert json.load(answer) == {"message_id": "orders:0:0"}
+        with urlopen(request, timeout=20) as response:
+            assert json.load(response) == {"message_id": "orders:0:0"}
         message = client.subscribe("orders", "billing").take()
         assert message is not None
         assert message.json() == {"id": 1}

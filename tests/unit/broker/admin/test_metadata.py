@@ -31,7 +31,9 @@ from headrace.wire.messages.metadata import (
 )
 
 
-async def ask(simulated_broker: SimulatedBroker, *names: str, version: int = 13, create: bool = False) -> Any:
+async def request_metadata(
+    simulated_broker: SimulatedBroker, *names: str, version: int = 13, create: bool = False
+) -> Any:
     topics = [MetadataRequestTopic(name=name) for name in names]
     return await simulated_broker.send(MetadataRequest(topics=topics, allow_auto_topic_creation=create), version)
 
@@ -43,7 +45,7 @@ def codes(response: Any) -> dict[str | None, int]:
 @pytest.mark.parametrize("version", range(14))
 async def test_every_version_gets_a_response(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.create_topic("t", 2)
-    response = await ask(simulated_broker, "t", version=version)
+    response = await request_metadata(simulated_broker, "t", version=version)
     (broker,) = response.brokers
     assert (broker.node_id, broker.host, broker.port) == (1, "broker.example", 9092)
     (topic,) = response.topics
@@ -72,12 +74,15 @@ async def test_an_empty_list_means_all_topics_in_version_0_and_no_topic_in_later
 
 
 async def test_a_missing_topic_is_created_if_client_and_broker_allow_it(simulated_broker: SimulatedBroker) -> None:
-    assert codes(await ask(simulated_broker, "t", create=False)) == {"t": UnknownTopicOrPartition.code}
-    response = await ask(simulated_broker, "t", create=True)
+    assert codes(await request_metadata(simulated_broker, "t", create=False)) == {"t": UnknownTopicOrPartition.code}
+    response = await request_metadata(simulated_broker, "t", create=True)
     assert codes(response) == {"t": 0}
     assert len(response.topics[0].partitions) == simulated_broker.broker.catalogue.config.num_partitions
     await simulated_broker.restart(auto_create_topics_enable="false")
-    assert codes(await ask(simulated_broker, "t", "u", create=True)) == {"t": 0, "u": UnknownTopicOrPartition.code}
+    assert codes(await request_metadata(simulated_broker, "t", "u", create=True)) == {
+        "t": 0,
+        "u": UnknownTopicOrPartition.code,
+    }
 
 
 async def test_messages_can_be_delayed_without_automatic_topic_creation(
@@ -85,17 +90,17 @@ async def test_messages_can_be_delayed_without_automatic_topic_creation(
 ) -> None:
     await simulated_broker.restart(auto_create_topics_enable="false")
     await simulated_broker.create_topic("t")
-    assert codes(await ask(simulated_broker, "__delayed.t", create=False)) == {
+    assert codes(await request_metadata(simulated_broker, "__delayed.t", create=False)) == {
         "__delayed.t": UnknownTopicOrPartition.code
     }
-    assert codes(await ask(simulated_broker, "__delayed.t", "__delayed.u", create=True)) == {
+    assert codes(await request_metadata(simulated_broker, "__delayed.t", "__delayed.u", create=True)) == {
         "__delayed.t": 0,
         "__delayed.u": UnknownTopicOrPartition.code,
     }
 
 
 async def test_before_version_4_the_client_cannot_forbid_it(simulated_broker: SimulatedBroker) -> None:
-    assert codes(await ask(simulated_broker, "t", version=3)) == {"t": 0}
+    assert codes(await request_metadata(simulated_broker, "t", version=3)) == {"t": 0}
 
 
 async def test_two_concurrent_requests_for_the_same_missing_topic_both_get_it(
@@ -118,7 +123,7 @@ async def test_describing_an_invalid_topic_name_returns_invalid_topic(simulated_
 
 
 async def test_names_that_no_topic_can_have(simulated_broker: SimulatedBroker) -> None:
-    assert codes(await ask(simulated_broker, "a/b", "", "x" * 300, create=True)) == {
+    assert codes(await request_metadata(simulated_broker, "a/b", "", "x" * 300, create=True)) == {
         "a/b": InvalidTopic.code,
         "": InvalidTopic.code,
         "x" * 300: InvalidTopic.code,
@@ -126,13 +131,13 @@ async def test_names_that_no_topic_can_have(simulated_broker: SimulatedBroker) -
 
 
 async def test_the_offsets_topic_is_created_with_the_coordinators_settings(simulated_broker: SimulatedBroker) -> None:
-    assert codes(await ask(simulated_broker, "__consumer_offsets")) == {
+    assert codes(await request_metadata(simulated_broker, "__consumer_offsets")) == {
         "__consumer_offsets": UnknownTopicOrPartition.code
     }
-    (topic,) = (await ask(simulated_broker, "__consumer_offsets", create=True)).topics
+    (topic,) = (await request_metadata(simulated_broker, "__consumer_offsets", create=True)).topics
     assert (topic.error_code, topic.is_internal, len(topic.partitions)) == (0, True, 2)
     assert simulated_broker.broker.catalogue.topic("__consumer_offsets").config.compacts
-    assert codes(await ask(simulated_broker, "__transaction_state", create=True)) == {
+    assert codes(await request_metadata(simulated_broker, "__transaction_state", create=True)) == {
         "__transaction_state": UnknownTopicOrPartition.code
     }
 
@@ -155,14 +160,14 @@ async def test_topics_can_be_requested_by_id(simulated_broker: SimulatedBroker) 
 
 async def test_responses_reflect_every_change(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
-    assert len((await ask(simulated_broker, "t")).topics[0].partitions) == 1
+    assert len((await request_metadata(simulated_broker, "t")).topics[0].partitions) == 1
     await simulated_broker.broker.catalogue.add_partitions("t", 3)
-    assert len((await ask(simulated_broker, "t")).topics[0].partitions) == 3
-    before = (await ask(simulated_broker, "t")).topics[0].topic_id
+    assert len((await request_metadata(simulated_broker, "t")).topics[0].partitions) == 3
+    before = (await request_metadata(simulated_broker, "t")).topics[0].topic_id
     await simulated_broker.delete_topic("t")
-    assert codes(await ask(simulated_broker, "t")) == {"t": UnknownTopicOrPartition.code}
+    assert codes(await request_metadata(simulated_broker, "t")) == {"t": UnknownTopicOrPartition.code}
     await simulated_broker.create_topic("t")
-    assert (await ask(simulated_broker, "t")).topics[0].topic_id != before
+    assert (await request_metadata(simulated_broker, "t")).topics[0].topic_id != before
 
 
 async def describe(
@@ -200,8 +205,8 @@ async def test_missing_topics_and_invalid_cursors_get_errors(simulated_broker: S
         ("a", 0),
         ("missing", UnknownTopicOrPartition.code),
     ]
-    refused = await describe(simulated_broker, "a", cursor=Cursor(topic_name="a", partition_index=-5))
-    assert [(topic.name, topic.error_code) for topic in refused.topics] == [("a", InvalidRequest.code)]
+    rejected = await describe(simulated_broker, "a", cursor=Cursor(topic_name="a", partition_index=-5))
+    assert [(topic.name, topic.error_code) for topic in rejected.topics] == [("a", InvalidRequest.code)]
     assert pages(await describe(simulated_broker, "a", cursor=Cursor(topic_name="a", partition_index=9))) == [("a", [])]
     assert pages(await describe(simulated_broker, "a", cursor=Cursor(topic_name="z", partition_index=0))) == []
     assert pages(await describe(simulated_broker, "a", limit=-1)) == [("a", [0])]
@@ -233,12 +238,12 @@ async def test_all_brokers_return_the_same_metadata(simulated_cluster: Simulated
     await simulated_cluster.wait_until(
         lambda: all(simulated_broker.broker.catalogue.find("t") for simulated_broker in simulated_cluster.up)
     )
-    answers = [await ask(simulated_broker, "t") for simulated_broker in simulated_cluster.up]
-    assert [[broker.node_id for broker in answer.brokers] for answer in answers] == [[1, 2, 3]] * 3
-    assert len({answer.controller_id for answer in answers}) == 1
-    assert len({answer.cluster_id for answer in answers}) == 1
-    for answer in answers:
-        found = [(one.leader_id, one.replica_nodes, one.isr_nodes) for one in answer.topics[0].partitions]
+    responses = [await request_metadata(simulated_broker, "t") for simulated_broker in simulated_cluster.up]
+    assert [[broker.node_id for broker in response.brokers] for response in responses] == [[1, 2, 3]] * 3
+    assert len({response.controller_id for response in responses}) == 1
+    assert len({response.cluster_id for response in responses}) == 1
+    for response in responses:
+        found = [(one.leader_id, one.replica_nodes, one.isr_nodes) for one in response.topics[0].partitions]
         assert found == [(1, [1, 2], [1, 2]), (3, [3, 1], [3, 1])]
 
 
@@ -251,7 +256,7 @@ async def test_a_leader_that_is_down_is_not_named(simulated_cluster: SimulatedCl
     await simulated_cluster.wait_until(
         lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 1).leader == 2
     )
-    first, second = (await ask(simulated_cluster[1], "t")).topics[0].partitions
+    first, second = (await request_metadata(simulated_cluster[1], "t")).topics[0].partitions
     assert (first.error_code, first.leader_id, first.offline_replicas) == (LeaderNotAvailable.code, -1, [3])
     assert (second.error_code, second.leader_id, second.leader_epoch) == (0, 2, 1)
     assert (second.offline_replicas, second.isr_nodes) == ([3], [2])
@@ -264,7 +269,7 @@ async def test_a_leader_that_is_down_is_not_named(simulated_cluster: SimulatedCl
     await simulated_cluster.wait_until(
         lambda: simulated_cluster[1].broker.catalogue.partition_record("t", 0).leader == 3
     )
-    assert (await ask(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
+    assert (await request_metadata(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
 
 
 @in_simulated_cluster()
@@ -273,10 +278,10 @@ async def test_a_dead_leader_is_not_returned_even_before_another_is_elected(
 ) -> None:
     await simulated_cluster.create_topic("t", (3, 1))
     catalogue = simulated_cluster[1].broker.catalogue
-    assert (await ask(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
+    assert (await request_metadata(simulated_cluster[1], "t")).topics[0].partitions[0].leader_id == 3
     catalogue.apply(live_key(3), None)
-    answer = (await ask(simulated_cluster[1], "t")).topics[0].partitions[0]
-    assert (answer.error_code, answer.leader_id) == (LeaderNotAvailable.code, -1)
+    response = (await request_metadata(simulated_cluster[1], "t")).topics[0].partitions[0]
+    assert (response.error_code, response.leader_id) == (LeaderNotAvailable.code, -1)
 
 
 @in_simulated_cluster()
@@ -299,7 +304,7 @@ async def test_a_topic_without_known_partition_records_has_no_leaders(simulated_
     catalogue = simulated_cluster[1].broker.catalogue
     record = TopicRecord(name="t", id=UUID(int=1), partitions=2, created_ms=0)
     catalogue.apply(topic_key("t"), RegistryEntry(topic_key("t"), msgspec.json.encode(record), 0))
-    (topic,) = (await ask(simulated_cluster[1], "t")).topics
+    (topic,) = (await request_metadata(simulated_cluster[1], "t")).topics
     assert [(one.partition_index, one.error_code) for one in topic.partitions] == [
         (0, LeaderNotAvailable.code),
         (1, LeaderNotAvailable.code),

@@ -181,10 +181,10 @@ async def test_topic_deletion_can_be_disabled(simulated_broker: SimulatedBroker)
 async def test_deleting_a_topic_ends_waiting_requests(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    asking = simulated_broker.begin_send(produce_request({("t", 0): batch(b"a")}), 9)
+    pending = simulated_broker.begin_send(produce_request({("t", 0): batch(b"a")}), 9)
     await simulated_broker.run_ready_tasks()
     deleting = simulated_broker.begin_send(DeleteTopicsRequest(topic_names=["t"]), 5)
-    response = await asking
+    response = await pending
     assert response.responses[0].partition_responses[0].error_code == UnknownTopicOrPartition.code
     assert (await deleting).responses[0].error_code == 0
 
@@ -362,7 +362,7 @@ async def test_a_lost_leadership_ends_the_wait_of_delete_records(simulated_clust
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")
     simulated_cluster.isolate(1)
-    asking = asyncio.ensure_future(cut(simulated_cluster[1], 1))
+    pending = asyncio.ensure_future(cut(simulated_cluster[1], 1))
     await asyncio.sleep(0.2)
     await simulated_cluster.move_leadership("t", 2)
-    assert (await asking)[0] == NotLeader.code
+    assert (await pending)[0] == NotLeader.code

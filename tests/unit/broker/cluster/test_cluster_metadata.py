@@ -56,7 +56,7 @@ class NotifiedClusterMetadata(ClusterMetadata):
         record = BrokerRecord(node_id=node_id, epoch=1, host="h", port=1)
         self.apply(live_key(node_id), RegistryEntry(live_key(node_id), msgspec.json.encode(record), 0))
 
-    def heard(self) -> list[tuple[str, str, int]]:
+    def take_events(self) -> list[tuple[str, str, int]]:
         news, self.news = self.news, []
         return news
 
@@ -68,9 +68,9 @@ def test_partition_records_wait_for_their_topic() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_place(0)
     directory.put_place(1)
-    assert (directory.heard(), len(directory), directory.orphans) == ([], 0, [FIRST])
+    assert (directory.take_events(), len(directory), directory.orphans) == ([], 0, [FIRST])
     directory.put_topic(partitions=2)
-    assert directory.heard() == [("topic", "t", 1), ("place", "t", 0), ("place", "t", 1)]
+    assert directory.take_events() == [("topic", "t", 1), ("place", "t", 0), ("place", "t", 1)]
     assert directory.orphans == []
     assert directory.partition_record("t", 1) == PLACE
 
@@ -81,7 +81,7 @@ def test_a_topic_may_be_read_before_its_partitions() -> None:
     with pytest.raises(UnknownTopicOrPartition):
         directory.partition_record("t", 0)
     directory.put_place(0)
-    assert directory.heard() == [("topic", "t", 1), ("place", "t", 0)]
+    assert directory.take_events() == [("topic", "t", 1), ("place", "t", 0)]
 
 
 def test_a_reused_name_is_another_topic() -> None:
@@ -90,13 +90,13 @@ def test_a_reused_name_is_another_topic() -> None:
     directory.put_place(0)
     first = directory.topic("t")
     directory.put_place(0, topic_id=SECOND)
-    directory.heard()
+    directory.take_events()
     directory.put_topic(SECOND)
-    assert directory.heard() == [("gone", "t", 1), ("topic", "t", 2), ("place", "t", 0)]
+    assert directory.take_events() == [("gone", "t", 1), ("topic", "t", 2), ("place", "t", 0)]
     assert directory.topic("t") is directory.find_by_id(SECOND) is not first
     assert directory.find_by_id(FIRST) is None
     directory.put_place(0, replace(PLACE, leader=2), 1, FIRST)
-    assert directory.heard() == [], "what becomes of the predecessor's partitions is no news"
+    assert directory.take_events() == [], "what becomes of the predecessor's partitions is no news"
     assert directory.partition_record("t", 0) == PLACE
 
 
@@ -128,9 +128,9 @@ def test_a_response_of_a_lagging_server_does_not_revert_newer_records() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0, replace(PLACE, leader_epoch=1), version=5)
-    directory.heard()
+    directory.take_events()
     directory.put_place(0, PLACE, version=4)
-    assert (directory.heard(), directory.partition_record("t", 0).leader_epoch) == ([], 1)
+    assert (directory.take_events(), directory.partition_record("t", 0).leader_epoch) == ([], 1)
     assert directory.topic("t").versions[0] == 5
 
 
@@ -138,15 +138,15 @@ def test_partitions_beyond_the_partition_count_wait_until_the_topic_grows() -> N
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=1)
     directory.put_place(0)
-    directory.heard()
+    directory.take_events()
     directory.put_place(1)
     directory.put_place(2)
-    assert (directory.heard(), list(directory.topic("t").partition_records)) == ([], [0])
+    assert (directory.take_events(), list(directory.topic("t").partition_records)) == ([], [0])
     assert directory.orphans == [], "the controller must not clear away the partitions of a topic"
     directory.put_topic(partitions=2)
-    assert directory.heard() == [("topic", "t", 1), ("place", "t", 1)]
+    assert directory.take_events() == [("topic", "t", 1), ("place", "t", 1)]
     directory.put_topic(partitions=3)
-    assert directory.heard() == [("topic", "t", 1), ("place", "t", 2)]
+    assert directory.take_events() == [("topic", "t", 1), ("place", "t", 2)]
 
 
 def test_partitions_of_an_interrupted_growth_are_replaced_when_created_again() -> None:
@@ -177,9 +177,9 @@ def test_changed_configs_are_notified_and_partition_records_stay() -> None:
     directory.put_topic()
     directory.put_place(0)
     version, topic = directory.version, directory.topic("t")
-    directory.heard()
+    directory.take_events()
     directory.put_topic(retention_ms=7)
-    assert directory.heard() == [("topic", "t", 1)]
+    assert directory.take_events() == [("topic", "t", 1)]
     assert directory.topic("t") is topic
     assert (topic.config.retention_ms, topic.partition_records) == (7, {0: PLACE})
     assert directory.version > version

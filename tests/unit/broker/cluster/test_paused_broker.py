@@ -53,7 +53,7 @@ from headrace.wire.messages.transactions import (
 LATEST = -1
 
 
-def in_first_turn(handler: Coroutine[Any, Any, Any]) -> Any:
+def in_first_step(handler: Coroutine[Any, Any, Any]) -> Any:
     """What the handler returns before the loop turns. One that waits has begun to act."""
     try:
         handler.send(None)
@@ -63,12 +63,12 @@ def in_first_turn(handler: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("the handler waits: it has begun to act")
 
 
-def ask_after_pause(
-    simulated_broker: SimulatedClusterBroker, request: object, version: int, visit: FakeConnection | None = None
+def send_after_pause(
+    simulated_broker: SimulatedClusterBroker, request: object, version: int, connection: FakeConnection | None = None
 ) -> Any:
     assert simulated_broker.broker.cluster.membership.session_valid
     simulated_broker.world.loop.skip(SESSION_SECONDS)
-    return in_first_turn(simulated_broker._serve(request, version, visit or FakeConnection()))
+    return in_first_step(simulated_broker._serve(request, version, connection or FakeConnection()))
 
 
 async def coordinator(simulated_cluster: SimulatedCluster, key: str, key_type: int = 0) -> SimulatedClusterBroker:
@@ -88,11 +88,11 @@ async def test_a_paused_leader_appends_nothing_that_could_be_acknowledged_alone(
     simulated_cluster: SimulatedCluster, acks: int
 ) -> None:
     await simulated_cluster.create_topic("t", (1, 2))
-    visit = FakeConnection()
+    connection = FakeConnection()
     request = produce_request({("t", 0): batch(b"a")}, acks=acks)
-    response = ask_after_pause(simulated_cluster[1], request, 9, visit)
+    response = send_after_pause(simulated_cluster[1], request, 9, connection)
     assert simulated_cluster.replica(1, "t").log.end_offset == 0
-    assert visit.closed if acks == 0 else only_response(response).error_code == NotLeader.code
+    assert connection.closed if acks == 0 else only_response(response).error_code == NotLeader.code
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
@@ -119,7 +119,7 @@ async def test_a_paused_leader_accepts_acks_1_again_when_the_registry_confirms_i
     simulated_cluster: SimulatedCluster,
 ) -> None:
     await simulated_cluster.create_topic("t", (1,))
-    ask_after_pause(simulated_cluster[1], produce_request({("t", 0): batch(b"a")}, acks=1), 9)
+    send_after_pause(simulated_cluster[1], produce_request({("t", 0): batch(b"a")}, acks=1), 9)
     await simulated_cluster.wait_until(lambda: simulated_cluster[1].broker.cluster.membership.session_valid)
     await simulated_cluster.wait_for_leader("t", 1)
     assert (
@@ -138,8 +138,8 @@ async def test_a_paused_leader_returns_no_end_offset(simulated_cluster: Simulate
     requested = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)]
     topics = [ListOffsetsTopic(name="t", partitions=requested)]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=topics)
-    answer = ask_after_pause(simulated_cluster[1], request, 5).topics[0].partitions[0]
-    assert (answer.error_code, answer.offset) == (NotLeader.code, -1)
+    response = send_after_pause(simulated_cluster[1], request, 5).topics[0].partitions[0]
+    assert (response.error_code, response.offset) == (NotLeader.code, -1)
 
 
 @pytest.mark.parametrize("version", [7, 8])
@@ -153,12 +153,12 @@ async def test_a_paused_coordinator_returns_no_committed_offset(
     assert (await committed(simulated_broker))[0] == 5
     if version < 8:
         topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-        answer = ask_after_pause(simulated_broker, OffsetFetchRequest(group_id=GROUP, topics=topics), version)
+        response = send_after_pause(simulated_broker, OffsetFetchRequest(group_id=GROUP, topics=topics), version)
     else:
-        (answer,) = ask_after_pause(
+        (response,) = send_after_pause(
             simulated_broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP)]), version
         ).groups
-    assert answer.error_code == CoordinatorNotAvailable.code
+    assert response.error_code == CoordinatorNotAvailable.code
 
 
 @pytest.mark.parametrize("kind", ["heartbeat", "join", "sync", "describe", "list", "consumer heartbeat"])
@@ -191,7 +191,7 @@ async def test_a_paused_coordinator_rejects_group_requests(simulated_cluster: Si
             1,
         ),
     }[kind]
-    response = ask_after_pause(simulated_broker, request, version)
+    response = send_after_pause(simulated_broker, request, version)
     assert (response.groups[0] if kind == "describe" else response).error_code == CoordinatorNotAvailable.code
 
 
@@ -214,7 +214,7 @@ async def test_a_paused_coordinator_rejects_transaction_requests(
         "end": (producer._end_request(commit=True), 5),
         "describe": (DescribeTransactionsRequest(transactional_ids=[ID]), 0),
     }[kind]
-    response = ask_after_pause(simulated_broker, request, version)
+    response = send_after_pause(simulated_broker, request, version)
     if isinstance(request, AddPartitionsToTxnRequest):
         ((result,),) = [topic.results_by_partition for topic in response.results_by_topic_v3_and_below]
         code = result.partition_error_code
@@ -229,7 +229,7 @@ async def test_a_paused_coordinator_describes_no_joint_commit(simulated_cluster:
     simulated_broker = await coordinator(simulated_cluster, joint_commit_owner_id(BUNDLE), 1)
     assert await bundle_sequence(simulated_broker) == -1
     assert (
-        ask_after_pause(simulated_broker, DescribeBundleRequest(BUNDLE), 0).error_code == CoordinatorNotAvailable.code
+        send_after_pause(simulated_broker, DescribeBundleRequest(BUNDLE), 0).error_code == CoordinatorNotAvailable.code
     )
 
 
@@ -241,12 +241,12 @@ async def test_a_paused_leader_grants_no_lease(simulated_cluster: SimulatedClust
     await simulated_cluster.create_topic(TOPIC, (1, 2))
     assert (await alter(simulated_cluster[1], CREATE)).error_code == 0
     await produce(simulated_cluster[1], TOPIC, b"a")
-    (answer,) = [
+    (response,) = [
         one
-        for topic in ask_after_pause(simulated_cluster[1], Worker(simulated_cluster[1]).request(), 0).topics
+        for topic in send_after_pause(simulated_cluster[1], Worker(simulated_cluster[1]).request(), 0).topics
         for one in topic.partitions
     ]
-    assert (answer.error_code, answer.leased) == (NotLeader.code, [])
+    assert (response.error_code, response.leased) == (NotLeader.code, [])
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
@@ -261,7 +261,7 @@ async def test_a_paused_leader_neither_extends_nor_settles(simulated_cluster: Si
     ]
     topics = [SettleTopic(name=TOPIC, partitions=[SettlePartition(0, one.epoch, items)])]
     before = simulated_cluster.replica(1, f"__acks.{TOPIC}").log.end_offset
-    response = ask_after_pause(simulated_cluster[1], SettleRequest(subscription=WORKERS, member="m", topics=topics), 0)
+    response = send_after_pause(simulated_cluster[1], SettleRequest(subscription=WORKERS, member="m", topics=topics), 0)
     assert response.topics[0].partitions[0].error_code == NotLeader.code
     assert simulated_cluster.replica(1, f"__acks.{TOPIC}").log.end_offset == before
 

@@ -39,8 +39,8 @@ def test_a_peer_has_one_connection_per_connection_key() -> None:
         await scripted_cluster.broker()
         peers = peers_of(scripted_cluster)
         for connection_key in ("", "", "markers", "markers"):
-            answer = await peers.call(1, MetadataRequest(), timeout_seconds=1, connection_key=connection_key)
-            assert isinstance(answer, MetadataResponse)
+            response = await peers.call(1, MetadataRequest(), timeout_seconds=1, connection_key=connection_key)
+            assert isinstance(response, MetadataResponse)
         assert connections(scripted_cluster) == 2
         peers.close()
 
@@ -103,13 +103,13 @@ def test_calls_that_wait_for_a_connection_do_not_block_each_other() -> None:
         peers = peers_of(scripted_cluster)
         began = world.clock.monotonic()
 
-        async def ask() -> None:
+        async def call() -> None:
             with pytest.raises(RequestTimedOut):
                 await peers.call(1, MetadataRequest(), timeout_seconds=2)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(5):
-                tasks.create_task(ask())
+                tasks.create_task(call())
         assert world.clock.monotonic() - began < 3
         peers.close()
 

@@ -48,9 +48,9 @@ async def test_a_broker_that_is_down_can_be_drained() -> None:
 async def test_an_unknown_broker_cannot_be_drained() -> None:
     places = RegisteredPartitions(1, 2)
     await places.register(1, 2)
-    answer = await drain(places, 3)
-    assert (answer.error_code, await is_drained(places, 3)) == (InvalidRequest.code, False)
-    assert answer.error_message == "broker 3 has never been part of this cluster"
+    response = await drain(places, 3)
+    assert (response.error_code, await is_drained(places, 3)) == (InvalidRequest.code, False)
+    assert response.error_message == "broker 3 has never been part of this cluster"
 
 
 async def test_a_drain_is_rejected_if_too_few_other_brokers_are_available() -> None:
@@ -58,9 +58,9 @@ async def test_a_drain_is_rejected_if_too_few_other_brokers_are_available() -> N
     await places.register(1, 2, 3)
     await places.add("small", led_partition(1, 2))
     await places.add("large", led_partition(1, 2, 3))
-    answer = await drain(places, 3)
-    assert (answer.error_code, await is_drained(places, 3)) == (PolicyViolation.code, False)
-    assert "start another broker first" in (answer.error_message or "")
+    response = await drain(places, 3)
+    assert (response.error_code, await is_drained(places, 3)) == (PolicyViolation.code, False)
+    assert "start another broker first" in (response.error_message or "")
     places.start(4, is_draining=True)
     assert (await drain(places, 3)).error_code == PolicyViolation.code, "one that is about to go is no help"
     places.start(4)

@@ -35,10 +35,10 @@ async def elect(
     places: RegisteredPartitions, kind: int, *partitions: tuple[str, int], timeout_ms: int = 1000
 ) -> dict[tuple[str, int], int]:
     requested = [ElectLeadersTopic(topic, [index]) for topic, index in partitions]
-    return codes(await ask(places, ElectLeadersRequest(kind, requested, timeout_ms)))
+    return codes(await elect_leaders(places, ElectLeadersRequest(kind, requested, timeout_ms)))
 
 
-async def ask(places: RegisteredPartitions, request: ElectLeadersRequest) -> Any:
+async def elect_leaders(places: RegisteredPartitions, request: ElectLeadersRequest) -> Any:
     handler = RequestHandler(apis.ELECT_LEADERS, ElectionRequests(places.catalogue, places.changes).elect)
     return await handler.handle(request, context(2))
 
@@ -111,7 +111,7 @@ async def test_a_request_for_all_partitions_returns_only_those_that_needed_an_el
     await places.add("a", led_partition(1, 2), led_partition(2, 1, first=1))
     await places.add("b", led_partition(2, 1))
     await places.add("c", led_partition(2, 3, first=3))
-    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None))) == {
+    assert codes(await elect_leaders(places, ElectLeadersRequest(PREFERRED, None))) == {
         ("a", 1): OK,
         ("c", 0): PreferredLeaderNotAvailable.code,
     }
@@ -122,7 +122,7 @@ async def test_a_request_for_all_partitions_omits_those_elected_meanwhile() -> N
     places = RegisteredPartitions(1, 2)
     await places.add("a", led_partition(2, 1, first=1))
     await places.records.change(places.catalogue.topic("a").id, 0, lambda record: replace(record, leader=1))
-    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None))) == {}
+    assert codes(await elect_leaders(places, ElectLeadersRequest(PREFERRED, None))) == {}
 
 
 async def test_an_unclean_election_elects_a_live_replica_and_records_it() -> None:
@@ -163,7 +163,7 @@ async def test_an_unclean_election_is_logged_with_its_principal(caplog: pytest.L
 
 async def test_an_unknown_election_type_is_rejected() -> None:
     places = RegisteredPartitions(1)
-    assert (await ask(places, ElectLeadersRequest(2, []))).error_code == InvalidRequest.code
+    assert (await elect_leaders(places, ElectLeadersRequest(2, []))).error_code == InvalidRequest.code
 
 
 async def test_partitions_not_changed_in_time_return_request_timed_out() -> None:
@@ -200,4 +200,4 @@ async def test_a_colocated_partition_is_led_by_the_leader_of_its_owner() -> None
     await places.add("t", led_partition(2, 1, first=1))
     await places.add("__acks.t", led_partition(2, 1, first=1), owner=places.catalogue.topic("t").id)
     assert await elect(places, PREFERRED, ("__acks.t", 0)) == {("__acks.t", 0): ElectionNotNeeded.code}
-    assert codes(await ask(places, ElectLeadersRequest(PREFERRED, None, 1000))) == {("t", 0): OK}
+    assert codes(await elect_leaders(places, ElectLeadersRequest(PREFERRED, None, 1000))) == {("t", 0): OK}

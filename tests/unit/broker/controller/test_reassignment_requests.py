@@ -67,9 +67,9 @@ async def listed(
     response = await ReassignmentRequests(places.catalogue, places.changes).list(request, context(0))
     assert response.error_code == 0
     return {
-        (topic.name, told.partition_index): (told.replicas, told.adding_replicas, told.removing_replicas)
+        (topic.name, result.partition_index): (result.replicas, result.adding_replicas, result.removing_replicas)
         for topic in response.topics
-        for told in topic.partitions
+        for result in topic.partitions
     }
 
 
@@ -122,7 +122,7 @@ async def test_a_reassignment_to_the_current_replicas_writes_nothing() -> None:
     commits: list[str] = []
     places.registry.watch("/partitions", commits.append)
     assert await alter(places, {("t", 0): (1, 2)}) == {("t", 0): OK}
-    await places.look()
+    await places.refresh()
     assert commits == []
 
 

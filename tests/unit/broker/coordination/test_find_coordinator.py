@@ -88,5 +88,5 @@ async def test_an_internal_topic_unknown_to_this_broker_gives_a_retriable_error(
 async def test_other_coordinator_types_are_rejected(
     simulated_broker: SimulatedBroker, key_type: int, error: type[UnsupportedVersion]
 ) -> None:
-    refused = await simulated_broker.send(FindCoordinatorRequest(key="k", key_type=key_type), 3)
-    assert (refused.error_code, refused.node_id) == (error.code, -1)
+    rejected = await simulated_broker.send(FindCoordinatorRequest(key="k", key_type=key_type), 3)
+    assert (rejected.error_code, rejected.node_id) == (error.code, -1)

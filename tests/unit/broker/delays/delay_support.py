@@ -60,9 +60,9 @@ async def delay(
     simulated_broker: SimulatedBroker, *records: BatchRecord, topic: str = TOPIC, partition: int = 0, **options: int
 ) -> int:
     """The offset of the first in the delayed log, once they are committed."""
-    answer = await send(simulated_broker, delayed_topic(topic), build_batch(records, **options), partition=partition)
-    assert answer.error_code == 0, answer
-    return answer.base_offset
+    response = await send(simulated_broker, delayed_topic(topic), build_batch(records, **options), partition=partition)
+    assert response.error_code == 0, response
+    return response.base_offset
 
 
 async def seen(simulated_broker: SimulatedBroker, topic: str = TOPIC, partition: int = 0) -> list[DeliveredMessage]:

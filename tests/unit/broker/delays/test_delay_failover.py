@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.delays.delay_support import DELAYED, TOPIC, colocated_topic, delay, message, now_ms, seen, values
 from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
 
-ways = pytest.mark.parametrize("way", ["hand over", "kill", "cut power"])
+each_way_to_leave = pytest.mark.parametrize("way", ["hand over", "kill", "cut power"])
 
 
 async def leave(simulated_broker: SimulatedClusterBroker, way: str) -> None:
@@ -38,7 +38,7 @@ async def until_both_led(simulated_cluster: SimulatedCluster) -> SimulatedCluste
     return await simulated_cluster.wait_for_leader(DELAYED, simulated_cluster.record(TOPIC).leader)
 
 
-@ways
+@each_way_to_leave
 @in_simulated_cluster()
 async def test_the_next_leader_releases_waiting_messages(simulated_cluster: SimulatedCluster, way: str) -> None:
     leader = await make(simulated_cluster)
@@ -56,7 +56,7 @@ async def test_the_next_leader_releases_waiting_messages(simulated_cluster: Simu
             assert 0 <= one.timestamp_ms - sent_ms - int(one.value) * 1000 <= 30
 
 
-@ways
+@each_way_to_leave
 @in_simulated_cluster()
 async def test_a_leader_that_leaves_during_a_release_leaves_no_message_behind(
     simulated_cluster: SimulatedCluster, way: str

@@ -141,10 +141,10 @@ async def test_messages_that_do_not_wait_cannot_be_changed(simulated_broker: Sim
     offset = await delay(simulated_broker, message(simulated_broker, b"gone"))
     await simulated_broker.pass_time(0.1)
     assert await values(simulated_broker) == [b"gone"]
-    refused = InvalidRecordState.code
+    rejected = InvalidRecordState.code
     assert (
         await alter(simulated_broker, [(offset, -1), (offset + 1, -1), (999, now_ms(simulated_broker)), (-3, -1)])
-        == [refused] * 4
+        == [rejected] * 4
     )
 
 

@@ -121,14 +121,14 @@ async def test_an_offset_inside_a_batch_gives_the_whole_batch(simulated_broker: 
 async def test_nothing_above_the_high_watermark_is_returned(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
-    asking = simulated_broker.begin_send(produce_request({("t", 0): batch(b"b")}), 9)
+    pending = simulated_broker.begin_send(produce_request({("t", 0): batch(b"b")}), 9)
     await simulated_broker.run_ready_tasks()
     assert simulated_broker.partition("t").log.end_offset == 2
     data = fetched_partitions(await simulated_broker.send(fetch_request({("t", 0): 0}), 11))["t", 0]
     assert (values(data.records), data.high_watermark) == ([b"a"], 1)
     above = fetched_partitions(await simulated_broker.send(fetch_request({("t", 0): 2}), 11))["t", 0]
     assert (above.error_code, values(above.records)) == (0, [])
-    await asking
+    await pending
 
 
 # How much
@@ -204,12 +204,12 @@ async def test_the_brokers_limit_overrides_the_clients(simulated_broker: Simulat
 
 async def test_a_fetch_waits_until_there_is_something(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
-    asking = simulated_broker.begin_send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
+    pending = simulated_broker.begin_send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
     await simulated_broker.pass_time(10)
-    assert not asking.done()
+    assert not pending.done()
     await produce(simulated_broker, "t", b"a")
     async with asyncio.timeout(0.1):
-        assert values(fetched_partitions(await asking)["t", 0].records) == [b"a"]
+        assert values(fetched_partitions(await pending)["t", 0].records) == [b"a"]
 
 
 async def test_a_fetch_waits_at_most_max_wait_and_then_returns_every_partition(
@@ -232,14 +232,14 @@ async def test_a_fetch_waits_for_min_bytes(simulated_broker: SimulatedBroker) ->
     await simulated_broker.create_topic("t", 2)
     size = len(batch(b"x" * 100))
     request = fetch_request({("t", 0): 0, ("t", 1): 0}, max_wait_ms=60_000, min_bytes=3 * size)
-    asking = simulated_broker.begin_send(request, 11)
+    pending = simulated_broker.begin_send(request, 11)
     await produce(simulated_broker, "t", b"x" * 100)
     await produce(simulated_broker, "t", b"x" * 100, partition=1)
     await simulated_broker.pass_time(1)
-    assert not asking.done()
+    assert not pending.done()
     await produce(simulated_broker, "t", b"x" * 100)
     async with asyncio.timeout(0.1):
-        found = fetched_partitions(await asking)
+        found = fetched_partitions(await pending)
     assert [len(values(data.records)) for data in found.values()] == [2, 1]
 
 
@@ -252,30 +252,30 @@ async def test_min_bytes_0_does_not_wait(simulated_broker: SimulatedBroker) -> N
 
 async def test_a_topic_that_is_deleted_ends_the_wait(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
-    asking = simulated_broker.begin_send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
+    pending = simulated_broker.begin_send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
     await simulated_broker.pass_time(1)
     await simulated_broker.delete_topic("t")
     async with asyncio.timeout(0.1):
-        assert fetched_partitions(await asking)["t", 0].error_code == UnknownTopicOrPartition.code
+        assert fetched_partitions(await pending)["t", 0].error_code == UnknownTopicOrPartition.code
 
 
 async def test_waiting_fetches_get_a_response_when_the_broker_stops(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
-    asking = [simulated_broker.begin_send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11) for _ in range(3)]
+    pending = [simulated_broker.begin_send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11) for _ in range(3)]
     await simulated_broker.pass_time(1)
     simulated_broker.broker.complete_waiting_requests()
     async with asyncio.timeout(0.1):
-        for one in asking:
+        for one in pending:
             assert fetched_partitions(await one)["t", 0].error_code == 0
         await simulated_broker.send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
 
 
 async def test_no_watcher_is_left_after_the_response(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
-    asking = simulated_broker.begin_send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
+    pending = simulated_broker.begin_send(fetch_request({("t", 0): 0}, max_wait_ms=60_000), 11)
     await simulated_broker.run_ready_tasks()
     assert len(simulated_broker.partition("t")._watchers) == 1
-    asking.cancel()
+    pending.cancel()
     await simulated_broker.run_ready_tasks()
     assert not simulated_broker.partition("t")._watchers
     await simulated_broker.send(fetch_request({("t", 0): 0}, max_wait_ms=100), 11)
@@ -343,12 +343,12 @@ async def test_bytes_that_are_only_guessed_at_do_not_end_the_wait_for_more(simul
     await produce(simulated_broker, "t", b"old")
     await simulated_broker.restart()
     request = fetch_request({("t", 0): 0}, min_bytes=10_000, max_wait_ms=60_000)
-    asking = simulated_broker.begin_send(request, 11)
+    pending = simulated_broker.begin_send(request, 11)
     await simulated_broker.pass_time(1)
-    assert not asking.done()
+    assert not pending.done()
     await produce(simulated_broker, "t", b"x" * 10_000)
     async with asyncio.timeout(0.1):
-        assert len(values(fetched_partitions(await asking)["t", 0].records)) == 2
+        assert len(values(fetched_partitions(await pending)["t", 0].records)) == 2
 
 
 async def test_a_damaged_partition_returns_an_error_and_others_are_served(simulated_broker: SimulatedBroker) -> None:
@@ -407,11 +407,11 @@ async def test_a_fetch_that_is_cancelled_while_it_reads_from_the_disk_leaves_not
     await produce(simulated_broker, "t", b"old", partition=1)
     await simulated_broker.restart()
     await produce(simulated_broker, "t", b"new", partition=0)
-    asking = simulated_broker.begin_send(fetch_request({("t", 0): 0, ("t", 1): 0}), 11)
+    pending = simulated_broker.begin_send(fetch_request({("t", 0): 0, ("t", 1): 0}), 11)
     await simulated_broker.run_ready_tasks(1)
-    asking.cancel()
+    pending.cancel()
     await simulated_broker.pass_time(1)
-    assert asking.cancelled()
+    assert pending.cancelled()
     simulated_broker.check()
 
 
@@ -420,10 +420,10 @@ async def test_metrics_count_the_bytes_that_were_sent(simulated_broker: Simulate
     await produce(simulated_broker, "t", b"a")
     size = len(batch(b"a"))
     counts = simulated_broker.broker.catalogue.topic("t").counts
-    asking = simulated_broker.begin_send(fetch_request({("t", 0): 0}, min_bytes=size + 1, max_wait_ms=1000), 11)
+    pending = simulated_broker.begin_send(fetch_request({("t", 0): 0}, min_bytes=size + 1, max_wait_ms=1000), 11)
     await simulated_broker.run_ready_tasks()
     assert counts.bytes_out == 0
-    await asking
+    await pending
     assert (counts.fetches, counts.bytes_out) == (1, size)
     await simulated_broker.send(fetch_request({("t", 0): 99}), 11)
     assert (counts.fetches, counts.failed_fetches) == (1, 1)

@@ -37,9 +37,9 @@ class Session:
 
     async def fetch(self, positions: Positions | None = None, **options: Any) -> dict[tuple[str | UUID, int], Any]:
         response = await self.simulated_broker.send(self.request(positions, **options), self.version)
-        return self.took(response)
+        return self.apply_response(response)
 
-    def took(self, response: Any) -> dict[tuple[str | UUID, int], Any]:
+    def apply_response(self, response: Any) -> dict[tuple[str | UUID, int], Any]:
         assert response.error_code == 0, response
         self.id = response.session_id
         self.epoch += 1
@@ -103,12 +103,12 @@ async def test_a_fetch_of_a_session_waits_and_is_woken(simulated_broker: Simulat
     await simulated_broker.create_topic("t", 50)
     session = Session(simulated_broker)
     await session.fetch({("t", index): 0 for index in range(50)})
-    asking = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
+    pending = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     await simulated_broker.pass_time(10)
-    assert not asking.done()
+    assert not pending.done()
     await produce(simulated_broker, "t", b"a", partition=33)
     async with asyncio.timeout(0.1):
-        assert list(session.took(await asking)) == [("t", 33)]
+        assert list(session.apply_response(await pending)) == [("t", 33)]
 
 
 async def test_a_change_between_two_fetches_is_returned(simulated_broker: SimulatedBroker) -> None:
@@ -261,7 +261,7 @@ async def test_a_later_fetch_of_the_session_ends_the_wait_of_an_earlier_one(simu
     await simulated_broker.pass_time(1)
     await produce(simulated_broker, "t", b"a")
     async with asyncio.timeout(0.1):
-        assert values(session.took(await later)["t", 0].records) == [b"a"]
+        assert values(session.apply_response(await later)["t", 0].records) == [b"a"]
 
 
 async def test_a_fetch_that_was_overtaken_while_it_read_from_the_disk_leaves_nothing_pinned(
@@ -278,7 +278,7 @@ async def test_a_fetch_that_was_overtaken_while_it_read_from_the_disk_leaves_not
     session.epoch += 1
     later = simulated_broker.begin_send(session.request(), 11)
     assert (await earlier).error_code == InvalidFetchSessionEpoch.code
-    assert values(session.took(await later)["t", 0].records) == [b"new"]
+    assert values(session.apply_response(await later)["t", 0].records) == [b"new"]
 
 
 async def test_a_cancelled_fetch_does_not_harm_the_next_one_of_its_session(simulated_broker: SimulatedBroker) -> None:
@@ -288,12 +288,12 @@ async def test_a_cancelled_fetch_does_not_harm_the_next_one_of_its_session(simul
     gone = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     await simulated_broker.pass_time(1)
     session.epoch += 1
-    asking = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
+    pending = simulated_broker.begin_send(session.request(max_wait_ms=60_000), 11)
     gone.cancel()
     await simulated_broker.pass_time(1)
     await produce(simulated_broker, "t", b"a")
     async with asyncio.timeout(0.1):
-        assert values(session.took(await asking)["t", 0].records) == [b"a"]
+        assert values(session.apply_response(await pending)["t", 0].records) == [b"a"]
 
 
 @pytest.mark.parametrize("wait_ms", [0, 200])
@@ -303,8 +303,8 @@ async def test_waiting_fetches_of_sessions_end_when_the_broker_stops(
     await simulated_broker.create_topic("t")
     session = Session(simulated_broker)
     await session.fetch({("t", 0): 0})
-    asking = simulated_broker.begin_send(session.request(max_wait_ms=60_000 + wait_ms), 11)
+    pending = simulated_broker.begin_send(session.request(max_wait_ms=60_000 + wait_ms), 11)
     await simulated_broker.pass_time(1)
     simulated_broker.broker.complete_waiting_requests()
     async with asyncio.timeout(0.1):
-        assert session.took(await asking) == {}
+        assert session.apply_response(await pending) == {}

@@ -40,8 +40,8 @@ async def look_up(
     """Error, offset, timestamp and leader epoch."""
     requested = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch)
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[requested])])
-    ((answer,),) = [found.partitions for found in (await simulated_broker.send(request, version)).topics]
-    return answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch
+    ((response,),) = [found.partitions for found in (await simulated_broker.send(request, version)).topics]
+    return response.error_code, response.offset, response.timestamp, response.leader_epoch
 
 
 async def test_the_special_timestamps(simulated_broker: SimulatedBroker) -> None:
@@ -87,12 +87,12 @@ async def test_uncommitted_records_are_not_found(simulated_broker: SimulatedBrok
     await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", timestamp_ms=TIMESTAMP_MS)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    asking = simulated_broker.begin_send(produce_request({("t", 0): batch(b"b", timestamp_ms=TIMESTAMP_MS + 9)}), 9)
+    pending = simulated_broker.begin_send(produce_request({("t", 0): batch(b"b", timestamp_ms=TIMESTAMP_MS + 9)}), 9)
     await simulated_broker.run_ready_tasks()
     assert simulated_broker.partition("t").log.end_offset == 2
     assert (await look_up(simulated_broker, LATEST))[1] == 1
     assert (await look_up(simulated_broker, TIMESTAMP_MS + 5))[1] == -1
-    await asking
+    await pending
 
 
 async def test_the_epoch_is_that_of_the_record_and_not_the_present_one(simulated_broker: SimulatedBroker) -> None:
@@ -122,8 +122,8 @@ async def end_of(
     """Error, epoch and end offset."""
     requested = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
     request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[requested])])
-    ((answer,),) = [found.partitions for found in (await simulated_broker.send(request, 4)).topics]
-    return answer.error_code, answer.leader_epoch, answer.end_offset
+    ((response,),) = [found.partitions for found in (await simulated_broker.send(request, 4)).topics]
+    return response.error_code, response.leader_epoch, response.end_offset
 
 
 async def test_the_end_of_an_epoch(simulated_broker: SimulatedBroker) -> None:

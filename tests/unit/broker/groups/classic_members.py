@@ -68,9 +68,9 @@ class ClassicMember:
         if response.error_code == MemberIdRequired.code:
             self.id = response.member_id
             response = await self.begin_join(version, session_timeout_ms)
-        return self.took(response)
+        return self.apply_response(response)
 
-    def took(self, response: Any) -> Any:
+    def apply_response(self, response: Any) -> Any:
         if response.error_code == 0:
             self.id, self.generation, self.leader = response.member_id, response.generation_id, response.leader
         return response

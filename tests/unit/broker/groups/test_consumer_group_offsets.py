@@ -20,10 +20,10 @@ from headrace.wire.messages.group_offsets import (
 )
 
 
-async def fetch(simulated_broker: SimulatedBroker, **said: Any) -> tuple[int, list[int]]:
+async def fetch(simulated_broker: SimulatedBroker, **fields: Any) -> tuple[int, list[int]]:
     """The error, and the offsets."""
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics, **said)])
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics, **fields)])
     (group,) = (await simulated_broker.send(request, 9)).groups
     return group.error_code, [one.committed_offset for topic in group.topics for one in topic.partitions]
 

@@ -38,8 +38,8 @@ MINUTE = 60.0
 async def test_members_share_the_partitions_as_they_join_and_leave(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", 4)
     one, two = ConsumerMember(simulated_broker, "m1", "t"), ConsumerMember(simulated_broker, "m2", "t")
-    answer = await one.beat()
-    assert (answer.error_code, answer.member_epoch, answer.heartbeat_interval_ms) == (0, 1, 5000)
+    response = await one.beat()
+    assert (response.error_code, response.member_epoch, response.heartbeat_interval_ms) == (0, 1, 5000)
     assert one.indexes == [0, 1, 2, 3]
     await settle(one, two)
     assert sorted(one.indexes + two.indexes) == [0, 1, 2, 3]
@@ -55,8 +55,8 @@ async def test_version_0_gets_a_member_id(simulated_broker: SimulatedBroker) -> 
     assert (await member.beat(version=0)).error_code == 0
     assert len(member.id) == 36
     assert (await member.beat(version=0)).error_code == 0
-    refused = await ConsumerMember(simulated_broker, "", "t").beat(version=1)
-    assert (refused.error_code, refused.error_message) == (InvalidRequest.code, "MemberId can't be empty.")
+    rejected = await ConsumerMember(simulated_broker, "", "t").beat(version=1)
+    assert (rejected.error_code, rejected.error_message) == (InvalidRequest.code, "MemberId can't be empty.")
 
 
 async def test_a_member_can_select_an_assignor_and_a_regular_expression(simulated_broker: SimulatedBroker) -> None:

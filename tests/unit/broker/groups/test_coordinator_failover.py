@@ -40,8 +40,8 @@ async def test_a_coordinator_that_may_have_been_replaced_returns_no_offsets(
         (7, OffsetFetchRequest(group_id=GROUP)),
         (9, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP)])),
     ):
-        answer = await simulated_broker.send(request, version)
-        assert (answer.groups or [answer])[0].error_code == CoordinatorNotAvailable.code
+        response = await simulated_broker.send(request, version)
+        assert (response.groups or [response])[0].error_code == CoordinatorNotAvailable.code
     simulated_broker.registry.reconnect()
     await asyncio.sleep(0.1)
     assert await committed(simulated_broker) == (5, "")

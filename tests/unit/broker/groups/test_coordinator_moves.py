@@ -120,7 +120,7 @@ async def test_waiting_syncs_get_not_coordinator(
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker)
     joining = member.begin_join(3), other.begin_join(3)
     for one, response in zip((member, other), joining, strict=True):
-        one.took(await response)
+        one.apply_response(await response)
     (follower,) = (one for one in (member, other) if not one.leads)
     syncing = follower.begin_sync()
     await simulated_broker.pass_time(0.1)
@@ -365,7 +365,7 @@ async def test_no_acknowledged_offset_is_lost_however_often_the_leadership_moves
     partition = log_of(simulated_broker, GROUP)
     simulated_broker.host.disk.delay_seconds = (0.001, 0.02)
     sent = acknowledged = 0
-    refusals = set()
+    errors = set()
     moving = asyncio.create_task(_move(simulated_broker, partition_moves=40))
     while not moving.done():
         sent += 1
@@ -373,16 +373,16 @@ async def test_no_acknowledged_offset_is_lost_however_often_the_leadership_moves
         if code == 0:
             acknowledged = sent
         else:
-            refusals.add(code)
+            errors.add(code)
             await simulated_broker.pass_time(0.005)
         requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-        answer = await simulated_broker.send(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)
-        if answer.error_code == 0:
-            assert acknowledged <= answer.topics[0].partitions[0].committed_offset <= sent
+        response = await simulated_broker.send(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)
+        if response.error_code == 0:
+            assert acknowledged <= response.topics[0].partitions[0].committed_offset <= sent
     await moving
     assert acknowledged > 20
-    assert refusals <= {CoordinatorLoading.code, NotCoordinator.code}
-    assert refusals
+    assert errors <= {CoordinatorLoading.code, NotCoordinator.code}
+    assert errors
     await simulated_broker.pass_time(1)
     assert partition.is_leader
     assert acknowledged <= (await committed(simulated_broker))[0] <= sent

@@ -31,8 +31,8 @@ async def test_an_unconfigured_group_has_the_defaults(simulated_broker: Simulate
 async def test_a_setting_applies_at_once_and_is_described_with_its_synonyms(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    told: list[str] = []
-    simulated_broker.broker.group_configs.on_changed.append(told.append)
+    result: list[str] = []
+    simulated_broker.broker.group_configs.on_changed.append(result.append)
     assert await change(simulated_broker, GROUP_TYPE, "g", (RESET, SET, "earliest"), (LOCK, SET, "1000")) == 0
     assert await shown(simulated_broker, GROUP_TYPE, "g", RESET) == ("earliest", DYNAMIC_GROUP)
     assert simulated_broker.broker.group_configs.of("g").share_record_lock_duration_ms == 1000
@@ -41,7 +41,7 @@ async def test_a_setting_applies_at_once_and_is_described_with_its_synonyms(
     assert await change(simulated_broker, GROUP_TYPE, "g", (RESET, DELETE, None)) == 0
     assert await shown(simulated_broker, GROUP_TYPE, "g", RESET) == ("latest", DEFAULT)
     assert await shown(simulated_broker, GROUP_TYPE, "other", LOCK) == ("30000", DEFAULT)
-    assert told == ["g", "g"]
+    assert result == ["g", "g"]
 
 
 async def test_all_can_be_replaced_at_once(simulated_broker: SimulatedBroker) -> None:

@@ -88,10 +88,10 @@ async def test_a_commit_gets_no_response_before_it_is_durable(simulated_broker: 
     await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    asking = simulated_broker.begin_send(commit_request(2), 8)
+    pending = simulated_broker.begin_send(commit_request(2), 8)
     await simulated_broker.run_ready_tasks()
-    assert not asking.done()
-    await asking
+    assert not pending.done()
+    await pending
 
 
 async def test_an_assignment_is_not_sent_before_it_is_durable(simulated_broker: SimulatedBroker) -> None:

@@ -80,7 +80,7 @@ async def classic_group(simulated_broker: SimulatedBroker, **more: Any) -> tuple
     await simulated_broker.pass_time(0.1)
     assert await one.heartbeat() == RebalanceInProgress.code
     assert (await one.join()).error_code == 0
-    assert two.took(await next_producer).error_code == 0
+    assert two.apply_response(await next_producer).error_code == 0
     taking = two.begin_sync()
     await one.take({one.id: assignment(0, 1), two.id: assignment(2, 3)})
     two.indexes = decode_assignment((await taking).assignment).assigned_partitions[0].partitions
@@ -190,10 +190,10 @@ async def test_a_conversion_is_one_batch_of_records(
 async def test_a_group_whose_policy_is_disabled_stays_classic(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(group_consumer_migration_policy="disabled")
     one, two = await classic_group(simulated_broker)
-    refused = await ConsumerMember(simulated_broker, "m1", "t").beat()
-    assert refused.error_code == GroupIdNotFound.code
+    rejected = await ConsumerMember(simulated_broker, "m1", "t").beat()
+    assert rejected.error_code == GroupIdNotFound.code
     assert (
-        refused.error_message
+        rejected.error_message
         == f"Cannot upgrade classic group {GROUP} to consumer group because online upgrade is disabled."
     )
     assert await one.heartbeat() == await two.heartbeat() == 0
@@ -317,15 +317,15 @@ async def test_classic_members_of_a_mixed_group_commit_with_their_generation(sim
 async def test_a_group_with_invalid_subscriptions_stays_classic(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     await ClassicMember(simulated_broker, "t").enter()
-    refused = await ConsumerMember(simulated_broker, "m1", "t").beat()
-    assert refused.error_code == GroupIdNotFound.code
-    assert "the embedded consumer protocol is malformed" in refused.error_message
+    rejected = await ConsumerMember(simulated_broker, "m1", "t").beat()
+    assert rejected.error_code == GroupIdNotFound.code
+    assert "the embedded consumer protocol is malformed" in rejected.error_message
 
 
 async def test_a_rejected_member_does_not_change_a_classic_group(simulated_broker: SimulatedBroker) -> None:
     one, two = await classic_group(simulated_broker)
-    refused = await ConsumerMember(simulated_broker, "m1", "t").beat(subscribed_topic_regex="(")
-    assert refused.error_code != 0
+    rejected = await ConsumerMember(simulated_broker, "m1", "t").beat(subscribed_topic_regex="(")
+    assert rejected.error_code != 0
     assert await listed(simulated_broker, types_filter=["classic"]) == {GROUP: "Stable"}
     assert await one.heartbeat() == await two.heartbeat() == 0
 

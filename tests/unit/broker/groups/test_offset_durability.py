@@ -17,9 +17,9 @@ async def found(simulated_broker: SimulatedBroker, version: int) -> int:
         return (await committed(simulated_broker, version=version))[0]
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     group = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
-    (answer,) = (await simulated_broker.send(OffsetFetchRequest(groups=[group]), version)).groups
-    assert answer.error_code == 0
-    return int(answer.topics[0].partitions[0].committed_offset)
+    (response,) = (await simulated_broker.send(OffsetFetchRequest(groups=[group]), version)).groups
+    assert response.error_code == 0
+    return int(response.topics[0].partitions[0].committed_offset)
 
 
 @pytest.mark.parametrize("version", [7, 8])
@@ -44,5 +44,5 @@ async def test_a_failed_offsets_log_returns_no_new_offsets(simulated_broker: Sim
     assert await commit(simulated_broker, 42) == CoordinatorNotAvailable.code
     request = OffsetFetchRequest(group_id=GROUP, groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
     response = await simulated_broker.send(request, version)
-    told = response.groups[0] if version >= 8 else response
-    assert (told.error_code, told.topics) == (CoordinatorNotAvailable.code, [])
+    result = response.groups[0] if version >= 8 else response
+    assert (result.error_code, result.topics) == (CoordinatorNotAvailable.code, [])

@@ -64,7 +64,9 @@ def configured(**configs: str) -> TopicConfig:
     return TopicConfig.build({name.replace("_", "."): value for name, value in configs.items()}, DEFAULTS)
 
 
-def refusal(batch: bytes | bytearray | None, config: TopicConfig = DEFAULTS, version: int = 9) -> HeadraceError | None:
+def validation_error(
+    batch: bytes | bytearray | None, config: TopicConfig = DEFAULTS, version: int = 9
+) -> HeadraceError | None:
     """What is said of a batch before it enters the log."""
     view = None if batch is None else memoryview(batch)
     try:
@@ -78,9 +80,9 @@ def refusal(batch: bytes | bytearray | None, config: TopicConfig = DEFAULTS, ver
 
 @pytest.mark.parametrize("compression", [NONE, GZIP, SNAPPY, LZ4, ZSTD])
 def test_a_sound_batch_passes(compression: int) -> None:
-    assert refusal(make(compression=compression)) is None
-    assert refusal(make(count=1, compression=compression)) is None
-    assert refusal(make(producer_id=7, producer_epoch=0, base_sequence=0)) is None
+    assert validation_error(make(compression=compression)) is None
+    assert validation_error(make(count=1, compression=compression)) is None
+    assert validation_error(make(producer_id=7, producer_epoch=0, base_sequence=0)) is None
 
 
 def test_a_batch_that_the_library_accepted_is_not_checked_again(is_native: bool) -> None:
@@ -93,13 +95,13 @@ def test_a_batch_that_the_library_accepted_is_not_checked_again(is_native: bool)
 
 def test_timestamps_are_checked_even_if_the_native_library_accepted_the_records() -> None:
     late = make(timestamp_ms=NOW_MS + 2 * HOUR_MS)
-    error = refusal(late)
+    error = validation_error(late)
     assert isinstance(error, InvalidTimestamp)
     assert [index for index, _ in error.records] == [0, 1, 2]
 
 
 def test_any_leader_epoch_is_accepted() -> None:
-    assert refusal(patched(12, ">i", 5)) is None
+    assert validation_error(patched(12, ">i", 5)) is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_any_leader_epoch_is_accepted() -> None:
     ],
 )
 def test_a_batch_that_breaks_a_rule_is_rejected(batch: bytes | None, error: type[HeadraceError]) -> None:
-    assert type(refusal(batch)) is error
+    assert type(validation_error(batch)) is error
 
 
 def test_a_wrong_record_count_is_found_by_iterating() -> None:
@@ -139,7 +141,7 @@ def test_a_wrong_record_count_is_found_by_iterating() -> None:
     struct.pack_into(">i", batch, 57, 4)
     struct.pack_into(">i", batch, 23, 3)
     set_crc(memoryview(batch))
-    assert isinstance(refusal(batch), InvalidRecord)
+    assert isinstance(validation_error(batch), InvalidRecord)
 
 
 @pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
@@ -147,48 +149,51 @@ def test_a_batch_that_cannot_be_decompressed_is_rejected(compression: int) -> No
     batch = make(compression=compression)
     batch[61:] = b"\x05" * (len(batch) - 61)
     set_crc(memoryview(batch))
-    assert isinstance(refusal(batch), InvalidRecord | CorruptMessage)
+    assert isinstance(validation_error(batch), InvalidRecord | CorruptMessage)
 
 
 def test_a_decompression_bomb_is_rejected() -> None:
     bomb = build_batch([BatchRecord(value=bytes(40 << 20), timestamp_ms=NOW_MS)], compression=GZIP)
     assert len(bomb) < 100_000
-    assert refusal(bomb) is not None
+    assert validation_error(bomb) is not None
 
 
 def test_a_batch_above_max_message_bytes_is_rejected() -> None:
     batch = make()
-    assert refusal(batch, configured(max_message_bytes=str(len(batch)))) is None
-    assert isinstance(refusal(batch, configured(max_message_bytes=str(len(batch) - 1))), MessageTooLarge)
+    assert validation_error(batch, configured(max_message_bytes=str(len(batch)))) is None
+    assert isinstance(validation_error(batch, configured(max_message_bytes=str(len(batch) - 1))), MessageTooLarge)
 
 
 def test_zstd_needs_produce_version_7() -> None:
     batch = make(compression=ZSTD)
-    assert isinstance(refusal(batch, version=6), UnsupportedCompressionType)
-    assert refusal(batch, version=7) is None
+    assert isinstance(validation_error(batch, version=6), UnsupportedCompressionType)
+    assert validation_error(batch, version=7) is None
 
 
 def test_a_compacted_topic_needs_keys() -> None:
     compacted = configured(cleanup_policy="compact")
-    assert isinstance(refusal(make(), compacted), InvalidRecord)
-    assert refusal(make(key=b"k"), compacted) is None
-    assert isinstance(refusal(make(compression=LZ4), compacted), InvalidRecord)
+    assert isinstance(validation_error(make(), compacted), InvalidRecord)
+    assert validation_error(make(key=b"k"), compacted) is None
+    assert isinstance(validation_error(make(compression=LZ4), compacted), InvalidRecord)
 
 
 def test_a_timestamp_too_far_ahead_is_rejected() -> None:
-    assert refusal(make(timestamp_ms=NOW_MS + HOUR_MS)) is None
-    assert isinstance(refusal(make(timestamp_ms=NOW_MS + HOUR_MS + 1)), InvalidTimestamp)
+    assert validation_error(make(timestamp_ms=NOW_MS + HOUR_MS)) is None
+    assert isinstance(validation_error(make(timestamp_ms=NOW_MS + HOUR_MS + 1)), InvalidTimestamp)
 
 
 def test_a_timestamp_too_far_behind_is_rejected_if_configured() -> None:
     strict = configured(message_timestamp_before_max_ms="1000")
-    assert refusal(make(timestamp_ms=NOW_MS - HOUR_MS)) is None
-    assert refusal(make(timestamp_ms=NOW_MS - 1000), strict) is None
-    assert isinstance(refusal(make(timestamp_ms=NOW_MS - 1001), strict), InvalidTimestamp)
+    assert validation_error(make(timestamp_ms=NOW_MS - HOUR_MS)) is None
+    assert validation_error(make(timestamp_ms=NOW_MS - 1000), strict) is None
+    assert isinstance(validation_error(make(timestamp_ms=NOW_MS - 1001), strict), InvalidTimestamp)
 
 
 def test_timestamps_do_not_matter_where_the_broker_sets_them() -> None:
-    assert refusal(make(timestamp_ms=NOW_MS + 2 * HOUR_MS), configured(message_timestamp_type="LogAppendTime")) is None
+    assert (
+        validation_error(make(timestamp_ms=NOW_MS + 2 * HOUR_MS), configured(message_timestamp_type="LogAppendTime"))
+        is None
+    )
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("gzip", GZIP), ("lz4", LZ4), ("zstd", ZSTD), ("uncompressed", NONE)])

@@ -54,9 +54,9 @@ def numbered(simulated_broker: SimulatedBroker, sequence: int, *messages: bytes,
 
 
 async def put(simulated_broker: SimulatedBroker, data: bytearray, **options: Any) -> int:
-    answer = await send(simulated_broker, "t", data, **options)
-    assert answer.error_code == 0, answer
-    return answer.base_offset
+    response = await send(simulated_broker, "t", data, **options)
+    assert response.error_code == 0, response
+    return response.base_offset
 
 
 async def stored(simulated_broker: SimulatedBroker, topic: str = "t") -> list[tuple[int, bytes]]:
@@ -85,8 +85,8 @@ async def test_an_id_that_is_bound_to_its_content_is_rejected_with_another_also_
     await put(simulated_broker, bound(simulated_broker, b"x", b"one", b"d1"))
     for _ in range(2):
         assert await put(simulated_broker, bound(simulated_broker, b"x", b"one", b"d1")) == 0
-        refused = await send(simulated_broker, "t", bound(simulated_broker, b"x", b"two", b"d2"))
-        assert (refused.error_code, [one.batch_index for one in refused.record_errors]) == (InvalidRecord.code, [0])
+        rejected = await send(simulated_broker, "t", bound(simulated_broker, b"x", b"two", b"d2"))
+        assert (rejected.error_code, [one.batch_index for one in rejected.record_errors]) == (InvalidRecord.code, [0])
         assert await put(simulated_broker, marked(simulated_broker, b"x:without a digest")) == 0
         await simulated_broker.restart()
         await until_read(simulated_broker)
@@ -178,21 +178,21 @@ async def test_a_retried_batch_gets_the_same_response(simulated_broker: Simulate
     await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     batches = {0: [b"a:1", b"b:2"], 2: [b"x:no", b"c:3"], 4: [b"x:no", b"x:no"], 6: [b"plain"]}
-    answers = [
+    responses = [
         await put(simulated_broker, numbered(simulated_broker, sequence, *one)) for sequence, one in batches.items()
     ]
     again = [
         await put(simulated_broker, numbered(simulated_broker, sequence, *one)) for sequence, one in batches.items()
     ]
-    assert again == answers == [1, 3, 0, 7]
+    assert again == responses == [1, 3, 0, 7]
     assert [value for _, value in await stored(simulated_broker)] == [b"first", b"1", b"2", b"3", b"plain"]
 
 
 async def test_a_sequence_gap_is_rejected_even_for_duplicates(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, numbered(simulated_broker, 0, b"x:first"))
-    answer = await send(simulated_broker, "t", numbered(simulated_broker, 5, b"x:no"))
-    assert answer.error_code == OutOfOrderSequence.code
+    response = await send(simulated_broker, "t", numbered(simulated_broker, 5, b"x:no"))
+    assert response.error_code == OutOfOrderSequence.code
 
 
 @pytest.mark.parametrize("keep_page_cache", [True, False])
@@ -215,8 +215,8 @@ async def test_producers_get_a_retriable_error_until_the_ids_are_loaded(simulate
     dedup = simulated_broker.broker.dedup
     tasks, dedup._tasks = dedup._tasks, None
     dedup.begin(simulated_broker.partition("t"))
-    answer = await send(simulated_broker, "t", marked(simulated_broker, b"x:again"))
-    assert (answer.error_code, answer.error_message) == (
+    response = await send(simulated_broker, "t", marked(simulated_broker, b"x:again"))
+    assert (response.error_code, response.error_message) == (
         NotEnoughReplicas.code,
         "t-0 is still loading its deduplication window; retry",
     )
@@ -257,10 +257,10 @@ async def test_dedup_ids_in_a_transaction_are_rejected(simulated_broker: Simulat
     data = numbered(simulated_broker, 0, b"plain", b"x:first", attributes=TRANSACTIONAL)
     request = produce_request({("t", 0): data})
     request.transactional_id = "some"
-    answer = (await simulated_broker.send(request, 9)).responses[0].partition_responses[0]
-    assert answer.error_code == InvalidRecord.code
-    assert [one.batch_index for one in answer.record_errors] == [1]
-    assert "cannot have the header headrace-dedup-id" in answer.error_message
+    response = (await simulated_broker.send(request, 9)).responses[0].partition_responses[0]
+    assert response.error_code == InvalidRecord.code
+    assert [one.batch_index for one in response.record_errors] == [1]
+    assert "cannot have the header headrace-dedup-id" in response.error_message
 
 
 async def test_expired_ids_are_removed_without_requests(simulated_broker: SimulatedBroker) -> None:
@@ -304,17 +304,17 @@ async def test_each_id_is_stored_once_under_crashes(simulated_broker: SimulatedB
                 simulated_broker, *messages, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
             )
             sequence += len(ids)
-        asking = simulated_broker.begin_send(produce_request({("t", 0): data}), 9)
+        pending = simulated_broker.begin_send(produce_request({("t", 0): data}), 9)
         if chance.random() < 0.4:
             for _ in range(chance.randint(0, 12)):
                 await simulated_broker.run_ready_tasks(1)
             simulated_broker.kill(keep_page_cache=chance.random() < 0.5)
-            is_answered = asking.done() and not asking.cancelled() and only_response(asking.result()).error_code == 0
+            is_answered = pending.done() and not pending.cancelled() and only_response(pending.result()).error_code == 0
             await simulated_broker.open()
             await until_read(simulated_broker)
             producer_id, sequence = producer_id + 1, 0
         else:
-            assert only_response(await asking).error_code == 0
+            assert only_response(await pending).error_code == 0
             is_answered = True
         if is_answered:
             unanswered -= set(ids)
@@ -325,8 +325,8 @@ async def test_each_id_is_stored_once_under_crashes(simulated_broker: SimulatedB
 async def set_window(simulated_broker: SimulatedBroker, value: str) -> None:
     change = IncrementalAlterableConfig(name="dedup.window.ms", config_operation=AlterOperation.SET, value=value)
     resource = IncrementalAlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
-    answer = await simulated_broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1)
-    assert answer.responses[0].error_code == 0
+    response = await simulated_broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert response.responses[0].error_code == 0
     await until_read(simulated_broker)
 
 

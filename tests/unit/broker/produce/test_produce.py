@@ -62,9 +62,9 @@ async def test_produced_records_survive_every_kind_of_restart(simulated_broker: 
 @pytest.mark.parametrize("version", range(3, 13))
 async def test_every_version_gets_a_response(simulated_broker: SimulatedBroker, version: int) -> None:
     await simulated_broker.create_topic("t")
-    answer = await send(simulated_broker, "t", batch(b"a"), version=version)
-    assert (answer.error_code, answer.base_offset) == (0, 0)
-    assert answer.log_start_offset == (0 if version >= 5 else -1)
+    response = await send(simulated_broker, "t", batch(b"a"), version=version)
+    assert (response.error_code, response.base_offset) == (0, 0)
+    assert response.log_start_offset == (0 if version >= 5 else -1)
 
 
 async def test_version_13_names_topics_by_id(simulated_broker: SimulatedBroker) -> None:
@@ -81,12 +81,12 @@ async def test_version_13_names_topics_by_id(simulated_broker: SimulatedBroker) 
 
 async def test_nothing_is_acknowledged_before_it_is_on_disk(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
-    asking = simulated_broker.begin_send(produce_request({("t", 0): batch(b"a")}), 9)
+    pending = simulated_broker.begin_send(produce_request({("t", 0): batch(b"a")}), 9)
     await simulated_broker.run_ready_tasks()
     partition = simulated_broker.partition("t")
     assert (partition.log.end_offset, partition.high_watermark) == (1, 0)
-    assert not asking.done()
-    await asking
+    assert not pending.done()
+    await pending
     assert partition.log.flushed_offset == partition.high_watermark == 1
 
 
@@ -113,7 +113,8 @@ async def test_some_partitions_may_fail_where_others_succeed(simulated_broker: S
         }
     )
     codes = {
-        key: answer.error_code for key, answer in partition_responses(await simulated_broker.send(request, 9)).items()
+        key: response.error_code
+        for key, response in partition_responses(await simulated_broker.send(request, 9)).items()
     }
     assert codes == {
         ("t", 0): 0,
@@ -128,10 +129,10 @@ async def test_some_partitions_may_fail_where_others_succeed(simulated_broker: S
 
 async def test_an_error_has_a_message_and_no_offset(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t", max_message_bytes="100")
-    answer = await send(simulated_broker, "t", batch(b"x" * 100))
-    assert (answer.error_code, answer.base_offset, answer.log_start_offset) == (MessageTooLarge.code, -1, -1)
-    assert answer.error_message is not None
-    assert "max.message.bytes of the topic is 100" in answer.error_message
+    response = await send(simulated_broker, "t", batch(b"x" * 100))
+    assert (response.error_code, response.base_offset, response.log_start_offset) == (MessageTooLarge.code, -1, -1)
+    assert response.error_message is not None
+    assert "max.message.bytes of the topic is 100" in response.error_message
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
@@ -230,12 +231,12 @@ async def test_a_large_compressed_batch_blocks_the_connection_until_it_is_append
 ) -> None:
     await simulated_broker.create_topic("t")
     connection = FakeConnection()
-    asking = simulated_broker.begin_send(produce_request({("t", 0): large()}), 9, connection)
+    pending = simulated_broker.begin_send(produce_request({("t", 0): large()}), 9, connection)
     await simulated_broker.run_ready_tasks()
     assert connection.holds == [True]
     assert simulated_broker.partition("t").log.end_offset == 0
-    answer = only_response(await asking)
-    assert answer.error_code == 0
+    response = only_response(await pending)
+    assert response.error_code == 0
     assert connection.holds == [True, False]
 
 
@@ -244,8 +245,8 @@ async def test_waiting_compressed_batches_take_bounded_memory(
 ) -> None:
     monkeypatch.setattr("headrace.broker.produce.produce._WAITING_BYTES_MAX", 100_000)
     await simulated_broker.create_topic("t")
-    asking = [simulated_broker.begin_send(produce_request({("t", 0): large()}), 9) for _ in range(4)]
-    codes = [only_response(await one).error_code for one in asking]
+    pending = [simulated_broker.begin_send(produce_request({("t", 0): large()}), 9) for _ in range(4)]
+    codes = [only_response(await one).error_code for one in pending]
     assert codes == [0, 0, RequestTimedOut.code, RequestTimedOut.code]
     assert only_response(await simulated_broker.send(produce_request({("t", 0): large()}), 9)).error_code == 0
 
@@ -253,12 +254,12 @@ async def test_waiting_compressed_batches_take_bounded_memory(
 async def test_the_connection_is_released_before_the_commit_and_not_after(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("t")
     connection = FakeConnection()
-    asking = simulated_broker.begin_send(produce_request({("t", 0): large()}), 9, connection)
+    pending = simulated_broker.begin_send(produce_request({("t", 0): large()}), 9, connection)
     while connection.holds != [True, False]:
         await simulated_broker.run_ready_tasks(1)
     assert simulated_broker.partition("t").log.end_offset == 40
-    assert not asking.done()
-    await asking
+    assert not pending.done()
+    await pending
 
 
 async def test_only_the_invalid_large_batch_is_rejected(
@@ -283,11 +284,11 @@ async def test_a_large_batch_for_a_topic_deleted_during_validation_is_rejected(
 ) -> None:
     await simulated_broker.create_topic("t")
     connection = FakeConnection()
-    asking = simulated_broker.begin_send(produce_request({("t", 0): large()}), 9, connection)
+    pending = simulated_broker.begin_send(produce_request({("t", 0): large()}), 9, connection)
     await simulated_broker.run_ready_tasks()
     partition = simulated_broker.partition("t")
     await simulated_broker.delete_topic("t")
-    assert only_response(await asking).error_code == UnknownTopicOrPartition.code
+    assert only_response(await pending).error_code == UnknownTopicOrPartition.code
     assert connection.holds == [True, False]
     assert not partition._commit_waits
 
@@ -322,8 +323,8 @@ async def test_a_failed_fsync_fails_all_waiting_requests(simulated_broker: Simul
     await simulated_broker.create_topic("other")
     await produce(simulated_broker, "t", b"a")
     simulated_broker.host.disk.fail_next("sync", f"*{simulated_broker.partition('t').topic_id.hex}*.log")
-    asking = [simulated_broker.begin_send(produce_request({("t", 0): batch(b"b")}), 9) for _ in range(3)]
-    assert [only_response(await one).error_code for one in asking] == [
+    pending = [simulated_broker.begin_send(produce_request({("t", 0): batch(b"b")}), 9) for _ in range(3)]
+    assert [only_response(await one).error_code for one in pending] == [
         StorageFailure.code,
         StorageFailure.code,
         StorageFailure.code,
@@ -390,10 +391,10 @@ async def test_acks_1_is_acknowledged_after_the_leaders_flush(simulated_cluster:
 async def test_acks_of_one_waits_for_the_disk(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.create_topic("t")
     simulated_cluster[1].host.disk.delay_seconds = (1.0, 1.0)
-    asking = simulated_cluster[1].begin_send(produce_request({("t", 0): batch(b"a")}, acks=1), 9)
+    pending = simulated_cluster[1].begin_send(produce_request({("t", 0): batch(b"a")}, acks=1), 9)
     await asyncio.sleep(1)
-    assert not asking.done()
-    assert only_response(await asking).error_code == 0
+    assert not pending.done()
+    assert only_response(await pending).error_code == 0
     assert simulated_cluster.replica(1, "t").log.flushed_offset == 1
 
 
@@ -406,10 +407,10 @@ async def test_waiting_producers_get_an_error_when_the_leadership_moves(
     await simulated_cluster.wait_until_in_sync("t")
     simulated_cluster.isolate(1)
     simulated_cluster[1].host.disk.delay_seconds = (0.3, 0.3)
-    asking = simulated_cluster[1].begin_send(produce_request({("t", 0): batch(b"a")}, acks=acks), 9)
+    pending = simulated_cluster[1].begin_send(produce_request({("t", 0): batch(b"a")}, acks=acks), 9)
     await simulated_cluster[1].run_ready_tasks()
     await simulated_cluster.move_leadership("t", 2)
-    assert only_response(await asking).error_code == NotLeader.code
+    assert only_response(await pending).error_code == NotLeader.code
 
 
 @in_simulated_cluster(2)
@@ -456,8 +457,8 @@ async def test_a_leader_with_a_doubtful_session_accepts_only_acks_all(simulated_
     await simulated_cluster.create_topic("t", (2, 1))
     simulated_cluster[2].registry.disconnect()
     await asyncio.sleep(0.01)
-    answer = await send(simulated_cluster[2], "t", batch(b"a"), acks=1)
-    assert (answer.error_code, simulated_cluster.replica(2, "t").log.end_offset) == (NotLeader.code, 0)
+    response = await send(simulated_cluster[2], "t", batch(b"a"), acks=1)
+    assert (response.error_code, simulated_cluster.replica(2, "t").log.end_offset) == (NotLeader.code, 0)
     assert await produce(simulated_cluster[2], "t", b"b") == 0
     simulated_cluster[2].registry.reconnect()
     await asyncio.sleep(0.1)

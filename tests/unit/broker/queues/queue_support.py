@@ -75,7 +75,7 @@ class SubscriptionMember:
             **options,
         )
 
-    async def ask(
+    async def request_leases(
         self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
     ) -> list[LeasePartitionResponse]:
         """Send a Lease; return the partitions of the response."""
@@ -87,7 +87,7 @@ class SubscriptionMember:
     async def lease(
         self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
     ) -> list[LeasedRecord]:
-        return leased_records(await self.ask(count, wait_ms=wait_ms, partitions=partitions, **options))
+        return leased_records(await self.request_leases(count, wait_ms=wait_ms, partitions=partitions, **options))
 
     async def settle(self, messages: Sequence[LeasedRecord], how: int = ACK, **options: object) -> list[int]:
         """Settle messages; return an error code for each."""
@@ -97,9 +97,9 @@ class SubscriptionMember:
         codes: dict[LeasedRecord, int] = {}
         for (partition, epoch), some in by_place.items():
             items = [SettleItem(one.offset, one.offset, one.attempt, how, **options) for one in some]  # type: ignore[arg-type]
-            answer = await self.settle_items(items, partition=partition, epoch=epoch)
-            refused = {item.index: item.error_code for item in answer.refused}
-            codes |= {one: answer.error_code or refused.get(at, 0) for at, one in enumerate(some)}
+            response = await self.settle_items(items, partition=partition, epoch=epoch)
+            rejected = {item.index: item.error_code for item in response.refused}
+            codes |= {one: response.error_code or rejected.get(at, 0) for at, one in enumerate(some)}
         return [codes[one] for one in messages]
 
     async def settle_items(self, items: list[SettleItem], *, partition: int = 0, epoch: int) -> SettlePartitionResponse:
@@ -120,17 +120,17 @@ class SubscriptionMember:
 def leased_records(answers: Sequence[LeasePartitionResponse]) -> list[LeasedRecord]:
     """Return every leased message with its value from the response's batches."""
     found: list[LeasedRecord] = []
-    for answer in answers:
-        assert answer.error_code == 0, answer.error_message
+    for response in answers:
+        assert response.error_code == 0, response.error_message
         values = {
             record.offset: record.value or b""
-            for batch, header in split_batches(bytes(answer.records or b""))  # type: ignore[call-overload]
+            for batch, header in split_batches(bytes(response.records or b""))  # type: ignore[call-overload]
             if not header.is_control
             for record in read_records(batch, header, 1 << 24)
         }
-        for one in answer.leased:
+        for one in response.leased:
             found += [
-                LeasedRecord(answer.partition_index, offset, one.attempt, answer.lease_epoch, values[offset])
+                LeasedRecord(response.partition_index, offset, one.attempt, response.lease_epoch, values[offset])
                 for offset in range(one.first, one.last + 1)
                 if offset in values
             ]
@@ -167,8 +167,8 @@ async def subscribe(
     """Create a topic and a subscription that begins with its first message."""
     await simulated_broker.create_topic(topic, partitions)
     for partition in range(partitions):
-        answer = await alter(simulated_broker, CREATE, subscription=subscription, topic=topic, partition=partition)
-        assert answer.error_code == 0, answer.error_message
+        response = await alter(simulated_broker, CREATE, subscription=subscription, topic=topic, partition=partition)
+        assert response.error_code == 0, response.error_message
 
 
 async def describe(

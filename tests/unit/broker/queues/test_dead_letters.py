@@ -43,8 +43,8 @@ async def dead(simulated_broker: SimulatedBroker, topic: str = "t.dlq") -> list[
 
 
 async def put(simulated_broker: SimulatedBroker, *records: BatchRecord, compression: int = NONE) -> None:
-    answer = await send(simulated_broker, "t", build_batch(records, compression=compression))
-    assert answer.error_code == 0
+    response = await send(simulated_broker, "t", build_batch(records, compression=compression))
+    assert response.error_code == 0
 
 
 @pytest.mark.parametrize("compression", [NONE, ZSTD])
@@ -88,8 +88,8 @@ async def test_the_topic_is_deleted_with_its_source(simulated_broker: SimulatedB
     await put(simulated_broker, BatchRecord(value=b"a"))
     await dead_letter(simulated_broker)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t"), DeleteTopicState(name="t.dlq")])
-    answer = await simulated_broker.send(request, 6)
-    assert [(one.name, one.error_code) for one in answer.responses] == [("t", 0), ("t.dlq", 0)]
+    response = await simulated_broker.send(request, 6)
+    assert [(one.name, one.error_code) for one in response.responses] == [("t", 0), ("t.dlq", 0)]
     assert simulated_broker.broker.catalogue.find("t.dlq") is None
     await simulated_broker.create_topic("t")
     await put(simulated_broker, BatchRecord(value=b"b"))
@@ -190,8 +190,8 @@ async def test_a_failed_dead_letter_is_dropped(
     simulated_broker: SimulatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     await simulated_broker.create_topic("t.dlq")
-    answer = await send(simulated_broker, "t.dlq", build_batch([BatchRecord(value=b"a")]))
-    assert answer.error_code == 0
+    response = await send(simulated_broker, "t.dlq", build_batch([BatchRecord(value=b"a")]))
+    assert response.error_code == 0
     await dead_letter(simulated_broker, topic="t.dlq")
     assert simulated_broker.broker.catalogue.find("t.dlq.dlq") is None
     assert "subscription=workers dead_letter=t.dlq:0:0 attempts=5 reason=boom" in caplog.text

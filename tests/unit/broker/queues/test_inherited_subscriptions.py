@@ -39,7 +39,7 @@ async def grow(simulated_broker: SimulatedBroker, total: int) -> None:
 async def lease_from(member: SubscriptionMember, partition: int) -> list[LeasedRecord]:
     """Lease like a client, which retries after a retriable error."""
     for _ in range(100):
-        responses = await member.ask(wait_ms=1000, partitions=[partition])
+        responses = await member.request_leases(wait_ms=1000, partitions=[partition])
         if not any(response.error_code for response in responses):
             return leased_records(responses)
         await asyncio.sleep(0.1)
@@ -121,7 +121,7 @@ async def test_an_added_partition_serves_no_subscription_until_all_older_leaders
     adding = simulated_cluster[2].broker.catalogue.add_partitions("jobs", 2, assignment=((2,),))
     await simulated_cluster[2].host.start(adding, "grow")
     await produce(simulated_cluster[2], "jobs", b"a", partition=1)
-    (response,) = await SubscriptionMember(simulated_cluster[2]).ask(partitions=[1])
+    (response,) = await SubscriptionMember(simulated_cluster[2]).request_leases(partitions=[1])
     assert response.error_code == CoordinatorLoading.code
     await simulated_cluster.open(1)
     assert values_of(await lease_from(SubscriptionMember(simulated_cluster[2]), 1)) == [b"a"]

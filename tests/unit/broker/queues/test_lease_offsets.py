@@ -69,9 +69,9 @@ async def test_offsets_beyond_the_end_are_left_out(simulated_broker: SimulatedBr
 
 async def test_a_lease_by_offset_is_settled_like_any_other(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
-    answer = await lease(simulated_broker, (4, 5))
+    response = await lease(simulated_broker, (4, 5))
     items = [SettleItem(first=4, last=5, attempt=1), SettleItem(first=6, last=6)]
-    partition = SettlePartition(partition_index=0, lease_epoch=answer.lease_epoch, items=items)
+    partition = SettlePartition(partition_index=0, lease_epoch=response.lease_epoch, items=items)
     request = SettleRequest(subscription=WORKERS, member="chooser", topics=[SettleTopic("jobs", [partition])])
     settled = (await simulated_broker.send(request, 0)).topics[0].partitions[0]
     assert [(one.index, one.error_code) for one in settled.refused] == [(1, InvalidRecordState.code)]
@@ -80,8 +80,8 @@ async def test_a_lease_by_offset_is_settled_like_any_other(simulated_broker: Sim
 
 async def test_a_lease_by_offset_expires_and_counts_as_a_delivery(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
-    answer = await lease(simulated_broker, (4, 4), lease_ms=5000)
-    assert 0 <= answer.leased_until_ms - simulated_broker.host.clock.now_ms() <= 5000
+    response = await lease(simulated_broker, (4, 4), lease_ms=5000)
+    assert 0 <= response.leased_until_ms - simulated_broker.host.clock.now_ms() <= 5000
     await simulated_broker.pass_time(6)
     assert offsets(await lease(simulated_broker, (4, 4))) == [(4, 4, 2)]
 
@@ -106,9 +106,9 @@ async def test_invalid_limits_are_rejected(simulated_broker: SimulatedBroker) ->
 async def test_a_subscription_with_a_filter_cannot_be_leased_by_offset(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     await configure(simulated_broker, headrace_filter="key = 'a'")
-    answer = await lease(simulated_broker, (0, 1))
-    assert answer.error_code == InvalidRequest.code
-    assert "selects messages by their contents" in answer.error_message
+    response = await lease(simulated_broker, (0, 1))
+    assert response.error_code == InvalidRequest.code
+    assert "selects messages by their contents" in response.error_message
 
 
 async def test_an_unknown_topic_is_rejected(simulated_broker: SimulatedBroker) -> None:

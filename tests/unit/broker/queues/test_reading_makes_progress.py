@@ -258,11 +258,11 @@ class Loops:
         member = SubscriptionMember(self._broker, subscription=name)
         found: list[int] = []
         with limited_reads(self._partition):
-            while answers := await member.ask():
-                (answer,) = answers
-                found += [one.offset for one in leased_records([answer])]
-                items = [SettleItem(one.first, one.last, one.attempt, ACK) for one in answer.leased]
-                assert (await member.settle_items(items, epoch=answer.lease_epoch)).refused == []
+            while responses := await member.request_leases():
+                (response,) = responses
+                found += [one.offset for one in leased_records([response])]
+                items = [SettleItem(one.first, one.last, one.attempt, ACK) for one in response.leased]
+                assert (await member.settle_items(items, epoch=response.lease_epoch)).refused == []
         assert sorted(found) == self.visible(committed_only=isolation == READ_COMMITTED)
 
 

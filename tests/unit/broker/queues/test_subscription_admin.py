@@ -126,8 +126,8 @@ async def test_a_subscription_begins_at_the_given_offset(
         await produce(simulated_broker, "jobs", b"%d" % number, timestamp_ms=TIMESTAMP_MS + number * 1000)
     if action == SEEK:
         assert (await alter(simulated_broker, CREATE, offset=1)).floor == 1
-    answer = await alter(simulated_broker, action, **position)
-    assert (answer.error_code, answer.floor) == (0, floor)
+    response = await alter(simulated_broker, action, **position)
+    assert (response.error_code, response.floor) == (0, floor)
     await simulated_broker.restart()
     assert values_of(await SubscriptionMember(simulated_broker).lease()) == [
         b"%d" % number for number in range(floor, 4)
@@ -137,8 +137,8 @@ async def test_a_subscription_begins_at_the_given_offset(
 async def test_creating_an_existing_subscription_does_not_move_it(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
-    answer = await alter(simulated_broker, CREATE, offset=LATEST)
-    assert (answer.error_code, answer.floor) == (0, 0)
+    response = await alter(simulated_broker, CREATE, offset=LATEST)
+    assert (response.error_code, response.floor) == (0, 0)
 
 
 async def test_a_seek_back_redelivers_messages_and_ends_leases(
@@ -239,11 +239,11 @@ async def test_the_settled_status_is_returned_only_when_it_is_durable(
     simulated_broker.host.disk.delay_seconds = (0.2, 0.2)
     settling = asyncio.create_task(member.settle(await member.lease()))
     await simulated_broker.pass_time(0.1)
-    asking = asyncio.create_task(status(simulated_broker, 0))
+    pending = asyncio.create_task(status(simulated_broker, 0))
     await simulated_broker.pass_time(0.05)
     assert not settling.done()
-    assert not asking.done()
-    assert [one.state for one in await asking] == ["settled"]
+    assert not pending.done()
+    assert [one.state for one in await pending] == ["settled"]
     assert await settling == [0]
 
 

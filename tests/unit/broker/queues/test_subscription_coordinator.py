@@ -175,8 +175,8 @@ async def test_the_number_of_subscriptions_per_partition_is_limited(
     await subscribe(simulated_broker)
     assert (await alter(simulated_broker, 0, subscription="second")).error_code == 0
     assert (await alter(simulated_broker, 0, subscription="third")).error_code == PolicyViolation.code
-    (answer,) = await SubscriptionMember(simulated_broker, subscription="fourth").ask()
-    assert answer.error_code == PolicyViolation.code
+    (response,) = await SubscriptionMember(simulated_broker, subscription="fourth").request_leases()
+    assert response.error_code == PolicyViolation.code
 
 
 # Snapshots

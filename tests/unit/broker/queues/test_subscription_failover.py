@@ -53,9 +53,9 @@ async def serving(simulated_cluster: SimulatedCluster, but: int | None = None) -
 async def lease_some(member: SubscriptionMember, count: int = 100) -> list[LeasedRecord]:
     """Retry retriable errors like a client."""
     while True:
-        answers = await member.ask(count, wait_ms=1000)
-        if not any(answer.error_code for answer in answers):
-            return leased_records(answers)
+        responses = await member.request_leases(count, wait_ms=1000)
+        if not any(response.error_code for response in responses):
+            return leased_records(responses)
         await asyncio.sleep(0.1)
 
 
@@ -68,7 +68,7 @@ async def test_a_leader_that_may_have_been_replaced_grants_no_leases(simulated_c
     (message,) = await member.lease(1)
     leader.registry.disconnect()
     await asyncio.sleep(0.01)
-    assert [answer.error_code for answer in await member.ask(1)] == [NotLeader.code]
+    assert [response.error_code for response in await member.request_leases(1)] == [NotLeader.code]
     assert await member.settle([message], ACK) == [0], "a settle counts only when it is committed"
     leader.registry.reconnect()
     await asyncio.sleep(0.1)
@@ -99,11 +99,11 @@ async def test_subscriptions_move_with_the_leadership(simulated_cluster: Simulat
     await produce(leader, "jobs", b"a", b"b")
     member = SubscriptionMember(leader)
     first, _ = await member.lease()
-    polling = asyncio.create_task(member.ask(wait_ms=60_000))
+    polling = asyncio.create_task(member.request_leases(wait_ms=60_000))
     await asyncio.sleep(0.1)
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
     await simulated_cluster.move_leadership("jobs", other)
-    assert {answer.error_code for answer in await polling} == {NotLeader.code}
+    assert {response.error_code for response in await polling} == {NotLeader.code}
     successor = await serving(simulated_cluster, but=leader.node_id)
     assert successor.node_id == other
     assert (await member.settle([first]))[0] in (NotLeader.code, InvalidRecordState.code)
@@ -120,11 +120,11 @@ async def test_a_broker_that_leads_only_one_of_both_partitions_serves_no_subscri
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
     subscriptions = leader.broker.subscriptions.of("jobs", 0)
     await simulated_cluster.move_leadership("jobs", other)
-    (answer,) = await SubscriptionMember(leader).ask()
-    assert answer.error_code == NotLeader.code
+    (response,) = await SubscriptionMember(leader).request_leases()
+    assert response.error_code == NotLeader.code
     await serving(simulated_cluster, but=leader.node_id)
-    (answer,) = await SubscriptionMember(leader).ask()
-    assert answer.error_code == NotLeader.code
+    (response,) = await SubscriptionMember(leader).request_leases()
+    assert response.error_code == NotLeader.code
     assert subscriptions._closed is not None
 
 

@@ -82,8 +82,8 @@ async def test_only_batches_with_leased_messages_are_sent(simulated_broker: Simu
         await produce(simulated_broker, "jobs", *numbered(number * 2, number * 2 + 1))
     member = SubscriptionMember(simulated_broker)
     for count, batches in ((1, 1), (4, 3), (10, 6), (25, 13)):
-        (answer,) = await member.ask(count)
-        records = bytes(answer.records or b"")  # type: ignore[call-overload]
+        (response,) = await member.request_leases(count)
+        records = bytes(response.records or b"")  # type: ignore[call-overload]
         assert len(records) // 76 == batches, f"{count} messages in {len(records)} bytes"
     assert len(await member.lease()) == 0
 
@@ -153,8 +153,8 @@ async def test_an_extended_lease_lasts_longer(simulated_broker: SimulatedBroker)
 async def test_a_lease_request_may_set_the_lease_duration(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
-    (answer,) = await SubscriptionMember(simulated_broker).ask(lease_ms=200)
-    assert answer.leased_until_ms - simulated_broker.host.clock.now_ms() <= 200
+    (response,) = await SubscriptionMember(simulated_broker).request_leases(lease_ms=200)
+    assert response.leased_until_ms - simulated_broker.host.clock.now_ms() <= 200
     await simulated_broker.pass_time(0.3)
     assert [one.attempt for one in await SubscriptionMember(simulated_broker).lease()] == [2]
 
@@ -185,9 +185,9 @@ async def test_valid_items_of_a_settle_apply_and_others_are_rejected(simulated_b
         SettleItem(3, 3, how=EXTEND, lease_ms=1),
         SettleItem(3, 3, how=GAP),
     ]
-    answer = await member.settle_items(items, epoch=epoch)
-    refused = [(one.index, one.error_code) for one in sorted(answer.refused, key=lambda one: one.index)]
-    assert refused == [
+    response = await member.settle_items(items, epoch=epoch)
+    rejected = [(one.index, one.error_code) for one in sorted(response.refused, key=lambda one: one.index)]
+    assert rejected == [
         (1, InvalidRequest.code),
         (2, InvalidRequest.code),
         (3, InvalidRecordState.code),
@@ -345,11 +345,11 @@ async def test_a_lease_cancelled_before_its_response_releases_its_messages(simul
 
 async def test_waiting_leases_end_when_the_topic_is_deleted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    polling = asyncio.create_task(SubscriptionMember(simulated_broker).ask(wait_ms=60_000))
+    polling = asyncio.create_task(SubscriptionMember(simulated_broker).request_leases(wait_ms=60_000))
     await simulated_broker.pass_time(0.1)
     await simulated_broker.delete_topic("jobs")
-    (answer,) = await polling
-    assert answer.error_code in (UnknownTopicOrPartition.code, NotLeader.code)
+    (response,) = await polling
+    assert response.error_code in (UnknownTopicOrPartition.code, NotLeader.code)
 
 
 async def test_waiting_leases_end_when_the_broker_shuts_down(simulated_broker: SimulatedBroker) -> None:
@@ -409,17 +409,17 @@ async def test_a_subscription_deleted_during_a_wait_is_created_again(simulated_b
 
 async def test_a_lease_does_not_create_a_subscription_that_must_exist(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.create_topic("jobs", 1)
-    (answer,) = await SubscriptionMember(simulated_broker).ask(must_exist=True)
-    assert answer.error_code == GroupIdNotFound.code
+    (response,) = await SubscriptionMember(simulated_broker).request_leases(must_exist=True)
+    assert response.error_code == GroupIdNotFound.code
     await alter(simulated_broker, CREATE)
-    assert await SubscriptionMember(simulated_broker).ask(must_exist=True) == []
-    (answer,) = await SubscriptionMember(simulated_broker, subscription="others").ask(must_exist=True)
-    assert answer.error_code == GroupIdNotFound.code
-    polling = asyncio.create_task(SubscriptionMember(simulated_broker).ask(wait_ms=60_000, must_exist=True))
+    assert await SubscriptionMember(simulated_broker).request_leases(must_exist=True) == []
+    (response,) = await SubscriptionMember(simulated_broker, subscription="others").request_leases(must_exist=True)
+    assert response.error_code == GroupIdNotFound.code
+    polling = asyncio.create_task(SubscriptionMember(simulated_broker).request_leases(wait_ms=60_000, must_exist=True))
     await simulated_broker.pass_time(0.1)
     await alter(simulated_broker, DELETE)
-    (answer,) = await polling
-    assert answer.error_code == GroupIdNotFound.code
+    (response,) = await polling
+    assert response.error_code == GroupIdNotFound.code
     assert await describe(simulated_broker) == []
 
 
@@ -429,11 +429,11 @@ async def test_a_message_can_be_settled_by_id_for_any_member(simulated_broker: S
     await SubscriptionMember(simulated_broker, "a").lease()
     anybody = SubscriptionMember(simulated_broker, "")
     assert (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused == []
-    (refused,) = (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused
-    assert refused.error_code == InvalidRecordState.code
+    (rejected,) = (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused
+    assert rejected.error_code == InvalidRecordState.code
     await simulated_broker.pass_time(31)
-    (refused,) = (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused
-    assert refused.error_code == InvalidRecordState.code
+    (rejected,) = (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused
+    assert rejected.error_code == InvalidRecordState.code
     assert [(one.value, one.attempt) for one in await SubscriptionMember(simulated_broker, "b").lease()] == [(b"b", 2)]
     assert (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused == []
 
@@ -504,19 +504,19 @@ async def test_unknown_partitions_fail_separately(simulated_broker: SimulatedBro
     request = SubscriptionMember(simulated_broker).request(partitions=(0, 9))
     request.topics.append(LeaseTopic("nowhere", [0]))
     response = await simulated_broker.send(request, 0)
-    answers = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
-    assert {place: answer.error_code for place, answer in answers.items()} == {
+    responses = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
+    assert {place: answer.error_code for place, answer in responses.items()} == {
         ("jobs", 0): 0,
         ("jobs", 9): UnknownTopicOrPartition.code,
         ("nowhere", 0): UnknownTopicOrPartition.code,
     }
-    assert values_of(leased_records([answers["jobs", 0]])) == [b"a"]
+    assert values_of(leased_records([responses["jobs", 0]])) == [b"a"]
 
 
 async def test_colocated_topics_have_no_subscriptions(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    (answer,) = await SubscriptionMember(simulated_broker, topic="__acks.jobs").ask()
-    assert answer.error_code == InvalidTopic.code
+    (response,) = await SubscriptionMember(simulated_broker, topic="__acks.jobs").request_leases()
+    assert response.error_code == InvalidTopic.code
 
 
 async def test_settling_for_an_unknown_subscription_is_rejected(simulated_broker: SimulatedBroker) -> None:

@@ -42,7 +42,7 @@ def forgotten(request: FetchRequest) -> list[UUID]:
     return [topic.topic_id for topic in request.forgotten_topics_data]
 
 
-def answer(session_id: int, *topic_ids: UUID) -> FetchResponse:
+def response_to(session_id: int, *topic_ids: UUID) -> FetchResponse:
     data = [FetchableTopicResponse(topic_id=one, partitions=[PartitionData(partition_index=0)]) for one in topic_ids]
     return FetchResponse(session_id=session_id, responses=data)
 
@@ -75,11 +75,11 @@ def test_later_requests_contain_only_changed_partitions() -> None:
     first, second = Position(A), Position(B)
     ones = [followed(first), followed(second)]
     assert set(requested(session.request(ones, CONFIG))) == {A, B}
-    assert [one for one, _ in session.partitions(answer(99, A))] == [ones[0]]
+    assert [one for one, _ in session.partitions(response_to(99, A))] == [ones[0]]
     first.end_offset = 3
     request = session.request(ones, CONFIG)
     assert (request.session_id, request.session_epoch, set(requested(request))) == (99, 1, {A})
-    list(session.partitions(answer(99)))
+    list(session.partitions(response_to(99)))
     request = session.request(ones, CONFIG)
     assert (request.session_epoch, requested(request), forgotten(request)) == (2, {}, [])
     second.end_offset = second.start_offset = 6  # trimmed
@@ -90,7 +90,7 @@ def test_a_new_leader_epoch_is_sent_even_without_new_records() -> None:
     session = FollowerSession(7, 3)
     position = Position(A)
     session.request([followed(position, leader_epoch=5)], CONFIG)
-    list(session.partitions(answer(99)))
+    list(session.partitions(response_to(99)))
     assert requested(session.request([followed(position, leader_epoch=6)], CONFIG))[A].current_leader_epoch == 6
 
 
@@ -98,10 +98,10 @@ def test_unwanted_partitions_are_forgotten_and_sent_again_later() -> None:
     session = FollowerSession(7, 3)
     ones = [followed(Position(A)), followed(Position(B))]
     session.request(ones, CONFIG)
-    list(session.partitions(answer(99)))
+    list(session.partitions(response_to(99)))
     request = session.request(ones[:1], CONFIG)
     assert (requested(request), forgotten(request)) == ({}, [B])
-    assert list(session.partitions(answer(99, B))) == [], "a partition that was not requested is ignored"
+    assert list(session.partitions(response_to(99, B))) == [], "a partition that was not requested is ignored"
     request = session.request(ones, CONFIG)
     assert (set(requested(request)), forgotten(request)) == ({B}, [])
 
@@ -110,7 +110,7 @@ def test_after_a_reset_a_new_session_sends_every_partition() -> None:
     session = FollowerSession(7, 3)
     ones = [followed(Position(A)), followed(Position(B))]
     session.request(ones, CONFIG)
-    list(session.partitions(answer(99)))
+    list(session.partitions(response_to(99)))
     session.reset()
     request = session.request(ones, CONFIG)
     assert (request.session_id, request.session_epoch, set(requested(request))) == (0, 0, {A, B})
@@ -123,4 +123,4 @@ def test_without_a_session_every_request_has_every_partition() -> None:
     for _ in range(2):
         request = session.request(ones, CONFIG)
         assert (request.session_epoch, set(requested(request))) == (0, {A})
-        list(session.partitions(answer(0)))
+        list(session.partitions(response_to(0)))

@@ -227,8 +227,8 @@ async def test_a_reelected_broker_leads_in_a_new_epoch(simulated_cluster: Simula
     await simulated_cluster[1].run_ready_tasks()
     node = simulated_cluster[1].broker.catalogue.nodes[1]
     await simulated_cluster.change_partition("t", lambda record: with_leader(record, node))
-    answer = (await waiting).responses[0].partition_responses[0]
-    assert answer.error_code == NotLeader.code, "its epoch is over: nobody knows whether it will be committed"
+    response = (await waiting).responses[0].partition_responses[0]
+    assert response.error_code == NotLeader.code, "its epoch is over: nobody knows whether it will be committed"
     await simulated_cluster.wait_until(
         lambda: simulated_cluster.replica(1, "t").leader_epoch == 1 and simulated_cluster.leads(1, "t")
     )
@@ -362,8 +362,8 @@ async def test_a_leader_whose_disk_fails_is_replaced_and_nothing_is_lost(simulat
     await simulated_cluster.create_topic("t", min_insync_replicas="2")
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[1].host.disk.fail_next("sync", "*.log")
-    answer = await send(simulated_cluster[1], "t", batch(b"b"))
-    assert answer.error_code == StorageFailure.code
+    response = await send(simulated_cluster[1], "t", batch(b"b"))
+    assert response.error_code == StorageFailure.code
     leader = await simulated_cluster.wait_for_leader("t", 2)
     assert 1 not in simulated_cluster.record("t").isr
     assert await produce(leader, "t", b"c") > 0
@@ -394,8 +394,8 @@ async def test_a_follower_with_a_full_disk_continues_when_there_is_space(
     await simulated_cluster.wait_until_identical("t")
     disk = simulated_cluster[2].host.disk
     capacity, disk.capacity_bytes = disk.capacity_bytes, disk._used_bytes
-    answer = await simulated_cluster[1].send(produce_request({("t", 0): batch(b"b")}, timeout_ms=1000), 9)
-    assert answer.responses[0].partition_responses[0].error_code == RequestTimedOut.code, "it is still waited for"
+    response = await simulated_cluster[1].send(produce_request({("t", 0): batch(b"b")}, timeout_ms=1000), 9)
+    assert response.responses[0].partition_responses[0].error_code == RequestTimedOut.code, "it is still waited for"
     assert simulated_cluster.replica(2, "t").log.usable
     disk.capacity_bytes = capacity
     await simulated_cluster.wait_until_identical("t")

@@ -35,22 +35,24 @@ def new(**others: Any) -> NewToken:
 async def alter(
     simulated_broker: SimulatedBroker, *create: NewToken, revoke: tuple[str, ...] = ()
 ) -> AlterTokensResponse:
-    answer: AlterTokensResponse = await simulated_broker.send(AlterTokensRequest(create=[*create], revoke=[*revoke]), 0)
-    return answer
+    response: AlterTokensResponse = await simulated_broker.send(
+        AlterTokensRequest(create=[*create], revoke=[*revoke]), 0
+    )
+    return response
 
 
 async def check(simulated_broker: SimulatedBroker, token_id: str = "a1", digest: bytes = HASH) -> CheckedToken:
     request = CheckTokenRequest(tokens=[PresentedToken(token_id=token_id, hash=digest)])
-    answer: CheckTokenResponse = await simulated_broker.send(request, 0)
-    assert answer.error_code == 0
-    (token,) = answer.tokens
+    response: CheckTokenResponse = await simulated_broker.send(request, 0)
+    assert response.error_code == 0
+    (token,) = response.tokens
     return token
 
 
 async def listed(simulated_broker: SimulatedBroker) -> ListTokensResponse:
-    answer: ListTokensResponse = await simulated_broker.send(ListTokensRequest(), 0)
-    assert answer.error_code == 0
-    return answer
+    response: ListTokensResponse = await simulated_broker.send(ListTokensRequest(), 0)
+    assert response.error_code == 0
+    return response
 
 
 async def test_a_token_is_known_by_its_id_and_its_hash(simulated_broker: SimulatedBroker) -> None:
@@ -74,8 +76,8 @@ async def test_a_token_is_known_by_its_id_and_its_hash(simulated_broker: Simulat
 
 async def test_a_list_shows_everything_except_the_hash_of_a_token(simulated_broker: SimulatedBroker) -> None:
     await alter(simulated_broker, new())
-    answer = await listed(simulated_broker)
-    (token,) = answer.tokens
+    response = await listed(simulated_broker)
+    (token,) = response.tokens
     assert (token.token_id, token.name, token.scopes) == ("a1", "ci", ["publish:orders", "read:*"])
     assert (token.expires_ms, token.requests_per_second) == (-1, -1)
     assert token.created_ms == simulated_broker.host.clock.now_ms()
@@ -121,9 +123,9 @@ async def test_an_id_is_used_once_but_the_same_request_may_be_repeated(simulated
 async def test_an_invalid_token_is_rejected_with_the_reason_and_not_stored(
     simulated_broker: SimulatedBroker, wrong: dict[str, Any]
 ) -> None:
-    answer = await alter(simulated_broker, new(token_id="good"), new(**wrong))
-    assert answer.error_code == InvalidRequest.code
-    assert answer.error_message
+    response = await alter(simulated_broker, new(token_id="good"), new(**wrong))
+    assert response.error_code == InvalidRequest.code
+    assert response.error_message
     assert (await listed(simulated_broker)).tokens == []
 
 
@@ -139,9 +141,9 @@ async def test_an_unreadable_token_record_is_logged_and_authenticates_no_client(
     await simulated_broker.host.start(simulated_broker.registry.commit([Create(token_key("a1"), b"{")]), "commit")
     await simulated_broker.pass_time(1)
     request = CheckTokenRequest(tokens=[PresentedToken(token_id="a1", hash=HASH)])
-    answer: CheckTokenResponse = await simulated_broker.send(request, 0)
-    assert answer.error_code != 0
-    assert not answer.tokens
+    response: CheckTokenResponse = await simulated_broker.send(request, 0)
+    assert response.error_code != 0
+    assert not response.tokens
     assert (await simulated_broker.send(ListTokensRequest(), 0)).error_code != 0
 
 

@@ -53,7 +53,7 @@ class ShareMember:
         self.id = member_id
         self.group = group
         self.topics = list(topics or (TOPIC,))
-        self.visit = FakeConnection()
+        self.connection = FakeConnection()
         self.member_epoch = 0
         self.session_epoch = 0
         self.reads: dict[str, list[int]] = {}
@@ -115,7 +115,7 @@ class ShareMember:
     def begin_fetch(self, *partitions: int, version: int = 2, **options: Any) -> asyncio.Task[ShareFetchResponse]:
         request = self.fetch_request(*partitions, **options)
         self._count(request.share_session_epoch)
-        return self.simulated_broker.begin_send(request, version, self.visit)
+        return self.simulated_broker.begin_send(request, version, self.connection)
 
     async def fetch(self, *partitions: int, version: int = 2, **options: Any) -> ShareFetchResponse:
         return await asyncio.shield(self.begin_fetch(*partitions, version=version, **options))
@@ -140,7 +140,7 @@ class ShareMember:
             **options,
         )
         self._count(request.share_session_epoch)
-        return await self.simulated_broker.send(request, version, self.visit)
+        return await self.simulated_broker.send(request, version, self.connection)
 
     async def settle(self, first: int, last: int, types: int | list[int] = ACCEPT, **options: Any) -> int:
         """Return the error code of partition 0."""
@@ -157,22 +157,22 @@ def _batches(acks: Iterable[tuple[int, int, int | list[int]]]) -> list[Acknowled
     ]
 
 
-def answers(response: Any) -> dict[int, Any]:
+def responses_by_partition(response: Any) -> dict[int, Any]:
     """Return the partitions of a response by number, of all topics."""
     return {data.partition_index: data for topic in response.responses for data in topic.partitions}
 
 
 def code_of(response: Any, partition: int = 0) -> int:
-    return int(response.error_code or answers(response)[partition].error_code)
+    return int(response.error_code or responses_by_partition(response)[partition].error_code)
 
 
 def ack_code(response: ShareFetchResponse, partition: int = 0) -> int:
-    return int(answers(response)[partition].acknowledge_error_code)
+    return int(responses_by_partition(response)[partition].acknowledge_error_code)
 
 
 def taken(response: ShareFetchResponse) -> list[AcquiredRecord]:
     assert response.error_code == 0, response
-    return [one for data in answers(response).values() for one in _acquired(data)]
+    return [one for data in responses_by_partition(response).values() for one in _acquired(data)]
 
 
 def _acquired(data: ShareFetchPartitionData) -> list[AcquiredRecord]:

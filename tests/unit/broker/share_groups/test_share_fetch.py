@@ -20,9 +20,9 @@ from tests.unit.broker.share_groups.share_members import (
     AcquiredRecord,
     ShareMember,
     ack_code,
-    answers,
     code_of,
     offsets,
+    responses_by_partition,
     taken,
 )
 from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
@@ -172,7 +172,7 @@ async def test_the_response_has_the_acknowledge_result_of_every_partition(
     member = await prepare(simulated_broker, 4, partitions=2)
     await member.take(0, 1)
     response = await member.fetch(acks={0: [(0, 3, ACCEPT)], 1: [(0, 9, ACCEPT)], 7: [(0, 0, ACCEPT)]})
-    codes = {index: data.acknowledge_error_code for index, data in answers(response).items()}
+    codes = {index: data.acknowledge_error_code for index, data in responses_by_partition(response).items()}
     assert codes == {0: 0, 1: InvalidRecordState.code, 7: UnknownTopicOrPartition.code}
     assert code_of(await member.acknowledge({1: [(0, 3, ACCEPT)]}), 1) == 0
 
@@ -244,8 +244,8 @@ async def test_a_renewing_fetch_leases_nothing_and_must_have_no_limits(simulated
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
     acks = {0: [(0, 1, [RENEW, ACCEPT])]}
-    refused = await member.fetch(acks=acks, is_renew_ack=True)
-    assert (refused.error_code, ack_code(refused)) == (InvalidRequest.code, InvalidRequest.code)
+    rejected = await member.fetch(acks=acks, is_renew_ack=True)
+    assert (rejected.error_code, ack_code(rejected)) == (InvalidRequest.code, InvalidRequest.code)
     member.session_epoch -= 1
     none = {"max_bytes": 0, "min_bytes": 0, "count": 0, "wait_ms": 0}
     response = await member.fetch(acks=acks, is_renew_ack=True, **none)
@@ -305,8 +305,8 @@ async def test_a_request_with_a_wrong_epoch_is_rejected_and_the_session_stays(
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
     assert (await member.fetch(epoch=5)).error_code == InvalidShareSessionEpoch.code
-    refused = await member.fetch(epoch=0, acks={0: [(0, 0, ACCEPT)]})
-    assert (refused.error_code, ack_code(refused)) == (InvalidRequest.code, InvalidRequest.code)
+    rejected = await member.fetch(epoch=0, acks={0: [(0, 0, ACCEPT)]})
+    assert (rejected.error_code, ack_code(rejected)) == (InvalidRequest.code, InvalidRequest.code)
     assert (await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=0)).error_code == InvalidShareSessionEpoch.code
     assert (await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=7)).error_code == InvalidShareSessionEpoch.code
     assert await member.settle(0, 0, epoch=1) == 0
@@ -317,8 +317,8 @@ async def test_a_request_with_a_wrong_epoch_is_rejected_and_the_session_stays(
 async def test_a_session_must_be_opened_first(simulated_broker: SimulatedBroker, epoch: int) -> None:
     member = await prepare(simulated_broker)
     assert (await member.fetch(epoch=epoch)).error_code == ShareSessionNotFound.code
-    refused = await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=epoch)
-    assert (refused.error_code, answers(refused)[0].error_code) == (
+    rejected = await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=epoch)
+    assert (rejected.error_code, responses_by_partition(rejected)[0].error_code) == (
         ShareSessionNotFound.code,
         ShareSessionNotFound.code,
     )
@@ -392,7 +392,7 @@ async def test_a_lost_connection_releases_the_leases_of_its_member(simulated_bro
     await other.take(0)
     fetch = other.begin_fetch(wait_ms=60_000)
     await simulated_broker.pass_time(1)
-    member.visit.lose()
+    member.connection.lose()
     await simulated_broker.pass_time(0.1)
     # A message may have caused the failure of the member, so the delivery counts.
     assert taken(await fetch) == [AcquiredRecord(0, 1, b"1", 2), AcquiredRecord(0, 2, b"2", 2)]
@@ -405,7 +405,7 @@ async def test_a_lost_connection_releases_leases_in_forgotten_partitions(
     member, other = await prepare(simulated_broker, 2, partitions=2), ShareMember(simulated_broker, "m2")
     assert len(await member.take(0, 1)) == 4
     await member.fetch(forgotten=[0])
-    member.visit.lose()
+    member.connection.lose()
     assert len(await other.take(0, 1)) == 4
 
 
@@ -414,7 +414,7 @@ async def test_a_fetch_of_a_lost_connection_leases_nothing(simulated_broker: Sim
     await member.take(0)
     fetch = member.begin_fetch(wait_ms=60_000)
     await simulated_broker.pass_time(1)
-    member.visit.lose()
+    member.connection.lose()
     await produce(simulated_broker, TOPIC, b"a")
     assert await other.take(0) == [AcquiredRecord(0, 0, b"a", 1)]
     assert taken(await fetch) == []
@@ -429,7 +429,7 @@ async def test_a_cold_lease_is_released_when_the_connection_is_lost_meanwhile(
     fetch = member.begin_fetch(0)
     while not fetch.done() and not simulated_broker.broker.shares.leases._polls:
         await simulated_broker.run_ready_tasks(1)
-    member.visit.lose()
+    member.connection.lose()
     assert taken(await fetch) == []
     simulated_broker.host.disk.cold_chance = 0.0
     assert offsets(await ShareMember(simulated_broker, "m2").take(0)) == [0, 1]
@@ -440,7 +440,7 @@ async def test_a_lost_old_connection_does_not_end_the_new_session(
 ) -> None:
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
-    replaced_member, member.visit = member.visit, FakeConnection()
+    replaced_member, member.connection = member.connection, FakeConnection()
     assert offsets(await member.take(0, epoch=0)) == [2, 3]
     replaced_member.lose()
     assert await member.settle(0, 3) == 0
@@ -453,7 +453,7 @@ async def test_unknown_partitions_fail_and_others_are_served(simulated_broker: S
     member = await prepare(simulated_broker, 2)
     began = simulated_broker.host.clock.monotonic()
     response = await member.fetch(0, 9, wait_ms=60_000)
-    assert {index: data.error_code for index, data in answers(response).items()} == {
+    assert {index: data.error_code for index, data in responses_by_partition(response).items()} == {
         0: 0,
         9: UnknownTopicOrPartition.code,
     }
@@ -478,7 +478,7 @@ async def test_the_end_of_a_leadership_ends_waiting_fetches_and_leases(simulated
     partition = simulated_broker.partition(f"__acks.{TOPIC}")
     become_follower(simulated_broker, partition)
     response = await fetch
-    data = answers(response)[0]
+    data = responses_by_partition(response)[0]
     assert data.error_code == NotLeader.code
     assert await member.settle(0, 0) == NotLeader.code
     become_leader(simulated_broker, partition)
@@ -518,7 +518,7 @@ async def test_the_response_names_the_leader(simulated_broker: SimulatedBroker) 
     await member.take(0)
     become_follower(simulated_broker, simulated_broker.partition(TOPIC))
     response = await member.fetch()
-    data = answers(response)[0]
+    data = responses_by_partition(response)[0]
     assert (data.error_code, data.current_leader.leader_id) == (NotLeader.code, 1)
     assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(1, "broker.example", 9092)]
 
@@ -540,9 +540,9 @@ async def test_broker_settings_are_the_defaults_of_every_group(
         group_share_session_timeout_ms="9000",
     )
     member = await prepare(simulated_broker, 10)
-    answer = await member.fetch(0)
-    assert answer.acquisition_lock_timeout_ms == 2000
-    assert offsets(taken(answer)) == [0, 1, 2]
+    response = await member.fetch(0)
+    assert response.acquisition_lock_timeout_ms == 2000
+    assert offsets(taken(response)) == [0, 1, 2]
     config = simulated_broker.broker.group_configs.of(GROUP)
     assert config.share_delivery_count_limit == 7
     assert (config.share_heartbeat_interval_ms, config.share_session_timeout_ms) == (700, 9000)

@@ -41,19 +41,19 @@ async def describe_offsets(
 ) -> Any:
     named = None if topics is None else [DescribeShareGroupOffsetsRequestTopic(*one) for one in topics.items()]
     request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, named)])
-    (answer,) = (await simulated_broker.send(request, version)).groups
-    return answer
+    (response,) = (await simulated_broker.send(request, version)).groups
+    return response
 
 
 async def standing(
     simulated_broker: SimulatedBroker, topics: Mapping[str, list[int]] | None = None, group: str = GROUP
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Return start offset and lag by topic and partition."""
-    answer = await describe_offsets(simulated_broker, topics, group)
-    assert answer.error_code == 0, answer
+    response = await describe_offsets(simulated_broker, topics, group)
+    assert response.error_code == 0, response
     return {
         (topic.topic_name, one.partition_index): (one.start_offset, one.lag)
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
         if one.error_code == 0
     }
@@ -104,8 +104,8 @@ async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedB
     await worked(simulated_broker)
     assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2), (TOPIC, 1): (-1, -1)}
     requested = {TOPIC: [1, 0, 9], "other": [0], "nothing": [3]}
-    answer = await describe_offsets(simulated_broker, requested)
-    assert [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in answer.topics] == [
+    response = await describe_offsets(simulated_broker, requested)
+    assert [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in response.topics] == [
         (TOPIC, [1, 0, 9]),
         ("other", [0]),
         ("nothing", [3]),
@@ -114,8 +114,8 @@ async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedB
         (TOPIC, 0): (2, 2),
         **dict.fromkeys([(TOPIC, 1), (TOPIC, 9), ("other", 0), ("nothing", 3)], (-1, -1)),
     }
-    assert answer.topics[0].topic_id == simulated_broker.broker.catalogue.topic(TOPIC).id
-    assert answer.topics[2].topic_id == ZERO_ID
+    assert response.topics[0].topic_id == simulated_broker.broker.catalogue.topic(TOPIC).id
+    assert response.topics[2].topic_id == ZERO_ID
     assert (await describe_offsets(simulated_broker, version=0)).topics[0].partitions[0].lag == -1
 
 

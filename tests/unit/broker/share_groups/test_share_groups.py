@@ -32,8 +32,8 @@ async def test_members_spread_over_partitions_and_share_them_if_there_are_more_m
 ) -> None:
     await simulated_broker.create_topic(TOPIC, 2)
     members = [ShareMember(simulated_broker, f"m{number}") for number in range(4)]
-    answer = await members[0].beat()
-    assert (answer.error_code, answer.heartbeat_interval_ms) == (0, 5000)
+    response = await members[0].beat()
+    assert (response.error_code, response.heartbeat_interval_ms) == (0, 5000)
     assert members[0].reads == {TOPIC: [0, 1]}
     for member in members:
         await member.beat()
@@ -98,8 +98,8 @@ async def test_a_group_of_another_type_is_not_a_share_group(simulated_broker: Si
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
     await commit(simulated_broker, 1, TOPIC, group="offsets")
     for group in ("consumers", "offsets"):
-        refused = await ShareMember(simulated_broker, group=group).beat()
-        assert (refused.error_code, refused.error_message) == (
+        rejected = await ShareMember(simulated_broker, group=group).beat()
+        assert (rejected.error_code, rejected.error_message) == (
             GroupIdNotFound.code,
             f"Group {group} is not a share group.",
         )
@@ -205,7 +205,7 @@ async def test_members_continue_at_the_next_coordinator(simulated_cluster: Simul
         await second.pass_time(0.5)
     one.simulated_broker = two.simulated_broker = second
     for member in (one, two):
-        while (answer := await member.beat()).error_code in (CoordinatorLoading.code, NotCoordinator.code):
+        while (response := await member.beat()).error_code in (CoordinatorLoading.code, NotCoordinator.code):
             await second.pass_time(0.1)
-        assert answer.error_code == 0
+        assert response.error_code == 0
     assert sorted(one.reads[TOPIC] + two.reads[TOPIC]) == [0, 1]

@@ -114,7 +114,7 @@ class SeparateCoordinator:
         self.calls.append(request)
         versions: Iterable[int | None] = (API_OF[type(request)].max_version, version_max)
         simulated_broker = self.leader if node_id == LEADER else self.coordinator
-        answer = await simulated_broker.send(request, min(version for version in versions if version is not None))
+        response = await simulated_broker.send(request, min(version for version in versions if version is not None))
         while type(request) in self.held:
             await asyncio.sleep(0.01)
-        return answer
+        return response

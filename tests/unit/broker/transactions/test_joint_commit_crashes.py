@@ -60,9 +60,9 @@ async def is_over(simulated_broker: SimulatedBroker, script: Script) -> bool:
 async def committed(simulated_broker: SimulatedBroker) -> list[list[bytes]]:
     found = []
     for partition in (0, 1):
-        told = await partition_contents(simulated_broker, partition=partition)
-        assert b"never" not in told.committed
-        found.append(told.committed)
+        result = await partition_contents(simulated_broker, partition=partition)
+        assert b"never" not in result.committed
+        found.append(result.committed)
     return found
 
 
@@ -77,9 +77,9 @@ async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
     assert [sorted(values) for values in await committed(simulated_broker)] == [whole(last)] * 2, "it is torn"
     for number, members in script.requested.items():
         # Whoever has heard nothing asks again, and what it hears is true.
-        while (answer := await commit(simulated_broker, number, *members)) == ConcurrentTransactions.code:
+        while (response := await commit(simulated_broker, number, *members)) == ConcurrentTransactions.code:
             await asyncio.sleep(0.1)
-        assert answer is True or number < max(script.requested)
+        assert response is True or number < max(script.requested)
     last = await sequence(simulated_broker)
     assert last == max(script.requested, default=-1)
     if script.requested:

@@ -69,15 +69,15 @@ async def create_topic_and_members(
 
 async def retry(send: Callable[[], Awaitable[Any]]) -> Any:
     """Send the request until the error code of the response is not retriable."""
-    while (answer := await send()).error_code in RETRIABLE_CODES:
+    while (response := await send()).error_code in RETRIABLE_CODES:
         await asyncio.sleep(0.1)
-    return answer
+    return response
 
 
 async def commit(router: JointCommitRouter, sequence: int, *members: Transactor | BundleMember) -> bool:
-    answer = await retry(lambda: router.send(end_request(sequence, *members), 0))
-    assert answer.error_code == 0
-    return bool(answer.is_committed)
+    response = await retry(lambda: router.send(end_request(sequence, *members), 0))
+    assert response.error_code == 0
+    return bool(response.is_committed)
 
 
 def leader_in(simulated_broker: SimulatedClusterBroker) -> int | None:
@@ -145,9 +145,9 @@ async def test_a_former_coordinator_describes_no_bundle(simulated_cluster: Simul
         old.begin_send(end_request(-1, claim(members[0]), commit=False), 0),
     ]
     await asyncio.wait(stale, timeout=30)
-    answers = [requested.result() for requested in stale if requested.done()]
-    assert answers
-    assert {answer.error_code for answer in answers} <= RETRIABLE_CODES
+    responses = [requested.result() for requested in stale if requested.done()]
+    assert responses
+    assert {response.error_code for response in responses} <= RETRIABLE_CODES
     simulated_cluster.world.network.heal()
     old.registry.reconnect()
 

@@ -55,7 +55,7 @@ from headrace.wire.messages.transactions import (
 )
 from headrace.wire.state_records.transaction_records import decode_bundle_key, decode_transaction_key, encode_bundle_key
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 def home(simulated_broker: SimulatedBroker) -> int:
@@ -103,7 +103,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 # One commit
 
 
-@both
+@each_generation
 async def test_members_end_as_one(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, 1, generation=generation)
     two = await writing(simulated_broker, "1", b"b", 1, generation=generation)
@@ -113,8 +113,8 @@ async def test_members_end_as_one(simulated_broker: SimulatedBroker, generation:
     assert (await partition_contents(simulated_broker)).committed == [b"a"]
     assert (await partition_contents(simulated_broker, partition=1)).committed == [b"a", b"b"]
     assert await sequence(simulated_broker) == 0
-    told = await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)
-    assert told.members == [claim(one), claim(two), claim(idle)]
+    result = await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)
+    assert result.members == [claim(one), claim(two), claim(idle)]
 
 
 async def test_one_batch_of_the_log_decides_them_all(simulated_broker: SimulatedBroker) -> None:
@@ -129,16 +129,16 @@ async def test_one_batch_of_the_log_decides_them_all(simulated_broker: Simulated
     assert (await partition_contents(simulated_broker)).aborted == [b"c"]
 
 
-@both
+@each_generation
 async def test_the_response_waits_for_the_markers(
     simulated_broker: SimulatedBroker, generation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     tell_all = TransactionMarkers.write_all
 
-    async def tell_late(self: TransactionMarkers, *told: object) -> None:
+    async def tell_late(self: TransactionMarkers, *result: object) -> None:
         await simulated_broker.pass_time(1)
-        await tell_all(self, *told)  # type: ignore[arg-type]
+        await tell_all(self, *result)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TransactionMarkers, "write_all", tell_late)
     requested = simulated_broker.begin_send(end_request(0, one), 0)
@@ -160,10 +160,10 @@ async def test_a_partition_without_marker_delays_the_response_not_the_decision(
     tell_all = TransactionMarkers.write_all
     is_told = False
 
-    async def tell(self: TransactionMarkers, *told: object) -> None:
+    async def tell(self: TransactionMarkers, *result: object) -> None:
         while not is_told:
             await simulated_broker.pass_time(0.1)
-        await tell_all(self, *told)  # type: ignore[arg-type]
+        await tell_all(self, *result)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TransactionMarkers, "write_all", tell)
     assert await commit(simulated_broker, 0, one, two) == ConcurrentTransactions.code
@@ -183,7 +183,7 @@ async def test_an_empty_commit_counts(simulated_broker: SimulatedBroker) -> None
 # Who is late
 
 
-@both
+@each_generation
 async def test_a_replaced_driver_learns_that_others_have_committed(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -200,12 +200,12 @@ async def test_a_replaced_driver_learns_that_others_have_committed(
 async def test_a_later_sequence_invalidates_an_older_one(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     assert await commit(simulated_broker, 7, one) is True
-    answer = await end(simulated_broker, 6, await writing(simulated_broker, "0", b"b", 0))
-    assert (answer.error_code, answer.is_committed, answer.sequence) == (0, False, 7)
+    response = await end(simulated_broker, 6, await writing(simulated_broker, "0", b"b", 0))
+    assert (response.error_code, response.is_committed, response.sequence) == (0, False, 7)
     assert (await partition_contents(simulated_broker))[:3] == ([b"a"], [b"b"], [])
 
 
-@both
+@each_generation
 async def test_a_decided_member_is_fenced(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     assert await commit(simulated_broker, 0, one) is True
@@ -240,7 +240,7 @@ async def test_a_straggler_is_aborted_when_its_time_is_over(simulated_broker: Si
 # What is refused
 
 
-@both
+@each_generation
 async def test_no_member_is_committed_if_one_cannot_be(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     two = await writing(simulated_broker, "1", b"b", 1, generation=generation)
@@ -260,12 +260,12 @@ async def test_no_member_is_committed_if_one_cannot_be(simulated_broker: Simulat
 async def test_the_error_says_why(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     await writing(simulated_broker, "0", b"a", 0)
-    answer = await end(simulated_broker, 0, one)
-    assert one.transactional_id in answer.error_message
-    assert "epoch" in answer.error_message
+    response = await end(simulated_broker, 0, one)
+    assert one.transactional_id in response.error_message
+    assert "epoch" in response.error_message
 
 
-@both
+@each_generation
 async def test_a_member_does_not_commit_by_itself(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     assert await one.commit() == InvalidTransactionState.code
@@ -354,7 +354,7 @@ async def test_an_abort_ends_open_transactions_and_reverts_no_commit(simulated_b
 # Coming back
 
 
-@both
+@each_generation
 async def test_the_committed_sequence_survives_a_crash(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     two = await writing(simulated_broker, "1", b"b", 1, generation=generation)
@@ -463,6 +463,6 @@ async def test_members_are_listed_and_the_bundle_is_not(simulated_broker: Simula
     one = await writing(simulated_broker, "0", b"a", 0)
     assert await commit(simulated_broker, 0, one) is True
     listed = (await simulated_broker.send(ListTransactionsRequest(), 0)).transaction_states
-    assert [told.transactional_id for told in listed] == [one.transactional_id]
+    assert [result.transactional_id for result in listed] == [one.transactional_id]
     assert (await described(simulated_broker, one.transactional_id)).transaction_state == "CompleteCommit"
     assert (await described(simulated_broker, joint_commit_owner_id(BUNDLE))).error_code == TransactionalIdNotFound.code

@@ -44,15 +44,15 @@ async def test_a_transaction_is_described(simulated_broker: SimulatedBroker) -> 
     producer = await ready(simulated_broker)
     await producer.send(b"x", partition=1)
     await producer.send(b"x", partition=0)
-    answer = await described(simulated_broker)
-    assert (answer.error_code, answer.transaction_state, answer.transaction_timeout_ms) == (0, "Ongoing", 60_000)
-    assert (answer.producer_id, answer.producer_epoch) == (producer.producer_id, producer.epoch)
-    assert answer.transaction_start_time_ms > 0
-    assert [(topic.topic, topic.partitions) for topic in answer.topics] == [("t", [0, 1])]
+    response = await described(simulated_broker)
+    assert (response.error_code, response.transaction_state, response.transaction_timeout_ms) == (0, "Ongoing", 60_000)
+    assert (response.producer_id, response.producer_epoch) == (producer.producer_id, producer.epoch)
+    assert response.transaction_start_time_ms > 0
+    assert [(topic.topic, topic.partitions) for topic in response.topics] == [("t", [0, 1])]
     await producer.commit()
     ended = await described(simulated_broker)
     assert (ended.transaction_state, ended.topics) == ("CompleteCommit", [])
-    assert ended.transaction_start_time_ms == answer.transaction_start_time_ms, "as kafka-transactions shows it"
+    assert ended.transaction_start_time_ms == response.transaction_start_time_ms, "as kafka-transactions shows it"
 
 
 async def test_an_unknown_id_is_not_described(simulated_broker: SimulatedBroker) -> None:
@@ -101,19 +101,19 @@ async def test_an_invalid_pattern_is_rejected(simulated_broker: SimulatedBroker,
 
 async def producers(simulated_broker: SimulatedBroker, partition: int = 0) -> Any:
     request = DescribeProducersRequest(topics=[DescribeProducersTopic(name="t", partition_indexes=[partition])])
-    ((answer,),) = [topic.partitions for topic in (await simulated_broker.send(request, 0)).topics]
-    return answer
+    ((response,),) = [topic.partitions for topic in (await simulated_broker.send(request, 0)).topics]
+    return response
 
 
 async def test_the_producers_of_a_partition_are_described(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await produce(simulated_broker, "t", b"before", producer_id=77, producer_epoch=0, base_sequence=0)
     await producer.send(b"x")
-    answer = await producers(simulated_broker)
-    assert answer.error_code == 0
-    starts = {known.producer_id: known.current_txn_start_offset for known in answer.active_producers}
+    response = await producers(simulated_broker)
+    assert response.error_code == 0
+    starts = {known.producer_id: known.current_txn_start_offset for known in response.active_producers}
     assert starts == {77: -1, producer.producer_id: 1}
-    (known,) = [known for known in answer.active_producers if known.producer_id != 77]
+    (known,) = [known for known in response.active_producers if known.producer_id != 77]
     assert (known.producer_epoch, known.last_sequence, known.coordinator_epoch) == (producer.epoch, 0, -1)
     await producer.commit()
     (known,) = [known for known in (await producers(simulated_broker)).active_producers if known.producer_id != 77]

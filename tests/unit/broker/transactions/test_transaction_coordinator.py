@@ -36,7 +36,7 @@ from headrace.model.errors import (
 )
 from headrace.model.names import TRANSACTION_STATE
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 async def ready(
@@ -71,7 +71,7 @@ def home(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> int:
 # Its life
 
 
-@both
+@each_generation
 async def test_all_partitions_get_the_same_outcome(simulated_broker: SimulatedBroker, generation: int) -> None:
     producer = await ready(simulated_broker, generation)
     for number, commit in enumerate([True, False, True]):
@@ -80,8 +80,8 @@ async def test_all_partitions_get_the_same_outcome(simulated_broker: SimulatedBr
         assert await state(simulated_broker) == "Ongoing"
         assert await producer.end(commit=commit) == 0
     for partition in (0, 1):
-        told = await partition_contents(simulated_broker, partition=partition)
-        assert told == ([b"0", b"2"], [b"1"], [], 3)
+        result = await partition_contents(simulated_broker, partition=partition)
+        assert result == ([b"0", b"2"], [b"1"], [], 3)
         assert (
             simulated_broker.partition("t", partition).last_stable_offset
             == simulated_broker.partition("t", partition).high_watermark
@@ -90,7 +90,7 @@ async def test_all_partitions_get_the_same_outcome(simulated_broker: SimulatedBr
     assert await state(simulated_broker) == "CompleteCommit"
 
 
-@both
+@each_generation
 async def test_an_end_is_acknowledged_when_consumers_can_read_it(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -104,7 +104,7 @@ async def test_an_end_is_acknowledged_when_consumers_can_read_it(
     assert simulated_broker.partition("t").last_stable_offset == simulated_broker.partition("t").log.end_offset == 2
 
 
-@both
+@each_generation
 async def test_an_end_may_be_repeated(simulated_broker: SimulatedBroker, generation: int) -> None:
     producer = await ready(simulated_broker, generation)
     await producer.send(b"x")
@@ -127,7 +127,7 @@ async def test_a_marker_is_on_disk_even_where_the_topic_does_not_wait_for_it(sim
     assert (await partition_contents(simulated_broker)).committed == [b"x"]
 
 
-@both
+@each_generation
 async def test_a_new_producer_aborts_the_open_transaction(simulated_broker: SimulatedBroker, generation: int) -> None:
     old = await ready(simulated_broker, generation)
     await old.send(b"lost")
@@ -212,16 +212,16 @@ async def test_an_error_waits_until_the_state_it_is_based_on_is_committed(simula
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     beginning = simulated_broker.host.start(new.init(), "init")
     await simulated_broker.run_ready_tasks()
-    asking = [
+    pending = [
         simulated_broker.begin_send(old.add_request("t", 0), 3),
         old.begin_end(),
         simulated_broker.host.start(old.init(claims=True), "claim"),
     ]
     await simulated_broker.pass_time(0.5)
     assert not beginning.done()
-    assert not any(one.done() for one in asking)
+    assert not any(one.done() for one in pending)
     assert await beginning == 0
-    added, ended, claimed = [await one for one in asking]
+    added, ended, claimed = [await one for one in pending]
     assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == ProducerFenced.code
     assert (ended.error_code, claimed) == (ProducerFenced.code, ProducerFenced.code)
 
@@ -232,16 +232,16 @@ async def test_many_transactions_can_be_open_at_once(simulated_broker: Simulated
         assert await producer.send(b"%d" % number, partition=number % 2) == 0
     endings = [producer.begin_end(commit=number % 3 > 0) for number, producer in enumerate(producers)]
     assert [(await ending).error_code for ending in endings] == [0] * 20
-    told = [await partition_contents(simulated_broker, partition=partition) for partition in (0, 1)]
-    assert {int(value) for one in told for value in one.aborted} == {*range(0, 20, 3)}
-    assert sum(len(one.committed) for one in told) == 20 - 7
+    result = [await partition_contents(simulated_broker, partition=partition) for partition in (0, 1)]
+    assert {int(value) for one in result for value in one.aborted} == {*range(0, 20, 3)}
+    assert sum(len(one.committed) for one in result) == 20 - 7
     assert not any(transaction.is_open for transaction in simulated_broker.broker.transactions.transactions())
 
 
 # Coming back
 
 
-@both
+@each_generation
 @pytest.mark.parametrize("how", ["stop", "kill", "power cut"])
 async def test_an_open_transaction_survives_every_kind_of_restart(
     simulated_broker: SimulatedBroker, generation: int, how: str
@@ -259,7 +259,7 @@ async def test_an_open_transaction_survives_every_kind_of_restart(
     assert (await partition_contents(simulated_broker)).committed == [b"x", b"y"]
 
 
-@both
+@each_generation
 @pytest.mark.parametrize("commit", [True, False])
 async def test_decided_transactions_get_their_markers_after_a_crash(
     simulated_broker: SimulatedBroker, generation: int, commit: bool
@@ -275,9 +275,9 @@ async def test_decided_transactions_get_their_markers_after_a_crash(
     simulated_broker.kill(keep_page_cache=False)
     await restarted(simulated_broker)
     for partition in (0, 1):
-        told = await partition_contents(simulated_broker, partition=partition)
-        assert told[:2] == (([b"x"], []) if commit else ([], [b"x"]))
-        assert told.markers == 1, "nobody is told twice"
+        result = await partition_contents(simulated_broker, partition=partition)
+        assert result[:2] == (([b"x"], []) if commit else ([], [b"x"]))
+        assert result.markers == 1, "nobody is told twice"
     assert await producer.end(commit=not commit) == InvalidTransactionState.code
     assert await producer.end(commit=commit) == 0
     assert await producer.send(b"next") == 0
@@ -336,7 +336,7 @@ async def test_damage_puts_only_the_ids_of_its_partition_out_of_service(simulate
 # Time
 
 
-@both
+@each_generation
 async def test_a_timed_out_transaction_is_aborted_and_its_producer_fenced(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -394,7 +394,7 @@ async def test_unused_ids_expire(simulated_broker: SimulatedBroker) -> None:
 # What takes no writes
 
 
-@both
+@each_generation
 async def test_a_partition_on_a_full_disk_gets_its_marker_later(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:

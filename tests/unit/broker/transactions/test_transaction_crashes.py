@@ -55,13 +55,13 @@ class Script:
 async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
     fates: dict[bytes, set[str]] = {}
     for partition in (0, 1):
-        told = await partition_contents(simulated_broker, partition=partition)
-        assert not told.open
+        result = await partition_contents(simulated_broker, partition=partition)
+        assert not result.open
         for fate in ("committed", "aborted"):
-            for value in getattr(told, fate):
+            for value in getattr(result, fate):
                 fates.setdefault(value, set()).add(fate)
         for label, commit in script.told.items():
-            assert (label in told.committed) is commit
+            assert (label in result.committed) is commit
     for label, found in fates.items():
         assert len(found) == 1, f"{label!r} is torn"
         assert found == {"aborted"} or script.requested[label], f"nobody wanted {label!r} to be committed"
@@ -70,10 +70,10 @@ async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
 async def recover(simulated_broker: SimulatedBroker, script: Script) -> None:
     await restarted(simulated_broker)
     for partition in (0, 1):
-        told = await partition_contents(simulated_broker, partition=partition)
-        known = {*told.committed, *told.aborted, *told.open}
+        result = await partition_contents(simulated_broker, partition=partition)
+        known = {*result.committed, *result.aborted, *result.open}
         assert known >= {label for label, where in script.sent if where == partition}, "something acknowledged is lost"
-        assert not told.open or await state(simulated_broker) == "Ongoing"
+        assert not result.open or await state(simulated_broker) == "Ongoing"
     if script.requested.keys() != script.told.keys():
         await script.end_again()
     newcomer = Transactor(simulated_broker, generation=script.producer.generation)

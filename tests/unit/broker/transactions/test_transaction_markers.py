@@ -24,7 +24,7 @@ from headrace.wire.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 async def ready(
@@ -46,7 +46,7 @@ def fail(simulated_broker: SimulatedBroker, times: int) -> None:
 # From the coordinator
 
 
-@both
+@each_generation
 async def test_one_request_has_the_markers_of_all_partitions_of_a_leader(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -143,8 +143,8 @@ async def mark(
         transaction_version=version,
     )
     response = await simulated_broker.send(WriteTxnMarkersRequest(markers=[marker]), 2)
-    ((told,),) = [topic.partitions for topic in response.markers[0].topics]
-    return int(told.error_code)
+    ((result,),) = [topic.partitions for topic in response.markers[0].topics]
+    return int(result.error_code)
 
 
 async def test_a_marker_that_comes_twice_is_written_once(

@@ -24,7 +24,7 @@ from headrace.broker.partition import Partition
 from headrace.model.errors import CoordinatorLoading, NotCoordinator, NotEnoughReplicas
 from headrace.model.names import TRANSACTION_STATE
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 def home(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> Partition:
@@ -80,7 +80,7 @@ async def test_ids_of_a_partition_with_another_leader_are_rejected_and_dropped(
     assert await other.commit() == 0
 
 
-@both
+@each_generation
 async def test_a_waiting_end_gets_not_coordinator_when_the_coordinator_moves(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -109,7 +109,7 @@ async def test_a_former_coordinator_writes_no_more_markers(simulated_broker: Sim
     assert home(simulated_broker).log.end_offset == end_offset
 
 
-@both
+@each_generation
 async def test_the_next_leadership_completes_decided_transactions(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:

@@ -70,9 +70,9 @@ async def init(simulated_broker: SimulatedBroker, version: int = 4, **fields: An
 async def test_a_producer_without_transactions_gets_a_new_producer_id(
     simulated_broker: SimulatedBroker, version: int
 ) -> None:
-    answers = [await init(simulated_broker, version) for _ in range(3)]
-    assert [(code, epoch) for code, _, epoch in answers] == [(0, 0)] * 3
-    assert len({producer_id for _, producer_id, _ in answers}) == 3
+    responses = [await init(simulated_broker, version) for _ in range(3)]
+    assert [(code, epoch) for code, _, epoch in responses] == [(0, 0)] * 3
+    assert len({producer_id for _, producer_id, _ in responses}) == 3
     assert simulated_broker.broker.catalogue.find(TRANSACTION_STATE) is None, "nobody needs it yet"
 
 
@@ -287,5 +287,5 @@ async def test_after_the_last_epoch_a_producer_gets_a_new_id(simulated_broker: S
     assert (late.producer_id, late.epoch) == (producer.producer_id, 0)
     assert await producer.send(b"y") == 0
     assert await producer.commit() == 0
-    told = await partition_contents(simulated_broker)
-    assert told[:2] == (([b"x", b"y"], []) if commit else ([b"y"], [b"x"]))
+    result = await partition_contents(simulated_broker)
+    assert result[:2] == (([b"x", b"y"], []) if commit else ([b"y"], [b"x"]))

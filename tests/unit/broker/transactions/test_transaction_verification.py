@@ -14,7 +14,7 @@ from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch
 from headrace.model.errors import InvalidProducerEpoch, InvalidTransactionState, NotEnoughReplicas
 from headrace.wire.messages.transactions import AddPartitionsToTxnRequest
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 async def ready(
@@ -26,7 +26,7 @@ async def ready(
     return separate_coordinator, producer
 
 
-@both
+@each_generation
 async def test_a_transaction_is_verified_once(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -53,7 +53,7 @@ async def test_a_partition_that_was_not_added_is_rejected(
     assert await producer.produce(b"x", partition=1) == 0
 
 
-@both
+@each_generation
 async def test_a_fenced_producer_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -63,7 +63,7 @@ async def test_a_fenced_producer_is_rejected(
     assert await old.produce(b"x") == InvalidProducerEpoch.code
 
 
-@both
+@each_generation
 async def test_an_unavailable_coordinator_is_queried_again(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -77,7 +77,7 @@ async def test_an_unavailable_coordinator_is_queried_again(
     assert await producer.produce(b"x") == 0
 
 
-@both
+@each_generation
 async def test_a_marker_cancels_a_verification_in_progress(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:

@@ -24,7 +24,7 @@ from headrace.wire.messages.group_offsets import (
 )
 from headrace.wire.messages.transactions import AddOffsetsToTxnRequest
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 def request(one: Transactor, offset: int, topic: str = "t") -> TxnOffsetCommitRequest:
@@ -59,7 +59,7 @@ async def transactor(simulated_broker: SimulatedBroker, generation: int = NEWER)
     return one
 
 
-@both
+@each_generation
 async def test_offsets_count_when_the_transaction_is_committed(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -71,7 +71,7 @@ async def test_offsets_count_when_the_transaction_is_committed(
     assert await listed(simulated_broker) == {GROUP: "Empty"}
 
 
-@both
+@each_generation
 async def test_offsets_of_an_aborted_transaction_have_no_effect(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -109,8 +109,8 @@ async def test_a_fetch_of_stable_offsets_gets_a_retriable_error(simulated_broker
             topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])],
             require_stable=stable,
         )
-        answer = (await simulated_broker.send(requested, 7)).topics[0].partitions[0]
-        return answer.error_code, answer.committed_offset
+        response = (await simulated_broker.send(requested, 7)).topics[0].partitions[0]
+        return response.error_code, response.committed_offset
 
     assert await fetch(stable=True) == (UnstableOffsetCommit.code, -1)
     assert await fetch(stable=False) == (0, 3)
@@ -147,7 +147,7 @@ async def test_only_nonexistent_partitions_are_rejected(simulated_broker: Simula
     assert await commit_in(one, 7, "missing") == UnknownTopicOrPartition.code
 
 
-@both
+@each_generation
 async def test_offsets_join_a_transaction_that_another_broker_coordinates(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:

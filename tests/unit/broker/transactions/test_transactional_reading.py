@@ -26,7 +26,7 @@ from headrace.model.errors import (
 from headrace.wire.batches.batch import TRANSACTIONAL
 from headrace.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 async def fetch_committed(
@@ -41,7 +41,7 @@ async def fetch_committed(
     return values(data.records), [one.first_offset for one in data.aborted_transactions], data.last_stable_offset
 
 
-@both
+@each_generation
 async def test_read_committed_stops_before_an_open_transaction(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -83,11 +83,11 @@ async def test_a_waiting_read_committed_fetch_is_woken_by_the_marker(
     await one.send(b"a")
     request = fetch_request({("t", 0): 0}, max_wait_ms=60_000)
     request.isolation_level = 1
-    asking = simulated_broker.begin_send(request, 11)
+    pending = simulated_broker.begin_send(request, 11)
     await simulated_broker.pass_time(1)
-    assert not asking.done()
+    assert not pending.done()
     await one.commit()
-    assert values(fetched_partitions(await asking)["t", 0].records)[0] == b"a"
+    assert values(fetched_partitions(await pending)["t", 0].records)[0] == b"a"
 
 
 async def test_the_latest_offset_of_read_committed_is_the_last_stable_offset(
@@ -104,9 +104,9 @@ async def test_the_latest_offset_of_read_committed_is_the_last_stable_offset(
         request = ListOffsetsRequest(
             isolation_level=isolation_level, topics=[ListOffsetsTopic(name="t", partitions=[requested])]
         )
-        answer = (await simulated_broker.send(request, 5)).topics[0].partitions[0]
-        assert answer.error_code == 0
-        return int(answer.offset)
+        response = (await simulated_broker.send(request, 5)).topics[0].partitions[0]
+        assert response.error_code == 0
+        return int(response.offset)
 
     assert (await latest(0), await latest(1)) == (2, 1)
 
@@ -154,7 +154,7 @@ async def test_a_producer_of_the_older_protocol_must_add_its_partitions(simulate
     assert await one.produce(b"a") == InvalidTransactionState.code
 
 
-@both
+@each_generation
 async def test_a_fenced_producer_gets_an_error_of_produce(simulated_broker: SimulatedBroker, generation: int) -> None:
     await simulated_broker.create_topic("t")
     one, other = (

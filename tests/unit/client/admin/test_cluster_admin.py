@@ -81,14 +81,14 @@ def test_min_insync_replicas_is_requested_for_many_topics_at_once() -> None:
 def test_reassignments_begin_and_are_cancelled_and_invalid_ones_are_rejected() -> None:
     there = AdministeredCluster(1, 2, 3)
     there.records = {("orders", index): led_partition(1, 2) for index in range(2)}
-    refused = administer(there, lambda admin: admin.move({FIRST: (2, 3), SECOND: (1, 1), MISSING: (1, 2)}))
-    assert {target: type(error) for target, error in refused.items()} == {
+    rejected = administer(there, lambda admin: admin.move({FIRST: (2, 3), SECOND: (1, 1), MISSING: (1, 2)}))
+    assert {target: type(error) for target, error in rejected.items()} == {
         SECOND: InvalidReplicaAssignment,
         MISSING: UnknownTopicOrPartition,
     }
     assert administer(there, lambda admin: admin.moves()) == {FIRST: ((3,), (1,))}
-    refused = administer(there, lambda admin: admin.move({FIRST: None, SECOND: None}))
-    assert {target: type(error) for target, error in refused.items()} == {SECOND: NoReassignmentInProgress}
+    rejected = administer(there, lambda admin: admin.move({FIRST: None, SECOND: None}))
+    assert {target: type(error) for target, error in rejected.items()} == {SECOND: NoReassignmentInProgress}
     assert administer(there, lambda admin: admin.moves()) == {}
 
 
@@ -128,8 +128,8 @@ def test_an_election_returns_the_errors_of_partitions_at_once() -> None:
         ("orders", 2): led_partition(1, 2),
     }
     targets = [TopicPartition("orders", index) for index in range(3)]
-    refused = administer(there, lambda admin: admin.prefer(targets))
-    assert {target: type(error) for target, error in refused.items()} == {
+    rejected = administer(there, lambda admin: admin.prefer(targets))
+    assert {target: type(error) for target, error in rejected.items()} == {
         targets[1]: PreferredLeaderNotAvailable,
         targets[2]: ElectionNotNeeded,
     }
@@ -148,7 +148,7 @@ def test_a_drain_is_requested_and_cancelled() -> None:
     there = AdministeredCluster(1, 2)
     administer(there, lambda admin: admin.drain(2))
     administer(there, lambda admin: admin.drain(2, is_drained=False))
-    with pytest.raises(InvalidRequest, match="never been"):
+    with pytest.raises(InvalidRequest, match="no such broker"):
         administer(there, lambda admin: admin.drain(7))
     assert there.drains == [(2, True), (2, False), (7, True)]
 

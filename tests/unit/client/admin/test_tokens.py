@@ -78,8 +78,8 @@ def test_a_scope_of_a_newer_broker_allows_nothing_here() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
-        told = CheckedToken(token_id="a", is_known=True, name="ci", scopes=["fly:*", "read:orders"])
-        broker.script(apis.CHECK_TOKEN, CheckTokenResponse(tokens=[told]), CheckTokenResponse())
+        result = CheckedToken(token_id="a", is_known=True, name="ci", scopes=["fly:*", "read:orders"])
+        broker.script(apis.CHECK_TOKEN, CheckTokenResponse(tokens=[result]), CheckTokenResponse())
         async with scripted_cluster.cluster() as cluster:
             (grant,) = await check_tokens(cluster, [("a", b"")])
             assert grant is not None

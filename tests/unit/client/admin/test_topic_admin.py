@@ -45,13 +45,13 @@ def test_errors_are_typed() -> None:
         async with client(world) as cluster:
             admin = TopicAdmin(cluster)
             await admin.create(NewTopic("orders", 3))
-            refusals: list[tuple[type[HeadraceError], NewTopic]] = [
+            errors: list[tuple[type[HeadraceError], NewTopic]] = [
                 (TopicAlreadyExists, NewTopic("orders")),
                 (InvalidTopic, NewTopic("not a name")),
                 (InvalidPartitions, NewTopic("new", 0)),
                 (InvalidConfig, NewTopic("new", configs={"retention.ms": "soon"})),
             ]
-            for kind, topic in refusals:
+            for kind, topic in errors:
                 with pytest.raises(kind):
                     await admin.create(topic)
             with pytest.raises(InvalidPartitions):

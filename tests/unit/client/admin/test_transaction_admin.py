@@ -69,7 +69,7 @@ def transaction(
     state: str = "Ongoing", *partitions: int, error_code: int = 0
 ) -> described.DescribeTransactionsResponse:
     topics = [described.DescribeTransactionsTopic(topic="orders", partitions=[*partitions])] if partitions else []
-    told = described.DescribedTransactionState(
+    result = described.DescribedTransactionState(
         error_code=error_code,
         transactional_id="tx",
         transaction_state=state,
@@ -79,7 +79,7 @@ def transaction(
         producer_epoch=3,
         topics=topics,
     )
-    return described.DescribeTransactionsResponse(transaction_states=[told])
+    return described.DescribeTransactionsResponse(transaction_states=[result])
 
 
 def listing(*names: str, **fields: Any) -> listed.ListTransactionsResponse:
@@ -97,11 +97,11 @@ def open_at(offset: int, *, partition: int = 0, error_code: int = 0, written_ms:
         current_txn_start_offset=offset,
         last_timestamp=written_ms,
     )
-    told = producers.DescribeProducersPartitionResponse(
+    result = producers.DescribeProducersPartitionResponse(
         partition_index=partition, error_code=error_code, active_producers=[state]
     )
     return producers.DescribeProducersResponse(
-        topics=[producers.DescribeProducersTopicResponse(name="orders", partitions=[told])]
+        topics=[producers.DescribeProducersTopicResponse(name="orders", partitions=[result])]
     )
 
 

@@ -60,11 +60,11 @@ def test_invalid_settings_are_rejected_and_secrets_are_not_repeated() -> None:
             WebhookSettings(URL, concurrency=0),
             WebhookSettings(URL, timeout_ms=1),
         ):
-            with pytest.raises(InvalidConfig) as refused:
+            with pytest.raises(InvalidConfig) as rejected:
                 await set_webhook(
                     cluster, "jobs", "workers", WebhookSettings(settings.url, "hush", settings.concurrency, -1)
                 )
-            assert "hush" not in str(refused.value)
+            assert "hush" not in str(rejected.value)
         assert await get_webhook(cluster, "jobs", "workers") is None
 
     with_queue(scenario)

@@ -23,7 +23,7 @@ async def dial(world: World, broker: ScriptedBroker) -> TcpTransport:
     return await TcpDialer(world.network, "test").dial(*broker.address, 5.0)
 
 
-async def ask_metadata(transport: TcpTransport, deadline_seconds: float = 5.0) -> MetadataResponse:
+async def request_metadata(transport: TcpTransport, deadline_seconds: float = 5.0) -> MetadataResponse:
     response: MetadataResponse = await transport.call(apis.METADATA, 12, MetadataRequest(), deadline_seconds)
     return response
 
@@ -66,7 +66,7 @@ def test_concurrent_calls_each_get_their_own_response() -> None:
         broker.script(apis.METADATA, *[MetadataResponse(cluster_id=str(number)) for number in range(20)])
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:
-            calls = [group.create_task(ask_metadata(transport)) for _ in range(20)]
+            calls = [group.create_task(request_metadata(transport)) for _ in range(20)]
         assert [call.result().cluster_id for call in calls] == [str(number) for number in range(20)]
 
     in_world(scenario)
@@ -83,7 +83,7 @@ def test_a_large_response_is_reassembled_from_any_pieces() -> None:
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:
             fetched = group.create_task(transport.call(apis.FETCH, 12, FetchRequest(), 60.0))
-            behind = group.create_task(ask_metadata(transport, 60.0))
+            behind = group.create_task(request_metadata(transport, 60.0))
         assert bytes(fetched.result().responses[0].partitions[0].records) == large
         assert behind.result().cluster_id == "behind it"
 
@@ -96,7 +96,7 @@ def test_a_deadline_ends_the_call_and_the_connection_that_is_stuck_behind_it() -
         broker.script(apis.METADATA, Fault.SILENCE)
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:
-            stuck = group.create_task(_outcome(ask_metadata(transport, 1.0)))
+            stuck = group.create_task(_outcome(request_metadata(transport, 1.0)))
             behind = group.create_task(_outcome(transport.call(apis.FETCH, 12, FetchRequest(max_wait_ms=5000), 30.0)))
         assert isinstance(stuck.result(), RequestTimedOut)
         assert isinstance(behind.result(), ConnectionLost)
@@ -112,8 +112,8 @@ def test_a_call_that_is_cancelled_does_not_disturb_the_next() -> None:
         transport = await dial(world, broker)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await ask_metadata(transport)
-        assert (await ask_metadata(transport)).cluster_id == "second"
+                await request_metadata(transport)
+        assert (await request_metadata(transport)).cluster_id == "second"
 
     in_world(scenario)
 
@@ -124,9 +124,9 @@ def test_pending_calls_fail_when_the_broker_closes_the_connection() -> None:
         broker.script(apis.METADATA, Fault.CLOSE)
         transport = await dial(world, broker)
         with pytest.raises(ConnectionLost):
-            await ask_metadata(transport)
+            await request_metadata(transport)
         with pytest.raises(ConnectionLost):
-            await ask_metadata(transport)
+            await request_metadata(transport)
 
     in_world(scenario)
 
@@ -137,7 +137,7 @@ def test_pending_calls_fail_when_the_connection_is_reset() -> None:
         broker.script(apis.METADATA, Fault.SILENCE)
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:
-            call = group.create_task(_outcome(ask_metadata(transport)))
+            call = group.create_task(_outcome(request_metadata(transport)))
             await asyncio.sleep(0.5)
             world.network.reset("localhost", broker.address.host)
         assert isinstance(call.result(), ConnectionLost)
@@ -160,7 +160,7 @@ def test_an_invalid_response_is_a_malformed_response_and_closes_the_connection(n
         broker.script(apis.METADATA, nonsense)
         transport = await dial(world, broker)
         with pytest.raises(MalformedResponse):
-            await ask_metadata(transport)
+            await request_metadata(transport)
         assert transport.closed
 
     in_world(scenario)
@@ -189,7 +189,7 @@ def test_a_posted_request_expects_no_response() -> None:
         broker = await ScriptedCluster(world).broker()
         transport = await dial(world, broker)
         transport.post(apis.PRODUCE, 9, ProduceRequest(acks=0))
-        await ask_metadata(transport)
+        await request_metadata(transport)
         assert broker.count(apis.PRODUCE) == 1
 
     in_world(scenario)

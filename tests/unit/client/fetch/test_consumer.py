@@ -176,9 +176,9 @@ def test_an_error_that_stays_is_raised() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        told = PartitionData(partition_index=0, error_code=TopicAuthorizationFailed.code)
-        refused = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])])
-        broker.script(apis.FETCH, refused)
+        result = PartitionData(partition_index=0, error_code=TopicAuthorizationFailed.code)
+        rejected = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[result])])
+        broker.script(apis.FETCH, rejected)
         async with scripted_cluster.cluster() as cluster, Consumer(cluster, ["orders"]) as consumer:
             with pytest.raises(TopicAuthorizationFailed):
                 await consumer.poll()
@@ -193,8 +193,10 @@ def test_a_corrupt_batch_is_raised_and_fetched_again() -> None:
         write(scripted_cluster, b"good")
         bad = bytearray(scripted_cluster.logs[ORDERS])
         bad[-2] ^= 1
-        told = PartitionData(partition_index=0, high_watermark=1, records=bytes(bad))
-        broker.script(apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])]))
+        result = PartitionData(partition_index=0, high_watermark=1, records=bytes(bad))
+        broker.script(
+            apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[result])])
+        )
         async with scripted_cluster.cluster() as cluster, Consumer(cluster, ["orders"]) as consumer:
             with pytest.raises(CorruptMessage):
                 await consumer.poll()
@@ -211,8 +213,10 @@ def test_records_before_an_error_are_returned_and_the_error_is_raised_by_the_nex
         write(scripted_cluster, b"c")
         bad = bytearray(scripted_cluster.logs[ORDERS])
         bad[-2] ^= 1
-        told = PartitionData(partition_index=0, high_watermark=3, records=bytes(bad))
-        broker.script(apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])]))
+        result = PartitionData(partition_index=0, high_watermark=3, records=bytes(bad))
+        broker.script(
+            apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[result])])
+        )
         async with scripted_cluster.cluster() as cluster, Consumer(cluster, ["orders"]) as consumer:
             assert [record.value for record in await consumer.poll()] == [b"a", b"b"]
             with pytest.raises(CorruptMessage):
@@ -241,9 +245,9 @@ def test_rejected_fetches_are_paced() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        told = PartitionData(partition_index=0, error_code=NotLeader.code)
-        refused = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])])
-        broker.script(apis.FETCH, *[refused] * 10_000)
+        result = PartitionData(partition_index=0, error_code=NotLeader.code)
+        rejected = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[result])])
+        broker.script(apis.FETCH, *[rejected] * 10_000)
         async with scripted_cluster.cluster() as cluster, Consumer(cluster, ["orders"]):
             await asyncio.sleep(60)
         assert broker.count(apis.FETCH) < 300

@@ -114,5 +114,5 @@ def test_of_two_claims_the_later_generation_is_believed() -> None:
 @given(targets=st.lists(st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 50)), unique=True))
 def test_subscriptions_and_assignments_survive_encoding(targets: list[TopicPartition]) -> None:
     assert decode_assignment(encode_assignment(targets)) == sorted(targets)
-    told = decode_subscription(encode_subscription(["a", "b"], targets, 7))
-    assert (told.topics, sorted(told.owned), told.generation) == (["a", "b"], sorted(targets), 7)
+    result = decode_subscription(encode_subscription(["a", "b"], targets, 7))
+    assert (result.topics, sorted(result.owned), result.generation) == (["a", "b"], sorted(targets), 7)

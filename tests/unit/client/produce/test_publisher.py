@@ -25,9 +25,9 @@ from headrace.wire.batches.batch import BatchRecord
 from headrace.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 
-def refused(code: int) -> ProduceResponse:
-    told = PartitionProduceResponse(index=0, error_code=code, base_offset=-1)
-    return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[told])])
+def rejected(code: int) -> ProduceResponse:
+    result = PartitionProduceResponse(index=0, error_code=code, base_offset=-1)
+    return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[result])])
 
 
 def records(*values: bytes) -> list[BatchRecord]:
@@ -99,7 +99,7 @@ def test_a_batch_rejected_as_too_large_is_split_and_every_caller_gets_a_result()
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, refused(MessageTooLarge.code))
+        broker.script(apis.PRODUCE, rejected(MessageTooLarge.code))
         async with scripted_cluster.cluster() as cluster:
             publisher = Publisher(cluster)
             await publisher.topic("orders")
@@ -111,7 +111,7 @@ def test_a_batch_rejected_as_too_large_is_split_and_every_caller_gets_a_result()
     in_world(scenario)
 
 
-@pytest.mark.parametrize("fault", [refused(NotLeader.code), Fault.CLOSE, Fault.DONE_THEN_CLOSE])
+@pytest.mark.parametrize("fault", [rejected(NotLeader.code), Fault.CLOSE, Fault.DONE_THEN_CLOSE])
 def test_temporary_faults_are_retried_and_nothing_is_written_twice(fault: object) -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
@@ -130,7 +130,7 @@ def test_an_error_reaches_all_callers_with_records_in_the_batch() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, refused(PolicyViolation.code))
+        broker.script(apis.PRODUCE, rejected(PolicyViolation.code))
         async with scripted_cluster.cluster() as cluster:
             publisher = Publisher(cluster)
             await publisher.topic("orders")
@@ -155,7 +155,7 @@ def test_only_the_invalid_record_is_rejected() -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
         # Of four records the third is bad: the whole, the second half, and at last the record itself are refused.
-        bad = refused(InvalidRecord.code)
+        bad = rejected(InvalidRecord.code)
         broker.script(apis.PRODUCE, bad, broker._behave, bad, bad)
         async with scripted_cluster.cluster() as cluster:
             publisher = Publisher(cluster)
@@ -252,7 +252,7 @@ def test_a_missing_topic_is_reported_soon() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, *[refused(UnknownTopicOrPartition.code)] * 100)
+        broker.script(apis.PRODUCE, *[rejected(UnknownTopicOrPartition.code)] * 100)
         async with scripted_cluster.cluster() as cluster:
             publisher = Publisher(cluster, PublisherSettings(topic_wait_seconds=3.0))
             began = cluster.clock.monotonic()

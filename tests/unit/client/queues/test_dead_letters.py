@@ -207,8 +207,8 @@ def test_a_letter_that_came_back_too_often_stays() -> None:
             assert await queue.redrive(ALL, RedriveOptions(max_redrives=2)) == RedriveResult(chosen=1, settled=1)
             await broker.dead_letters.dead_letter("orders", 0, turn + 1, "workers", 5, "boom again")
         outcome = await queue.redrive(ALL, RedriveOptions(max_redrives=2))
-        refused = [(MessageId("orders.dlq", 0, 2), "it came back 2 times already")]
-        assert outcome == RedriveResult(chosen=1, refused=refused)
+        rejected = [(MessageId("orders.dlq", 0, 2), "it came back 2 times already")]
+        assert outcome == RedriveResult(chosen=1, refused=rejected)
         assert await queue.count() == 1
         assert await queue.redrive(ALL, RedriveOptions(max_redrives=3)) == RedriveResult(chosen=1, settled=1)
 
@@ -253,13 +253,13 @@ async def test_letters_that_were_sent_before_a_failure_count_as_sent() -> None:
 def test_a_rate_is_kept() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         began = cluster.clock.monotonic()
-        told: list[int] = []
+        result: list[int] = []
         outcome = await queue.redrive(
-            ALL, RedriveOptions(rate=2), report_progress=lambda so_far: told.append(so_far.settled)
+            ALL, RedriveOptions(rate=2), report_progress=lambda so_far: result.append(so_far.settled)
         )
-        assert outcome.settled == told[-1] == 20
+        assert outcome.settled == result[-1] == 20
         assert 9.4 <= cluster.clock.monotonic() - began < 12
-        assert told[0] < 20
+        assert result[0] < 20
 
     with_dead(scenario, *(b"%d" % at for at in range(20)))
 

@@ -287,18 +287,18 @@ def test_a_leader_that_does_not_respond_delays_no_other(monkeypatch: pytest.Monk
 def test_a_pull_finds_a_leader_that_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await put(cluster, b"a")
-        refusals = [NotLeader("it has moved"), NotLeader("it still has")]
+        errors = [NotLeader("it has moved"), NotLeader("it still has")]
         call = cluster.call
 
         async def moved(request: Any, **options: Any) -> Any:
-            if isinstance(request, LeaseRequest) and refusals:
-                refused = refusals.pop()
-                return LeaseResponse(error_code=refused.code, error_message=refused.message)
+            if isinstance(request, LeaseRequest) and errors:
+                rejected = errors.pop()
+                return LeaseResponse(error_code=rejected.code, error_message=rejected.message)
             return await call(request, **options)
 
         monkeypatch.setattr(cluster, "call", moved)
         assert values(await puller.pull(1)) == [b"a"]
-        assert not refusals
+        assert not errors
 
     pulling(scenario)
 

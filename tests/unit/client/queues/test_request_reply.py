@@ -125,7 +125,7 @@ def test_a_request_has_its_reply_topic_and_deadline() -> None:
             await TopicAdmin(cluster).create(NewTopic("questions", 1))
             async with Requests(cluster) as requests:
                 now_ms = cluster.clock.now_ms()
-                asking = asyncio.create_task(
+                pending = asyncio.create_task(
                     requests.request("questions", b"a", key=b"k", headers=[("x", b"1")], timeout_seconds=5)
                 )
                 async with Consumer(cluster, ["questions"]) as consumer, Responder(cluster) as responder:
@@ -138,12 +138,12 @@ def test_a_request_has_its_reply_topic_and_deadline() -> None:
                     async with asyncio.TaskGroup() as tasks:
                         tasks.create_task(responder.reply(requested, b"this one", headers=[("y", b"2")]))
                         tasks.create_task(responder.reply(requested, b"nor this one"))
-                reply = await asking
+                reply = await pending
                 assert (reply.value, header_value(reply.headers, "y")) == (b"this one", b"2")
-                asking = asyncio.create_task(requests.request("questions", b"b", timeout_seconds=5))
+                pending = asyncio.create_task(requests.request("questions", b"b", timeout_seconds=5))
                 async with Responder(cluster) as responder:
                     await responder.reply(await next_of("questions", cluster, 1), b"and the next one")
-                assert (await asking).value == b"and the next one"
+                assert (await pending).value == b"and the next one"
 
     in_world(scenario)
 
@@ -222,10 +222,10 @@ def test_closing_fails_pending_requests() -> None:
         async with client(world) as cluster:
             await TopicAdmin(cluster).create(NewTopic("questions", 1))
             async with Requests(cluster) as requests:
-                asking = asyncio.create_task(requests.request("questions", b"a"))
+                pending = asyncio.create_task(requests.request("questions", b"a"))
                 await asyncio.sleep(1)
             with pytest.raises(RequestTimedOut, match="closed before the reply came"):
-                await asking
+                await pending
             with pytest.raises(RequestTimedOut, match="closed"):
                 await requests.request("questions", b"a")
 

@@ -121,9 +121,9 @@ def test_failed_settlements_are_returned_and_the_others_take_effect() -> None:
         subscription = Subscription(cluster, "jobs", "workers", LeasingRules(lease_seconds=1.0))
         messages = await subscription.lease(10)
         assert await subscription.ack([messages[1]]) == []
-        refused = await subscription.ack(messages)
-        assert [one.receipt for one in refused] == [messages[1].receipt]
-        assert isinstance(refused[0].error, InvalidRecordState)
+        rejected = await subscription.ack(messages)
+        assert [one.receipt for one in rejected] == [messages[1].receipt]
+        assert isinstance(rejected[0].error, InvalidRecordState)
         await asyncio.sleep(2)
         assert [one.receipt for one in await subscription.nack(messages)] == [one.receipt for one in messages]
         await subscription.close()

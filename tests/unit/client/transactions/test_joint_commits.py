@@ -277,8 +277,8 @@ def test_a_commit_without_a_response_is_in_doubt() -> None:
 
 def test_an_error_has_the_message_of_the_broker() -> None:
     async def scenario(cluster: Cluster, coordinating: ScriptedCoordinator) -> None:
-        refused = EndBundleResponse(error_code=ProducerFenced.code, error_message="epoch 0 is over")
-        coordinating.broker.script(apis.END_BUNDLE, refused)
+        rejected = EndBundleResponse(error_code=ProducerFenced.code, error_message="epoch 0 is over")
+        coordinating.broker.script(apis.END_BUNDLE, rejected)
         with pytest.raises(ProducerFenced, match="epoch 0 is over"):
             await commit_jointly(cluster, BUNDLE, 3, MEMBERS)
 

@@ -177,7 +177,7 @@ def test_offsets_of_a_former_member_are_rejected_and_nothing_is_committed() -> N
             assert await consumer.poll(timeout_seconds=10) == []
             async with producer.transaction():
                 await producer.send_offsets("readers", {SOURCE: 1}, consumer.membership)
-            for stranger, refusal in (
+            for stranger, error in (
                 (
                     ConsumerGroupMetadata(consumer.membership.generation - 1, consumer.membership.member_id),
                     IllegalGeneration,
@@ -190,7 +190,7 @@ def test_offsets_of_a_former_member_are_rejected_and_nothing_is_committed() -> N
                         await write(producer, b"never")
                         await producer.send_offsets("readers", {SOURCE: 9}, membership)
 
-                with pytest.raises(refusal):
+                with pytest.raises(error):
                     await commit()
             assert (await committed(cluster, "readers"))[SOURCE].offset == 1
             assert await committed_values(cluster) == []
@@ -253,7 +253,7 @@ class ScriptedCoordinator:
     def __init__(self, broker: ScriptedBroker) -> None:
         self.broker = broker
         self.epoch = -1
-        self.told: list[str] = []
+        self.requests: list[str] = []
         broker._behave = self.behave  # type: ignore[method-assign]
         self._behave = ScriptedBroker._behave
 
@@ -263,12 +263,12 @@ class ScriptedCoordinator:
         if isinstance(request, InitProducerIdRequest):
             assert request.producer_epoch == self.epoch if request.producer_id >= 0 else True
             self.epoch += 1
-            self.told.append(f"epoch {self.epoch}")
+            self.requests.append(f"epoch {self.epoch}")
             return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
         if isinstance(request, AddPartitionsToTxnRequest):
             return self.added(request)
         if isinstance(request, EndTxnRequest):
-            self.told.append("commit" if request.committed else "abort")
+            self.requests.append("commit" if request.committed else "abort")
             return EndTxnResponse()
         if isinstance(request, ProduceRequest):
             assert request.transactional_id == "t-1"
@@ -277,13 +277,13 @@ class ScriptedCoordinator:
                     assert data.records is not None
                     header = parse_header(data.records)
                     assert header.is_transactional
-                    self.told.append(f"{topic.name}-{data.index} {header.producer_epoch}/{header.base_sequence}")
+                    self.requests.append(f"{topic.name}-{data.index} {header.producer_epoch}/{header.base_sequence}")
         return await self._behave(self.broker, request)
 
     def added(self, request: AddPartitionsToTxnRequest, code: int = 0) -> AddPartitionsToTxnResponse:
         results = []
         for topic in request.v3_and_below_topics:
-            self.told += [f"add {topic.name}-{index}" for index in topic.partitions]
+            self.requests += [f"add {topic.name}-{index}" for index in topic.partitions]
             parts = [AddPartitionsToTxnPartitionResult(index, code) for index in topic.partitions]
             results.append(AddPartitionsToTxnTopicResult(topic.name, parts))
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
@@ -309,7 +309,7 @@ def test_a_partition_is_added_once_before_its_first_batch() -> None:
         async with producer.transaction():
             pass
         batches = ["target-0 0/0", "target-0 0/1"]
-        assert coordinating.told == [
+        assert coordinating.requests == [
             *("epoch 0", "add target-0", *batches, "commit"),
             *("add target-0", "target-0 0/2", "commit"),
         ]
@@ -324,7 +324,7 @@ def test_after_an_abort_the_epoch_is_bumped_and_sequences_restart() -> None:
         await producer.abort()
         async with producer.transaction():
             await producer.submit("target", b"b")
-        assert coordinating.told == [
+        assert coordinating.requests == [
             *("epoch 0", "add target-0", "target-0 0/0", "abort"),
             *("epoch 1", "add target-0", "target-0 1/0", "commit"),
         ]
@@ -339,7 +339,7 @@ def test_lost_requests_and_responses_are_retried(api: int, fault: Fault) -> None
         coordinating.broker.script(api, fault)
         async with producer.transaction():
             await producer.submit("target", b"a")
-        assert coordinating.told[-1] == "commit"
+        assert coordinating.requests[-1] == "commit"
         assert coordinating.broker.cast.values("target") == [b"a"]
 
     with_script(scenario)
@@ -354,7 +354,7 @@ def test_retriable_errors_are_retried(error: type[HeadraceError]) -> None:
         broker.script(apis.END_TXN, EndTxnResponse(error_code=error.code))
         async with producer.transaction():
             await producer.submit("target", b"a")
-        assert coordinating.told[-1] == "commit"
+        assert coordinating.requests[-1] == "commit"
 
     with_script(scenario)
 
@@ -373,21 +373,21 @@ def test_a_commit_without_a_response_is_in_doubt_and_the_next_transaction_reinit
         coordinating.broker._scripts[apis.END_TXN].clear()
         async with producer.transaction():
             await producer.submit("target", b"b")
-        assert coordinating.told[-4:] == ["epoch 1", "add target-0", "target-0 1/0", "commit"]
+        assert coordinating.requests[-4:] == ["epoch 1", "add target-0", "target-0 1/0", "commit"]
 
     with_script(scenario)
 
 
 def test_a_producer_fenced_by_a_partition_raises_the_error() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
-        refused = PartitionProduceResponse(index=0, error_code=InvalidProducerEpoch.code)
-        response = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[refused])])
+        rejected = PartitionProduceResponse(index=0, error_code=InvalidProducerEpoch.code)
+        response = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[rejected])])
         coordinating.broker.script(apis.PRODUCE, response)
         await producer.begin()
         await producer.submit("target", b"a")
         with pytest.raises(ProducerFenced, match="'t-1'"):
             await producer.commit()
         await producer.abort()
-        assert coordinating.told == ["epoch 0", "add target-0", "abort"]
+        assert coordinating.requests == ["epoch 0", "add target-0", "abort"]
 
     with_script(scenario)

@@ -73,9 +73,9 @@ def test_time_ends_with_the_year_9999() -> None:
      "00000000099 * * * *", "0" * 5000 + " * * * *"],
 )  # fmt: skip
 def test_an_invalid_cron_expression_is_rejected(text: str) -> None:
-    with pytest.raises(InvalidCron) as refused:
+    with pytest.raises(InvalidCron) as rejected:
         Cron(text)
-    assert refused.value.message
+    assert rejected.value.message
 
 
 def fields(lowest: int, highest: int) -> st.SearchStrategy[str]:
@@ -163,9 +163,9 @@ def test_a_long_expression_is_rejected_before_parsing_and_not_echoed(monkeypatch
     # 16 MB of `*,*,...` kept the event loop busy for 12 s.
     monkeypatch.setattr(schedule, "Cron", lambda _text: pytest.fail("it was parsed"))
     for text in ("*," * 1000 + "* * * * *", "every " + "1s" * 1000):
-        with pytest.raises(InvalidRepeat, match="longer than 256 characters") as refused:
+        with pytest.raises(InvalidRepeat, match="longer than 256 characters") as rejected:
             parse_repeat(text)
-        assert len(refused.value.message) < 300
+        assert len(rejected.value.message) < 300
 
 
 def test_the_rarest_day_is_found_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:

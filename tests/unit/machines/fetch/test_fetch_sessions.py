@@ -96,9 +96,9 @@ def test_an_unknown_session_is_rejected(sessions: FetchSessions) -> None:
 
 def test_names_and_ids_do_not_mix_in_a_session(sessions: FetchSessions) -> None:
     session = begin(sessions, ids=True)
-    with pytest.raises(FetchSessionTopicIdMismatch) as refusal:
+    with pytest.raises(FetchSessionTopicIdMismatch) as error:
         begin(sessions, session.id, 1, ids=False)
-    assert refusal.value.code == FetchSessionTopicIdMismatch.code
+    assert error.value.code == FetchSessionTopicIdMismatch.code
 
 
 def test_the_final_epoch_closes_the_session_and_fetches_without_one(sessions: FetchSessions) -> None:
@@ -290,14 +290,14 @@ class FetchSessionsMachine(RuleBasedStateMachine):
         self.believed = {id_: belief for id_, belief in self.believed.items() if not belief[0].closed}
 
     @rule(partitions=st.integers(0, 5), privileged=st.booleans())
-    def somebody_opens_a_session(self, partitions: int, privileged: bool) -> None:
+    def client_opens_session(self, partitions: int, privileged: bool) -> None:
         session = begin(self.sessions, partitions=partitions, privileged=privileged, now_ms=self.now_ms)
         if session.id:
             self.believed[session.id] = (session, 1, set(range(partitions)))
         self.settle()
 
     @rule(pick=st.integers(0, 2), add=st.sets(st.integers(0, 6)), drop=st.sets(st.integers(0, 6)))
-    def somebody_fetches(self, pick: int, add: set[int], drop: set[int]) -> None:
+    def client_fetches(self, pick: int, add: set[int], drop: set[int]) -> None:
         if pick >= len(self.believed):
             return
         session_id = list(self.believed)[pick]

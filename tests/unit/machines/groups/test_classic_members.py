@@ -47,20 +47,20 @@ def test_a_classic_member_shares_the_partitions_with_the_others(driver: Consumer
 
 def test_a_join_gets_an_immediate_response(driver: ConsumerGroupDriver) -> None:
     Client(driver, "new", "t").beat()
-    answer = ClassicClient(driver, "old", "t").join()
-    assert (answer.error_code, answer.member_id, answer.generation_id) == (0, "old-0", 2)
-    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
-    assert (answer.leader, answer.members) == ("", ())
+    response = ClassicClient(driver, "old", "t").join()
+    assert (response.error_code, response.member_id, response.generation_id) == (0, "old-0", 2)
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
+    assert (response.leader, response.members) == ("", ())
 
 
 def test_an_assignment_has_the_version_of_the_subscription(driver: ConsumerGroupDriver) -> None:
     client = ClassicClient(driver, "old", "t")
     client.join()
-    answer = client.sync()
-    assert version_of(answer.assignment) == 1
-    (topic,) = decode_assignment(answer.assignment).assigned_partitions
+    response = client.sync()
+    assert version_of(response.assignment) == 1
+    (topic,) = decode_assignment(response.assignment).assigned_partitions
     assert (topic.topic, topic.partitions) == ("t", [0, 1, 2, 3])
-    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
 
 
 def test_a_cooperative_member_gives_up_before_another_gets_it(driver: ConsumerGroupDriver) -> None:
@@ -268,7 +268,7 @@ def test_both_processes_of_a_static_member_with_the_consumer_protocol_may_not_ru
 
 
 def test_a_regular_expression_does_not_outlive_the_protocol_that_knows_it(driver: ConsumerGroupDriver) -> None:
-    driver.make_topic("u", 1)
+    driver.create_topic("u", 1)
     Client(driver, "new", regex="t|u", instance_id="i").beat()
     old = ClassicClient(driver, "old", "t", instance_id="i")
     old.beat()

@@ -32,10 +32,10 @@ from headrace.model.errors import (
 
 def test_the_first_member_gets_everything_at_once() -> None:
     driver = ConsumerGroupDriver(t=3)
-    answer = driver.join("m1", "t")
-    assert answer.member_epoch == 1
-    assert answer.heartbeat_interval_ms == 5_000
-    assert answer.assigned == driver.partitions("t")
+    response = driver.join("m1", "t")
+    assert response.member_epoch == 1
+    assert response.heartbeat_interval_ms == 5_000
+    assert response.assigned == driver.partitions("t")
     assert driver.group.phase is ConsumerGroupPhase.STABLE
 
 
@@ -80,8 +80,8 @@ def test_the_assignment_is_returned_when_it_changes_or_after_a_full_heartbeat() 
     full = {"topics": frozenset("t"), "rebalance_timeout_ms": 1, "owned": owned}
     assert driver.beat("m1", 1, **full).assigned == everything
     driver.grow("t", 3)
-    answer = driver.beat("m1", 1)
-    assert (answer.member_epoch, answer.assigned) == (2, driver.partitions("t"))
+    response = driver.beat("m1", 1)
+    assert (response.member_epoch, response.assigned) == (2, driver.partitions("t"))
 
 
 def test_a_quiet_heartbeat_stores_nothing() -> None:
@@ -89,7 +89,7 @@ def test_a_quiet_heartbeat_stores_nothing() -> None:
     driver.join("m1", "t")
     before = len(driver.log)
     driver.beat("m1", 1)
-    driver.make_topic("another", 1)
+    driver.create_topic("another", 1)
     driver.beat("m1", 1)
     assert len(driver.log) == before
 
@@ -99,7 +99,7 @@ def test_a_member_that_lost_the_response_may_send_its_previous_epoch() -> None:
     one = Client(driver, "m1", "t")
     one.beat()
     driver.grow("t", 3)
-    one.beat(is_heard=False)
+    one.beat(has_response=False)
     assert one.epoch == 1
     one.beat()
     assert (one.epoch, one.owned) == (2, driver.partitions("t"))
@@ -132,8 +132,8 @@ def test_an_unknown_member_must_join() -> None:
 def test_a_rejoining_member_keeps_its_partitions_and_gets_them_returned() -> None:
     driver = ConsumerGroupDriver(t=2)
     driver.join("m1", "t")
-    answer = driver.join("m1", "t")
-    assert (answer.member_epoch, answer.assigned) == (1, driver.partitions("t"))
+    response = driver.join("m1", "t")
+    assert (response.member_epoch, response.assigned) == (1, driver.partitions("t"))
 
 
 def test_a_leaving_member_frees_its_partitions_at_once() -> None:
@@ -262,7 +262,7 @@ def test_assignments_follow_created_grown_and_deleted_topics() -> None:
     driver = ConsumerGroupDriver(t=1)
     client = Client(driver, "m1", "t", "u")
     client.beat()
-    driver.make_topic("u", 2)
+    driver.create_topic("u", 2)
     client.beat()
     assert client.owned == driver.partitions("t", "u")
     driver.grow("t", 3)
@@ -281,7 +281,7 @@ def test_a_regular_expression_follows_topic_changes() -> None:
     client = Client(driver, "m1", regex="t.*")
     client.beat()
     assert client.owned == driver.partitions("t1")
-    driver.make_topic("t2", 2)
+    driver.create_topic("t2", 2)
     client.beat()
     assert client.owned == driver.partitions("t1", "t2")
     assert driver.group.is_subscribed_to("t2")
@@ -409,9 +409,9 @@ JOINING: dict[str, Any] = {"rebalance_timeout_ms": 1, "owned": frozenset(), "top
     ],
 )
 def test_an_invalid_request_is_rejected(changes: dict[str, Any], version: int, words: str) -> None:
-    said = {"group_id": "g", "member_id": "m1", "member_epoch": 0, **JOINING, **changes}
+    fields = {"group_id": "g", "member_id": "m1", "member_epoch": 0, **JOINING, **changes}
     with pytest.raises(InvalidRequest, match=words.replace("(", r"\(")):
-        check_heartbeat(ConsumerHeartbeat(**said), version, ["uniform"])
+        check_heartbeat(ConsumerHeartbeat(**fields), version, ["uniform"])
 
 
 def test_an_unsupported_assignor_is_rejected() -> None:

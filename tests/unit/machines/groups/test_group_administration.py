@@ -102,8 +102,8 @@ def test_members_that_did_not_survive_the_restart_expire(driver: GroupDriver) ->
 def test_a_restored_static_member_is_still_static(driver: GroupDriver) -> None:
     driver.stable(1, instance_id="i")
     driver.restart()
-    answer = driver.joined(driver.join(instance_id="i"))
-    assert (answer.error_code, answer.generation_id) == (0, 1)
+    response = driver.joined(driver.join(instance_id="i"))
+    assert (response.error_code, response.generation_id) == (0, 1)
     assert driver.state() is GroupState.STABLE
 
 

@@ -44,8 +44,8 @@ def test_an_expired_leader_is_replaced(driver: GroupDriver) -> None:
     driver.pass_time(SESSION_MS - 1)
     driver.heartbeat(follower)
     driver.pass_time(1)
-    answer = driver.joined(driver.join(follower))
-    assert (answer.leader, [member.member_id for member in answer.members]) == (follower, [follower])
+    response = driver.joined(driver.join(follower))
+    assert (response.leader, [member.member_id for member in response.members]) == (follower, [follower])
 
 
 def test_a_group_whose_members_all_expire_becomes_empty(driver: GroupDriver) -> None:

@@ -26,10 +26,10 @@ def driver() -> GroupDriver:
 
 
 def test_the_first_member_leads_and_gets_all_members(driver: GroupDriver) -> None:
-    answer = driver.joined(driver.join())
-    assert (answer.error_code, answer.member_id, answer.leader) == (0, "m1", "m1")
-    assert (answer.generation_id, answer.protocol_type, answer.protocol_name) == (1, "consumer", "range")
-    assert answer.members == (JoinedMember("m1", None, b"range-metadata"),)
+    response = driver.joined(driver.join())
+    assert (response.error_code, response.member_id, response.leader) == (0, "m1", "m1")
+    assert (response.generation_id, response.protocol_type, response.protocol_name) == (1, "consumer", "range")
+    assert response.members == (JoinedMember("m1", None, b"range-metadata"),)
     assert driver.state() is GroupState.COMPLETING_REBALANCE
 
 
@@ -46,8 +46,8 @@ def test_a_follower_gets_the_leader_but_not_the_members(driver: GroupDriver) -> 
 
 
 def test_a_member_without_an_id_gets_one_and_rejoins(driver: GroupDriver) -> None:
-    refused = driver.joined(driver.join(require_known_member_id=True))
-    assert (refused.error_code, refused.member_id) == (MemberIdRequired.code, "m1")
+    rejected = driver.joined(driver.join(require_known_member_id=True))
+    assert (rejected.error_code, rejected.member_id) == (MemberIdRequired.code, "m1")
     assert driver.state() is GroupState.EMPTY
     assert not driver.group.has_no_members
     accepted = driver.joined(driver.join("m1", require_known_member_id=True))
@@ -66,8 +66,8 @@ def test_a_static_member_needs_no_second_round(driver: GroupDriver) -> None:
 
 
 def test_a_member_id_that_the_group_never_gave_is_unknown(driver: GroupDriver) -> None:
-    refused = driver.joined(driver.join("stranger"))
-    assert (refused.error_code, refused.member_id) == (UnknownMemberId.code, "stranger")
+    rejected = driver.joined(driver.join("stranger"))
+    assert (rejected.error_code, rejected.member_id) == (UnknownMemberId.code, "stranger")
     assert driver.group.has_no_members
 
 
@@ -91,8 +91,8 @@ def test_a_pending_member_that_never_joins_does_not_delay_the_others(driver: Gro
 
 @pytest.mark.parametrize("timeout_ms", [5_999, 1_800_001])
 def test_a_session_timeout_outside_the_limits_is_rejected(driver: GroupDriver, timeout_ms: int) -> None:
-    answer = driver.joined(driver.join(session_timeout_ms=timeout_ms))
-    assert answer.error_code == InvalidSessionTimeout.code
+    response = driver.joined(driver.join(session_timeout_ms=timeout_ms))
+    assert response.error_code == InvalidSessionTimeout.code
     assert driver.group.has_no_members
 
 
@@ -140,8 +140,8 @@ def test_a_protocol_named_twice_counts_once(driver: GroupDriver) -> None:
 
 def test_a_follower_that_joins_again_unchanged_keeps_its_generation(driver: GroupDriver) -> None:
     _, follower = driver.stable(2)
-    answer = driver.joined(driver.join(follower))
-    assert (answer.error_code, answer.generation_id, answer.leader) == (0, 2, "m1")
+    response = driver.joined(driver.join(follower))
+    assert (response.error_code, response.generation_id, response.leader) == (0, 2, "m1")
     assert driver.state() is GroupState.STABLE
 
 
@@ -188,8 +188,8 @@ def test_a_second_join_of_a_waiting_member_replaces_the_first(driver: GroupDrive
 def test_a_full_group_rejects_new_members(driver: GroupDriver) -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=0, max_size=2))
     leader, follower = driver.stable(2)
-    refused = driver.joined(driver.join())
-    assert (refused.error_code, refused.member_id) == (GroupMaxSizeReached.code, "")
+    rejected = driver.joined(driver.join())
+    assert (rejected.error_code, rejected.member_id) == (GroupMaxSizeReached.code, "")
     assert driver.state() is GroupState.STABLE
     driver.join(leader)
     driver.join(follower, protocols=(("range", b"changed"),))
@@ -213,7 +213,7 @@ def test_a_full_group_accepts_a_returning_static_member(driver: GroupDriver) -> 
     assert driver.joined(driver.join(instance_id="i")).error_code == 0
 
 
-def test_members_of_a_dead_group_get_not_coordinator(driver: GroupDriver) -> None:
+def test_members_of_a_dead_group_get_coordinator_not_available(driver: GroupDriver) -> None:
     driver.run(driver.group.delete(driver.now_ms))
     assert driver.joined(driver.join()).error_code == CoordinatorNotAvailable.code
     assert driver.joined(driver.join("m1")).error_code == CoordinatorNotAvailable.code

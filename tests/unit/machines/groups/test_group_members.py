@@ -251,8 +251,8 @@ def test_when_a_member_leaves_the_others_rebalance_at_once(driver: GroupDriver) 
     leader, follower = driver.stable(2)
     assert driver.leave(leader)[0].error_code == 0
     assert driver.group.leader == follower
-    answer = driver.joined(driver.join(follower))
-    assert (answer.generation_id, answer.leader) == (3, follower)
+    response = driver.joined(driver.join(follower))
+    assert (response.generation_id, response.leader) == (3, follower)
 
 
 def test_when_the_last_member_leaves_the_group_is_empty_and_that_is_stored(driver: GroupDriver) -> None:
@@ -279,8 +279,8 @@ def test_a_member_that_leaves_while_it_waits_gets_a_response(driver: GroupDriver
     leader, follower = driver.stable(2)
     waiting = driver.join(leader)
     driver.leave(leader)
-    refused = driver.joined(waiting)
-    assert (refused.error_code, refused.member_id) == (UnknownMemberId.code, "")
+    rejected = driver.joined(waiting)
+    assert (rejected.error_code, rejected.member_id) == (UnknownMemberId.code, "")
     assert driver.joined(driver.join(follower)).error_code == 0
 
 
@@ -315,6 +315,6 @@ def test_a_leave_without_ids_is_rejected(driver: GroupDriver) -> None:
 
 def test_leaving_a_dead_group_is_rejected(driver: GroupDriver) -> None:
     driver.run(driver.group.delete(driver.now_ms))
-    with pytest.raises(HeadraceError) as refusal:
+    with pytest.raises(HeadraceError) as error:
         driver.leave("m1")
-    assert refusal.type is CoordinatorNotAvailable
+    assert error.type is CoordinatorNotAvailable

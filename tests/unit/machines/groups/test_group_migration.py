@@ -30,8 +30,8 @@ MANY = 2**31 - 1
 
 def subscription(*topics: str, owned: list[int] | None = None, **more: Any) -> bytes:
     held = [NamedTopicPartitions(topic="t", partitions=owned)] if owned else []
-    said = ConsumerProtocolSubscription(topics=list(topics), owned_partitions=held, **more)
-    return encode_subscription(said)
+    fields = ConsumerProtocolSubscription(topics=list(topics), owned_partitions=held, **more)
+    return encode_subscription(fields)
 
 
 def assignment(*indexes: int, user_data: bytes | None = None) -> bytes:

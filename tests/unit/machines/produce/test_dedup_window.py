@@ -130,7 +130,7 @@ class WindowAndAList(RuleBasedStateMachine):
         assert bool(self.window) == bool(self.current())
 
     @invariant()
-    def it_holds_all_that_counts_and_no_more_than_was_noted(self) -> None:
+    def window_holds_exactly_the_current_ids(self) -> None:
         assert len(self.current()) <= len(self.window) <= len(self.noted)
 
     def current(self) -> dict[bytes, int]:

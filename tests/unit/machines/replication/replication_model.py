@@ -107,7 +107,7 @@ class World:
 
     # The brokers.
 
-    def look(self, broker: Broker) -> None:
+    def mirror_registry(self, broker: Broker) -> None:
         """The broker learns what the registry holds. While a commit of its own is under way, only a new version tells
         what became of it."""
         is_same_lead = (
@@ -135,7 +135,7 @@ class World:
         broker.flushed = len(broker.log)
         self._commit(broker, min_insync)
 
-    def fetch(self, follower: Broker, min_insync: int, *, is_answer_lost: bool = False) -> None:
+    def fetch(self, follower: Broker, min_insync: int, *, is_response_lost: bool = False) -> None:
         known = follower.known
         if known is None or follower.lead is not None or known.leader == NO_LEADER:
             return
@@ -153,7 +153,7 @@ class World:
         except (UnknownLeaderEpoch, StaleBrokerEpoch):
             return
         self._commit(leader, min_insync)
-        if not is_answer_lost:
+        if not is_response_lost:
             follower.log[agreed:] = leader.log[agreed:]
             follower.flushed = len(follower.log)
             follower.high_watermark = max(follower.high_watermark, min(leader.high_watermark, follower.flushed))

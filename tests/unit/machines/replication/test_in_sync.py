@@ -274,7 +274,7 @@ def test_a_replica_without_its_disk_does_not_get_in_by_an_old_proposal() -> None
     world.change(lambda record: update_leadership(record, world.live, 2))
     leader, follower, newcomer = world.brokers.values()
     for broker in world.brokers.values():
-        world.look(broker)
+        world.mirror_registry(broker)
     world.append(leader)
     world.flush(leader, 2)
     for _ in range(2):

@@ -223,9 +223,9 @@ def test_producers_are_described_with_their_transactions() -> None:
     log = Log()
     log.send(1, 5, transactional=False)
     first = log.send(7, 0)
-    told = {one.producer_id: one for one in log.states.describe()}
-    assert (told[1].last_sequence, told[1].first_offset) == (5, -1)
-    assert (told[7].last_sequence, told[7].first_offset) == (0, first)
+    result = {one.producer_id: one for one in log.states.describe()}
+    assert (result[1].last_sequence, result[1].first_offset) == (5, -1)
+    assert (result[7].last_sequence, result[7].first_offset) == (0, first)
 
 
 def test_a_damaged_list_of_aborted_transactions_is_rejected() -> None:
@@ -262,7 +262,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.entries.append(("commit" if is_commit else "abort", producer_id, self.epochs.get(producer_id, 0)))
 
     @rule(producer_id=st.integers(1, 4))
-    def write_what_was_delayed(self, producer_id: int) -> None:
+    def write_delayed_batch(self, producer_id: int) -> None:
         epoch = self.epochs.get(producer_id, 0) - 1
         if epoch >= 0:
             with pytest.raises(HeadraceError):
@@ -278,7 +278,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.log.commit_all()
 
     @invariant()
-    def nothing_unstable_is_called_stable(self) -> None:
+    def last_stable_offset_excludes_open_transactions(self) -> None:
         expected = self.log.high_watermark
         for first, end, _, _ in self._transactions():
             if end is None or end >= self.log.high_watermark:
@@ -286,7 +286,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         assert self.log.stable == expected
 
     @invariant()
-    def the_aborted_ones_are_those_of_the_log(self) -> None:
+    def aborted_transactions_match_the_log(self) -> None:
         size = self.log.end_offset
         for start, end in ((0, size), (size // 3, size // 2), (size // 2, size)):
             expected = sorted(

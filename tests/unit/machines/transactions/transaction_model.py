@@ -212,10 +212,10 @@ class World:
 
     def flush(self) -> None:
         self.durable = len(self.log)
-        ready = [answer for end_offset, answer in self._answers if end_offset <= self.durable]
+        ready = [response for end_offset, response in self._answers if end_offset <= self.durable]
         self._answers = [entry for entry in self._answers if entry[0] > self.durable]
-        for answer in ready:
-            answer()
+        for response in ready:
+            response()
 
     def tell(self, where: TopicPartition) -> None:
         """Write the marker of a decided transaction to one partition, if that may be."""
