@@ -1,4 +1,4 @@
-"""Short forms of the requests that most tests need, and of what their answers hold."""
+"""Short forms of the requests that most tests need, and of the contents of their responses."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _named(topic: str | UUID) -> dict[str, Any]:
 
 
 def fetched_partitions(response: Any) -> dict[tuple[str | UUID, int], Any]:
-    """The partitions of a fetch answer, by topic (id where there is one, else name) and number."""
+    """The partitions of a fetch response, by topic (id where there is one, else name) and number."""
     return {
         (topic.topic if topic.topic_id == ZERO_ID else topic.topic_id, data.partition_index): data
         for topic in response.responses
@@ -126,7 +126,7 @@ def fetched_partitions(response: Any) -> dict[tuple[str | UUID, int], Any]:
 
 
 def values(records: memoryview | bytes | None) -> list[bytes]:
-    """The values of all records of a fetch answer; its batches must be whole."""
+    """The values of all records of a fetch response, whose batches must be whole."""
     return [value for _, value in offsets_and_values(records)]
 
 

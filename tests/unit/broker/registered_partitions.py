@@ -1,4 +1,4 @@
-"""Partitions on brokers without logs: their records in a registry, and what one broker has seen of them."""
+"""Partitions on brokers without logs: their records in a registry, and the view that one broker has of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.testkit.registry import SimRegistry
 
 
 class RegisteredPartitions:
-    """The catalogue sees what is in the registry only by `refresh`: what a broker believes may be out of date."""
+    """The catalogue reads the registry only in `refresh`, so that its view may be out of date."""
 
     def __init__(self, *node_ids: int) -> None:
         self.registry = SimRegistry()
@@ -34,7 +34,7 @@ class RegisteredPartitions:
         )
 
     async def register(self, *node_ids: int) -> None:
-        """They have been started once."""
+        """Register brokers, as their first start does."""
         await self.registry.commit([Create(epoch_key(node_id), b"1") for node_id in node_ids])
 
     async def drain(self, node_id: int) -> None:
@@ -54,13 +54,13 @@ class RegisteredPartitions:
         await self.refresh()
 
     async def delete(self, name: str) -> None:
-        """This broker does not hear of it."""
+        """Delete the topic without refreshing this broker's view."""
         topic_id = self.catalogue.topic(name).id
         await TopicRecords(self.registry).delete(name, topic_id, 0)
         await self.records.remove_all(topic_id)
 
     async def record(self, topic: str, index: int = 0) -> PartitionRecord:
-        """What the registry holds."""
+        """The record in the registry."""
         entry = await self.registry.get(partition_key(self.catalogue.topic(topic).id, index))
         assert entry is not None
         return decode_partition(entry)

@@ -1,4 +1,4 @@
-"""A partition: when the high watermark moves, who is told, and how waiting ends."""
+"""A partition: the advance of the high watermark, its notifications, and the end of waits."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def test_flush_messages_may_change_at_runtime(simulated_broker: SimulatedB
     await waiting(partition, append(partition))
     assert partition.log.flushed_offset == partition.high_watermark == 2
     await catalogue.change_configs("t", lambda _: {"flush.messages": "10"})
-    await simulated_broker.pass_time(0.1)  # until the topic's file says so
+    await simulated_broker.pass_time(0.1)  # until the topic file is written
     append(partition)
     assert partition.high_watermark == 3
 
@@ -310,7 +310,7 @@ async def test_consumers_are_notified_of_commits_and_followers_of_appends(simula
 
 
 async def test_follower_state_is_reset_when_the_replicas_change(simulated_broker: SimulatedBroker) -> None:
-    """One that is given back before it has heard that it was taken away says nothing by itself."""
+    """A leader that regains its partition before it learned of the loss sends no notification."""
     partition = await a_led_partition(simulated_broker)
     copier = Watching()
     partition.watch(copier, is_follower=True)

@@ -1,4 +1,4 @@
-"""The catalogue: registry and folders agree after every kind of end."""
+"""The catalogue: registry and folders agree after every kind of shutdown and crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that uses the classic protocol in a consumer group, and behaves as the clients of Kafka do."""
+"""A client that uses the classic protocol in a consumer group, as Kafka's clients do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule finds the anomaly that is planted for it, only that one, and nothing in a history that is in order."""
+"""Every rule finds its own planted anomaly and no other, and nothing in a correct history."""
 
 from __future__ import annotations
 

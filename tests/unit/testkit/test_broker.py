@@ -1,4 +1,4 @@
-"""A simulated broker goes down in every way there is and comes back; its own mistakes end the run."""
+"""A simulated broker stops and crashes in every way and restarts; its own bugs end the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated cluster elects, goes on without one of its brokers, and tells of what may never be."""
+"""A simulated cluster elects leaders, continues without one of its brokers, and reports violated invariants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every rule for clusters and copies finds the anomaly that is planted for it, and only that one."""
+"""Every rule for clusters and replicas finds its own planted anomaly and no other."""
 
 from __future__ import annotations
 

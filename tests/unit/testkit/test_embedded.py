@@ -1,4 +1,4 @@
-"""The broker for users' tests: real, quick to be there, and gone without a trace."""
+"""The embedded broker for users' tests: real, fast to start, and without leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a power cut does to names."""
+"""The effect of a power cut on file names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated loop: virtual time, seeded order, and the private parts of asyncio that it rests on."""
+"""The simulated loop: virtual time, seeded order, and the private parts of asyncio that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated registry fails as an ensemble does: late, in doubt, and by seed. Its contract is tested elsewhere."""
+"""The simulated registry fails as an ensemble does: late, in doubt, and by seed. Contract tests are elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One seed decides everything: the same seed gives the same digest, whatever the interpreter's hashes are."""
+"""One seed decides everything: the same seed gives the same digest, whatever the interpreter's hash seed."""
 
 from __future__ import annotations
 

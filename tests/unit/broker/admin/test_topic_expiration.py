@@ -1,4 +1,4 @@
-"""Topics that end by themselves: when nothing is written, and not before."""
+"""Topics with an expiration are deleted after that time without writes, and not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data folder knows of its starts, through power cuts and damage."""
+"""The broker metadata file survives power cuts, and damage to it is reported."""
 
 from __future__ import annotations
 

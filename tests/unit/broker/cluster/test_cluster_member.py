@@ -1,4 +1,4 @@
-"""A broker as one of a cluster: how it comes, what it admits to have lost, and how it goes."""
+"""A broker as a member of a cluster: start, loss of data, sessions, and controlled shutdown."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ async def test_a_session_replaced_before_an_election_changes_nothing(
 ) -> None:
     await simulated_cluster.create_topic("t", (3, 1, 2))
     await produce(simulated_cluster[3], "t", b"a")
-    # Nobody is told that it went: it is back before the others have looked.
+    # The other brokers get no event: the broker is back before they have read the registry.
     membership = simulated_cluster[3].broker.cluster.membership
     first = membership.session
     clients, simulated_cluster.registry_ensemble.clients = (
@@ -350,7 +350,7 @@ async def test_a_broker_with_the_node_id_of_another_does_not_start(simulated_clu
 async def test_a_restarted_broker_does_not_resume_its_old_leader_term(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it is elected anew, it has no lead: what it led in that epoch may not all be there any more (I11)."""
+    """Until it is elected again, it leads nothing: records of that epoch may be lost (I11)."""
     await simulated_cluster.create_topic("t", (1,))
     simulated_cluster[1].kill()
     leads: list[int] = []

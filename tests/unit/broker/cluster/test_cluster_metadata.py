@@ -1,4 +1,4 @@
-"""What a broker makes of the registry's keys, in whatever order it sees them."""
+"""The mirrored cluster metadata is correct in whatever order the registry's keys arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACE = PartitionRecord(replicas=(1, 2), isr=(1, 2), leader=1, leader_broker_epo
 
 
 class NotifiedClusterMetadata(ClusterMetadata):
-    """Notes what it tells: a topic that has come or changed, one that is gone, a partition's place."""
+    """Records its events: a topic created or changed, a topic deleted, a partition record changed."""
 
     def __init__(self) -> None:
         super().__init__(BrokerConfig())

@@ -1,4 +1,4 @@
-"""Two leaders have written in one leader epoch, because the registry was set back to an older copy in between."""
+"""Two leaders wrote in one leader epoch, because the registry was restored from an older copy in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's number, its session, and its name among those that are up."""
+"""A broker's epoch, its session, and its entry among the live brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A registry that was replaced by an older copy, while the data folder of the broker was not."""
+"""The registry was restored from an older copy, while the data folder of the broker was not."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ async def test_a_paused_leader_neither_extends_nor_settles(simulated_cluster: Si
 
 
 def deafen(registry: SimRegistry) -> None:
-    """Let the client neither ping nor hear anything: it never notices that its session is over."""
+    """Let the registry client neither ping nor receive, so that it never notices the expired session."""
     for name in ("_ping", "hear", "hear_of_the_end"):
         setattr(registry, name, lambda *_: None)
 

@@ -1,4 +1,4 @@
-"""What brokers ask each other goes by the wire protocol, and every failure is one that may be tried again."""
+"""Brokers call each other over the wire protocol, and every failure is a retriable error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The controller: who it is, what it decides, and that it decides nothing when it may have been replaced."""
+"""The controller: its election, its decisions, and that it decides nothing once it may have been replaced."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Watched:
         self.outcomes.append(None)
 
 
-# Who it is
+# Election of the controller
 
 
 @in_simulated_cluster()

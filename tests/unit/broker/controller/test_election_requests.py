@@ -1,4 +1,4 @@
-"""ElectLeaders: who leads afterwards, and what is answered for each partition."""
+"""ElectLeaders: the elected leaders, and the result of each partition."""
 
 from __future__ import annotations
 

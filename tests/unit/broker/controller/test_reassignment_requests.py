@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: what is begun, refused, ended and listed."""
+"""AlterPartitionReassignments and ListPartitionReassignments."""
 
 from __future__ import annotations
 

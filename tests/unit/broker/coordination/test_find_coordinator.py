@@ -1,4 +1,4 @@
-"""FindCoordinator: who looks after a group, and who after a transactional id."""
+"""FindCoordinator: the coordinators of groups and of transactional ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a coordinator: who leads a partition reads all of it, and says nothing before all of it is committed."""
+"""The log of a coordinator: the leader reads all of it, and serves nothing before all of it is committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.machines.replication.in_sync import IsrState
 from headrace.model.errors import CoordinatorNotAvailable, NotCoordinator
 
 TOPIC = "__state"
-OWNER = "somebody"
+OWNER = "owner"
 
 
 async def ready(simulated_broker: SimulatedBroker, replication: int = 3) -> tuple[StateLog, Partition]:

@@ -1,4 +1,4 @@
-"""What tests of delayed messages say and see."""
+"""Requests and reads that tests of delayed messages need."""
 
 from __future__ import annotations
 

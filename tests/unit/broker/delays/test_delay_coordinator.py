@@ -1,4 +1,4 @@
-"""Delayed messages come to their topic in time, once, as they were sent."""
+"""Delayed messages are released to their topic on time, once, and unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A power cut at any step neither doubles nor loses a delayed message."""
+"""A power cut at any step neither duplicates nor loses a delayed message."""
 
 from __future__ import annotations
 

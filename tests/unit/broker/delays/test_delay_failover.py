@@ -1,4 +1,4 @@
-"""Delayed messages in a cluster of three: whichever broker goes away meanwhile, each comes once, in time."""
+"""In a cluster of three, each delayed message is released once and on time, whichever broker fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever ends between the steps of a release, the message comes once: T's own log says whether it has it."""
+"""A message is released once even if its release is interrupted: the topic's log shows whether it has it."""
 
 from __future__ import annotations
 

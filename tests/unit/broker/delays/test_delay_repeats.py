@@ -1,4 +1,4 @@
-"""Messages that come again and again keep their rhythm, and are not made up for."""
+"""Repeating messages keep their interval, and missed releases are skipped."""
 
 from __future__ import annotations
 

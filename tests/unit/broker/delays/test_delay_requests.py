@@ -1,4 +1,4 @@
-"""What waits can be listed, cancelled and moved; what does not wait (any more) is refused."""
+"""Waiting messages can be listed, cancelled and rescheduled; other offsets are rejected."""
 
 from __future__ import annotations
 

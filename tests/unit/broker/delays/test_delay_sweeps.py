@@ -1,4 +1,4 @@
-"""A message that waits for long does not keep on disk what has come and gone since."""
+"""A message that waits for a long time does not keep completed messages on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch without a session: what is read, how much of it, and how long it waits."""
+"""Fetch without a session: the records, the limits, and the wait."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ async def test_a_damaged_partition_returns_an_error_and_others_are_served(simula
 async def test_a_fetch_during_a_swap_of_compacted_segments_does_not_look_like_the_end_of_the_log(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    """A scan takes an answer without records, below the high watermark, for the end of its range."""
+    """A scan takes a response without records, below the high watermark, for the end of its range."""
     await simulated_broker.create_topic("t", 2, cleanup_policy="compact", segment_bytes="400")
     await send(simulated_broker, "t", batch(b"read first", key=b"k"), partition=0)
     for number in range(30):

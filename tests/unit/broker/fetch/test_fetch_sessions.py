@@ -1,4 +1,4 @@
-"""Fetch in sessions: only what changed travels, and topics come and go while a session lives."""
+"""Fetch sessions: only changes are returned, and topics may be created and deleted within a session."""
 
 from __future__ import annotations
 

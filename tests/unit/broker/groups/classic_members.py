@@ -1,4 +1,4 @@
-"""Members of consumer groups, and those who look after groups and their offsets."""
+"""Simulated members of classic groups, and requests that administer groups and their offsets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ClassicMember:
         return self.simulated_broker.begin_send(request, version)
 
     async def join(self, version: int = 5, session_timeout_ms: int = 10_000) -> Any:
-        """Join; if told an id first, come again with it."""
+        """Join; if the response assigns a member id first, join again with it."""
         response = await self.begin_join(version, session_timeout_ms)
         if response.error_code == MemberIdRequired.code:
             self.id = response.member_id

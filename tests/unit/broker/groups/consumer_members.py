@@ -1,4 +1,4 @@
-"""Members of consumer groups that speak the newer protocol."""
+"""Simulated members of groups that use the consumer protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.wire.messages.group_offsets import (
 
 
 class ConsumerMember:
-    """It gives up at once what it is told to, and says so with its next heartbeat."""
+    """The member revokes partitions at once and reports it in its next heartbeat."""
 
     def __init__(
         self, simulated_broker: SimulatedBroker, member_id: str, *topics: str, group: str = GROUP, **more: Any

@@ -1,4 +1,4 @@
-"""Offsets of groups of the newer protocol, as members of several epochs commit, fetch and delete them."""
+"""Offsets of consumer-protocol groups: commit, fetch and delete by members of several epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of the newer protocol, in a whole broker: what members are told holds, also after a crash."""
+"""Groups of the consumer protocol in a whole broker: returned state survives a crash."""
 
 from __future__ import annotations
 

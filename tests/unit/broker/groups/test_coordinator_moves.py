@@ -56,7 +56,7 @@ async def back(simulated_broker: SimulatedBroker) -> None:
 
 
 async def every_answer(simulated_broker: SimulatedBroker, member: ClassicMember) -> dict[str, int]:
-    """What is said to everybody who asks for the group."""
+    """The error codes of all requests for the group."""
     requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     whole = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP)])
     topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
@@ -152,7 +152,7 @@ async def test_changes_that_are_not_durable_are_not_acknowledged(simulated_broke
 
 
 async def test_no_timer_fires_for_groups_that_moved(simulated_broker: SimulatedBroker) -> None:
-    """They are somebody else's to look after: he alone says who has fallen silent."""
+    """Only their present coordinator may remove members without heartbeats."""
     await simulated_broker.create_topic("t")
     member, newer = ClassicMember(simulated_broker), ConsumerMember(simulated_broker, "m", "t", group="newer")
     await member.enter()

@@ -1,4 +1,4 @@
-"""Group configs: described with their sources, changed whole or one by one, kept, and seen by every broker."""
+"""Group configs are described with their sources, changed, persisted, and seen by every broker."""
 
 from __future__ import annotations
 

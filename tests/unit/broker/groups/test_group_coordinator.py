@@ -1,4 +1,4 @@
-"""The coordinator: what it keeps, how it comes back, and what happens when its log takes no writes."""
+"""The group coordinator: its durable state, its recovery, and its behaviour when its log accepts no writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def back(simulated_broker: SimulatedBroker) -> None:
 
 
 def topics_of(simulated_broker: SimulatedBroker, group: str = GROUP) -> list[str]:
-    """Those for which an offset of the group is kept, whether they exist or not."""
+    """The topics for which the group has an offset, whether they exist or not."""
     return [topic for topic, _, _ in simulated_broker.broker.coordinator.of(group).offsets.fetch_all(group)]
 
 
@@ -165,7 +165,7 @@ async def test_damage_puts_only_the_groups_of_its_partition_out_of_service(simul
     assert await committed(simulated_broker, group=healthy) == (7, "")
     assert await commit(simulated_broker, 8, "t", healthy) == 0
     member = ClassicMember(simulated_broker)
-    member.id = "somebody"
+    member.id = "unknown"
     assert await member.heartbeat() == CoordinatorNotAvailable.code
     assert (await member.begin_join()).error_code == CoordinatorNotAvailable.code
     assert await commit(simulated_broker, 8) == CoordinatorNotAvailable.code

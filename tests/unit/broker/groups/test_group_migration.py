@@ -42,7 +42,7 @@ class Reader(ClassicMember):
         self.indexes: list[int] = []
 
     async def follow(self) -> None:
-        """Report, and join and sync again when that is asked for."""
+        """Send a heartbeat; rejoin and sync when the response requires it."""
         error_code = await self.heartbeat() if self.generation >= 0 else RebalanceInProgress.code
         if error_code == 0:
             return

@@ -1,4 +1,4 @@
-"""Groups through their requests: joining, syncing, staying, leaving, and looking at them."""
+"""Group requests: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups and DeleteGroups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OffsetFetch has told once, no crash can take back."""
+"""No crash reverts an offset that OffsetFetch has returned."""
 
 from __future__ import annotations
 

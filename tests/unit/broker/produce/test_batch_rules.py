@@ -1,4 +1,4 @@
-"""What a produced batch must be: each rule of Kafka's table, with the error that it gives."""
+"""Each rule for produced batches in Kafka's table, with the error that it gives."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def configured(**configs: str) -> TopicConfig:
 def validation_error(
     batch: bytes | bytearray | None, config: TopicConfig = DEFAULTS, version: int = 9
 ) -> HeadraceError | None:
-    """What is said of a batch before it enters the log."""
+    """The error that rejects a batch before it is appended, if any."""
     view = None if batch is None else memoryview(batch)
     try:
         header, sealed = check_batch(view, version, config, NOW_MS)

@@ -1,4 +1,4 @@
-"""A dedup window goes by the broker's time: an id is never forgotten early, whatever the clocks of producers say."""
+"""Dedup windows use the broker's time: an id never expires early, whatever the producers' clocks say."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_clock_off(simulated_broker: SimulatedBroker, dedup_id: bytes, off_ms: i
 
 
 async def load_again(simulated_broker: SimulatedBroker) -> None:
-    """As when the leadership of the partition begins anew while the broker runs."""
+    """Begin a new leader term of the partition in a running broker."""
     simulated_broker.broker.dedup.begin(simulated_broker.partition("t"))
     await until_read(simulated_broker)
 

@@ -1,4 +1,4 @@
-"""A message whose id was seen of late is stored once, whoever sends it, in whichever batch, whoever leads meanwhile."""
+"""A message whose dedup id is in the window is stored once, across producers, batches and leaders."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ async def test_a_duplicate_waits_until_the_first_message_is_committed(
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_each_id_is_stored_once_under_crashes(simulated_broker: SimulatedBroker, seed: int) -> None:
-    """Senders send again what was not answered, in other batches, some with a sequence; the broker dies often."""
+    """Producers retry messages without a response in other batches, some with a sequence; the broker crashes often."""
     chance = random.Random(seed)
     await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     unanswered = {b"%d" % number for number in range(60)}

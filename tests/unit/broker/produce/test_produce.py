@@ -1,4 +1,4 @@
-"""Produce: partitions stand for themselves, order is kept, and nothing is answered before it is committed."""
+"""Produce: partitions are independent, order is kept, and responses follow the commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions are copied from whom: one loop for each leader, whatever moves."""
+"""Each leader has one fetch loop, for exactly the partitions that follow it."""
 
 from __future__ import annotations
 

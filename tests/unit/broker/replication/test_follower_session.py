@@ -1,4 +1,4 @@
-"""The follower's side of a fetch session: what is asked for, what is left out, and what an answer means."""
+"""The follower's side of a fetch session: the contents of requests, and the meaning of responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-sync sets that a leader keeps: who joins, who leaves, and what is promised meanwhile."""
+"""The in-sync sets that a leader maintains: joins, departures, and commits while a change is pending."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ async def test_a_draining_replica_does_not_join(simulated_cluster: SimulatedClus
 async def test_a_leader_without_a_valid_session_proposes_nothing_and_commits_only_with_all_replicas(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    """Others may have elected another by then, but not without one who has everything that is committed here."""
+    """Another leader may be elected by then, but only one that has every record committed here."""
     await simulated_cluster.create_topic("t", (3, 1, 2))
     await produce(simulated_cluster[3], "t", b"a")
     proposals = Proposals(simulated_cluster[3])
@@ -265,7 +265,7 @@ async def test_a_leader_without_a_valid_session_proposes_nothing_and_commits_onl
 async def test_followers_rejected_as_unknown_continue_when_the_leader_knows_them(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    """A replica may hear of a move of its partition before the leader does."""
+    """A replica may learn of a reassignment before the leader does."""
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     partition = simulated_cluster.replica(1, "t")

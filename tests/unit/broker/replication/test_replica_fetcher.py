@@ -1,4 +1,4 @@
-"""Copying from a leader: what is taken, what is cut off, and what a fetch promises."""
+"""A follower copies the log of its leader, truncates diverged records, and reports its flushed offset."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def values(simulated_cluster: SimulatedCluster, node_id: int, topic: str =
     replica = simulated_cluster.replica(node_id, topic)
     await simulated_cluster.wait_until(lambda: replica.high_watermark == replica.log.end_offset)
     found: list[bytes] = []
-    while len(found) < replica.high_watermark:  # an answer ends with a segment
+    while len(found) < replica.high_watermark:  # a response ends with a segment
         found += await read_all(simulated_cluster[node_id], topic, offset=len(found))
     return found
 
@@ -229,7 +229,7 @@ async def test_a_former_leader_without_own_records_follows_an_older_epoch(
 async def test_a_follower_that_truncates_learns_high_watermark_and_log_start_though_they_do_not_move(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    """The response that tells where histories part has them too, but they count only once the histories agree."""
+    """The response with the diverging epoch has them too, but the follower uses them only after its truncation."""
     await simulated_cluster.create_topic("t", (1, 2))
     for value in (b"a", b"b"):
         await produce(simulated_cluster[1], "t", value)
@@ -548,7 +548,7 @@ async def test_followers_advance_their_log_start_with_the_leader_even_without_wr
 async def test_a_follower_that_trims_with_new_records_advances_its_high_watermark(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    """The leader tells it once; if it forgets, it does not hear of it again until something is written."""
+    """The leader sends it once. A follower that loses it does not get it again before the next write."""
     await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[2].kill()

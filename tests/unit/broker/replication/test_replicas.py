@@ -1,4 +1,4 @@
-"""The replicas of a broker: made, led, followed, given up and replaced as the partitions' records say."""
+"""The replicas of a broker are created, led, followed, replaced and removed as the partition records say."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ async def test_changed_configs_reach_the_logs_of_all_replicas(simulated_cluster:
     assert simulated_cluster.replica(2, "t").config.segment_bytes == 4096
 
 
-# When the disk does not do what it is asked to
+# Disk failures
 
 
 @in_simulated_cluster()

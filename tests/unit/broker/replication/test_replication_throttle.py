@@ -1,4 +1,4 @@
-"""What a leader lets others copy: those who catch up no faster than it is told, those in sync as they like."""
+"""The replication throttle limits joining replicas and not those in sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that ask what they may do are told: everything. The numbers are those of Kafka 4.3 without an authorizer."""
+"""Clients that request their authorized operations get all of them, as from Kafka 4.3 without an authorizer."""
 
 from __future__ import annotations
 

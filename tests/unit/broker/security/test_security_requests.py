@@ -1,4 +1,4 @@
-"""SASL, ACLs, quotas and SCRAM: answered as by a Kafka that has none of them, never by a closed connection."""
+"""SASL, ACL, quota and SCRAM requests get the responses of a Kafka without security, never a closed connection."""
 
 from __future__ import annotations
 

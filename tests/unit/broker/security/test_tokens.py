@@ -1,4 +1,4 @@
-"""Tokens are kept by hash, checked by id and hash, seen by every broker, and gone when they are revoked."""
+"""Tokens are stored by hash, checked by id and hash, seen by every broker, and unusable once revoked."""
 
 from __future__ import annotations
 

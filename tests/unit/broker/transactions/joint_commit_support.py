@@ -1,4 +1,4 @@
-"""A bundle in a broker: its members, and what is asked for them."""
+"""The requests of a joint commit in a broker, and its members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A power cut at any step tears no bundle: all its members end alike, and the sequence tells which way."""
+"""A joint commit is atomic under a power cut at any step, and its sequence tells the outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUES = (b"a", b"b")
 
 
 class Script:
-    """Two commits of two members in two partitions each, a straggler beside them, and what was heard of them."""
+    """Two joint commits of two members in two partitions each, a late member, and the received responses."""
 
     def __init__(self, simulated_broker: SimulatedBroker, generation: int) -> None:
         self.simulated_broker = simulated_broker
@@ -76,7 +76,7 @@ async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
     assert script.told <= last <= max(script.requested, default=-1)
     assert [sorted(values) for values in await committed(simulated_broker)] == [whole(last)] * 2, "it is torn"
     for number, members in script.requested.items():
-        # Whoever has heard nothing asks again, and what it hears is true.
+        # A driver without a response retries, and the result of the retry holds.
         while (response := await commit(simulated_broker, number, *members)) == ConcurrentTransactions.code:
             await asyncio.sleep(0.1)
         assert response is True or number < max(script.requested)

@@ -1,4 +1,4 @@
-"""Bundles in a broker: members end as one, by one batch of the log, and what was told is told again."""
+"""Joint commits in a broker: members end together, by one batch of the log, and a retry gets the same result."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_an_empty_commit_counts(simulated_broker: SimulatedBroker) -> None
     assert await commit(simulated_broker, 5) is True
 
 
-# Who is late
+# Late members
 
 
 @each_generation
@@ -237,7 +237,7 @@ async def test_a_straggler_is_aborted_when_its_time_is_over(simulated_broker: Si
     assert await commit(simulated_broker, 1, straggler) == ProducerFenced.code
 
 
-# What is refused
+# Rejected requests
 
 
 @each_generation

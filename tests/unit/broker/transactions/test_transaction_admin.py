@@ -1,4 +1,4 @@
-"""What operators see of transactions, and how they end one that hangs."""
+"""Operators can describe transactions and end one that hangs."""
 
 from __future__ import annotations
 

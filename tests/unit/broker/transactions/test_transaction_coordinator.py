@@ -1,4 +1,4 @@
-"""The coordinator of transactions: what it promises, how it comes back, and what it does about logs without room."""
+"""The transaction coordinator: its guarantees, its recovery, and its behaviour when logs are full."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_partitions_of_the_transaction_do_not_wait_for_joining_ones(
 
 
 async def test_an_error_waits_until_the_state_it_is_based_on_is_committed(simulated_broker: SimulatedBroker) -> None:
-    """A crash could take the newcomer back, and with it the reason why the old one was refused."""
+    """Otherwise a crash could revert the new producer, and with it the reason why the old one was fenced."""
     old, new = await ready(simulated_broker, OLDER), Transactor(simulated_broker)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     beginning = simulated_broker.host.start(new.init(), "init")

@@ -1,4 +1,4 @@
-"""A power cut at any step tears no transaction: whatever was told holds, whatever was not is all or nothing."""
+"""Transactions are atomic under a power cut at any step, and acknowledged outcomes hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUTCOMES = [True, False, True]
 
 
 class Script:
-    """Three transactions over two partitions, and what the producer has heard of them."""
+    """Three transactions over two partitions, and the responses that the producer got."""
 
     def __init__(self, simulated_broker: SimulatedBroker, generation: int) -> None:
         self.producer = Transactor(simulated_broker, generation=generation)
@@ -44,7 +44,7 @@ class Script:
             self.told[label] = commit
 
     async def end_again(self) -> None:
-        """It has heard nothing, so it asks again until it hears something."""
+        """Retry after a lost response until there is a response."""
         ((label, commit),) = self.requested.items() - self.told.items()
         while (code := await self.producer.end(commit=commit)) == ConcurrentTransactions.code:
             await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""How partitions hear of the end of a transaction, wherever they are led, and that they hear it once."""
+"""Every partition of a transaction gets its marker once, whichever broker leads it."""
 
 from __future__ import annotations
 

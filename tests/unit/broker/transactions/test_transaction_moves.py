@@ -1,4 +1,4 @@
-"""What becomes of transactions whose coordinator is another broker from now on, and perhaps this one again."""
+"""Transactions whose coordinator moves to another broker, and perhaps back."""
 
 from __future__ import annotations
 

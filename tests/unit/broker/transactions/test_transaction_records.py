@@ -1,4 +1,4 @@
-"""What the coordinator knows comes back from its records as it was."""
+"""The state of a transaction is restored unchanged from its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transactional producers may ask, and the words in which each generation of them is answered."""
+"""The requests of transactional producers, and their errors in each version of the protocol."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def ready(simulated_broker: SimulatedBroker, generation: int = OLDER) -> T
 
 
 async def fenced(simulated_broker: SimulatedBroker) -> Transactor:
-    """A producer whom another has taken the id from."""
+    """A producer whose transactional id another producer has taken over."""
     producer = await ready(simulated_broker)
     assert await Transactor(simulated_broker).init() == 0
     return producer

@@ -1,4 +1,4 @@
-"""A leader takes transactional batches only on the word of their coordinator, also if that is another broker."""
+"""A leader accepts transactional batches only after the coordinator, perhaps on another broker, has verified them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets that count when the transaction does."""
+"""TxnOffsetCommit: offsets take effect when the transaction commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What producers in transactions may write, and what readers of committed ones are shown."""
+"""The writes of transactional producers, and the reads of read_committed consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transactional producer of either generation, and what became of the things that it wrote."""
+"""A transactional producer of either protocol version, and the contents of the partitions that it writes to."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def partition_contents(
 async def _batches(
     simulated_broker: RequestTarget, topic: str, partition: int
 ) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
-    """All that is committed, in as many answers as it takes."""
+    """Fetch all committed records, with as many requests as needed."""
     offset, high_watermark = 0, 1
     while offset < high_watermark:
         data = fetched_partitions(await simulated_broker.send(fetch_request({(topic, partition): offset}), 11))[

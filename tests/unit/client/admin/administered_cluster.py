@@ -1,4 +1,4 @@
-"""A scripted cluster to administer: its partitions are where a test puts them, and moves arrive when it says so."""
+"""A scripted cluster to administer: a test sets its partitions and completes its reassignments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens by way of a client: made, listed, checked and revoked, and their secrets never sent."""
+"""Tokens through a client: they are created, listed, checked and revoked, and their secrets are never sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a group share its partitions, and what was committed is where the next one begins."""
+"""Members of a group share its partitions, and continue from its committed offsets."""
 
 from __future__ import annotations
 

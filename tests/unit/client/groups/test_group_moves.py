@@ -1,4 +1,4 @@
-"""A group is looked at in either protocol, and moved to other offsets only while it has no members."""
+"""A group is described in either protocol, and its offsets are changed only while it has no members."""
 
 from __future__ import annotations
 

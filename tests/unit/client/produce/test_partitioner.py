@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own clients send them; records without keys stay together, then move on."""
+"""Keys are partitioned as by Kafka's clients; records without keys use a sticky partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A feed gives its receiver what its credit allows, and nothing is leased beyond it."""
+"""A feed gives its receiver as many messages as its credit allows, and leases no more."""
 
 from __future__ import annotations
 

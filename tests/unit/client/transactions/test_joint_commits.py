@@ -1,4 +1,4 @@
-"""Bundles as a client uses them: against a real broker for what they promise, against a script for what goes wrong."""
+"""Joint commits of a client: guarantees against a real broker, failures against a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transactional producer: against a real broker for what it promises, against a script for what goes wrong."""
+"""The transactional producer: guarantees against a real broker, failures against a script."""
 
 from __future__ import annotations
 

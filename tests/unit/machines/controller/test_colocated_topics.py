@@ -1,4 +1,4 @@
-"""Companions stay with their owner: same places, same leader, whatever happens to either."""
+"""Co-located topics keep the replicas and the leader of their owner."""
 
 from __future__ import annotations
 

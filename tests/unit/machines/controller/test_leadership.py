@@ -1,4 +1,4 @@
-"""Who leads and who is in sync, as brokers come and go."""
+"""Leader, in-sync set and eligible leaders as brokers start and stop."""
 
 from __future__ import annotations
 

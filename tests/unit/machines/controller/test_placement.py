@@ -1,4 +1,4 @@
-"""Where replicas go: apart, evenly, and without moving more than it takes."""
+"""Replicas are placed on different brokers, evenly, with as few moves as possible."""
 
 from __future__ import annotations
 

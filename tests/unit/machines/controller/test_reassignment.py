@@ -1,4 +1,4 @@
-"""The move of a partition: first add, then wait, then drop."""
+"""A reassignment adds the new replicas, waits for them, then removes the old ones."""
 
 from __future__ import annotations
 

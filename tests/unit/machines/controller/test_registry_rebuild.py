@@ -1,4 +1,4 @@
-"""What a registry lacks, decided from logs and topic files."""
+"""Missing registry records are rebuilt from logs and topic files."""
 
 from __future__ import annotations
 

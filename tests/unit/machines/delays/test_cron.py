@@ -1,4 +1,4 @@
-"""Cron finds the next time, as somebody would who looks at every minute."""
+"""The next time of a cron expression agrees with a search minute by minute."""
 
 from __future__ import annotations
 

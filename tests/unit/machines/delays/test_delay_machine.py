@@ -1,4 +1,4 @@
-"""Any order of messages, events and time: the index knows what a plain dict would know."""
+"""Any order of messages, events and time: the delay index agrees with a plain dict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a message is due follows from its headers, and from nothing else."""
+"""The due time of a message follows from its headers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: epochs, slots, and only the partitions of which there is something to say."""
+"""Incremental fetch sessions: epochs, slots, and responses that contain only changed partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group of the newer protocol with its topics, its clock and its log, and clients that behave as real ones do."""
+"""A group of the consumer protocol with its topics, its clock and its log, and realistic clients."""
 
 from __future__ import annotations
 

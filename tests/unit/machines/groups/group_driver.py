@@ -1,4 +1,4 @@
-"""Runs one group as a broker would: tokens, a log of what was stored, a clock that only the test moves."""
+"""Runs one group like a broker: request tokens, a log of stored records, and a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every claimed partition goes to one who claims it, evenly, and moves only if it must."""
+"""Every claimed partition is assigned to a member that claims it, evenly, with as few moves as possible."""
 
 from __future__ import annotations
 

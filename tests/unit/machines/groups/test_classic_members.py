@@ -1,4 +1,4 @@
-"""Members of the classic protocol in a consumer group: what they are told, and when they are out."""
+"""Members of the classic protocol in a consumer group: their responses, and when they are removed."""
 
 from __future__ import annotations
 

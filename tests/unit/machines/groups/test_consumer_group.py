@@ -1,4 +1,4 @@
-"""A group of the newer protocol: who may come in, what each is told, and who is thrown out."""
+"""A group of the consumer protocol: admission, responses, and fencing of members."""
 
 from __future__ import annotations
 

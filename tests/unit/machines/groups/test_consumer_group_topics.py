@@ -1,4 +1,4 @@
-"""What a subscription means, and when the topics behind it have changed."""
+"""The topics of a subscription, and the detection of their changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describing, deleting, closing and restoring a group, and what it says of its offsets."""
+"""Describing, deleting, closing and restoring a group, and protecting its offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What time does to a group: sessions, joins and syncs that do not come."""
+"""Deadlines of a group: sessions, and joins and syncs that do not arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoinGroup: who is let in, when the generation begins, and what everybody is told."""
+"""JoinGroup: admission, the start of a generation, and the responses."""
 
 from __future__ import annotations
 

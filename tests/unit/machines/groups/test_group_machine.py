@@ -1,4 +1,4 @@
-"""Any order of requests, time, slow or failing stores and restarts leaves a group that keeps its promises."""
+"""Any order of requests, time, slow or failing stores and restarts preserves the invariants of a group."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.generation_id = 0
 
     def member(self, position: int) -> str:
-        """Somebody who was told an id at some time, perhaps long ago."""
+        """A member id that was returned at some time, perhaps long ago."""
         return self.known[-1 - position % len(self.known)]
 
     def learn(self) -> None:

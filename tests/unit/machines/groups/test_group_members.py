@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat, OffsetCommit and LeaveGroup: only members of the present generation get anywhere."""
+"""SyncGroup, Heartbeat, OffsetCommit and LeaveGroup succeed only for members of the current generation."""
 
 from __future__ import annotations
 

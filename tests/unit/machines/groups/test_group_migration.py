@@ -1,4 +1,4 @@
-"""A group with members changes its protocol, as far as the policy lets it, and nobody loses what it has."""
+"""A group with members changes its protocol as its policy allows, and members keep their partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed offsets: what was committed is what is fetched, until it is deleted or grows too old."""
+"""A committed offset is returned until it is deleted or expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids within a window: the same id is found for as long as the window is, and not a moment longer."""
+"""A dedup id is found exactly as long as it is within the window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent producers: a batch that is sent again is stored once, and no batch may be missing before it."""
+"""Idempotent producers: a retried batch is stored once, and a sequence gap is rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leader's view of its followers: what it may commit, and whom it lets in and out."""
+"""The leader's view of its followers: the high watermark, and changes of the in-sync set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of bundles, one by one: all members or none, each sequence once, and nobody comes back."""
+"""The rules of joint commits, one by one: all members or none, each sequence once, and fenced members stay fenced."""
 
 from __future__ import annotations
 

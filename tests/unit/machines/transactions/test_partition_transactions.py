@@ -1,4 +1,4 @@
-"""Transactions as one partition sees them: what is open, what is stable, what was aborted."""
+"""The transactions of one partition: open ones, the last stable offset, and aborted ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any order of producers, retries, delays, time-outs and crashes leaves every transaction whole."""
+"""Any order of producers, retries, delays, timeouts and crashes leaves every transaction atomic."""
 
 from __future__ import annotations
 

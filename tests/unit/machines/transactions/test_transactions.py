@@ -1,4 +1,4 @@
-"""The rules of transactions, one by one, in both generations of the protocol."""
+"""The rules of transactions, one by one, in both protocol versions."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ class World:
             then()
 
     def pass_time(self, ms: int) -> bool:
-        """Whether somebody was too slow."""
+        """Return whether a transaction timed out."""
         self.now_ms += ms
         timed_out = self.machine.timed_out(self.now_ms)
         for transaction in timed_out:
