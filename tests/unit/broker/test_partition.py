@@ -406,7 +406,7 @@ async def test_a_follower_applies_the_leaders_high_watermark_up_to_its_flushed_o
     partition.follow_high_watermark(5)
     assert partition.high_watermark == 0
     await simulated_broker.pass_time(3)
-    assert partition.high_watermark == 1, "the flush lets what was told come true"
+    assert partition.high_watermark == 1, "the flush advances it to the leader's high watermark"
     partition.follow_high_watermark(0)
     assert partition.high_watermark == 1, "it never goes back"
 

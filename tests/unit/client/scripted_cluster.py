@@ -55,18 +55,18 @@ T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What can happen to a request instead of an answer."""
+    """What can happen to a request instead of a response."""
 
-    SILENCE = auto()  # it is read and never answered, nor is anything behind it
+    SILENCE = auto()  # the request is read; it and all later ones get no response
     CLOSE = auto()  # the connection closes; nothing was done
-    DONE_THEN_CLOSE = auto()  # it takes effect, and the connection closes before the answer
+    DONE_THEN_CLOSE = auto()  # it takes effect, and the connection closes before the response
 
 
 ScriptedResponse = Any  # a message, a Fault, or a function of the request that returns one
 
 
 class ScriptedCluster:
-    """The brokers of a test, who lead partitions and share what is written."""
+    """The brokers of a test; they lead partitions and share the written records."""
 
     def __init__(self, world: World, **topics: int) -> None:
         self.world = world
@@ -287,7 +287,7 @@ class ScriptedBroker:
 
 
 class _Connection:
-    """One client's frames, answered in order."""
+    """Responds to the frames of one client in order."""
 
     def __init__(self, stream: ByteStream, broker: ScriptedBroker) -> None:
         self._link = stream

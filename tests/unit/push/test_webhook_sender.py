@@ -22,7 +22,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def receiver(handler: Handler) -> AsyncIterator[str]:
-    """The URL of a receiver that answers so."""
+    """The URL of a receiver that sends these responses."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(application, shutdown_timeout=0.1)

@@ -16,7 +16,7 @@ from headrace.testkit.world import World
 
 
 async def echo_and_log(world: World, stored: list[int]) -> None:
-    """A tiny broker with four clients: it stores what it hears, syncs it, and echoes it."""
+    """A tiny broker with four clients: it stores, syncs and echoes what it receives."""
     world.disk.make_directory("/data")
     file = world.disk.open("/data/log", create=True)
     world.disk.sync_directory("/data")
@@ -146,7 +146,7 @@ def test_a_reboot_drops_tasks_without_cleanup() -> None:
 
 
 async def count(world: World, name: str, counted: list[str]) -> None:
-    """Counts seconds, and notes when it is told to stop."""
+    """Counts seconds, and records when it is stopped."""
     host = world.host(name)
     host.disk.make_directory("/data")
     file = host.disk.open("/data/log", create=True)

@@ -283,5 +283,5 @@ async def test_listeners_are_notified_of_changed_configs_but_not_of_a_dry_run(
     assert await change(simulated_broker, BROKER, "1", ("max.connections", SET, "100")) == 0
     assert notified == [100]
     assert await change(simulated_broker, BROKER, "1", ("max.connections", SET, "0")) == InvalidConfig.code, (
-        "nobody could take it back"
+        "it could not be reverted"
     )

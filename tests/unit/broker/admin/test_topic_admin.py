@@ -349,7 +349,7 @@ async def test_a_follower_that_cannot_be_reached_is_waited_for_in_vain(simulated
     simulated_cluster.isolate(3)
     assert (await cut(simulated_cluster[1], 1))[0] == RequestTimedOut.code
     simulated_cluster.heal()
-    assert await cut(simulated_cluster[1], 1) == (0, 1), "it was begun all the same"
+    assert await cut(simulated_cluster[1], 1) == (0, 1), "it was started nevertheless"
     simulated_cluster[3].kill()
     await simulated_cluster.wait_until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
     await produce(simulated_cluster[1], "t", b"b")

@@ -301,14 +301,14 @@ async def test_no_colocated_topic_is_created_for_a_deleted_owner(simulated_clust
 
 
 async def test_the_colocated_topic_of_an_earlier_topic_is_replaced() -> None:
-    places = RegisteredPartitions(1)
+    registered_partitions = RegisteredPartitions(1)
     alone = PartitionRecord(replicas=(1,), isr=(1,), leader=1, leader_broker_epoch=1)
-    await places.add("t", alone)
-    await places.add(ACKS, alone, owner=UUID(int=99))
-    old = places.catalogue.topic(ACKS)
-    made = await places.catalogue.ensure_colocated_topic("t", ACKS_PREFIX)
+    await registered_partitions.add("t", alone)
+    await registered_partitions.add(ACKS, alone, owner=UUID(int=99))
+    old = registered_partitions.catalogue.topic(ACKS)
+    made = await registered_partitions.catalogue.ensure_colocated_topic("t", ACKS_PREFIX)
     assert made.id != old.id
-    assert made.record.owner == places.catalogue.topic("t").id
+    assert made.record.owner == registered_partitions.catalogue.topic("t").id
 
 
 # Staying with its owner

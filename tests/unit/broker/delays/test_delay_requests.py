@@ -95,7 +95,7 @@ async def test_a_just_accepted_message_can_be_cancelled_once_it_is_indexed(
 
     monkeypatch.setattr(DelayShard, "_take_in", read_later)
     offset = await delay(simulated_broker, message(simulated_broker, b"second", delay="2s"))
-    assert await cancel(simulated_broker, offset) == CoordinatorLoading.code, "and not that it does not wait any more"
+    assert await cancel(simulated_broker, offset) == CoordinatorLoading.code, "not that the message is unknown"
     may_read.set()
     await simulated_broker.run_ready_tasks()
     assert await cancel(simulated_broker, offset) == 0

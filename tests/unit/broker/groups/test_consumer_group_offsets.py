@@ -45,7 +45,7 @@ async def test_a_member_with_the_previous_epoch_commits_for_partitions_that_it_h
 
 
 @pytest.mark.parametrize(
-    ("said", "answer"),
+    ("fields", "expected"),
     [
         ({}, (0, [7])),
         ({"member_id": "m1", "member_epoch": 1}, (0, [7])),
@@ -54,13 +54,13 @@ async def test_a_member_with_the_previous_epoch_commits_for_partitions_that_it_h
     ],
 )
 async def test_offsets_are_fetched_by_members_of_the_right_epoch_and_by_non_members(
-    simulated_broker: SimulatedBroker, said: dict[str, Any], answer: tuple[int, list[int]]
+    simulated_broker: SimulatedBroker, fields: dict[str, Any], expected: tuple[int, list[int]]
 ) -> None:
     await simulated_broker.create_topic("t", 1)
     member = ConsumerMember(simulated_broker, "m1", "t")
     await settle(member)
     await member.commit(7)
-    assert await fetch(simulated_broker, **said) == answer
+    assert await fetch(simulated_broker, **fields) == expected
 
 
 async def test_offsets_of_topics_without_subscribers_can_be_deleted(simulated_broker: SimulatedBroker) -> None:

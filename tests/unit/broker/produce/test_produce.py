@@ -356,7 +356,7 @@ async def test_a_batch_that_is_not_committed_in_time_gets_a_timeout(simulated_br
     assert only_response(await simulated_broker.send(request, 9)).error_code == RequestTimedOut.code
     await simulated_broker.pass_time(20)
     simulated_broker.host.disk.delay_seconds = (0.001, 0.001)
-    assert await read_all(simulated_broker, "t") == [b"a"], "it was appended all the same"
+    assert await read_all(simulated_broker, "t") == [b"a"], "it was appended nevertheless"
 
 
 async def test_records_and_bytes_are_counted(simulated_broker: SimulatedBroker) -> None:
@@ -427,7 +427,9 @@ async def test_too_few_in_sync_replicas_are_reported_before_the_append(
     assert (await send(simulated_cluster[1], "t", batch(b"b"))).error_code == NotEnoughReplicas.code
     partition = simulated_cluster.replica(1, "t")
     assert partition.log.end_offset == 1
-    assert (await send(simulated_cluster[1], "t", batch(b"c"), acks=1)).error_code == 0, "who asks for less gets less"
+    assert (await send(simulated_cluster[1], "t", batch(b"c"), acks=1)).error_code == 0, (
+        "acks=1 needs no in-sync replicas"
+    )
     assert (partition.log.end_offset, partition.high_watermark) == (2, 1)
     await simulated_cluster.open(2)
     await simulated_cluster.wait_until_in_sync("t")

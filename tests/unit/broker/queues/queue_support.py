@@ -117,10 +117,10 @@ class SubscriptionMember:
         assert await self.settle(messages) == [0] * len(messages)
 
 
-def leased_records(answers: Sequence[LeasePartitionResponse]) -> list[LeasedRecord]:
+def leased_records(responses: Sequence[LeasePartitionResponse]) -> list[LeasedRecord]:
     """Return every leased message with its value from the response's batches."""
     found: list[LeasedRecord] = []
-    for response in answers:
+    for response in responses:
         assert response.error_code == 0, response.error_message
         values = {
             record.offset: record.value or b""

@@ -23,7 +23,7 @@ class Proposals:
         self.checked: list[list[str]] = []
         self.written: list[PartitionRecord] = []
         self.fails = False
-        self.answers = True
+        self.responds = True
         self._commit = simulated_broker.registry.commit
         simulated_broker.registry.commit = self.commit  # type: ignore[method-assign]
 
@@ -39,7 +39,7 @@ class Proposals:
         if self.fails:
             raise RegistryUnavailable("The registry cannot be reached")
         await self._commit(operations)
-        if not self.answers:
+        if not self.responds:
             raise RegistryUnavailable("The registry cannot be reached")
 
 
@@ -126,7 +126,7 @@ async def test_an_unknown_outcome_is_read_from_the_registry(simulated_cluster: S
     await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     proposals = Proposals(simulated_cluster[1])
-    proposals.answers = False
+    proposals.responds = False
     simulated_cluster.isolate(3)
     assert await produce(simulated_cluster[1], "t", b"b") == 1
     assert simulated_cluster.record("t").isr == (1, 2)
@@ -139,7 +139,7 @@ async def test_both_sets_count_while_the_outcome_cannot_be_read(simulated_cluste
     await produce(simulated_cluster[1], "t", b"a")
     await simulated_cluster.wait_until_identical("t")
     proposals = Proposals(simulated_cluster[1])
-    proposals.answers = False
+    proposals.responds = False
     read = simulated_cluster[1].broker.catalogue.mirror.read
     simulated_cluster.isolate(3)
 
@@ -148,7 +148,7 @@ async def test_both_sets_count_while_the_outcome_cannot_be_read(simulated_cluste
 
     simulated_cluster[1].broker.catalogue.mirror.read = cannot_be_read  # type: ignore[method-assign, assignment]
     assert await send_for(simulated_cluster[1], 10_000) == RequestTimedOut.code
-    assert simulated_cluster.record("t").isr == (1, 2), "it came to pass, and the leader does not know"
+    assert simulated_cluster.record("t").isr == (1, 2), "it was committed, and the leader does not know"
     in_sync = simulated_cluster.replica(1, "t").in_sync
     assert in_sync is not None
     assert (in_sync.maximal_isr, simulated_cluster.replica(1, "t").high_watermark) == (frozenset({1, 2, 3}), 1)
@@ -164,7 +164,7 @@ async def test_commits_wait_for_a_replica_that_may_have_joined(simulated_cluster
     simulated_cluster[2].kill()
     await simulated_cluster.wait_until_in_sync("t", 1)
     proposals = Proposals(simulated_cluster[1])
-    proposals.answers = False
+    proposals.responds = False
     mirror = simulated_cluster[1].broker.catalogue.mirror
     read = mirror.read
     await simulated_cluster.open(2)

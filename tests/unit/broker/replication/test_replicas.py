@@ -352,7 +352,7 @@ async def test_a_log_that_cannot_be_removed_is_removed_by_the_next_start(
     simulated_cluster[2].host.disk.fail_next("rename", "/data/logs/*", errno.EIO)
     await simulated_cluster[1].delete_topic("t")
     await simulated_cluster.create_topic("next", (2, 1), by=2)
-    assert await produce(simulated_cluster[2], "next", b"a") == 0, "it is in nobody's way"
+    assert await produce(simulated_cluster[2], "next", b"a") == 0, "it blocks no other topic"
     await simulated_cluster[2].restart()
     assert len(folders(simulated_cluster, 2)) == 1
 
@@ -453,7 +453,7 @@ async def test_a_log_found_damaged_at_the_start_leaves_the_in_sync_set_before_it
     simulated_cluster[2].host.disk.flip_bit(path, 70)
     await simulated_cluster.open(2)
     assert (simulated_cluster.record("t").isr, simulated_cluster.record("t").leader) == ((1,), -1)
-    assert simulated_cluster.replica(2, "t").log.quarantined is not None, "there is nobody to copy from yet"
+    assert simulated_cluster.replica(2, "t").log.quarantined is not None, "there is no leader to copy from yet"
     await simulated_cluster.open(1)
     await simulated_cluster.wait_until_in_sync("t")
     assert await read_all(simulated_cluster.leader("t"), "t") == [b"a", b"b"]

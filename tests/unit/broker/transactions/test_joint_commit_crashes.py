@@ -31,7 +31,7 @@ class Script:
         self.simulated_broker = simulated_broker
         self.generation = generation
         self.requested = dict[int, list[Transactor]]()
-        self.told = -1
+        self.acknowledged = -1
 
     async def run(self) -> None:
         for number in range(SEQUENCES):
@@ -44,7 +44,7 @@ class Script:
             await writing(self.simulated_broker, "straggler", b"never", 0, generation=self.generation)
             self.requested[number] = members
             assert await commit(self.simulated_broker, number, *members) is True
-            self.told = number
+            self.acknowledged = number
 
 
 async def is_over(simulated_broker: SimulatedBroker, script: Script) -> bool:
@@ -73,7 +73,7 @@ def whole(last: int) -> list[bytes]:
 async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
     await restarted(simulated_broker)
     last = await sequence(simulated_broker)
-    assert script.told <= last <= max(script.requested, default=-1)
+    assert script.acknowledged <= last <= max(script.requested, default=-1)
     assert [sorted(values) for values in await committed(simulated_broker)] == [whole(last)] * 2, "it is torn"
     for number, members in script.requested.items():
         # A driver without a response retries, and the result of the retry holds.

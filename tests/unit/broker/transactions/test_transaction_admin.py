@@ -138,8 +138,8 @@ async def mark(
     response = await simulated_broker.send(WriteTxnMarkersRequest(markers=[marker]), 1)
     (result,) = response.markers
     assert result.producer_id == producer_id
-    ((told,),) = [topic.partitions for topic in result.topics]
-    return int(told.error_code)
+    ((marked,),) = [topic.partitions for topic in result.topics]
+    return int(marked.error_code)
 
 
 async def test_a_transaction_that_hangs_can_be_ended_where_it_hangs(simulated_broker: SimulatedBroker) -> None:

@@ -151,7 +151,7 @@ async def test_a_producer_that_continues_after_an_error_keeps_its_id(simulated_b
     assert (await partition_contents(simulated_broker)).aborted == [b"lost"]
     other = Transactor(simulated_broker)
     other.producer_id, other.epoch = before
-    assert await other.init(claims=True) == 0, "it has not heard, and asks again"
+    assert await other.init(claims=True) == 0, "a retry after a lost response"
     assert other.epoch == producer.epoch
 
 
@@ -277,7 +277,7 @@ async def test_decided_transactions_get_their_markers_after_a_crash(
     for partition in (0, 1):
         result = await partition_contents(simulated_broker, partition=partition)
         assert result[:2] == (([b"x"], []) if commit else ([], [b"x"]))
-        assert result.markers == 1, "nobody is told twice"
+        assert result.markers == 1, "each partition gets one marker"
     assert await producer.end(commit=not commit) == InvalidTransactionState.code
     assert await producer.end(commit=commit) == 0
     assert await producer.send(b"next") == 0
@@ -330,7 +330,7 @@ async def test_damage_puts_only_the_ids_of_its_partition_out_of_service(simulate
     assert await producer.produce(b"x") == NotEnoughReplicas.code
     assert (await described(simulated_broker)).error_code == CoordinatorNotAvailable.code
     await simulated_broker.pass_time(100)
-    assert (await partition_contents(simulated_broker)).open == [b"x"], "nobody knows what was decided"
+    assert (await partition_contents(simulated_broker)).open == [b"x"], "the decision is not known yet"
 
 
 # Time

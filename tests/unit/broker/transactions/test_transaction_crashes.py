@@ -30,7 +30,7 @@ class Script:
     def __init__(self, simulated_broker: SimulatedBroker, generation: int) -> None:
         self.producer = Transactor(simulated_broker, generation=generation)
         self.requested: dict[bytes, bool] = {}
-        self.told: dict[bytes, bool] = {}
+        self.acknowledged: dict[bytes, bool] = {}
         self.sent: set[tuple[bytes, int]] = set()
 
     async def run(self) -> None:
@@ -41,15 +41,15 @@ class Script:
                 self.sent.add((label, partition))
             self.requested[label] = commit
             assert await self.producer.end(commit=commit) == 0
-            self.told[label] = commit
+            self.acknowledged[label] = commit
 
     async def end_again(self) -> None:
         """Retry after a lost response until there is a response."""
-        ((label, commit),) = self.requested.items() - self.told.items()
+        ((label, commit),) = self.requested.items() - self.acknowledged.items()
         while (code := await self.producer.end(commit=commit)) == ConcurrentTransactions.code:
             await asyncio.sleep(0.1)
         assert code == 0
-        self.told[label] = commit
+        self.acknowledged[label] = commit
 
 
 async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
@@ -60,11 +60,11 @@ async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
         for fate in ("committed", "aborted"):
             for value in getattr(result, fate):
                 fates.setdefault(value, set()).add(fate)
-        for label, commit in script.told.items():
+        for label, commit in script.acknowledged.items():
             assert (label in result.committed) is commit
     for label, found in fates.items():
         assert len(found) == 1, f"{label!r} is torn"
-        assert found == {"aborted"} or script.requested[label], f"nobody wanted {label!r} to be committed"
+        assert found == {"aborted"} or script.requested[label], f"no commit of {label!r} was requested"
 
 
 async def recover(simulated_broker: SimulatedBroker, script: Script) -> None:
@@ -74,14 +74,14 @@ async def recover(simulated_broker: SimulatedBroker, script: Script) -> None:
         known = {*result.committed, *result.aborted, *result.open}
         assert known >= {label for label, where in script.sent if where == partition}, "something acknowledged is lost"
         assert not result.open or await state(simulated_broker) == "Ongoing"
-    if script.requested.keys() != script.told.keys():
+    if script.requested.keys() != script.acknowledged.keys():
         await script.end_again()
     newcomer = Transactor(simulated_broker, generation=script.producer.generation)
     assert await newcomer.init() == 0
     assert newcomer.producer_id == script.producer.producer_id
     assert newcomer.epoch > script.producer.epoch
     assert await newcomer.send(b"new") == 0
-    script.requested[b"new"] = script.told[b"new"] = False
+    script.requested[b"new"] = script.acknowledged[b"new"] = False
     assert await newcomer.abort() == 0
     await check(simulated_broker, script)
 

@@ -73,7 +73,7 @@ async def test_a_producer_without_transactions_gets_a_new_producer_id(
     responses = [await init(simulated_broker, version) for _ in range(3)]
     assert [(code, epoch) for code, _, epoch in responses] == [(0, 0)] * 3
     assert len({producer_id for _, producer_id, _ in responses}) == 3
-    assert simulated_broker.broker.catalogue.find(TRANSACTION_STATE) is None, "nobody needs it yet"
+    assert simulated_broker.broker.catalogue.find(TRANSACTION_STATE) is None, "it is not needed yet"
 
 
 async def test_inconsistent_requests_are_rejected(simulated_broker: SimulatedBroker) -> None:

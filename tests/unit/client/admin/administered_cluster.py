@@ -59,7 +59,7 @@ from headrace.wire.messages.replicas import (
     ReplicaElectionResult,
 )
 
-_MANY = 1000  # answers per kind, more than any test asks for
+_MANY = 1000  # responses per kind, more than any test needs
 
 
 class AdministeredCluster:

@@ -164,7 +164,9 @@ def test_a_state_that_the_broker_does_not_know_is_no_empty_list() -> None:
 def test_a_transaction_is_described_by_its_coordinator_also_after_that_has_moved() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         first.script(apis.FIND_COORDINATOR, coordinated_by(1))
-        second.script(apis.FIND_COORDINATOR, coordinated_by(2))  # who named one that is none is not asked again
+        second.script(
+            apis.FIND_COORDINATOR, coordinated_by(2)
+        )  # a broker that named a wrong coordinator is not used again
         first.script(apis.DESCRIBE_TRANSACTIONS, transaction(error_code=NotCoordinator.code))
         second.script(apis.DESCRIBE_TRANSACTIONS, transaction("Ongoing", 1, 0))
         view = await admin.describe("tx")

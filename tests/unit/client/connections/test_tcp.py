@@ -76,9 +76,9 @@ def test_a_large_response_is_reassembled_from_any_pieces() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         large = bytes(range(256)) * 4000
-        told = FetchableTopicResponse(topic="t", partitions=[PartitionData(records=large)])
+        topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(records=large)])
         small = MetadataResponse(cluster_id="behind it")
-        broker.script(apis.FETCH, FetchResponse(responses=[told]))
+        broker.script(apis.FETCH, FetchResponse(responses=[topic]))
         broker.script(apis.METADATA, small)
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:

@@ -35,7 +35,7 @@ MEMBERS = st.dictionaries(
 def settle(
     members: dict[str, ConsumerSubscription], counts: PartitionCounts
 ) -> tuple[dict[str, list[TopicPartition]], int]:
-    """Play cooperative rounds until nobody has to let go of anything; returns the result and the number of rounds."""
+    """Run cooperative rounds until no member must revoke a partition; return the result and the number of rounds."""
     for rounds in range(1, 10):
         assigned = assign_cooperative_sticky(members, counts)
         settled = all(set(members[name].owned) <= set(assigned[name]) for name in members)

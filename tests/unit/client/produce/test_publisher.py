@@ -136,9 +136,9 @@ def test_an_error_reaches_all_callers_with_records_in_the_batch() -> None:
             await publisher.topic("orders")
 
             async def fails() -> type[HeadraceError]:
-                with pytest.raises(HeadraceError) as told:
+                with pytest.raises(HeadraceError) as raised:
                     await publish(publisher, b"bad")
-                return told.type
+                return raised.type
 
             async with asyncio.TaskGroup() as group:
                 requested = [group.create_task(fails()) for _ in range(3)]

@@ -216,7 +216,7 @@ def test_a_member_travels_between_processes() -> None:
 
 
 class ScriptedCoordinator:
-    """A broker that coordinates the bundle, and notes what it is asked."""
+    """A broker that coordinates the joint commit and records the requests."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self.broker = broker

@@ -248,7 +248,7 @@ def test_one_transaction_is_open_at_a_time() -> None:
 
 
 class ScriptedCoordinator:
-    """A broker that coordinates whatever it is asked, and notes what it is told."""
+    """A broker that coordinates every id and records the requests."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self.broker = broker

@@ -26,7 +26,7 @@ def led(leader: int = 1, isr: tuple[int, ...] = (1, 2, 3), **fields: Any) -> Par
 def settled(
     owner: PartitionRecord, *colocated_topics: PartitionRecord, live: LiveBrokers = ALL, prefers: bool = False
 ) -> list[PartitionRecord]:
-    """What they are after one look of the controller."""
+    """The records after one pass of the controller."""
     before = [owner, *colocated_topics]
     kept = [PartitionWithMinInsync(record, 1) for record in before]
     changed = update_colocated(kept[0], kept[1:], live, prefers=prefers)

@@ -286,7 +286,7 @@ class FetchSessionsMachine(RuleBasedStateMachine):
         self.now_ms = 0
 
     def settle(self) -> None:
-        """Clients learn that their sessions are gone by the next answer."""
+        """Clients learn of an evicted session from the next response."""
         self.believed = {id_: belief for id_, belief in self.believed.items() if not belief[0].closed}
 
     @rule(partitions=st.integers(0, 5), privileged=st.booleans())

@@ -99,7 +99,7 @@ def test_waiting_members_need_no_heartbeats(driver: GroupDriver) -> None:
     assert driver.waits(waiting)
     driver.join(follower)
     assert driver.joined(waiting).error_code == 0
-    # From the answer on it has a whole session again.
+    # From the response on it has a full session timeout.
     driver.pass_time(SESSION_MS - 1)
     driver.heartbeat(leader)
 

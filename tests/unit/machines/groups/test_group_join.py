@@ -287,7 +287,7 @@ class TestTheFirstRebalance:
 
 def test_a_cooperative_follow_up_rebalance_gives_the_next_generation(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
-    # The follower revoked something and tells so by joining again with other metadata.
+    # The follower revoked partitions and reports it by rejoining with other metadata.
     again = driver.join(follower, protocols=(("range", b"owns less"),))
     with pytest.raises(RebalanceInProgress):
         driver.heartbeat(leader)

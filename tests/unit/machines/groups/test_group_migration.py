@@ -212,7 +212,7 @@ def test_an_upgrade_of_a_downgraded_group_gives_the_same_members_again() -> None
 
 
 def test_a_group_that_was_to_rebalance_does_so_when_it_is_restored() -> None:
-    """Else nobody would have the partitions of the member that left."""
+    """Otherwise the partitions of the member that left would have no owner."""
     driver, client, _ = mixed_group("a", "b")
     group = downgraded(driver, client.id)
     now_ms = driver.now_ms

@@ -57,7 +57,7 @@ class Commit:
     epoch: int
     version: int
     record: PartitionRecord
-    starts: Mapping[int, int]  # the broker epochs of those who are to join the isr
+    starts: Mapping[int, int]  # the broker epochs of the replicas that join the isr
 
 
 class World:
@@ -172,7 +172,7 @@ class World:
         self.under_way.append(Commit(broker, broker.epoch, broker.version, proposal, starts))
 
     def stop(self, broker: Broker) -> None:
-        """Nobody is told. What was not flushed is gone; what was sent may still arrive."""
+        """Crash without notice. Unflushed records are lost; sent messages may still arrive."""
         broker.is_up = False
         broker.lead = broker.known = None
         del broker.log[broker.flushed :]

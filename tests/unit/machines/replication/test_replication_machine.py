@@ -20,7 +20,7 @@ BROKERS = 4
 nodes = st.integers(1, BROKERS)
 targets = st.lists(nodes, min_size=1, max_size=3, unique=True).map(tuple)
 beliefs = st.one_of(st.none(), st.sets(nodes))
-"""Who is believed to be up; None for the truth."""
+"""The brokers that are believed to be live; None for those that are."""
 
 
 class ReplicationMachine(RuleBasedStateMachine):
@@ -86,7 +86,7 @@ class ReplicationMachine(RuleBasedStateMachine):
 
     @rule(belief=beliefs, min_insync=st.integers(1, 3))
     def controller_elects(self, belief: set[int] | None, min_insync: int) -> None:
-        """It need not have heard of the last change of min.insync.replicas."""
+        """The controller may not know the last change of min.insync.replicas."""
         live = self.believed(belief)
         self.world.change(lambda record: update_leadership(record, live, min_insync))
         assert update_leadership(self.world.record, live, min_insync) is None
@@ -123,7 +123,7 @@ class ReplicationMachine(RuleBasedStateMachine):
 
     @rule(node_id=nodes)
     def session_ends(self, node_id: int) -> None:
-        """Also of one that runs on, and will learn it last."""
+        """The session may also end for a broker that runs on and learns of it later."""
         self.world.live.pop(node_id, None)
 
     @rule(node_id=nodes, is_registered=st.booleans())
@@ -148,7 +148,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         self.world.check()
 
     def teardown(self) -> None:
-        """I26: once all are up and hear each other, all replicas are in sync and all is committed."""
+        """I26: once all are up and reach each other, all replicas are in sync and all is committed."""
         if not hasattr(self, "world"):
             return
         self.min_insync = min(self.min_insync, len(self.world.record.replicas) - len(self.world.record.removing))

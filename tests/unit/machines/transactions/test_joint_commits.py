@@ -38,7 +38,7 @@ DAY_MS = 86_400_000
 
 
 class JointCommitDriver:
-    """Asks the machines and applies what they say, as the coordinator does."""
+    """Runs the state machines as the coordinator does: each event is applied at once."""
 
     def __init__(self) -> None:
         self.transactions = TransactionStates(timeout_max_ms=900_000)
@@ -74,7 +74,7 @@ class JointCommitDriver:
         assert not self._do(self.joint_commits.abort(name, members, self.now_ms))
 
     def finish(self) -> None:
-        """Every partition was told of what is decided."""
+        """Complete decided transactions, as when every partition has its marker."""
         for transaction in [*self.transactions]:
             if transaction.is_ending:
                 self.transactions.apply(self.transactions.ended(transaction.transactional_id, self.now_ms))
@@ -214,7 +214,7 @@ def test_sequences_begin_at_0(driver: JointCommitDriver) -> None:
 
 
 def assert_rejected(driver: JointCommitDriver, error: type[HeadraceError], *members: JointCommitMember) -> None:
-    """Nothing at all happens, to those neither that could have been committed."""
+    """Assert that the commit is rejected and changes no member."""
     before = [*driver.transactions]
     with pytest.raises(error):
         driver.joint_commits.commit(NAME, 0, members, driver.now_ms)
@@ -299,7 +299,7 @@ def test_the_number_of_members_of_a_commit_is_limited(driver: JointCommitDriver)
     )
 
 
-# Who is late
+# Late members
 
 
 @pytest.mark.parametrize("is_commit", [True, False])

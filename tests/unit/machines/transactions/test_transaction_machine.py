@@ -27,7 +27,7 @@ REFUSALS = (ProducerFenced, InvalidProducerIdMapping, InvalidProducerEpoch, Inva
 
 
 class Client:
-    """A producer as it sees itself. It does one thing after the other, and again what it has heard nothing of."""
+    """A producer and its view of its state. It sends one request at a time and retries those without a response."""
 
     def __init__(self, world: World, *, bumps_epoch: bool) -> None:
         self.world = world
@@ -36,11 +36,11 @@ class Client:
         self.label: int | None = None
         self.joined: set[TopicPartition] = set()
         self.has_written = False
-        self.outcome: bool | None = None  # that it has asked for, and not heard of
+        self.outcome: bool | None = None  # requested, without a response so far
         self.doing: str | None = None
         self.attempts = 0
         self.is_dead = False
-        self.is_innocent = True  # it and the broker are the only ones who ever change anything
+        self.is_innocent = True  # no other client changed anything
         self.late: list[Callable[[], None]] = []
 
     def init(self) -> None:
@@ -61,7 +61,7 @@ class Client:
         self.world.init(claim, result, self._refused)
 
     def produce(self, where: TopicPartition) -> None:
-        """In the older protocol it says AddPartitionsToTxn, and produces another time."""
+        """In the older protocol, send AddPartitionsToTxn, and produce later."""
         producer = self.producer
         if producer is None or self.is_dead or self.doing is not None:
             return
@@ -107,7 +107,7 @@ class Client:
             self._end(not self.outcome)
 
     def notice_crash(self) -> None:
-        """Whatever was under way got no answer; what it must know it will ask again."""
+        """Requests in flight get no response; the client will retry those that matter."""
         if self.doing == "produce":
             self.doing = None
 
@@ -123,7 +123,7 @@ class Client:
             if label is not None:
                 assert self.world.watch.outcomes.get(label, is_commit) is is_commit, "it was told otherwise"
             if self.producer != producer or self.label != label or self.doing != "end":
-                return  # it was told before
+                return  # a repeated response
             assert present.epoch <= EPOCH_LAST
             assert (present != producer) is bumps_epoch
             if label is not None and is_commit:
@@ -149,11 +149,11 @@ class Client:
 
 
 def _nobody(_: ProducerIdAndEpoch) -> None:
-    """Who is told has long gone."""
+    """The client of this response is gone."""
 
 
 def _nothing(_: HeadraceError) -> None:
-    """Who is refused has long gone."""
+    """The client of this error is gone."""
 
 
 class TransactionMachine(RuleBasedStateMachine):

@@ -29,7 +29,7 @@ DAY_MS = 86_400_000
 
 
 class TransactionDriver:
-    """Asks the machine and applies what it says, as the coordinator does."""
+    """Runs the state machine as the coordinator does: each event is applied at once."""
 
     def __init__(self) -> None:
         self.machine = TransactionStates(timeout_max_ms=900_000)
@@ -430,7 +430,7 @@ def test_an_end_in_the_last_epoch_leads_to_a_new_producer_id(driver: Transaction
 def test_a_producer_ahead_of_the_log_after_a_crash_gets_concurrent_transactions(
     driver: TransactionDriver, epoch: int
 ) -> None:
-    """It has heard that its transaction is over, and begins the next; but that it is over was not yet on disk."""
+    """The producer got the response to its end and begins the next transaction, but the crash lost the completion."""
     producer = driver.at_epoch(epoch)
     driver.add(producer, A)
     following = driver.end(producer, bumps_epoch=True)
