@@ -1,7 +1,7 @@
 """A scripted broker for unit tests: real frames over the simulated network, responses from a script.
 
-Without a script it behaves: it knows topics, keeps produced batches with Kafka's check of sequences, and serves them.
-`script(API, ...)` puts answers before that, one per request: a message, a function of the request, or a Fault.
+Without a script the broker works: it knows topics, stores produced batches with Kafka's check of sequences, and serves
+them. `script(API, ...)` sets the next responses, one per request: a message, a function of the request, or a Fault.
 """
 
 from __future__ import annotations

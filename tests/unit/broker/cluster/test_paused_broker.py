@@ -1,7 +1,7 @@
-"""A broker that was paused longer than its registry session lasts, and whose handlers run before the registry's client.
+"""A broker that was paused longer than its session timeout, whose handlers run before its registry client.
 
-Time passes at once, and the handler is called before any timer or callback runs: as in the first turn of an event loop
-after SIGSTOP. By then another broker may lead everything.
+Time jumps, and the handler is called before any timer or callback runs, as in the first step of an event loop after
+SIGSTOP and SIGCONT. Another broker may lead every partition by then.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
-"""Partitions of `__consumer_offsets` that go to another broker and come back: nobody is left waiting, nothing that was
-acknowledged is forgotten, and nothing of an earlier lead has any effect in a later one."""
+"""Partitions of `__consumer_offsets` that move to another broker and back.
+
+- Every waiting request gets a response.
+- No acknowledged state is lost.
+- Nothing from an earlier leader term takes effect in a later one.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every loop over a log makes progress or ends, whatever the log looks like: gaps, short segments, open transactions.
 
 The log is written by a random script. Then every loop of the broker runs over it, with a limit on the number of reads:
-a loop without progress fails at once instead of freezing the test. What the loops found is compared with the batches
-that lie in the segment files.
+a loop without progress fails at once instead of freezing the test. The records that the loops found are
+compared with the batches in the segment files.
 """
 
 from __future__ import annotations

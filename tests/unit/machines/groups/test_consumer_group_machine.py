@@ -1,5 +1,5 @@
-"""Any order of requests of both protocols, lost answers, slow revocations, changing topics and restarts keeps the
-group's promises."""
+"""Any order of requests of both protocols, lost responses, slow revocations, changing topics and restarts preserves the
+invariants of a group."""
 
 from __future__ import annotations
 

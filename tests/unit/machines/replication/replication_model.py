@@ -1,7 +1,7 @@
 """One partition, its registry key and its brokers, in as few lines as the rules of replication allow.
 
-Nobody sees the registry at once: a broker acts on what it saw there last, and what it writes arrives later or never.
-Every step checks what was promised (reliability.md 8: I5 to I8, I11).
+A broker acts on the record that it read last, and its commits arrive later or never.
+Every step checks the invariants I5 to I8 and I11.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Deaths, returns, lost disks, zombies, commits of unknown outcome and moves: no committed record is ever lost, and
-when all is well again the partition heals by itself."""
+"""No committed record is lost by crashes, restarts, lost disks, outdated leaders, unknown commits and reassignments.
+
+The partition recovers when all brokers are up again.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A model of all that surrounds the transaction machine: a log that is durable later, partitions, impatient producers.
+"""A model of the surroundings of the transaction machine: a log that is flushed later, partitions, and producers.
 
-It takes the same steps as the broker's coordinator, but one at a time, so that anything can happen between two of them:
-an append is durable only after a flush, an answer leaves only when what it tells is durable, a crash keeps what was
-flushed and as much of the rest as it likes.
+It takes the same steps as the broker's coordinator, but one at a time, so that anything can happen between two of them.
+An append is durable only after a flush. A response is sent only when its result is durable. A crash keeps the flushed
+entries and any number of the others.
 
-Every batch carries the label of the producer's transaction that it was sent in. The model watches over the labels: what
-belongs together ends together, and what was not to be committed is not.
+Every batch has the label of its transaction. The model checks that all batches of one label have the same outcome, and
+that no batch is committed without a request to commit it.
 """
 
 from __future__ import annotations
