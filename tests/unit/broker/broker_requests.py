@@ -1,4 +1,4 @@
-"""Short forms of the requests that most tests need, and of what their answers hold."""
+"""Short forms of the requests that most tests need, and of the contents of their responses."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ async def produce(
     simulated_broker: SimulatedBroker, topic: str, *values: bytes, partition: int = 0, **options: int
 ) -> int:
     """Produce one batch, wait until it is committed, and return its base offset."""
-    answer = await send(simulated_broker, topic, batch(*values, key=None, **options), partition=partition)
-    assert answer.error_code == 0, answer
-    return answer.base_offset
+    response = await send(simulated_broker, topic, batch(*values, key=None, **options), partition=partition)
+    assert response.error_code == 0, response
+    return response.base_offset
 
 
 async def send(
@@ -59,10 +59,10 @@ async def send(
     partition: int = 0,
     version: int = 9,
     acks: int = -1,
-    fake_connection: FakeConnection | None = None,
+    connection: FakeConnection | None = None,
 ) -> PartitionProduceResponse:
     return only_response(
-        await simulated_broker.ask(produce_request({(topic, partition): data}, acks), version, fake_connection)
+        await simulated_broker.send(produce_request({(topic, partition): data}, acks), version, connection)
     )
 
 
@@ -117,7 +117,7 @@ def _named(topic: str | UUID) -> dict[str, Any]:
 
 
 def fetched_partitions(response: Any) -> dict[tuple[str | UUID, int], Any]:
-    """The partitions of a fetch answer, by topic (id where there is one, else name) and number."""
+    """The partitions of a fetch response, by topic (id where there is one, else name) and number."""
     return {
         (topic.topic if topic.topic_id == ZERO_ID else topic.topic_id, data.partition_index): data
         for topic in response.responses
@@ -126,7 +126,7 @@ def fetched_partitions(response: Any) -> dict[tuple[str | UUID, int], Any]:
 
 
 def values(records: memoryview | bytes | None) -> list[bytes]:
-    """The values of all records of a fetch answer; its batches must be whole."""
+    """The values of all records of a fetch response, whose batches must be whole."""
     return [value for _, value in offsets_and_values(records)]
 
 
@@ -143,7 +143,7 @@ def offsets_and_values(records: memoryview | bytes | None) -> list[tuple[int, by
 
 
 async def read_all(simulated_broker: SimulatedBroker, topic: str, partition: int = 0, offset: int = 0) -> list[bytes]:
-    response = await simulated_broker.ask(fetch_request({(topic, partition): offset}), 11)
+    response = await simulated_broker.send(fetch_request({(topic, partition): offset}), 11)
     data = fetched_partitions(response)[topic, partition]
     assert data.error_code == 0, data
     return values(data.records)

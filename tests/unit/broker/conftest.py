@@ -1,4 +1,4 @@
-"""Tests of the broker run in virtual time: an `async def` test that takes a `simulated_broker` runs in its world."""
+"""Run `async def` tests that take a `simulated_broker` in its virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def simulated_broker() -> Iterator[SimulatedBroker]:
     simulated_broker = SimulatedBroker(world)
     world.run(simulated_broker.open())
     yield simulated_broker
-    world.run(simulated_broker.pass_time(1))  # whatever is under way shall end
+    world.run(simulated_broker.pass_time(1))  # let background work end
     simulated_broker.check()
     world.close()
 

@@ -1,4 +1,4 @@
-"""Leads that come and go, step by step as `Replicas` lets them; what the registry says is left alone."""
+"""Begin and end leaderships step by step, as `Replicas` does, without changing the registry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.model.names import CONSUMER_OFFSETS
 
 
 def log_of(simulated_broker: SimulatedBroker, group: str) -> Partition:
-    """The partition in which everything of this group lies."""
+    """The partition of `__consumer_offsets` that stores this group."""
     topic = simulated_broker.broker.catalogue.topic(CONSUMER_OFFSETS)
     partition = topic.local(java_hash(group) % topic.partition_count)
     assert partition is not None
@@ -19,20 +19,20 @@ def log_of(simulated_broker: SimulatedBroker, group: str) -> Partition:
 
 
 def become_follower(simulated_broker: SimulatedBroker, partition: Partition) -> None:
-    """Another broker leads it from now on."""
+    """End the leadership, as when another broker becomes leader."""
     catalogue = simulated_broker.broker.catalogue
     del catalogue.topic(partition.topic).led[partition.index]
-    for told in catalogue.on_leadership_lost:
-        told(partition)
+    for notify in catalogue.on_leadership_lost:
+        notify(partition)
     partition.follow(partition.leader_epoch + 1)
 
 
 def become_leader(simulated_broker: SimulatedBroker, partition: Partition) -> None:
-    """This broker leads it from now on, in a new epoch."""
+    """Begin a leadership of this broker in a new epoch."""
     catalogue = simulated_broker.broker.catalogue
     topic = catalogue.topic(partition.topic)
     record = replace(topic.partition_records[partition.index], leader_epoch=partition.leader_epoch + 1)
     partition.lead(simulated_broker.broker.identity.node_id, record, simulated_broker.host.clock.monotonic())
     topic.led[partition.index] = partition
-    for told in catalogue.on_leadership_gained:
-        told(partition)
+    for notify in catalogue.on_leadership_gained:
+        notify(partition)

@@ -1,4 +1,4 @@
-"""Partitions on brokers without logs: their records in a registry, and what one broker has seen of them."""
+"""Partitions on brokers without logs: their records in a registry, and the view that one broker has of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.testkit.registry import SimRegistry
 
 
 class RegisteredPartitions:
-    """The catalogue sees what is in the registry only by `look`: what a broker believes may be out of date."""
+    """The catalogue reads the registry only in `refresh`, so that its view may be out of date."""
 
     def __init__(self, *node_ids: int) -> None:
         self.registry = SimRegistry()
@@ -34,12 +34,12 @@ class RegisteredPartitions:
         )
 
     async def register(self, *node_ids: int) -> None:
-        """They have been started once."""
+        """Register brokers, as their first start does."""
         await self.registry.commit([Create(epoch_key(node_id), b"1") for node_id in node_ids])
 
     async def drain(self, node_id: int) -> None:
         await drain(self.registry, node_id, is_drained=True)
-        await self.look()
+        await self.refresh()
 
     async def add(self, name: str, *records: PartitionRecord, min_insync: int = 1, owner: UUID | None = None) -> None:
         topic = TopicRecord(
@@ -51,21 +51,21 @@ class RegisteredPartitions:
             owner=owner,
         )
         await TopicRecords(self.registry).create(topic, records)
-        await self.look()
+        await self.refresh()
 
     async def delete(self, name: str) -> None:
-        """This broker does not hear of it."""
+        """Delete the topic without refreshing this broker's view."""
         topic_id = self.catalogue.topic(name).id
         await TopicRecords(self.registry).delete(name, topic_id, 0)
         await self.records.remove_all(topic_id)
 
     async def record(self, topic: str, index: int = 0) -> PartitionRecord:
-        """What the registry holds."""
+        """The record in the registry."""
         entry = await self.registry.get(partition_key(self.catalogue.topic(topic).id, index))
         assert entry is not None
         return decode_partition(entry)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         await self.catalogue.mirror.open()
 
 

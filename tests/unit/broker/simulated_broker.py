@@ -1,4 +1,4 @@
-"""A whole broker on a simulated host, asked as a connection asks it: every message passes through the codec."""
+"""A whole broker on a simulated host. Tests call its handlers as a connection does: messages pass through the codec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ API_OF: dict[type, Api] = {api.request: api for api in APIS.values()}
 
 
 class FakeConnection:
-    """What a handler may ask of its connection, and what it has asked."""
+    """The connection of a request; it records what the handler asks of it."""
 
     def __init__(self) -> None:
         self.holds: list[bool] = []
@@ -34,57 +34,57 @@ class FakeConnection:
         )
 
     def lose(self) -> None:
-        """The connection is gone."""
-        for farewell in self.close_callbacks.values():
-            farewell()
+        """Close the connection, as a client that disconnects does."""
+        for callback in self.close_callbacks.values():
+            callback()
 
     def _close(self) -> None:
         self.closed = True
 
 
 class SimulatedBroker:
-    """The broker lives on a host of its own, so that it can crash while the test goes on."""
+    """A broker on its own host, which can crash while the test continues."""
 
-    def __init__(self, world: World, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, world: World, settings: Mapping[str, str] | None = None, *, host: str = "broker") -> None:
         self.world = world
-        self.host = world.host("broker")
+        self.host = world.host(host)
         self.host.disk.cold_chance = 0.0
         self.settings = {"offsets.topic.num.partitions": "2", **(settings or {})}
         self.registry: SimRegistry
         self.broker: Broker
         self.supervisor: Supervisor
-        self._truth = SimRegistryEnsemble()
-        self._is_open = False
+        self.registry_ensemble = SimRegistryEnsemble()
+        self.is_open = False
 
-    # Its life
+    # Life cycle
 
     async def open(self, **settings: str) -> None:
-        """Settings by Kafka's names, with underscores instead of dots."""
+        """Settings have Kafka's names, with underscores instead of dots."""
         self.settings.update({name.replace("_", "."): value for name, value in settings.items()})
-        self.registry = SimRegistry(self._truth)
+        self.registry = SimRegistry(self.registry_ensemble)
         self.supervisor = Supervisor()
         self.broker = await self.host.start(self._open(), "open")
-        self._is_open = True
+        self.is_open = True
 
     async def close(self) -> None:
-        """As SIGTERM does it."""
+        """Shut down as on SIGTERM."""
         await self.host.start(self._close(), "close")
         self.host.crash(keep_page_cache=True)
-        self._is_open = False
+        self.is_open = False
 
     async def restart(self, **settings: str) -> None:
         await self.close()
         await self.open(**settings)
 
     def kill(self, *, keep_page_cache: bool = True) -> None:
-        """As kill -9, or without its page cache as a power cut."""
+        """Kill the process, as kill -9 does; without `keep_page_cache`, cut the power."""
         self.registry.crash()
         self.host.crash(keep_page_cache=keep_page_cache)
-        self._is_open = False
+        self.is_open = False
 
     def check(self) -> None:
-        """Nothing went wrong that nobody was told: no task died, no file stays pinned."""
-        if not self._is_open:
+        """Assert that no background task died and no file is still pinned."""
+        if not self.is_open:
             return
         assert self.supervisor._first_failure is None
         for log in self.broker.store.logs.values():
@@ -114,40 +114,38 @@ class SimulatedBroker:
         await self.supervisor.stop()
         await self.broker.stop()
 
-    # Asking it
+    # Requests
 
-    async def ask(self, request: object, version: int, fake_connection: FakeConnection | None = None) -> Any:
-        return await self.begin(request, version, fake_connection)
+    async def send(self, request: object, version: int, connection: FakeConnection | None = None) -> Any:
+        return await self.begin_send(request, version, connection)
 
-    def begin(self, request: object, version: int, fake_connection: FakeConnection | None = None) -> asyncio.Task[Any]:
-        """Ask without waiting for the answer."""
-        return self.host.start(
-            self._serve(request, version, fake_connection or FakeConnection()), type(request).__name__
-        )
+    def begin_send(self, request: object, version: int, connection: FakeConnection | None = None) -> asyncio.Task[Any]:
+        """Send without waiting for the response."""
+        return self.host.start(self._serve(request, version, connection or FakeConnection()), type(request).__name__)
 
-    async def _serve(self, request: object, version: int, fake_connection: FakeConnection) -> Any:
+    async def _serve(self, request: object, version: int, connection: FakeConnection) -> Any:
         api = API_OF[type(request)]
         handler, version = self.broker.handlers.find(api.key, version)
         chunks: list[Any] = [*encode(request, version)]
         buffer = memoryview(bytearray(b"".join(chunks)))
-        response = await handler.handle(decode(api.request, version, buffer), fake_connection.context(version))
+        response = await handler.handle(decode(api.request, version, buffer), connection.context(version))
         return None if response is None else decode_as_client(response, version)
 
-    # Looking at it
+    # State
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         return self.broker.catalogue.partition(topic, index)
 
-    async def make_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
-        """Configs by Kafka's names, with underscores instead of dots."""
+    async def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
+        """Configs have Kafka's names, with underscores instead of dots."""
         overrides = {key.replace("_", "."): value for key, value in configs.items()}
         await self.host.start(self.broker.catalogue.create(name, partitions, overrides), "create")
 
     async def delete_topic(self, name: str) -> None:
         await self.host.start(self.broker.catalogue.delete(name), "delete")
 
-    async def turn(self, times: int = 3) -> None:
-        """Let everything run that can run now; hardly any time passes."""
+    async def run_ready_tasks(self, times: int = 3) -> None:
+        """Let every task that is ready run, while almost no time passes."""
         for _ in range(times):
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""A partition: when the high watermark moves, who is told, and how waiting ends."""
+"""A partition: the advance of the high watermark, its notifications, and the end of waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watching:
 
 
 async def a_partition(simulated_broker: SimulatedBroker, **configs: str) -> Partition:
-    await simulated_broker.make_topic("t", 1, **configs)
+    await simulated_broker.create_topic("t", 1, **configs)
     return simulated_broker.partition("t")
 
 
@@ -58,7 +58,7 @@ async def test_the_high_watermark_follows_the_flush_and_not_the_append(simulated
     assert partition.committed(2, 0.0) is None
 
 
-async def test_after_a_restart_everything_that_is_left_is_committed(simulated_broker: SimulatedBroker) -> None:
+async def test_after_a_restart_the_whole_remaining_log_is_committed(simulated_broker: SimulatedBroker) -> None:
     partition = await a_partition(simulated_broker)
     await waiting(partition, append(partition))
     simulated_broker.kill()
@@ -76,7 +76,7 @@ async def test_waits_end_in_the_order_of_their_offsets(simulated_broker: Simulat
     assert ended == [0, 1, 2, 3, 4]
 
 
-async def test_a_watcher_hears_of_every_move_until_it_looks_away(simulated_broker: SimulatedBroker) -> None:
+async def test_a_watcher_is_notified_of_every_advance_until_it_unsubscribes(simulated_broker: SimulatedBroker) -> None:
     partition, watcher = await a_partition(simulated_broker), Watching()
     partition.watch(watcher)
     partition.watch(watcher)
@@ -89,26 +89,26 @@ async def test_a_watcher_hears_of_every_move_until_it_looks_away(simulated_broke
     assert watcher.moves == [size]
 
 
-async def test_a_watcher_is_never_told_of_too_few_bytes(simulated_broker: SimulatedBroker) -> None:
+async def test_a_watcher_is_never_notified_of_too_few_bytes(simulated_broker: SimulatedBroker) -> None:
     """Else a reader that waits for many bytes would stand still though they are there."""
     partition, watcher = await a_partition(simulated_broker), Watching()
     simulated_broker.host.disk.delay_seconds = (0.5, 0.5)
     first = waiting(partition, append(partition))
-    await simulated_broker.turn()  # its flush has begun
+    await simulated_broker.run_ready_tasks()  # its flush has begun
     second = waiting(partition, append(partition, b"x" * 1000))
     await first
     partition.watch(watcher)
-    await simulated_broker.turn()  # so has the next, and this comes too late for it
+    await simulated_broker.run_ready_tasks()  # so has the next, and this comes too late for it
     third = waiting(partition, append(partition))
     await second
     assert not third.done()
-    (told,) = watcher.moves
-    assert len(batch(b"x" * 1000)) <= told <= partition.log.size_bytes
+    (result,) = watcher.moves
+    assert len(batch(b"x" * 1000)) <= result <= partition.log.size_bytes
     await third
     assert watcher.moves[1] >= len(batch(b"value"))
 
 
-async def test_retention_does_not_make_new_bytes_look_like_fewer(simulated_broker: SimulatedBroker) -> None:
+async def test_retention_does_not_reduce_the_reported_new_bytes(simulated_broker: SimulatedBroker) -> None:
     partition = await a_partition(simulated_broker, segment_bytes="200", retention_ms="1000")
     watcher = Watching()
     for _ in range(20):
@@ -122,7 +122,7 @@ async def test_retention_does_not_make_new_bytes_look_like_fewer(simulated_broke
     assert watcher.moves[-1] >= len(batch(b"value"))
 
 
-async def test_readers_hear_of_a_commit_before_its_producers_do(simulated_broker: SimulatedBroker) -> None:
+async def test_readers_are_notified_of_a_commit_before_its_producers(simulated_broker: SimulatedBroker) -> None:
     partition = await a_partition(simulated_broker)
     wait = waiting(partition, append(partition))
 
@@ -138,7 +138,7 @@ async def test_readers_hear_of_a_commit_before_its_producers_do(simulated_broker
     assert len(watcher.moves) == 1
 
 
-async def test_time_that_is_up_ends_only_that_wait(simulated_broker: SimulatedBroker) -> None:
+async def test_a_timeout_ends_only_its_own_wait(simulated_broker: SimulatedBroker) -> None:
     partition = await a_partition(simulated_broker)
     end = append(partition)
     soon, late = waiting(partition, end, deadline=5.0), waiting(partition, end, deadline=50.0)
@@ -151,7 +151,7 @@ async def test_time_that_is_up_ends_only_that_wait(simulated_broker: SimulatedBr
     partition.expire(100.0)
 
 
-async def test_where_the_topic_does_not_wait_for_the_disk_an_append_is_committed_at_once(
+async def test_without_flush_on_commit_an_append_is_committed_at_once(
     simulated_broker: SimulatedBroker,
 ) -> None:
     partition = await a_partition(simulated_broker, flush_messages="1000")
@@ -186,7 +186,7 @@ async def test_flush_ms_bounds_how_long_the_disk_may_be_behind(simulated_broker:
     assert partition.log.flushed_offset == 3
 
 
-async def test_a_topic_may_change_its_mind_about_the_disk(simulated_broker: SimulatedBroker) -> None:
+async def test_flush_messages_may_change_at_runtime(simulated_broker: SimulatedBroker) -> None:
     partition = await a_partition(simulated_broker, flush_messages="1000")
     append(partition)
     catalogue = simulated_broker.broker.catalogue
@@ -195,12 +195,12 @@ async def test_a_topic_may_change_its_mind_about_the_disk(simulated_broker: Simu
     await waiting(partition, append(partition))
     assert partition.log.flushed_offset == partition.high_watermark == 2
     await catalogue.change_configs("t", lambda _: {"flush.messages": "10"})
-    await simulated_broker.pass_time(0.1)  # until the topic's file says so
+    await simulated_broker.pass_time(0.1)  # until the topic file is written
     append(partition)
     assert partition.high_watermark == 3
 
 
-async def test_a_log_that_fails_ends_all_waits(simulated_broker: SimulatedBroker) -> None:
+async def test_a_failed_log_ends_all_waits(simulated_broker: SimulatedBroker) -> None:
     partition, watcher = await a_partition(simulated_broker), Watching()
     partition.watch(watcher)
     simulated_broker.host.disk.fail_next("sync", "*.log")
@@ -215,7 +215,7 @@ async def test_a_log_that_fails_ends_all_waits(simulated_broker: SimulatedBroker
         partition.committed(1, 1e9)
 
 
-async def test_a_partition_that_retires_ends_all_waits_and_wakes_its_readers(simulated_broker: SimulatedBroker) -> None:
+async def test_retiring_a_partition_ends_all_waits_and_wakes_its_readers(simulated_broker: SimulatedBroker) -> None:
     partition, watcher = await a_partition(simulated_broker), Watching()
     partition.watch(watcher)
     wait = waiting(partition, append(partition))
@@ -241,9 +241,9 @@ async def test_the_flush_timer_of_a_retired_partition_flushes_nothing(
     assert partition.log.flushed_offset == (0 if is_retired else 1)
 
 
-async def test_producers_that_are_silent_for_long_are_forgotten(simulated_broker: SimulatedBroker) -> None:
+async def test_inactive_producers_expire(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(producer_id_expiration_ms="5000")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     partition = simulated_broker.partition("t")
     await simulated_broker.pass_time(3)
@@ -294,7 +294,7 @@ async def test_a_follower_that_is_faster_than_the_leaders_disk_does_not_commit_f
     assert partition.high_watermark == 1
 
 
-async def test_a_commit_is_told_to_consumers_and_an_append_to_those_who_copy(simulated_broker: SimulatedBroker) -> None:
+async def test_consumers_are_notified_of_commits_and_followers_of_appends(simulated_broker: SimulatedBroker) -> None:
     partition = await a_led_partition(simulated_broker)
     reader, copier = Watching(), Watching()
     partition.watch(reader)
@@ -309,8 +309,8 @@ async def test_a_commit_is_told_to_consumers_and_an_append_to_those_who_copy(sim
     assert (len(reader.moves), copier.commits) == (1, 2)
 
 
-async def test_those_who_copy_are_heard_again_when_the_replicas_change(simulated_broker: SimulatedBroker) -> None:
-    """One that is given back before it has heard that it was taken away says nothing by itself."""
+async def test_follower_state_is_reset_when_the_replicas_change(simulated_broker: SimulatedBroker) -> None:
+    """A leader that regains its partition before it learned of the loss sends no notification."""
     partition = await a_led_partition(simulated_broker)
     copier = Watching()
     partition.watch(copier, is_follower=True)
@@ -319,7 +319,7 @@ async def test_those_who_copy_are_heard_again_when_the_replicas_change(simulated
     assert copier.commits == 2
 
 
-async def test_acks_of_one_waits_for_the_own_disk_only(simulated_broker: SimulatedBroker) -> None:
+async def test_acks_1_waits_only_for_the_leaders_flush(simulated_broker: SimulatedBroker) -> None:
     partition = await a_led_partition(simulated_broker)
     end = append(partition, b"a")
     here = partition.durable(end, 1e9)
@@ -328,7 +328,7 @@ async def test_acks_of_one_waits_for_the_own_disk_only(simulated_broker: Simulat
     assert (partition.high_watermark, partition.durable(end, 1e9)) == (0, None)
 
 
-async def test_a_smaller_in_sync_set_lets_the_high_watermark_go_on(simulated_broker: SimulatedBroker) -> None:
+async def test_a_smaller_in_sync_set_lets_the_high_watermark_advance(simulated_broker: SimulatedBroker) -> None:
     partition = await a_led_partition(simulated_broker, min_insync_replicas="2")
     append(partition, b"a")
     await simulated_broker.pass_time(1)
@@ -344,7 +344,7 @@ async def test_a_smaller_in_sync_set_lets_the_high_watermark_go_on(simulated_bro
         partition.ensure_min_isr()
 
 
-async def test_an_epoch_has_one_lead(simulated_broker: SimulatedBroker) -> None:
+async def test_a_leader_epoch_begins_once(simulated_broker: SimulatedBroker) -> None:
     partition = await a_led_partition(simulated_broker)
     partition.follow(6)
     with pytest.raises(AssertionError):
@@ -357,7 +357,7 @@ async def test_an_epoch_has_one_lead(simulated_broker: SimulatedBroker) -> None:
 
 
 @pytest.mark.parametrize("ending", ["follow", "lead again", "retire"])
-async def test_the_end_of_a_lead_ends_every_wait_and_wakes_all_who_watch(
+async def test_the_end_of_a_leadership_ends_all_waits_and_wakes_all_watchers(
     simulated_broker: SimulatedBroker, ending: str
 ) -> None:
     partition = await a_led_partition(simulated_broker)
@@ -384,7 +384,7 @@ async def test_the_end_of_a_lead_ends_every_wait_and_wakes_all_who_watch(
             partition.committed(end, 1e9)
 
 
-async def test_a_new_lead_counts_only_what_was_fetched_in_it(simulated_broker: SimulatedBroker) -> None:
+async def test_a_new_leader_term_counts_only_its_own_fetches(simulated_broker: SimulatedBroker) -> None:
     partition = await a_led_partition(simulated_broker)
     append(partition, b"a")
     await simulated_broker.pass_time(1)
@@ -396,7 +396,9 @@ async def test_a_new_lead_counts_only_what_was_fetched_in_it(simulated_broker: S
     assert (partition.high_watermark, partition.knows_high_watermark) == (1, True)
 
 
-async def test_what_a_follower_is_told_counts_as_far_as_it_is_on_its_disk(simulated_broker: SimulatedBroker) -> None:
+async def test_a_follower_applies_the_leaders_high_watermark_up_to_its_flushed_offset(
+    simulated_broker: SimulatedBroker,
+) -> None:
     partition = await a_led_partition(simulated_broker)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     append(partition, b"a")
@@ -404,12 +406,14 @@ async def test_what_a_follower_is_told_counts_as_far_as_it_is_on_its_disk(simula
     partition.follow_high_watermark(5)
     assert partition.high_watermark == 0
     await simulated_broker.pass_time(3)
-    assert partition.high_watermark == 1, "the flush lets what was told come true"
+    assert partition.high_watermark == 1, "the flush advances it to the leader's high watermark"
     partition.follow_high_watermark(0)
     assert partition.high_watermark == 1, "it never goes back"
 
 
-async def test_what_an_earlier_leader_told_does_not_come_true_in_a_new_epoch(simulated_broker: SimulatedBroker) -> None:
+async def test_a_high_watermark_of_an_earlier_leader_does_not_apply_in_a_new_epoch(
+    simulated_broker: SimulatedBroker,
+) -> None:
     partition = await a_led_partition(simulated_broker)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
     append(partition, b"a")
@@ -420,7 +424,7 @@ async def test_what_an_earlier_leader_told_does_not_come_true_in_a_new_epoch(sim
     assert partition.high_watermark == 0
 
 
-async def test_a_cut_takes_the_high_watermark_along(simulated_broker: SimulatedBroker) -> None:
+async def test_a_truncation_lowers_the_high_watermark(simulated_broker: SimulatedBroker) -> None:
     partition = await a_led_partition(simulated_broker)
     append(partition, b"a")
     append(partition, b"b")

@@ -1,4 +1,4 @@
-"""The catalogue: registry and folders agree after every kind of end."""
+"""The catalogue: registry and folders agree after every kind of shutdown and crash."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headrace.model.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidTopic,
+    MessageTooLarge,
     NotLeader,
     StorageFailure,
     TopicAlreadyExists,
@@ -39,16 +40,16 @@ def described(simulated_broker: SimulatedBroker) -> dict[str, int]:
     return {topic.name: len(topic.led) for topic in simulated_broker.broker.catalogue}
 
 
-async def test_a_topic_takes_writes_when_create_returns(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 3)
+async def test_a_topic_accepts_writes_when_create_returns(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", 3)
     for index in range(3):
         assert await produce(simulated_broker, "t", b"a", partition=index) == 0
     topic = simulated_broker.broker.catalogue.topic("t")
     assert folders(simulated_broker) == [f"{topic.id.hex}-{index}" for index in range(3)]
 
 
-async def test_looking_up(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+async def test_topics_and_partitions_are_found_by_name_and_index(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", 2)
     catalogue = simulated_broker.broker.catalogue
     topic = catalogue.topic("t")
     assert catalogue.find("t") is catalogue.find_by_id(topic.id) is topic
@@ -82,11 +83,11 @@ async def test_looking_up(simulated_broker: SimulatedBroker) -> None:
         ("under_score", 1, {}, InvalidTopic),
     ],
 )
-async def test_what_cannot_be_a_topic_leaves_no_trace(
+async def test_a_rejected_topic_leaves_no_trace(
     simulated_broker: SimulatedBroker, name: str, partitions: int, configs: dict[str, str], error: type[HeadraceError]
 ) -> None:
-    await simulated_broker.make_topic("taken")
-    await simulated_broker.make_topic("under.score")
+    await simulated_broker.create_topic("taken")
+    await simulated_broker.create_topic("under.score")
     before = folders(simulated_broker)
     with pytest.raises(error):
         await simulated_broker.broker.catalogue.create(name, partitions, configs)
@@ -99,14 +100,14 @@ async def test_a_dry_run_changes_nothing(simulated_broker: SimulatedBroker) -> N
     await catalogue.create("t", 1, {}, dry_run=True)
     assert described(simulated_broker) == {}
     assert folders(simulated_broker) == []
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     version = catalogue.version
     await catalogue.add_partitions("t", 5, dry_run=True)
     await catalogue.change_configs("t", lambda _: {"retention.ms": "1"}, dry_run=True)
     assert (described(simulated_broker), catalogue.version) == ({"t": 1}, version)
 
 
-async def test_two_who_create_the_same_topic_at_once_do_not_both_succeed(simulated_broker: SimulatedBroker) -> None:
+async def test_of_two_concurrent_creations_of_a_topic_one_fails(simulated_broker: SimulatedBroker) -> None:
     catalogue = simulated_broker.broker.catalogue
     tasks = [simulated_broker.host.start(catalogue.create("t", 2, {}), "create") for _ in range(2)]
     assert (await tasks[0]).name == "t"
@@ -115,8 +116,8 @@ async def test_two_who_create_the_same_topic_at_once_do_not_both_succeed(simulat
     assert len(folders(simulated_broker)) == 2
 
 
-async def test_everything_is_there_after_a_restart_and_the_epoch_has_grown(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2, retention_ms="1234")
+async def test_topics_survive_a_restart_with_a_higher_epoch(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", 2, retention_ms="1234")
     topic_id = simulated_broker.broker.catalogue.topic("t").id
     assert simulated_broker.partition("t").leader_epoch == 0
     for start in (1, 2):
@@ -124,7 +125,7 @@ async def test_everything_is_there_after_a_restart_and_the_epoch_has_grown(simul
         topic = simulated_broker.broker.catalogue.topic("t")
         assert (topic.id, topic.config.retention_ms, topic.partition_count) == (topic_id, 1234, 2)
         assert simulated_broker.partition("t").leader_epoch == start
-    await simulated_broker.make_topic("young")
+    await simulated_broker.create_topic("young")
     assert simulated_broker.partition("young").leader_epoch == 0
     simulated_broker.kill()
     await simulated_broker.open()
@@ -134,7 +135,7 @@ async def test_everything_is_there_after_a_restart_and_the_epoch_has_grown(simul
 async def test_a_crash_between_registry_and_folders_is_mended_at_the_next_start(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("whole")
+    await simulated_broker.create_topic("whole")
     record = TopicRecord(name="half", id=UUID(int=77), partitions=3, created_ms=0)
     await TopicRecords(simulated_broker.registry).create(record, [ALONE] * 3)
     simulated_broker.kill(keep_page_cache=False)
@@ -146,8 +147,8 @@ async def test_a_crash_between_registry_and_folders_is_mended_at_the_next_start(
 async def test_a_crash_between_the_registry_and_the_removal_of_folders_is_mended_too(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", 2)
-    await simulated_broker.make_topic("stays")
+    await simulated_broker.create_topic("t", 2)
+    await simulated_broker.create_topic("stays")
     await produce(simulated_broker, "t", b"a")
     await TopicRecords(simulated_broker.registry).delete("t", simulated_broker.broker.catalogue.topic("t").id, 0)
     simulated_broker.kill()
@@ -156,10 +157,10 @@ async def test_a_crash_between_the_registry_and_the_removal_of_folders_is_mended
     assert len(folders(simulated_broker)) == 1
 
 
-async def test_partitions_that_were_added_before_a_crash_are_made_at_the_next_start(
+async def test_partitions_added_before_a_crash_are_created_at_the_next_start(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await TopicRecords(simulated_broker.registry).add_partitions(
         "t", simulated_broker.broker.catalogue.topic("t").id, 4, [ALONE] * 3
     )
@@ -169,9 +170,9 @@ async def test_partitions_that_were_added_before_a_crash_are_made_at_the_next_st
     assert await produce(simulated_broker, "t", b"a", partition=3) == 0
 
 
-async def test_a_deleted_topic_is_gone_with_its_folders(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 3)
-    await simulated_broker.make_topic("other")
+async def test_deleting_a_topic_removes_its_folders(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", 3)
+    await simulated_broker.create_topic("other")
     await simulated_broker.delete_topic("t")
     assert described(simulated_broker) == {"other": 1}
     assert len(folders(simulated_broker)) == 1
@@ -181,12 +182,12 @@ async def test_a_deleted_topic_is_gone_with_its_folders(simulated_broker: Simula
     assert described(simulated_broker) == {"other": 1}
 
 
-async def test_a_name_can_be_used_again_and_nothing_of_the_old_topic_shows(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+async def test_a_reused_name_shows_nothing_of_the_old_topic(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", 2)
     old = simulated_broker.broker.catalogue.topic("t")
     await produce(simulated_broker, "t", b"old", producer_id=1, producer_epoch=0, base_sequence=0)
     await simulated_broker.delete_topic("t")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert simulated_broker.broker.catalogue.topic("t").id != old.id
     assert await read_all(simulated_broker, "t") == []
     data = batch(b"new", producer_id=1, producer_epoch=0, base_sequence=0)
@@ -195,7 +196,7 @@ async def test_a_name_can_be_used_again_and_nothing_of_the_old_topic_shows(simul
 
 
 async def test_add_partitions(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     catalogue = simulated_broker.broker.catalogue
     await produce(simulated_broker, "t", b"a")
     version = catalogue.version
@@ -210,13 +211,13 @@ async def test_add_partitions(simulated_broker: SimulatedBroker) -> None:
     assert described(simulated_broker) == {"t": 4}
 
 
-async def test_configs_take_effect_at_once_and_stay(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2, retention_ms="1000")
+async def test_configs_take_effect_at_once_and_survive_a_restart(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", 2, retention_ms="1000")
     catalogue = simulated_broker.broker.catalogue
     await catalogue.change_configs("t", lambda old: {**old, "segment.bytes": "5000", "max.message.bytes": "100"})
     partition = simulated_broker.partition("t", 1)
     assert (partition.config.max_message_bytes, partition.log.config.segment_bytes) == (100, 5000)
-    assert (await send(simulated_broker, "t", batch(b"x" * 100))).error_code == 10
+    assert (await send(simulated_broker, "t", batch(b"x" * 100))).error_code == MessageTooLarge.code
     await catalogue.change_configs("t", lambda _: {"cleanup.policy": "compact"})
     assert partition.log.config.retention_ms == -1, "what is compacted is not dropped by its age"
     with pytest.raises(InvalidConfig):
@@ -226,16 +227,16 @@ async def test_configs_take_effect_at_once_and_stay(simulated_broker: SimulatedB
 
 
 async def test_segments_of_one_topic_need_not_end_at_the_same_time(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 20, segment_ms="100000", segment_jitter_ms="50000")
+    await simulated_broker.create_topic("t", 20, segment_ms="100000", segment_jitter_ms="50000")
     ages = {partition.log.config.segment_ms for partition in simulated_broker.broker.catalogue.topic("t").led.values()}
     assert len(ages) > 1
     assert all(50_000 <= age <= 100_000 for age in ages)
 
 
-async def test_a_registry_that_is_away_changes_nothing_and_can_be_tried_again(
+async def test_a_change_during_a_registry_outage_has_no_effect_and_can_be_retried(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     catalogue = simulated_broker.broker.catalogue
     simulated_broker.registry.unavailable = True
     for change in (
@@ -249,28 +250,26 @@ async def test_a_registry_that_is_away_changes_nothing_and_can_be_tried_again(
     assert described(simulated_broker) == {"t": 1}
     assert await produce(simulated_broker, "t", b"a") == 0
     simulated_broker.registry.unavailable = False
-    await simulated_broker.make_topic("new")
+    await simulated_broker.create_topic("new")
     await catalogue.add_partitions("t", 2)
     assert described(simulated_broker) == {"t": 2, "new": 1}
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-async def test_a_disk_that_refuses_a_folder_leaves_the_name_free(
-    simulated_broker: SimulatedBroker, number: int
-) -> None:
+async def test_a_failed_folder_creation_leaves_the_name_free(simulated_broker: SimulatedBroker, number: int) -> None:
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", number)
     with pytest.raises((StorageFailure, DiskFull)):
-        await simulated_broker.make_topic("t", 3)
+        await simulated_broker.create_topic("t", 3)
     assert described(simulated_broker) == {}
-    await simulated_broker.make_topic("t", 3)
+    await simulated_broker.create_topic("t", 3)
     assert described(simulated_broker) == {"t": 3}
     await simulated_broker.restart()
     assert described(simulated_broker) == {"t": 3}
     assert len(folders(simulated_broker)) == 3
 
 
-async def test_new_partitions_that_the_disk_refuses_are_tried_again(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+async def test_new_partitions_that_fail_on_disk_are_retried(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t")
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     with pytest.raises(HeadraceError):
         await simulated_broker.broker.catalogue.add_partitions("t", 3)
@@ -279,23 +278,23 @@ async def test_new_partitions_that_the_disk_refuses_are_tried_again(simulated_br
     assert described(simulated_broker) == {"t": 3}
 
 
-async def test_defaults_of_the_broker_reach_the_topics_that_do_not_say_otherwise(
+async def test_broker_defaults_apply_to_topics_without_their_own_value(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await simulated_broker.restart(log_retention_ms="5000")
-    await simulated_broker.make_topic("plain")
-    await simulated_broker.make_topic("own", retention_ms="7000")
+    await simulated_broker.create_topic("plain")
+    await simulated_broker.create_topic("own", retention_ms="7000")
     retentions = {topic.name: topic.config.retention_ms for topic in simulated_broker.broker.catalogue}
     assert retentions == {"plain": 5000, "own": 7000}
 
 
 @in_simulated_cluster()
-async def test_what_another_broker_leads_is_told_apart_from_what_is_not_there(
+async def test_a_partition_led_elsewhere_gives_another_error_than_a_missing_one(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (1, 2), by=1)
+    await simulated_cluster.create_topic("t", (1, 2), by=1)
     catalogue = simulated_cluster[3].broker.catalogue
-    await simulated_cluster.until(lambda: catalogue.find("t") is not None)
+    await simulated_cluster.wait_until(lambda: catalogue.find("t") is not None)
     topic_id = catalogue.topic("t").id
     for node_id in (2, 3):
         with pytest.raises(NotLeader):
@@ -308,7 +307,7 @@ async def test_what_another_broker_leads_is_told_apart_from_what_is_not_there(
 
 
 @in_simulated_cluster()
-async def test_two_brokers_that_are_asked_for_the_same_topic_do_not_both_make_it(
+async def test_two_brokers_do_not_both_create_the_same_topic(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     tasks = [
@@ -318,19 +317,19 @@ async def test_two_brokers_that_are_asked_for_the_same_topic_do_not_both_make_it
         for simulated_broker in simulated_cluster.up
     ]
     await asyncio.wait(tasks)
-    refused = [task.exception() for task in tasks if task.exception() is not None]
-    assert [type(error) for error in refused] == [TopicAlreadyExists] * 2
+    rejected = [task.exception() for task in tasks if task.exception() is not None]
+    assert [type(error) for error in rejected] == [TopicAlreadyExists] * 2
     for index in (0, 1):
-        leader = await simulated_cluster.wait_for_leaders("t", index=index)
+        leader = await simulated_cluster.wait_for_leader("t", index=index)
         assert await produce(leader, "t", b"a", partition=index) == 0
-    await simulated_cluster.until(
+    await simulated_cluster.wait_until(
         lambda: all(len(folders(simulated_broker)) == 2 for simulated_broker in simulated_cluster.up)
     )
 
 
 @in_simulated_cluster()
-async def test_what_is_changed_at_one_broker_is_seen_by_all(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2, 3))
+async def test_changes_at_one_broker_are_seen_by_all(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2, 3))
     await simulated_cluster[2].host.start(
         simulated_cluster[2].broker.catalogue.change_configs("t", lambda _: {"retention.ms": "5"}), "change configs"
     )
@@ -338,15 +337,15 @@ async def test_what_is_changed_at_one_broker_is_seen_by_all(simulated_cluster: S
         simulated_cluster[3].broker.catalogue.add_partitions("t", 3), "add partitions"
     )
     catalogues = [simulated_broker.broker.catalogue for simulated_broker in simulated_cluster.up]
-    await simulated_cluster.until(lambda: all(one.topic("t").partition_count == 3 for one in catalogues))
+    await simulated_cluster.wait_until(lambda: all(one.topic("t").partition_count == 3 for one in catalogues))
     assert {one.topic("t").config.retention_ms for one in catalogues} == {5}
     await simulated_cluster[1].delete_topic("t")
-    await simulated_cluster.until(lambda: not any(one.find("t") for one in catalogues))
+    await simulated_cluster.wait_until(lambda: not any(one.find("t") for one in catalogues))
 
 
 @in_simulated_cluster()
-async def test_a_growth_that_was_lost_to_another_broker_is_refused(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+async def test_a_growth_that_another_broker_overtook_is_rejected(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t")
     first, second = (
         simulated_cluster[node_id].host.start(
             simulated_cluster[node_id].broker.catalogue.add_partitions("t", 1 + node_id), "grow"
@@ -354,14 +353,14 @@ async def test_a_growth_that_was_lost_to_another_broker_is_refused(simulated_clu
         for node_id in (2, 3)
     )
     await asyncio.wait([first, second])
-    refused = [task.exception() for task in (first, second) if task.exception() is not None]
-    assert len(refused) == 1
-    assert isinstance(refused[0], InvalidPartitions | RegistryConflict)
+    rejected = [task.exception() for task in (first, second) if task.exception() is not None]
+    assert len(rejected) == 1
+    assert isinstance(rejected[0], InvalidPartitions | RegistryConflict)
 
 
 @in_simulated_cluster()
-async def test_new_topics_go_where_the_least_is(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("much", *[(1,)] * 6, *[(2,)] * 6)
+async def test_new_topics_are_placed_on_the_least_loaded_brokers(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("much", *[(1,)] * 6, *[(2,)] * 6)
     await simulated_cluster[2].host.start(
         simulated_cluster[2].broker.catalogue.create("t", 6, {}, replication=1), "create"
     )
@@ -369,20 +368,20 @@ async def test_new_topics_go_where_the_least_is(simulated_cluster: SimulatedClus
 
 
 @in_simulated_cluster()
-async def test_a_broker_that_has_just_gone_holds_nothing_of_a_new_topic(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_broker_that_just_stopped_gets_no_replica_of_a_new_topic(simulated_cluster: SimulatedCluster) -> None:
     simulated_cluster[3].kill()
-    await simulated_cluster.until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
+    await simulated_cluster.wait_until(lambda: 3 not in simulated_cluster[1].broker.catalogue.nodes)
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.catalogue.create("t", 3, {}), "create")
     assert {tuple(sorted(simulated_cluster.record("t", index).replicas)) for index in range(3)} == {(1, 2)}
 
 
 @in_simulated_cluster()
-async def test_a_replica_that_is_asked_for_on_a_broker_that_dies_meanwhile_is_not_in_sync(
+async def test_a_requested_replica_on_a_broker_that_dies_during_the_creation_is_not_in_sync(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     simulated_cluster[3].kill()
-    await simulated_cluster.make_topic("t", (1, 3), by=1)
+    await simulated_cluster.create_topic("t", (1, 3), by=1)
     assert await produce(simulated_cluster[1], "t", b"a") == 0
-    await simulated_cluster.until_in_sync("t", 1)
+    await simulated_cluster.wait_until_in_sync("t", 1)
     await simulated_cluster.open(3)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")

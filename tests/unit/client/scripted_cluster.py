@@ -1,7 +1,7 @@
 """A scripted broker for unit tests: real frames over the simulated network, responses from a script.
 
-Without a script it behaves: it knows topics, keeps produced batches with Kafka's check of sequences, and serves them.
-`script(API, ...)` puts answers before that, one per request: a message, a function of the request, or a Fault.
+Without a script the broker works: it knows topics, stores produced batches with Kafka's check of sequences, and serves
+them. `script(API, ...)` sets the next responses, one per request: a message, a function of the request, or a Fault.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ T = TypeVar("T")
 
 
 class Fault(Enum):
-    """What can happen to a request instead of an answer."""
+    """What can happen to a request instead of a response."""
 
-    SILENCE = auto()  # it is read and never answered, nor is anything behind it
+    SILENCE = auto()  # the request is read; it and all later ones get no response
     CLOSE = auto()  # the connection closes; nothing was done
-    DONE_THEN_CLOSE = auto()  # it takes effect, and the connection closes before the answer
+    DONE_THEN_CLOSE = auto()  # it takes effect, and the connection closes before the response
 
 
 ScriptedResponse = Any  # a message, a Fault, or a function of the request that returns one
 
 
 class ScriptedCluster:
-    """The brokers of a test, who lead partitions and share what is written."""
+    """The brokers of a test; they lead partitions and share the written records."""
 
     def __init__(self, world: World, **topics: int) -> None:
         self.world = world
@@ -118,8 +118,8 @@ class ScriptedBroker:
         self._waiting_fetches: list[asyncio.Event] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def script(self, api_key: int, *answers: ScriptedResponse) -> None:
-        self._scripts[api_key].extend(answers)
+    def script(self, api_key: int, *responses: ScriptedResponse) -> None:
+        self._scripts[api_key].extend(responses)
 
     def count(self, api_key: int) -> int:
         return sum(key == api_key for key, _, _ in self.requests)
@@ -198,12 +198,12 @@ class ScriptedBroker:
     def _produce(self, request: ProduceRequest) -> ProduceResponse | None:
         responses = []
         for topic in request.topic_data:
-            told = []
+            result = []
             for data in topic.partition_data:
                 assert data.records is not None
                 code, offset = self._append(TopicPartition(topic.name, data.index), bytearray(data.records))
-                told.append(PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset))
-            responses.append(TopicProduceResponse(name=topic.name, partition_responses=told))
+                result.append(PartitionProduceResponse(index=data.index, error_code=code, base_offset=offset))
+            responses.append(TopicProduceResponse(name=topic.name, partition_responses=result))
         return ProduceResponse(responses=responses) if request.acks else None
 
     def _append(self, target: TopicPartition, batch: bytearray) -> tuple[int, int]:
@@ -231,19 +231,19 @@ class ScriptedBroker:
     def _list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         topics = []
         for topic in request.topics:
-            told = [
+            result = [
                 ListOffsetsPartitionResponse(
                     partition_index=p.partition_index,
                     offset=0 if p.timestamp == -2 else self.cast.ends[TopicPartition(topic.name, p.partition_index)],
                 )
                 for p in topic.partitions
             ]
-            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=told))
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=result))
         return ListOffsetsResponse(topics=topics)
 
     async def _fetch(self, request: FetchRequest) -> FetchResponse:
         response = self._read(request)
-        if not any(told.records for topic in response.responses for told in topic.partitions):
+        if not any(result.records for topic in response.responses for result in topic.partitions):
             arrived = asyncio.Event()
             self._waiting_fetches.append(arrived)
             try:
@@ -258,13 +258,13 @@ class ScriptedBroker:
     def _read(self, request: FetchRequest) -> FetchResponse:
         responses = []
         for topic in request.topics:
-            told = []
+            result = []
             for wanted in topic.partitions:
                 target = TopicPartition(topic.topic, wanted.partition)
                 code = 0 if self.cast.leaders[target] == self.node_id else NotLeader.code
                 if not code and wanted.fetch_offset > self.cast.ends[target]:
                     code = 1
-                told.append(
+                result.append(
                     PartitionData(
                         partition_index=wanted.partition,
                         error_code=code,
@@ -273,7 +273,7 @@ class ScriptedBroker:
                         records=None if code else self._batches_from(target, wanted.fetch_offset),
                     )
                 )
-            responses.append(FetchableTopicResponse(topic=topic.topic, partitions=told))
+            responses.append(FetchableTopicResponse(topic=topic.topic, partitions=result))
         return FetchResponse(responses=responses)
 
     def _batches_from(self, target: TopicPartition, offset: int) -> bytes:
@@ -287,7 +287,7 @@ class ScriptedBroker:
 
 
 class _Connection:
-    """One client's frames, answered in order."""
+    """Responds to the frames of one client in order."""
 
     def __init__(self, stream: ByteStream, broker: ScriptedBroker) -> None:
         self._link = stream

@@ -1,4 +1,4 @@
-"""A real broker on a simulated host, for what a script would have to imitate: groups, configs, real logs."""
+"""A real broker on a simulated host, for behaviour that a script cannot imitate: groups, configs, logs."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from headrace.wire.messages.groups import Coordinator, FindCoordinatorResponse
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 
-def test_the_first_bootstrap_address_that_answers_is_used() -> None:
+def test_the_first_reachable_bootstrap_address_is_used() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=2)
         broker = await scripted_cluster.broker()
@@ -233,7 +233,7 @@ def test_an_old_story_about_a_leader_is_not_believed() -> None:
     in_world(scenario)
 
 
-def test_offsets_are_asked_for_at_the_leader_even_when_it_moves() -> None:
+def test_offsets_are_requested_from_the_leader_even_when_it_moves() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=2)
         await scripted_cluster.broker(1)
@@ -243,8 +243,8 @@ def test_offsets_are_asked_for_at_the_leader_even_when_it_moves() -> None:
             await cluster.topic("orders")
             scripted_cluster.leaders[moving], scripted_cluster.epochs[moving] = 2, 1
             scripted_cluster.ends[moving] = 7
-            refused = _list_offsets_refused(NotLeader.code)
-            scripted_cluster.brokers[1].script(apis.LIST_OFFSETS, refused)
+            rejected = _list_offsets_refused(NotLeader.code)
+            scripted_cluster.brokers[1].script(apis.LIST_OFFSETS, rejected)
             found = await find_offsets(cluster, {TopicPartition("orders", 0): END, moving: END})
         assert {target: at.offset for target, at in found.items()} == {TopicPartition("orders", 0): 0, moving: 7}
         assert second.count(apis.LIST_OFFSETS) == 1
@@ -305,13 +305,13 @@ def test_each_lane_has_a_connection_of_its_own() -> None:
 
 
 def _coordinator(node_id: int, code: int = 0) -> FindCoordinatorResponse:
-    told = Coordinator(key="g", node_id=node_id, error_code=code)
-    return FindCoordinatorResponse(node_id=node_id, error_code=code, coordinators=[told])
+    result = Coordinator(key="g", node_id=node_id, error_code=code)
+    return FindCoordinatorResponse(node_id=node_id, error_code=code, coordinators=[result])
 
 
 def _commit_answer(code: int) -> OffsetCommitResponse:
-    told = OffsetCommitResponsePartition(partition_index=0, error_code=code)
-    return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="orders", partitions=[told])])
+    result = OffsetCommitResponsePartition(partition_index=0, error_code=code)
+    return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="orders", partitions=[result])])
 
 
 def _commits(offsets: dict[int, int]) -> OffsetFetchResponse:
@@ -322,5 +322,5 @@ def _commits(offsets: dict[int, int]) -> OffsetFetchResponse:
 
 
 def _list_offsets_refused(code: int) -> ListOffsetsResponse:
-    told = ListOffsetsPartitionResponse(partition_index=1, error_code=code)
-    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[told])])
+    result = ListOffsetsPartitionResponse(partition_index=1, error_code=code)
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=[result])])

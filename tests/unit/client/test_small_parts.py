@@ -54,7 +54,7 @@ def test_pauses_grow() -> None:
     assert max(backoff.next_seconds() for _ in range(12)) > 1.0
 
 
-def test_every_code_of_the_model_comes_back_as_its_class() -> None:
+def test_every_code_of_the_model_maps_to_its_class() -> None:
     assert isinstance(error_of_code(6), errors.NotLeader)
     assert isinstance(error_of_code(42), errors.InvalidRequest)
     assert isinstance(error_of_code(56), errors.StorageFailure)

@@ -1,4 +1,4 @@
-"""A client that uses the classic protocol in a consumer group, and behaves as the clients of Kafka do."""
+"""A client that uses the classic protocol in a consumer group, as Kafka's clients do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ClassicClient:
             topics=sorted(self.topics),
             owned_partitions=[NamedPartitions(topic=name, partitions=indexes) for name, indexes in owned.items()],
         )
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "member_id": self.id,
             "new_member_id": f"{self.name}-{self._ids}",
             "session_timeout_ms": SESSION_MS,
@@ -73,7 +73,7 @@ class ClassicClient:
             **self.more,
             **changes,
         }
-        return JoinRequest(**said)
+        return JoinRequest(**fields)
 
     def join(self, **changes: Any) -> JoinGroupResult:
         if not self.is_cooperative:
@@ -92,21 +92,23 @@ class ClassicClient:
 
     def sync(self) -> SyncGroupResult:
         members = ClassicMembers(self.driver.group)
-        answer = members.sync(
+        response = members.sync(
             self.id, self.epoch, self.driver.view, self.driver.now_ms, instance_id=self.more["instance_id"]
         )
-        assigned = decode_assignment(answer.assignment).assigned_partitions
+        assigned = decode_assignment(response.assignment).assigned_partitions
         self.wanted = set(named_partitions(assigned, self.driver.view))
         self.owned |= self.wanted
-        return answer
+        return response
 
     def heartbeat(self) -> None:
         members = ClassicMembers(self.driver.group)
         members.heartbeat(self.id, self.epoch, self.driver.now_ms, instance_id=self.more["instance_id"])
 
-    def beat(self, *, is_heard: bool = True, is_full: bool = False) -> None:
-        """Report, and join again if that is asked for, `is_full`, or the client is new. With `is_heard` false it does
-        not come to ask for its assignment. Once thrown out it lets go of everything."""
+    def beat(self, *, has_response: bool = True, is_full: bool = False) -> None:
+        """Send a heartbeat; join again if the response, `is_full` or a new client requires it.
+
+        Without `has_response` the client does not sync. A client that was removed releases all its partitions.
+        """
         try:
             try:
                 if self.epoch >= 0:
@@ -115,7 +117,7 @@ class ClassicClient:
                     raise RebalanceInProgress
             except RebalanceInProgress:
                 self.join()
-                if is_heard:
+                if has_response:
                     self.sync()
         except RebalanceInProgress:
             return

@@ -76,7 +76,7 @@ def push_of(**more: object) -> DescribedPush:
 
 
 class WebhookReceiver:
-    """Answers each message after `seconds` with what `partition_response` says of it."""
+    """Responds to each message after `seconds` as `partition_response` says."""
 
     def __init__(self) -> None:
         self.got: list[LeasedMessage] = []

@@ -61,7 +61,7 @@ def test_all_others_are_not(address: str) -> None:
     assert not is_public(address)
 
 
-def test_no_socket_is_made_for_a_private_address() -> None:
+def test_no_socket_is_opened_for_a_private_address() -> None:
     with pytest.raises(
         ForbiddenAddress, match="not a public address, and private ones are allowed only by --push-private"
     ):

@@ -27,7 +27,7 @@ def sent(one: LeasedMessage, **push: object) -> dict[str, str]:
     return dict(webhook_headers(push_of(**push), one, 1_700_000_001))
 
 
-def test_everything_but_the_value_stands_in_headers() -> None:
+def test_everything_except_the_value_is_in_headers() -> None:
     headers = sent(message(b"x", b"c-42", (("type", b"order"), ("trace", None)), 3), subscription="bill ing")
     signature = headers.pop("Headrace-Signature")
     assert headers == {
@@ -68,7 +68,7 @@ def test_bytes_that_a_header_cannot_contain_are_percent_encoded() -> None:
         (b"<a/>", (("Content-Type", b"text/xml\r\nx: y"),), "application/octet-stream"),
     ],
 )
-def test_the_content_type_is_the_messages_own_or_what_it_is(
+def test_the_content_type_is_that_of_the_message_or_is_detected(
     value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], content_type: str
 ) -> None:
     assert sent(message(value, headers=headers))["Content-Type"] == content_type
@@ -93,9 +93,7 @@ def test_the_content_type_is_the_messages_own_or_what_it_is(
         (503, AcknowledgeType.NACK, False),
     ],
 )
-def test_an_answer_speaks_of_the_message_or_of_its_receiver(
-    status: int, verdict: AcknowledgeType, is_healthy: bool
-) -> None:
+def test_a_status_concerns_the_message_or_its_receiver(status: int, verdict: AcknowledgeType, is_healthy: bool) -> None:
     outcome = outcome_of(status, None)
     assert (outcome.verdict, outcome.is_healthy, outcome.delay_seconds) == (verdict, is_healthy, None)
     assert bool(outcome.error) is (verdict is not AcknowledgeType.ACK)
@@ -113,11 +111,11 @@ def test_an_answer_speaks_of_the_message_or_of_its_receiver(
         (429, "-1", None),
     ],
 )
-def test_a_receiver_may_say_when_to_come_back(status: int, retry_after: str, delay: float | None) -> None:
+def test_retry_after_sets_the_delay(status: int, retry_after: str, delay: float | None) -> None:
     assert outcome_of(status, retry_after).delay_seconds == delay
 
 
-def test_a_message_that_failed_waits_longer_each_time_unless_the_subscription_says_how_long() -> None:
+def test_the_back_off_grows_unless_the_subscription_sets_it() -> None:
     waits = [retry_seconds(push_of(), attempt, 0.0) for attempt in (1, 2, 3, 7, 1000)]
     assert waits == [1.0, 2.0, 4.0, 60.0, 60.0]
     assert retry_seconds(push_of(), 1, 1.0) == pytest.approx(0.9)

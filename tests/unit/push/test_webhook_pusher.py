@@ -52,7 +52,7 @@ def test_messages_are_sent_and_settled() -> None:
     with_queue(scenario)
 
 
-def test_no_more_are_sent_at_a_time_than_is_allowed_nor_leased() -> None:
+def test_concurrent_sends_and_leases_are_limited() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         receiver.seconds = 5.0
@@ -78,7 +78,7 @@ def test_no_more_are_sent_per_second_than_is_allowed() -> None:
     with_queue(scenario)
 
 
-def test_a_message_that_fails_comes_again_and_is_a_dead_letter_in_the_end() -> None:
+def test_a_failing_message_is_retried_and_becomes_a_dead_letter() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         receiver = WebhookReceiver()
         poison = DeliveryOutcome(AcknowledgeType.NACK, is_healthy=True, error="HTTP 400")
@@ -109,7 +109,7 @@ def test_a_message_with_status_410_is_a_dead_letter_at_once() -> None:
     with_queue(scenario)
 
 
-def test_a_receiver_that_says_when_to_come_back_is_heard() -> None:
+def test_retry_after_of_a_receiver_is_respected() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         receiver = WebhookReceiver()
         busy = DeliveryOutcome(AcknowledgeType.NACK, is_healthy=False, error="HTTP 429", delay_seconds=100.0)
@@ -124,7 +124,7 @@ def test_a_receiver_that_says_when_to_come_back_is_heard() -> None:
     with_queue(scenario)
 
 
-def test_the_back_off_of_the_subscription_goes_before_ours() -> None:
+def test_the_back_off_of_the_subscription_overrides_the_default() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         receiver = WebhookReceiver()
         receiver.answer = lambda message: FAILED if message.attempt == 1 else WELL
@@ -138,7 +138,7 @@ def test_the_back_off_of_the_subscription_goes_before_ours() -> None:
     with_queue(scenario, headrace_retry_backoff_ms="30000")
 
 
-def test_a_receiver_that_is_away_for_hours_loses_nothing_and_no_delivery_is_used_up() -> None:
+def test_a_receiver_down_for_hours_loses_no_message_and_uses_no_delivery_attempt() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         tries = 0
@@ -164,7 +164,7 @@ def test_a_receiver_that_is_away_for_hours_loses_nothing_and_no_delivery_is_used
     with_queue(scenario)
 
 
-def test_while_the_circuit_is_open_nothing_is_leased_and_then_one_is_tried_at_a_time() -> None:
+def test_an_open_circuit_leases_nothing_and_a_half_open_one_sends_one_message_at_a_time() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         receiver.answer = lambda _message: FAILED
@@ -204,7 +204,7 @@ def test_messages_that_were_not_sent_when_the_circuit_opens_are_released_uncount
     with_queue(scenario)
 
 
-def test_a_receiver_that_fails_and_hangs_and_is_gone_gets_everything_in_the_order_of_its_keys() -> None:
+def test_an_unreliable_receiver_gets_every_message_in_key_order() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         receiver = WebhookReceiver()
         hung = DeliveryOutcome(AcknowledgeType.NACK, is_healthy=False, error="no answer within 10000 ms")
@@ -236,7 +236,7 @@ def test_a_receiver_that_fails_and_hangs_and_is_gone_gets_everything_in_the_orde
     with_queue(scenario, headrace_key_concurrency="1", share_delivery_count_limit="100")
 
 
-def test_a_slow_receiver_keeps_its_messages_for_as_long_as_it_takes() -> None:
+def test_leases_of_a_slow_receiver_are_extended() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         receiver.seconds = 300.0
@@ -249,7 +249,7 @@ def test_a_slow_receiver_keeps_its_messages_for_as_long_as_it_takes() -> None:
     with_queue(scenario)
 
 
-def test_a_stopped_pusher_settles_what_it_has_sent_and_gives_back_the_rest() -> None:
+def test_a_stopped_pusher_settles_sent_messages_and_releases_the_others() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         receiver.seconds = 5.0
@@ -267,7 +267,7 @@ def test_a_stopped_pusher_settles_what_it_has_sent_and_gives_back_the_rest() -> 
     with_queue(scenario)
 
 
-def test_one_that_is_stopped_before_it_has_begun_does_nothing() -> None:
+def test_a_pusher_stopped_before_its_start_does_nothing() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         await put(cluster, b"a")
@@ -292,7 +292,7 @@ def test_broker_errors_are_reported_and_retried() -> None:
     with_queue(scenario)
 
 
-def test_a_message_whose_lease_was_taken_away_is_not_sent() -> None:
+def test_a_message_whose_lease_was_lost_is_not_sent() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         await put(cluster, *(b"%d" % number for number in range(100)))

@@ -142,7 +142,7 @@ def test_only_the_topics_that_a_push_is_for_are_pushed() -> None:
     with_queue(scenario)
 
 
-def test_a_push_of_a_subscription_that_is_nowhere_waits_until_it_is_made() -> None:
+def test_a_push_of_a_missing_subscription_waits_for_its_creation() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         receiver = WebhookReceiver()
         await alter_configs(cluster, (GROUP_RESOURCE, "later"), {"headrace.push.url": HOOK.url})
@@ -209,7 +209,7 @@ def test_an_unexpected_error_while_sending_is_retried_and_does_not_stop_other_pu
     with_queue(scenario, share_delivery_count_limit="100")
 
 
-def test_a_push_whose_own_code_fails_begins_again_after_a_pause_and_others_go_on(
+def test_a_push_that_crashes_restarts_after_a_pause_and_others_continue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(cluster: Cluster, world: World) -> None:

@@ -22,7 +22,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def receiver(handler: Handler) -> AsyncIterator[str]:
-    """The URL of a receiver that answers so."""
+    """The URL of a receiver that sends these responses."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", handler)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
@@ -74,21 +74,21 @@ async def test_redirects_are_not_followed_and_cookies_are_not_kept() -> None:
 
     async with receiver(handler) as url, opened() as sender:
         for _ in range(2):
-            told = await sender.send(push_of(url=url.replace("127.0.0.1", "localhost")), message())
-            assert (told.verdict, told.is_healthy) == (AcknowledgeType.NACK, False)
+            result = await sender.send(push_of(url=url.replace("127.0.0.1", "localhost")), message())
+            assert (result.verdict, result.is_healthy) == (AcknowledgeType.NACK, False)
     assert seen == ["/hook", "/hook"]
 
 
-async def test_a_receiver_that_hangs_is_given_up_in_time() -> None:
+async def test_a_hanging_receiver_times_out() -> None:
     async def handler(_request: web.Request) -> web.Response:
         await asyncio.Event().wait()
         raise AssertionError
 
-    told = await outcome(handler, timeout_ms=100)
-    assert (told.verdict, told.is_healthy, told.error) == (AcknowledgeType.NACK, False, "no answer within 100 ms")
+    result = await outcome(handler, timeout_ms=100)
+    assert (result.verdict, result.is_healthy, result.error) == (AcknowledgeType.NACK, False, "no answer within 100 ms")
 
 
-async def test_an_answer_without_an_end_is_cut_off() -> None:
+async def test_an_endless_response_is_cut_off() -> None:
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -104,8 +104,8 @@ async def test_a_connection_that_breaks_may_have_delivered_the_message() -> None
         request.transport.abort()
         return web.Response()
 
-    told = await outcome(handler)
-    assert (told.verdict, told.is_healthy) == (AcknowledgeType.NACK, False)
+    result = await outcome(handler)
+    assert (result.verdict, result.is_healthy) == (AcknowledgeType.NACK, False)
 
 
 async def test_a_refused_connection_counts_as_undelivered() -> None:
@@ -115,15 +115,15 @@ async def test_a_refused_connection_counts_as_undelivered() -> None:
     async with receiver(handler) as url:
         pass
     async with opened() as sender:
-        told = await sender.send(push_of(url=url), message())
-    assert (told.verdict, told.is_healthy) == (AcknowledgeType.UNDELIVERED, False)
-    assert "cannot connect" in told.error
+        result = await sender.send(push_of(url=url), message())
+    assert (result.verdict, result.is_healthy) == (AcknowledgeType.UNDELIVERED, False)
+    assert "cannot connect" in result.error
 
 
 async def test_a_host_name_that_does_not_resolve_counts_as_undelivered() -> None:
     async with opened() as sender:
-        told = await sender.send(push_of(url="http://nobody.invalid/hook"), message())
-    assert told.verdict is AcknowledgeType.UNDELIVERED
+        result = await sender.send(push_of(url="http://nobody.invalid/hook"), message())
+    assert result.verdict is AcknowledgeType.UNDELIVERED
 
 
 async def test_a_receiver_that_does_not_speak_http_counts_as_unanswered() -> None:
@@ -135,8 +135,8 @@ async def test_a_receiver_that_does_not_speak_http_counts_as_unanswered() -> Non
     server = await asyncio.start_server(websocket_handler, "127.0.0.1", 0)
     async with server, opened() as sender:
         port = server.sockets[0].getsockname()[1]
-        told = await sender.send(push_of(url=f"http://127.0.0.1:{port}/"), message())
-    assert (told.verdict, told.is_healthy) == (AcknowledgeType.NACK, False)
+        result = await sender.send(push_of(url=f"http://127.0.0.1:{port}/"), message())
+    assert (result.verdict, result.is_healthy) == (AcknowledgeType.NACK, False)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1", "2130706433"])
@@ -145,12 +145,12 @@ async def test_private_addresses_are_not_connected_to_unless_that_is_allowed(hos
         raise AssertionError("it was connected to")
 
     async with receiver(handler) as url, opened(allows_private=False) as sender:
-        told = await sender.send(push_of(url=url.replace("127.0.0.1", host)), message())
-    assert told.verdict is AcknowledgeType.UNDELIVERED
-    assert re.search("not a (public|canonical)", told.error)
+        result = await sender.send(push_of(url=url.replace("127.0.0.1", host)), message())
+    assert result.verdict is AcknowledgeType.UNDELIVERED
+    assert re.search("not a (public|canonical)", result.error)
 
 
-async def test_an_error_does_not_tell_whether_an_internal_name_exists_nor_its_address(
+async def test_an_error_does_not_reveal_internal_names_or_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def resolve(_loop: object, host: str, port: int, **_: object) -> list[tuple[object, ...]]:
@@ -173,8 +173,8 @@ async def test_the_error_of_a_refused_connection_contains_no_address() -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://localhost:{free.getsockname()[1]}/hook"
     async with opened() as sender:
-        told = await sender.send(push_of(url=url), message())
-    assert told.error == "cannot connect: Connection refused"
+        result = await sender.send(push_of(url=url), message())
+    assert result.error == "cannot connect: Connection refused"
 
 
 async def test_an_untrusted_certificate_is_rejected() -> None:
@@ -187,14 +187,14 @@ async def test_an_untrusted_certificate_is_rejected() -> None:
     server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0, ssl=context)
     async with server, opened() as sender:
         port = server.sockets[0].getsockname()[1]
-        told = await sender.send(push_of(url=f"https://localhost:{port}/"), message())
-    assert (told.verdict, told.is_healthy) == (AcknowledgeType.UNDELIVERED, False)
+        result = await sender.send(push_of(url=f"https://localhost:{port}/"), message())
+    assert (result.verdict, result.is_healthy) == (AcknowledgeType.UNDELIVERED, False)
 
 
 @pytest.mark.parametrize(
     "url", ["http://a..b/", "http://a%00b/", f"http://{'a' * 64}/", "http://", "no url", "http://h:99999/"]
 )
-async def test_a_url_that_no_request_can_be_made_of_is_an_outcome_and_not_an_exception(url: str) -> None:
+async def test_an_unusable_url_is_an_outcome_and_not_an_exception(url: str) -> None:
     async with opened() as sender:
         outcome = await sender.send(push_of(url=url), message())
     assert (outcome.verdict, outcome.is_healthy) == (AcknowledgeType.UNDELIVERED, False)

@@ -1,4 +1,4 @@
-"""Every rule finds the anomaly that is planted for it, only that one, and nothing in a history that is in order."""
+"""Every rule finds its own planted anomaly and no other, and nothing in a correct history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUP = "billing"
 
 
 def orderly() -> History:
-    """Two writers, a reader, a group with two members; one send was never answered and one never happened."""
+    """Two writers, a reader, a group with two members; one send got no response and one never happened."""
     history = History()
     for offset, (writer, value) in enumerate((("w1", b"a"), ("w2", b"b"), ("w1", b"c"))):
         acknowledge(history, writer, value, offset)
@@ -25,13 +25,13 @@ def orderly() -> History:
     poll(history, "reader", log[:2])
     poll(history, "reader", log[2:4])
     poll(history, "m1", log[:2], GROUP)
-    look(history, -1)
+    fetch_offset(history, -1)
     commit(history, "m1", 2)
-    look(history, 2)
+    fetch_offset(history, 2)
     poll(history, "m2", log[2:], GROUP)
     history.begin_commit("m2", GROUP, 0, 5)
-    look(history, 2)
-    look(history, 5)
+    fetch_offset(history, 2)
+    fetch_offset(history, 5)
     history.final = {0: log, 1: [(0, b"elsewhere")]}
     return history
 
@@ -50,7 +50,7 @@ def commit(history: History, client: str, offset: int) -> None:
     history.end_commit(history.begin_commit(client, GROUP, 0, offset))
 
 
-def look(history: History, offset: int) -> None:
+def fetch_offset(history: History, offset: int) -> None:
     history.end_offset_fetch(history.begin_offset_fetch("watcher", GROUP, 0), offset)
 
 
@@ -117,19 +117,19 @@ def a_send_lies_before_one_that_was_acknowledged_before_it_began(history: Histor
 
 def an_acknowledged_commit_is_undone(history: History) -> None:
     commit(history, "m2", 5)
-    look(history, 2)
+    fetch_offset(history, 2)
 
 
 def a_commit_that_was_found_is_undone(history: History) -> None:
-    look(history, 2)  # 5 was found before
+    fetch_offset(history, 2)  # 5 was found before
 
 
 def an_acknowledged_commit_is_forgotten(history: History) -> None:
-    look(history, -1)
+    fetch_offset(history, -1)
 
 
 def an_offset_is_found_that_nobody_committed(history: History) -> None:
-    look(history, 3)
+    fetch_offset(history, 3)
 
 
 def the_group_commits_past_what_its_members_were_given(history: History) -> None:
@@ -176,7 +176,7 @@ def test_every_rule_has_its_planted_anomaly() -> None:
     assert len(set().union(*(kinds for _, kinds in PLANTED))) == len(RULES)
 
 
-def test_a_send_that_was_never_answered_may_be_in_the_log_or_not() -> None:
+def test_a_send_without_a_response_may_be_in_the_log_or_not() -> None:
     for final in ([], [(0, b"x")]):
         history = History()
         history.begin_send("w", 0, b"x")
@@ -184,7 +184,7 @@ def test_a_send_that_was_never_answered_may_be_in_the_log_or_not() -> None:
         assert find_anomalies(history) == []
 
 
-def test_a_commit_that_was_never_answered_may_take_effect_at_any_time() -> None:
+def test_a_commit_without_a_response_may_take_effect_at_any_time() -> None:
     history = History()
     poll(history, "m", [(0, b"x"), (1, b"y")], GROUP)
     for value in (b"x", b"y"):
@@ -192,8 +192,8 @@ def test_a_commit_that_was_never_answered_may_take_effect_at_any_time() -> None:
     history.final = {0: [(0, b"x"), (1, b"y")]}
     history.begin_commit("m", GROUP, 0, 1)
     commit(history, "m", 2)
-    look(history, 2)
-    look(history, 1)  # the first one was only slow
+    fetch_offset(history, 2)
+    fetch_offset(history, 1)  # the first one was only slow
     assert find_anomalies(history) == []
 
 

@@ -1,4 +1,4 @@
-"""A simulated broker goes down in every way there is and comes back; its own mistakes end the run."""
+"""A simulated broker stops and crashes in every way and restarts; its own bugs end the run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def vanish(broker: SimBroker) -> None:
 
 
 @pytest.mark.parametrize("go_down", [kill, cut_power, vanish])
-def test_clients_go_on_after_a_crash(go_down: Callable[[SimBroker], None]) -> None:
+def test_clients_continue_after_a_crash(go_down: Callable[[SimBroker], None]) -> None:
     async def main(world: World, broker: SimBroker, producer: Producer) -> None:
         go_down(broker)
         assert not broker.is_up
@@ -83,7 +83,7 @@ def test_a_clean_stop_leaves_the_marker_of_one() -> None:
     in_world(main)
 
 
-def test_a_full_disk_keeps_nobody_from_stopping() -> None:
+def test_a_broker_with_a_full_disk_can_stop() -> None:
     async def main(world: World, broker: SimBroker, producer: Producer) -> None:
         broker.host.disk.capacity_bytes = 0
         await broker.stop()
@@ -94,7 +94,7 @@ def test_a_full_disk_keeps_nobody_from_stopping() -> None:
     in_world(main)
 
 
-def test_a_failed_sync_ends_one_log_and_a_restart_brings_it_back() -> None:
+def test_a_failed_sync_disables_one_log_until_a_restart() -> None:
     async def main(world: World, broker: SimBroker, producer: Producer) -> None:
         broker.fail_next_sync("*.log")
         delivery = await producer.submit("orders", b"second", partition=0)
@@ -106,7 +106,7 @@ def test_a_failed_sync_ends_one_log_and_a_restart_brings_it_back() -> None:
     in_world(main)
 
 
-def test_the_power_may_go_while_it_starts_and_while_it_stops() -> None:
+def test_the_power_may_be_cut_during_a_start_and_a_stop() -> None:
     async def main(world: World, broker: SimBroker, producer: Producer) -> None:
         broker.host.disk.crash_after(1)
         await broker.stop()
@@ -153,7 +153,7 @@ def test_a_background_task_that_dies_ends_the_run() -> None:
         in_world(main)
 
 
-def test_damage_that_nobody_did_ends_the_run() -> None:
+def test_unexplained_damage_ends_the_run() -> None:
     async def main(world: World, broker: SimBroker, producer: Producer) -> None:
         assert broker.broker is not None
         (log,) = (log for log in broker.broker.store.logs.values() if log.end_offset)
@@ -166,7 +166,7 @@ def test_damage_that_nobody_did_ends_the_run() -> None:
         in_world(main)
 
 
-def test_damage_that_was_announced_quarantines_the_log_and_nothing_else() -> None:
+def test_injected_damage_quarantines_only_the_log() -> None:
     async def main(world: World, broker: SimBroker, producer: Producer) -> None:
         path = path_of_a_log(broker)
         broker.kill()

@@ -1,4 +1,4 @@
-"""A simulated cluster elects, goes on without one of its brokers, and tells of what may never be."""
+"""A simulated cluster elects leaders, continues without one of its brokers, and reports violated invariants."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def well_again(cluster: SimCluster) -> None:
             await asyncio.sleep(0.1)
 
 
-def test_it_goes_on_without_its_leader_and_takes_it_back() -> None:
+def test_a_cluster_continues_without_its_leader_and_accepts_it_back() -> None:
     async def main(cluster: SimCluster, producer: Producer) -> None:
         cluster.brokers[leader_of(cluster)].kill()
         await producer.publish(TOPIC, b"second", partition=0)
@@ -69,7 +69,7 @@ def test_it_goes_on_without_its_leader_and_takes_it_back() -> None:
     in_cluster(main)
 
 
-def test_a_leader_that_is_paused_is_replaced_and_follows_when_it_wakes() -> None:
+def test_a_paused_leader_is_replaced_and_follows_when_it_resumes() -> None:
     async def main(cluster: SimCluster, producer: Producer) -> None:
         paused = leader_of(cluster)
         cluster.brokers[paused].host.pause(3 * SESSION_SECONDS)
@@ -83,7 +83,7 @@ def test_a_leader_that_is_paused_is_replaced_and_follows_when_it_wakes() -> None
     in_cluster(main)
 
 
-def test_a_leader_that_is_alone_is_replaced() -> None:
+def test_an_isolated_leader_is_replaced() -> None:
     world = World(1)
 
     async def main(cluster: SimCluster, producer: Producer) -> None:
@@ -124,7 +124,7 @@ def test_a_new_disk_is_filled_again() -> None:
     in_cluster(main)
 
 
-def test_a_ring_leaves_everybody_two_neighbours() -> None:
+def test_a_ring_leaves_each_broker_two_neighbours() -> None:
     world = World(1)
     cluster = SimCluster(world, 5, SETTINGS)
     cluster.cut_ring()
@@ -140,8 +140,8 @@ def test_two_leaders_of_one_epoch_end_the_run() -> None:
         impostor = cluster.brokers[1 + leader_of(cluster) % 3].broker
         assert partition is not None
         assert impostor is not None
-        for told in impostor.catalogue.on_leadership_gained:
-            told(partition)
+        for result in impostor.catalogue.on_leadership_gained:
+            result(partition)
         await asyncio.sleep(1)
 
     with pytest.raises(InvariantViolated, match="I11"):

@@ -1,4 +1,4 @@
-"""Every rule for clusters and copies finds the anomaly that is planted for it, and only that one."""
+"""Every rule for clusters and replicas finds its own planted anomaly and no other."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_planted_anomaly_of_replicas_is_found(plant: Callable[[History], None]
     assert {anomaly.kind for anomaly in find_replicated_anomalies(history)} == {kind}
 
 
-def test_whoever_asks_before_another_is_answered_may_be_told_less() -> None:
+def test_overlapping_requests_may_return_older_offsets() -> None:
     history = replicated()
     slow = history.begin_mark("another", END, 0)
     mark(history, END, 3)

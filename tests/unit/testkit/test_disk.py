@@ -69,7 +69,7 @@ def test_what_survived_a_power_cut_is_durable() -> None:
         assert disk.reopen().read("/data/log") == survived
 
 
-def test_made_folders_are_durable_at_once() -> None:
+def test_created_folders_are_durable_at_once() -> None:
     for seed in SEEDS:
         disk = SimDisk(seed)
         disk.make_directory("/data/logs/topic-0")
@@ -151,7 +151,7 @@ def test_every_change_can_be_the_last() -> None:
         assert disk.operations == operations
 
 
-def test_a_dead_disk_does_nothing_any_more() -> None:
+def test_a_dead_disk_does_nothing() -> None:
     disk, file = disk_with_file()
     disk.crash()
     uses: list[Callable[[], object]] = [
@@ -201,7 +201,7 @@ def test_a_power_cut_inside_disk_work_ends_the_whole_run() -> None:
     assert not disks[0].alive
 
 
-def test_a_sync_in_the_threads_need_not_cover_what_is_written_meanwhile() -> None:
+def test_a_sync_in_a_thread_need_not_cover_concurrent_writes() -> None:
     async def survived(seed: int, loop: SimLoop) -> bytes:
         disk, file = disk_with_file(seed)
         file.append([b"before"])
@@ -217,7 +217,7 @@ def test_a_sync_in_the_threads_need_not_cover_what_is_written_meanwhile() -> Non
     assert 10 < outcomes.count(b"beforemeanwhile") < 90
 
 
-def test_a_failed_sync_is_told_once_and_loses_what_it_should_have_saved() -> None:
+def test_a_failed_sync_is_reported_once_and_loses_its_bytes() -> None:
     lost = 0
     for seed in SEEDS:
         disk, file = disk_with_file(seed)
@@ -253,7 +253,7 @@ def test_a_fault_waits_for_a_path_that_fits() -> None:
 
 
 @pytest.mark.parametrize("action", ["create", "pwrite", "pread", "truncate", "rename", "remove", "sync_directory"])
-def test_every_operation_can_be_told_to_fail(action: str) -> None:
+def test_every_operation_can_be_made_to_fail(action: str) -> None:
     disk, file = disk_with_file()
     disk.fail_next(action, error=errno.EIO)  # type: ignore[arg-type]
     doing: dict[str, Callable[[], object]] = {
@@ -270,7 +270,7 @@ def test_every_operation_can_be_told_to_fail(action: str) -> None:
     assert disk.list("/data") == ["log"]
 
 
-def test_a_full_disk_refuses_and_takes_writes_again_when_there_is_room() -> None:
+def test_a_full_disk_rejects_writes_until_there_is_space() -> None:
     disk, file = disk_with_file()
     other = disk.open("/data/other", create=True)
     other.append([b"x" * 600])
@@ -327,7 +327,7 @@ def test_a_lock_ends_with_the_process() -> None:
     disk.reopen().lock("/data")
 
 
-def test_the_digest_tells_runs_apart_and_knows_equal_ones() -> None:
+def test_the_digest_distinguishes_different_runs_and_is_equal_for_equal_ones() -> None:
     def digest(seed: int, data: bytes) -> str:
         disk, file = disk_with_file(seed)
         file.append([data])
@@ -374,7 +374,7 @@ def test_a_flipped_bit_that_is_read_on_the_loop_is_reported() -> None:
     assert used == [("/data/log", 2)]
 
 
-def test_what_is_lost_does_not_come_back_with_a_power_cut() -> None:
+def test_lost_files_do_not_return_after_a_power_cut() -> None:
     for seed in SEEDS:
         disk, file = disk_with_file(seed)
         file.append([b"synced"])
@@ -387,7 +387,7 @@ def test_what_is_lost_does_not_come_back_with_a_power_cut() -> None:
         assert disk.reopen().list("/data") == []
 
 
-def test_what_the_kernel_has_written_back_survives_a_power_cut() -> None:
+def test_pages_written_back_by_the_kernel_survive_a_power_cut() -> None:
     for seed in SEEDS:
         disk, file = disk_with_file(seed)
         file.append([b"pending"])

@@ -1,4 +1,4 @@
-"""The broker for users' tests: real, quick to be there, and gone without a trace."""
+"""The embedded broker for users' tests: real, fast to start, and without leftovers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.sdk import AsyncClient, Client
 from headrace.testkit import EmbeddedBroker
 
 
-def test_what_was_published_before_a_restart_is_there_after_it(tmp_path: Path) -> None:
+def test_published_records_survive_a_restart(tmp_path: Path) -> None:
     broker = EmbeddedBroker(folder=tmp_path / "data")
     with broker, Client(broker.address) as client:
         receipt = client.publish("orders", b"a")
@@ -28,7 +28,7 @@ def test_what_was_published_before_a_restart_is_there_after_it(tmp_path: Path) -
     assert (tmp_path / "data").is_dir()
 
 
-async def test_it_can_be_used_from_a_loop_and_leaves_nothing_behind() -> None:
+async def test_the_embedded_broker_runs_in_a_loop_and_leaves_nothing_behind() -> None:
     async with EmbeddedBroker() as broker:
         folder = broker._folder
         assert folder is not None
@@ -49,13 +49,13 @@ def test_any_kafka_client_can_use_it() -> None:
             assert message.value == b"from kafka"
 
 
-def test_it_serves_rest_as_well() -> None:
+def test_the_embedded_broker_serves_rest() -> None:
     with EmbeddedBroker({"num.partitions": "1"}) as broker, Client(broker.address) as client:
         client.create_topic("orders")
         body = json.dumps({"id": 1}).encode()
         request = Request(f"{broker.url}/topics/orders/messages", body, {"content-type": "application/json"})
-        with urlopen(request, timeout=20) as answer:
-            assert json.load(answer) == {"message_id": "orders:0:0"}
+        with urlopen(request, timeout=20) as response:
+            assert json.load(response) == {"message_id": "orders:0:0"}
         message = client.subscribe("orders", "billing").take()
         assert message is not None
         assert message.json() == {"id": 1}
@@ -67,7 +67,7 @@ def test_two_of_them_are_two_clusters() -> None:
         assert there.create_topic("orders") is True
 
 
-def test_a_setting_that_makes_no_sense_is_refused_at_the_start() -> None:
+def test_an_invalid_setting_is_rejected_at_the_start() -> None:
     broker = EmbeddedBroker({"num.partitions": "many"})
     with pytest.raises(InvalidConfig, match=r"num\.partitions"):
         broker.start()

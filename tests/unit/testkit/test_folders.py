@@ -1,4 +1,4 @@
-"""What a power cut does to names."""
+"""The effect of a power cut on file names."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_changes_of_different_names_survive_whatever_their_order_was() -> None:
     assert len(outcomes) == 4
 
 
-def test_a_folder_renamed_takes_its_files_along_or_stays_with_them() -> None:
+def test_a_renamed_folder_moves_with_its_files_or_not_at_all() -> None:
     outcomes = set()
     for seed in SEEDS:
         tree, folder = tree_with_folder()
@@ -157,7 +157,7 @@ def test_a_rename_between_folders_is_durable_with_its_new_folder() -> None:
     ),
     st.integers(0, 999),
 )
-def test_whatever_happens_a_file_has_one_name_and_a_synced_folder_is_as_it_was(
+def test_a_file_always_has_one_name_and_a_synced_folder_is_unchanged(
     script: list[tuple[str, str, str]], seed: int
 ) -> None:
     tree, folder = tree_with_folder()

@@ -1,4 +1,4 @@
-"""The simulated loop: virtual time, seeded order, and the private parts of asyncio that it rests on."""
+"""The simulated loop: virtual time, seeded order, and the private parts of asyncio that it uses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_timers_fire_in_the_order_of_their_times() -> None:
     assert run(1, main) == [1, 2, 3]
 
 
-def test_one_that_polls_does_not_stop_the_clock() -> None:
+def test_a_polling_task_does_not_stop_the_clock() -> None:
     async def main(loop: SimLoop) -> None:
         due: list[bool] = []
         loop.call_later(0.0001, due.append, True)
@@ -46,7 +46,7 @@ def test_one_that_polls_does_not_stop_the_clock() -> None:
     run(1, main)
 
 
-def test_a_deadlock_is_told() -> None:
+def test_a_deadlock_is_reported() -> None:
     async def main(loop: SimLoop) -> None:
         await loop.create_future()
 
@@ -80,7 +80,7 @@ def test_a_shuffled_order_comes_from_the_seed() -> None:
     assert len({tuple(order_of_steps(seed, shuffle=True)) for seed in range(10)}) > 5
 
 
-def test_sets_of_tasks_and_futures_are_walked_in_the_order_of_birth() -> None:
+def test_sets_of_tasks_and_futures_iterate_in_creation_order() -> None:
     async def main(loop: SimLoop) -> list[int]:
         cancelled: list[int] = []
         ballast = []
@@ -117,7 +117,7 @@ def test_there_are_no_threads() -> None:
     run(1, main)
 
 
-def test_what_still_runs_at_the_end_is_cancelled_oldest_first() -> None:
+def test_remaining_tasks_are_cancelled_oldest_first() -> None:
     ended: list[int] = []
 
     async def main(loop: SimLoop) -> None:
@@ -135,7 +135,7 @@ def test_what_still_runs_at_the_end_is_cancelled_oldest_first() -> None:
     assert ended == [0, 1, 2]
 
 
-def test_a_halt_stops_everything_and_nobody_cleans_up() -> None:
+def test_a_halt_stops_all_tasks_without_cleanup() -> None:
     ended: list[str] = []
 
     class PowerCut(BaseException):
@@ -169,7 +169,7 @@ def test_a_halt_stops_everything_and_nobody_cleans_up() -> None:
         gc.collect()
 
 
-def test_no_task_is_born_after_a_halt() -> None:
+def test_no_task_is_created_after_a_halt() -> None:
     loop = SimLoop(1)
     loop.halt(RuntimeError("over"))
     with pytest.raises(RuntimeError, match="halted"):
@@ -185,7 +185,7 @@ def test_a_callback_that_raises_is_a_finding() -> None:
         run(1, main)
 
 
-def test_tasks_that_nobody_holds_live_on() -> None:
+def test_tasks_without_references_keep_running() -> None:
     async def main(loop: SimLoop) -> list[str]:
         done: list[str] = []
 

@@ -104,7 +104,7 @@ def test_bytes_stay_in_order_when_a_path_heals_while_others_are_under_way() -> N
         in_network(main, seed)
 
 
-def test_a_one_way_cut_lets_the_other_way_through() -> None:
+def test_a_one_way_cut_leaves_the_other_direction() -> None:
     async def main(network: SimNetwork) -> None:
         caller, called, _ = await pair(network)
         network.cut("a", "b", one_way=True)
@@ -202,7 +202,7 @@ def test_a_host_that_vanishes_leaves_its_peers_half_open() -> None:
     in_network(main)
 
 
-def test_what_a_crashed_host_had_sent_may_still_arrive() -> None:
+def test_bytes_sent_by_a_crashed_host_may_still_arrive() -> None:
     async def main(network: SimNetwork) -> bytes:
         caller, called, _ = await pair(network)
         network.cut("a", "b", one_way=True)
@@ -229,7 +229,7 @@ def test_closing_with_bytes_unread_resets_the_peer() -> None:
     in_network(main)
 
 
-def test_a_slow_path_takes_its_time() -> None:
+def test_a_slow_path_delays_bytes() -> None:
     async def main(network: SimNetwork) -> None:
         caller, called, _ = await pair(network)
         network.slow("a", "b", bytes_per_second=1000)
@@ -249,7 +249,7 @@ def test_a_slow_path_takes_its_time() -> None:
     in_network(main)
 
 
-def test_what_a_cut_has_held_may_arrive_after_what_another_connection_sent_later() -> None:
+def test_bytes_held_by_a_cut_may_arrive_after_later_bytes_of_another_connection() -> None:
     async def main(network: SimNetwork) -> None:
         network.fabric.retry_seconds = 10.0
         accepted: list[Any] = []
@@ -270,7 +270,7 @@ def test_what_a_cut_has_held_may_arrive_after_what_another_connection_sent_later
     in_network(main)
 
 
-def test_a_full_backlog_keeps_callers_out_until_there_is_room() -> None:
+def test_a_full_backlog_blocks_callers_until_there_is_space() -> None:
     async def main(network: SimNetwork) -> None:
         accepted: list[Any] = []
         listener = await network.at("b").listen("b", 9092, accepted.append, backlog=2)
@@ -292,7 +292,7 @@ def test_a_full_backlog_keeps_callers_out_until_there_is_room() -> None:
     in_network(main)
 
 
-def test_a_caller_who_gave_up_leaves_a_reset_behind() -> None:
+def test_a_caller_that_gave_up_causes_a_reset() -> None:
     async def main(network: SimNetwork) -> None:
         accepted: list[SimByteStream] = []
         await network.at("b").listen("b", 9092, accepted.append)  # type: ignore[arg-type]
@@ -317,7 +317,7 @@ def test_the_digest_covers_what_happened_and_when() -> None:
     assert in_network(main, 1) != in_network(main, 2)
 
 
-def test_an_answer_that_is_lost_breaks_the_connection_after_the_request_has_arrived() -> None:
+def test_a_lost_response_breaks_the_connection_after_the_request_has_arrived() -> None:
     async def main(network: SimNetwork) -> None:
         caller, called, _ = await pair(network)
         network.lose_responses("b", 1.0)

@@ -59,7 +59,7 @@ class ByteModel:
 
 
 @given(operations, st.integers(0, 999), st.sampled_from([0.0, 0.3, 0.7, 1.0]))
-def test_after_a_power_cut_every_byte_is_one_that_was_written_and_synced_ones_stay(
+def test_after_a_power_cut_every_byte_was_written_and_synced_ones_are_kept(
     script: list[tuple[str, int | None]], seed: int, keep_chance: float
 ) -> None:
     node, model = FileNode(), ByteModel()
@@ -86,7 +86,7 @@ def test_after_a_power_cut_every_byte_is_one_that_was_written_and_synced_ones_st
 
 
 @given(operations, st.integers(0, 999))
-def test_what_is_synced_last_survives_every_power_cut_whole(script: list[tuple[str, int | None]], seed: int) -> None:
+def test_the_last_synced_bytes_survive_every_power_cut(script: list[tuple[str, int | None]], seed: int) -> None:
     node = FileNode()
     for number, (action, size) in enumerate(script):
         if action == "truncate":
@@ -113,7 +113,7 @@ def crashed(seed: int, keep_chance: float = 0.5) -> bytearray:
     return node.content
 
 
-def test_unsynced_pages_are_kept_or_lost_whatever_their_neighbours_are() -> None:
+def test_unsynced_pages_are_kept_or_lost_independently() -> None:
     patterns = set()
     for seed in SEEDS:
         content = crashed(seed)
@@ -159,7 +159,7 @@ def test_a_page_written_twice_may_show_its_first_state() -> None:
     assert states == {b"0", b"1", b"2"}
 
 
-def test_appending_to_a_synced_page_never_harms_what_was_synced_in_it() -> None:
+def test_appending_to_a_synced_page_never_damages_its_synced_bytes() -> None:
     for seed in SEEDS:
         node = FileNode()
         node.write(b"A" * 700, 0)  # ends inside a sector
@@ -169,7 +169,7 @@ def test_appending_to_a_synced_page_never_harms_what_was_synced_in_it() -> None:
         assert node.content[:700] == b"A" * 700
 
 
-def test_bytes_that_were_cut_off_may_come_back_until_the_cut_is_synced() -> None:
+def test_truncated_bytes_may_return_until_the_truncation_is_synced() -> None:
     def survived(seed: int, synced: bool) -> bytes:
         node = FileNode()
         node.write(b"A" * (3 * PAGE), 0)
@@ -197,7 +197,7 @@ def test_a_truncation_alone_leaves_the_old_bytes_or_the_new_size() -> None:
     assert seen == {b"A" * PAGE, b"A" * (3 * PAGE)}
 
 
-def test_a_failed_sync_is_not_made_good_by_the_next_one() -> None:
+def test_a_failed_sync_is_not_repaired_by_the_next_one() -> None:
     lost = 0
     for seed in SEEDS:
         node = FileNode()

@@ -1,4 +1,4 @@
-"""The simulated registry fails as an ensemble does: late, in doubt, and by seed. Its contract is tested elsewhere."""
+"""The simulated registry fails as an ensemble does: late, in doubt, and by seed. Contract tests are elsewhere."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_unless_it_is_told_to_nothing_takes_time_and_sessions_never_end() -> None:
+def test_by_default_operations_take_no_time_and_sessions_never_end() -> None:
     async def main() -> None:
         registry = SimRegistry()
         states: list[SessionState] = []
@@ -58,7 +58,7 @@ def test_unless_it_is_told_to_nothing_takes_time_and_sessions_never_end() -> Non
     run(main())
 
 
-def test_calls_and_watches_of_one_client_are_late_and_in_order() -> None:
+def test_calls_and_watches_of_one_client_are_delayed_and_in_order() -> None:
     async def main() -> None:
         registry = SimRegistry(ensemble())
         heard: list[str] = []
@@ -97,7 +97,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert times_of_a_run(7) != times_of_a_run(8)
 
 
-def test_the_keys_of_a_host_that_crashed_go_when_its_session_times_out() -> None:
+def test_ephemeral_keys_of_a_crashed_host_are_removed_when_its_session_times_out() -> None:
     async def main(world: World) -> None:
         state = ensemble()
         crashing, other = SimRegistry(state), SimRegistry(state)
@@ -126,7 +126,7 @@ def test_the_keys_of_a_host_that_crashed_go_when_its_session_times_out() -> None
     world.close()
 
 
-def test_a_client_that_is_cut_off_for_a_moment_is_in_doubt_and_then_told_to_look_at_everything() -> None:
+def test_a_briefly_disconnected_client_is_notified_to_reread_everything() -> None:
     async def main() -> None:
         state = ensemble()
         registry, other = SimRegistry(state), SimRegistry(state)
@@ -159,9 +159,9 @@ def test_a_silent_cut_is_noticed_before_the_session_ends_and_its_loss_only_after
     async def main() -> None:
         state = ensemble()
         registry, other = SimRegistry(state), SimRegistry(state)
-        told: list[tuple[SessionState, float]] = []
+        result: list[tuple[SessionState, float]] = []
         gone: list[float] = []
-        session = await registry.open_session(lambda state: told.append((state, now())))
+        session = await registry.open_session(lambda state: result.append((state, now())))
         await registry.commit([Create("/live/1", b"", session), Create("/kept", b"")])
         other.watch("/live/1", lambda _: gone.append(now()))
         cut_at = now()
@@ -169,12 +169,12 @@ def test_a_silent_cut_is_noticed_before_the_session_ends_and_its_loss_only_after
         with pytest.raises(OutcomeUnknown):
             await registry.commit([Set("/nothing", b"", 0)])
         await asyncio.sleep(60)
-        assert [state for state, _ in told] == [HELD, DOUBTED]
-        assert TIMEOUT_SECONDS / 3 <= told[1][1] - cut_at <= TIMEOUT_SECONDS * 2 / 3
-        assert told[1][1] < gone[0] <= cut_at + TIMEOUT_SECONDS + 0.1
+        assert [state for state, _ in result] == [HELD, DOUBTED]
+        assert TIMEOUT_SECONDS / 3 <= result[1][1] - cut_at <= TIMEOUT_SECONDS * 2 / 3
+        assert result[1][1] < gone[0] <= cut_at + TIMEOUT_SECONDS + 0.1
         registry.reconnect()
         await asyncio.sleep(0.1)
-        assert [state for state, _ in told] == [HELD, DOUBTED, LOST]
+        assert [state for state, _ in result] == [HELD, DOUBTED, LOST]
         with pytest.raises(SessionLost):
             await registry.commit([Set("/kept", b"by the dead", 0)])
         again = await registry.open_session()
@@ -184,7 +184,7 @@ def test_a_silent_cut_is_noticed_before_the_session_ends_and_its_loss_only_after
     run(main())
 
 
-def test_a_holder_that_the_ensemble_has_given_up_commits_nothing_even_before_it_knows() -> None:
+def test_a_client_with_an_expired_session_commits_nothing_even_before_it_learns_of_it() -> None:
     async def main() -> None:
         registry = SimRegistry(ensemble())
         states: list[SessionState] = []
@@ -201,12 +201,12 @@ def test_a_holder_that_the_ensemble_has_given_up_commits_nothing_even_before_it_
     run(main())
 
 
-def test_a_host_that_is_paused_for_too_long_learns_only_then_that_its_session_is_over() -> None:
+def test_a_host_paused_for_too_long_learns_of_its_expired_session_when_it_resumes() -> None:
     async def main(world: World) -> None:
         state = ensemble()
         paused, other = SimRegistry(state), SimRegistry(state)
         states: list[SessionState] = []
-        refused: list[bool] = []
+        rejected: list[bool] = []
 
         async def live() -> None:
             session = await paused.open_session(states.append)
@@ -215,7 +215,7 @@ def test_a_host_that_is_paused_for_too_long_learns_only_then_that_its_session_is
             try:
                 await paused.commit([Set("/kept", b"by the dead", 0)])
             except (SessionLost, RegistryUnavailable):
-                refused.append(True)
+                rejected.append(True)
 
         host = world.host("broker")
         running = host.start(live(), "live")
@@ -226,7 +226,7 @@ def test_a_host_that_is_paused_for_too_long_learns_only_then_that_its_session_is
         assert states == [HELD]
         await running
         await asyncio.sleep(1)
-        assert refused == [True]
+        assert rejected == [True]
         assert states == [HELD, DOUBTED, LOST]
         assert await other.get("/kept") == RegistryEntry("/kept", b"", 0)
 
@@ -251,7 +251,7 @@ def test_a_commit_under_which_the_connection_breaks_happened_or_not() -> None:
     assert {run(happened(seed)) for seed in range(10)} == {True, False}
 
 
-def test_an_answer_that_does_not_come_back_leaves_the_outcome_unknown() -> None:
+def test_a_lost_response_leaves_the_outcome_unknown() -> None:
     async def main() -> None:
         state = ensemble()
         state.delay_seconds = (1.0, 1.0)
@@ -310,7 +310,7 @@ def test_every_attempt_to_commit_is_seen_with_the_state_of_its_session() -> None
 
 
 @pytest.mark.parametrize("delay_seconds", [(0.0, 0.0), (0.001, 0.010)])
-def test_what_a_watch_begins_belongs_to_the_host_that_set_it(delay_seconds: tuple[float, float]) -> None:
+def test_tasks_started_by_a_watch_belong_to_the_host_that_set_it(delay_seconds: tuple[float, float]) -> None:
     async def main(world: World) -> None:
         state = ensemble(timeout_seconds=None)
         state.delay_seconds = delay_seconds
@@ -344,7 +344,7 @@ def test_what_a_watch_begins_belongs_to_the_host_that_set_it(delay_seconds: tupl
     world.close()
 
 
-def test_a_server_that_lags_answers_with_the_past_but_knows_what_its_own_client_has_committed() -> None:
+def test_a_lagging_server_returns_old_values_but_includes_commits_of_its_own_client() -> None:
     async def main() -> None:
         state = ensemble(timeout_seconds=None)
         writer, reader = SimRegistry(state), SimRegistry(state)
@@ -361,7 +361,7 @@ def test_a_server_that_lags_answers_with_the_past_but_knows_what_its_own_client_
     run(main())
 
 
-def test_watch_events_of_one_commit_may_come_apart() -> None:
+def test_watch_events_of_one_commit_may_arrive_separately() -> None:
     async def main() -> None:
         state = ensemble(timeout_seconds=None)
         state.split_seconds = 1.0
@@ -390,7 +390,7 @@ def test_a_session_is_valid_for_two_thirds_of_its_timeout_after_the_last_ping_th
     run(main())
 
 
-def test_a_process_that_was_paused_goes_on_before_its_client_notices_that_the_session_is_over() -> None:
+def test_a_resumed_process_runs_before_its_client_notices_the_expired_session() -> None:
     world = World(seed=1)
     state = SimRegistryEnsemble(1)
     state.session_timeout_seconds = TIMEOUT_SECONDS

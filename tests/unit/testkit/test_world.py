@@ -1,4 +1,4 @@
-"""One seed decides everything: the same seed gives the same digest, whatever the interpreter's hashes are."""
+"""One seed decides everything: the same seed gives the same digest, whatever the interpreter's hash seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.testkit.world import World
 
 
 async def echo_and_log(world: World, stored: list[int]) -> None:
-    """A tiny broker with four clients: it stores what it hears, syncs it, and echoes it."""
+    """A tiny broker with four clients: it stores, syncs and echoes what it receives."""
     world.disk.make_directory("/data")
     file = world.disk.open("/data/log", create=True)
     world.disk.sync_directory("/data")
@@ -87,7 +87,7 @@ def test_the_digest_does_not_depend_on_the_interpreters_hashes() -> None:
     assert printed == {f"{digest_of_a_run(2)} {digest_of_a_run(3)}\n"}
 
 
-def test_a_power_cut_ends_the_run_and_a_reboot_goes_on_with_what_is_left() -> None:
+def test_a_power_cut_ends_the_run_and_a_reboot_continues_with_the_remaining_data() -> None:
     async def write(world: World) -> None:
         world.disk.make_directory("/data")
         file = world.disk.open("/data/log", create=True)
@@ -126,7 +126,7 @@ def test_a_kill_keeps_every_write() -> None:
         assert world.disk.read("/data/log") == b"page cache"
 
 
-def test_a_reboot_drops_tasks_without_letting_them_clean_up() -> None:
+def test_a_reboot_drops_tasks_without_cleanup() -> None:
     world = World(1)
 
     async def background() -> None:
@@ -146,7 +146,7 @@ def test_a_reboot_drops_tasks_without_letting_them_clean_up() -> None:
 
 
 async def count(world: World, name: str, counted: list[str]) -> None:
-    """Counts seconds, and notes when it is told to stop."""
+    """Counts seconds, and records when it is stopped."""
     host = world.host(name)
     host.disk.make_directory("/data")
     file = host.disk.open("/data/log", create=True)
@@ -160,7 +160,7 @@ async def count(world: World, name: str, counted: list[str]) -> None:
         counted.append(f"{name} cleaned up")
 
 
-def test_a_crashed_host_stops_in_the_middle_and_the_others_go_on() -> None:
+def test_a_crashed_host_stops_at_once_and_the_others_continue() -> None:
     async def main(world: World) -> None:
         counted: list[str] = []
         for name in ("a", "b"):
@@ -181,7 +181,7 @@ def test_a_crashed_host_stops_in_the_middle_and_the_others_go_on() -> None:
         world.close()
 
 
-def test_a_power_cut_on_one_host_is_not_the_end_of_the_world() -> None:
+def test_a_power_cut_on_one_host_does_not_stop_the_world() -> None:
     async def main(world: World) -> None:
         counted: list[str] = []
         host = world.host("a")
@@ -251,7 +251,7 @@ def test_the_peers_of_a_crashed_host_see_a_reset_or_nothing(silently: bool) -> N
     world.close()
 
 
-def test_hosts_have_their_own_chance_disk_and_clock() -> None:
+def test_hosts_have_their_own_randomness_disk_and_clock() -> None:
     world = World(1)
     a, b = world.host("a"), world.host("b")
     assert a.entropy.uuid() != b.entropy.uuid()

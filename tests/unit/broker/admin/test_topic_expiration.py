@@ -1,4 +1,4 @@
-"""Topics that end by themselves: when nothing is written, and not before."""
+"""Topics with an expiration are deleted after that time without writes, and not before."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def is_there(simulated_broker: SimulatedBroker, topic: str = "t") -> bool:
     return simulated_broker.broker.catalogue.find(topic) is not None
 
 
-async def test_a_topic_that_nobody_writes_to_is_deleted(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", expire_after_idle_ms=LIMIT)
-    await simulated_broker.make_topic("other")
+async def test_a_topic_without_writes_is_deleted(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
+    await simulated_broker.create_topic("other")
     await simulated_broker.pass_time(9)
     assert is_there(simulated_broker)
     await simulated_broker.pass_time(4)
@@ -26,8 +26,8 @@ async def test_a_topic_that_nobody_writes_to_is_deleted(simulated_broker: Simula
     assert is_there(simulated_broker, "other")
 
 
-async def test_every_message_gives_it_more_time(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", expire_after_idle_ms=LIMIT)
+async def test_every_message_restarts_the_expiration(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     for _ in range(5):
         await produce(simulated_broker, "t", b"a")
         await simulated_broker.pass_time(8)
@@ -36,8 +36,8 @@ async def test_every_message_gives_it_more_time(simulated_broker: SimulatedBroke
     assert not is_there(simulated_broker)
 
 
-async def test_a_restart_gives_it_more_time(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", expire_after_idle_ms=LIMIT)
+async def test_a_restart_restarts_the_expiration(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     await simulated_broker.pass_time(8)
     await simulated_broker.restart()
     await simulated_broker.pass_time(8)
@@ -57,9 +57,9 @@ class ManualClock:
         return int(self.now * 1000)
 
 
-async def test_a_pause_of_the_process_gives_it_more_time(simulated_broker: SimulatedBroker) -> None:
+async def test_a_pause_of_the_process_restarts_the_expiration(simulated_broker: SimulatedBroker) -> None:
     """The session may have ended in the pause and another broker may have taken writes; this one cannot know yet."""
-    await simulated_broker.make_topic("t", expire_after_idle_ms=LIMIT)
+    await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     clock = ManualClock()
     topic_expiration = TopicExpiration(simulated_broker.broker.catalogue, clock, lambda: True)
     assert list(topic_expiration._idle()) == []
@@ -72,34 +72,34 @@ async def test_a_pause_of_the_process_gives_it_more_time(simulated_broker: Simul
     assert [topic.name for topic in topic_expiration._idle()] == ["t"]
 
 
-async def test_a_topic_of_several_partitions_stays(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2, expire_after_idle_ms=LIMIT)
+async def test_a_topic_of_several_partitions_does_not_expire(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", 2, expire_after_idle_ms=LIMIT)
     await simulated_broker.pass_time(60)
     assert is_there(simulated_broker)
 
 
-async def test_who_is_not_sure_to_be_of_the_cluster_deletes_nothing(
+async def test_a_broker_without_a_valid_session_deletes_nothing(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulated_broker.broker.topic_expiration, "_session_valid", lambda: False)
-    await simulated_broker.make_topic("t", expire_after_idle_ms=LIMIT)
+    await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     await simulated_broker.pass_time(60)
     assert is_there(simulated_broker)
 
 
 @in_simulated_cluster()
-async def test_only_the_leader_deletes_and_all_see_it(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", expire_after_idle_ms=LIMIT)
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until(
+async def test_only_the_leader_deletes_and_all_brokers_see_it(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", expire_after_idle_ms=LIMIT)
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until(
         lambda: not any(is_there(simulated_broker) for simulated_broker in simulated_cluster.up)
     )
 
 
-async def test_a_topic_with_a_dead_letter_topic_does_not_expire_since_that_would_go_with_it(
+async def test_a_topic_with_a_dead_letter_topic_does_not_expire(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", expire_after_idle_ms=LIMIT)
+    await simulated_broker.create_topic("t", expire_after_idle_ms=LIMIT)
     await produce(simulated_broker, "t", b"a")
     await simulated_broker.host.start(
         simulated_broker.broker.dead_letters.dead_letter("t", 0, 0, "workers", 5, "boom"), "bury"

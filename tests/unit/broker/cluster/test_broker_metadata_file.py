@@ -1,4 +1,4 @@
-"""What a data folder knows of its starts, through power cuts and damage."""
+"""The broker metadata file survives power cuts, and damage to it is reported."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def a_disk() -> SimDisk:
     return disk
 
 
-def test_a_new_folder_knows_nothing() -> None:
+def test_an_empty_folder_has_no_broker_metadata() -> None:
     assert read_broker_metadata(a_disk(), "/data") is None
 
 
-def test_what_was_written_survives_a_power_cut() -> None:
+def test_written_metadata_survives_a_power_cut() -> None:
     disk = a_disk()
     for epoch in (1, 2):
         write_broker_metadata(disk, "/data", BrokerMetadataFile(epoch, "c", 1))
@@ -27,7 +27,7 @@ def test_what_was_written_survives_a_power_cut() -> None:
     assert read_broker_metadata(disk.reopen(), "/data") == BrokerMetadataFile(2, "c", 1)
 
 
-def test_a_power_cut_in_the_midst_leaves_the_old_or_the_new() -> None:
+def test_a_power_cut_during_a_write_leaves_the_old_or_the_new_metadata() -> None:
     for operations in range(10):
         disk = a_disk()
         write_broker_metadata(disk, "/data", BrokerMetadataFile(1, "c", 1))
@@ -44,7 +44,7 @@ def test_a_power_cut_in_the_midst_leaves_the_old_or_the_new() -> None:
     raise AssertionError("it takes more operations than that")
 
 
-def test_damage_is_named_and_what_to_do_about_it() -> None:
+def test_the_error_for_damage_names_the_file_and_what_to_do() -> None:
     disk = a_disk()
     disk.write_atomically("/data/broker", b"{}")
     with pytest.raises(StorageFailure, match=r"/data/broker is damaged.*remove it"):

@@ -1,4 +1,4 @@
-"""A broker as one of a cluster: how it comes, what it admits to have lost, and how it goes."""
+"""A broker as a member of a cluster: start, loss of data, sessions, and controlled shutdown."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 from tests.unit.broker.broker_requests import batch, produce, read_all, send
-from tests.unit.broker.simulated_cluster import SESSION_SECONDS, SimulatedCluster, in_simulated_cluster
-from tests.unit.broker.three_brokers import PORT
+from tests.unit.broker.simulated_cluster import PORT, SESSION_SECONDS, SimulatedCluster, in_simulated_cluster
 
 from headrace.broker.cluster.cluster_member import ClusterMember
 from headrace.broker.cluster.membership import NodeIdTaken, WrongDataFolder
@@ -15,6 +14,7 @@ from headrace.broker.controller.controller import Controller
 from headrace.broker.partition import Partition
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.errors import Unreachable
+from headrace.model.errors import NotLeader
 from headrace.model.registry_records import PartitionRecord
 from headrace.registry.brokers import live_key
 from headrace.registry.interface import RegistryUnavailable
@@ -24,23 +24,22 @@ from headrace.wire.apis import CREATE_TOPICS, METADATA
 from headrace.wire.messages.metadata import MetadataRequest, MetadataResponse
 from headrace.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
-NOT_LEADER = 6
-
-
 # What may have been lost
 
 
 @in_simulated_cluster()
-async def test_a_power_cut_of_all_heals_by_itself_and_loses_nothing(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", min_insync_replicas="2")
+async def test_after_a_power_cut_of_all_brokers_the_cluster_recovers_without_loss(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    await simulated_cluster.create_topic("t", min_insync_replicas="2")
     for number in range(3):
         await produce(simulated_cluster[1], "t", b"%d" % number)
     for simulated_broker in list(simulated_cluster.up):
         simulated_broker.kill(keep_page_cache=False)
     await simulated_cluster.open()
-    leader = await simulated_cluster.wait_for_leaders("t")
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    leader = await simulated_cluster.wait_for_leader("t")
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
     assert await read_all(leader, "t") == [b"0", b"1", b"2"]
     assert simulated_cluster.record("t").unclean_epoch == -1
 
@@ -48,9 +47,9 @@ async def test_a_power_cut_of_all_heals_by_itself_and_loses_nothing(simulated_cl
 @in_simulated_cluster(2)
 async def test_a_broker_with_an_empty_folder_is_not_trusted(simulated_cluster: SimulatedCluster) -> None:
     """KIP-966: with an empty log it would be elected, and the others cut theirs."""
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     for simulated_broker in list(simulated_cluster.up):
         simulated_broker.kill()
     await simulated_cluster.replace_disk(2)
@@ -58,20 +57,18 @@ async def test_a_broker_with_an_empty_folder_is_not_trusted(simulated_cluster: S
     record = simulated_cluster.record("t")
     assert (record.leader, record.isr) == (-1, (1,))
     await simulated_cluster.open(1)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")
     assert await read_all(simulated_cluster.leader("t"), "t") == [b"a"]
 
 
 @pytest.mark.parametrize("stop", ["clean", "kill"])
 @in_simulated_cluster(2)
-async def test_a_broker_that_lost_the_log_of_one_partition_is_not_trusted_with_it(
-    simulated_cluster: SimulatedCluster, stop: str
-) -> None:
+async def test_a_broker_that_lost_a_log_leaves_the_in_sync_set(simulated_cluster: SimulatedCluster, stop: str) -> None:
     """Decision 012: its flushed offset is kept elsewhere, so the empty log that takes its place is quarantined."""
     for topic in ("t", "kept"):
-        await simulated_cluster.make_topic(topic)
+        await simulated_cluster.create_topic(topic)
         await produce(simulated_cluster[1], topic, b"a")
-        await simulated_cluster.until_alike(topic)
+        await simulated_cluster.wait_until_identical(topic)
     folder = simulated_cluster.replica(2, "t").log.folder
     for simulated_broker in list(simulated_cluster.up):
         if stop == "kill":
@@ -83,17 +80,17 @@ async def test_a_broker_that_lost_the_log_of_one_partition_is_not_trusted_with_i
     assert 2 not in simulated_cluster.record("t").isr + simulated_cluster.record("t").elr
     assert 2 in simulated_cluster.record("kept").isr
     await simulated_cluster.open(1)
-    await simulated_cluster.until_in_sync("t")
-    assert await read_all(await simulated_cluster.wait_for_leaders("t"), "t") == [b"a"]
+    await simulated_cluster.wait_until_in_sync("t")
+    assert await read_all(await simulated_cluster.wait_for_leader("t"), "t") == [b"a"]
 
 
 @in_simulated_cluster(2)
-async def test_nor_is_it_when_it_crashed_before_it_could_say_so(
+async def test_a_broker_that_lost_a_log_and_crashed_before_reporting_it_leaves_the_in_sync_set(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     for simulated_broker in list(simulated_cluster.up):
         simulated_broker.kill()
     await simulated_cluster.replace_disk(2)
@@ -109,22 +106,24 @@ async def test_nor_is_it_when_it_crashed_before_it_could_say_so(
     await simulated_cluster.open(2)
     assert simulated_cluster.record("t").isr == (1,)
     await simulated_cluster.open(1)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")
     assert await read_all(simulated_cluster.leader("t"), "t") == [b"a"]
 
 
 @in_simulated_cluster(2)
-async def test_a_broker_with_an_old_copy_of_its_folder_is_not_trusted(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+async def test_a_broker_with_an_old_copy_of_its_folder_leaves_the_in_sync_sets(
+    simulated_cluster: SimulatedCluster,
+) -> None:
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     await simulated_cluster[2].close()
     disk = simulated_cluster[2].host.disk
     files = {path: disk.read(path) for path in _files(simulated_cluster, "/data")}
     await simulated_cluster.open(2)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")
     await produce(simulated_cluster.leader("t"), "t", b"b")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     for simulated_broker in list(simulated_cluster.up):
         simulated_broker.kill()
     await simulated_cluster.replace_disk(2)
@@ -135,8 +134,8 @@ async def test_a_broker_with_an_old_copy_of_its_folder_is_not_trusted(simulated_
     await simulated_cluster.open(2)
     assert simulated_cluster.record("t").isr == (1,)
     await simulated_cluster.open(1)
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
     assert simulated_cluster.replica(2, "t").log.end_offset == 2
 
 
@@ -158,9 +157,9 @@ def _make_parents(simulated_cluster: SimulatedCluster, path: str) -> None:
 
 
 @in_simulated_cluster(2, offsets_topic_replication_factor="2")
-async def test_the_folder_of_another_cluster_is_refused(simulated_cluster: SimulatedCluster) -> None:
+async def test_the_folder_of_another_cluster_is_rejected(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster[2].close()
-    simulated_cluster[2]._truth = SimRegistryEnsemble()
+    simulated_cluster[2].registry_ensemble = SimRegistryEnsemble()
     with pytest.raises(WrongDataFolder, match="check --registry and --data"):
         await simulated_cluster.open(2)
 
@@ -170,10 +169,10 @@ async def test_the_folder_of_another_cluster_is_refused(simulated_cluster: Simul
 async def test_where_the_disk_is_not_waited_for_an_unclean_stop_is_not_trusted(
     simulated_cluster: SimulatedCluster, is_clean: bool
 ) -> None:
-    await simulated_cluster.make_topic("t", flush_messages="1000")
-    await simulated_cluster.make_topic("safe")
+    await simulated_cluster.create_topic("t", flush_messages="1000")
+    await simulated_cluster.create_topic("safe")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     for node_id in (1, 2):
         if is_clean:
             await simulated_cluster[node_id].close()
@@ -188,25 +187,25 @@ LACKS = "log may lack acknowledged records; replicating it again partition=t-0"
 
 
 async def acknowledge_from_memory(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2), flush_messages="1000")
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until(
+    await simulated_cluster.create_topic("t", (1, 2), flush_messages="1000")
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until(
         lambda: all(simulated_cluster.replica(node_id, "t").config.flush_messages > 1 for node_id in (1, 2))
     )
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     assert [simulated_cluster.replica(node_id, "t").log.flushed_offset for node_id in (1, 2)] == [0, 0]
 
 
 async def set_flush_messages(simulated_cluster: SimulatedCluster, value: str) -> None:
     topic = simulated_cluster[1].broker.catalogue.topic("t")
-    await TopicRecords(SimRegistry(simulated_cluster.truth)).change_configs(
+    await TopicRecords(SimRegistry(simulated_cluster.registry_ensemble)).change_configs(
         "t", topic.id, lambda _: {"flush.messages": value}
     )
 
 
 @in_simulated_cluster(2)
-async def test_a_loss_of_what_was_acknowledged_from_memory_is_admitted_also_after_flush_messages_is_lowered(
+async def test_a_lost_unflushed_write_is_reported_even_after_flush_messages_is_lowered(
     simulated_cluster: SimulatedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await acknowledge_from_memory(simulated_cluster)
@@ -219,18 +218,18 @@ async def test_a_loss_of_what_was_acknowledged_from_memory_is_admitted_also_afte
 
 
 @in_simulated_cluster(2)
-async def test_what_was_acknowledged_from_memory_is_flushed_when_flush_messages_is_lowered(
+async def test_unflushed_writes_are_flushed_when_flush_messages_is_lowered(
     simulated_cluster: SimulatedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await acknowledge_from_memory(simulated_cluster)
     await set_flush_messages(simulated_cluster, "1")
     kept = simulated_cluster[1].broker.store.topic_files.records[simulated_cluster[1].broker.catalogue.topic("t").id]
     assert kept.configs["flush.messages"] == "1000"
-    await simulated_cluster.until(
+    await simulated_cluster.wait_until(
         lambda: all(simulated_cluster.replica(node_id, "t").log.flushed_offset == 1 for node_id in (1, 2))
     )
     files = simulated_cluster[1].broker.store.topic_files
-    await simulated_cluster.until(lambda: files.records[kept.id].configs["flush.messages"] == "1")
+    await simulated_cluster.wait_until(lambda: files.records[kept.id].configs["flush.messages"] == "1")
     for broker in list(simulated_cluster.up):
         broker.kill(keep_page_cache=False)
     await simulated_cluster.open(1)
@@ -239,19 +238,21 @@ async def test_what_was_acknowledged_from_memory_is_flushed_when_flush_messages_
 
 
 @in_simulated_cluster(2)
-async def test_flush_messages_is_raised_when_the_topic_file_says_so(simulated_cluster: SimulatedCluster) -> None:
+async def test_flush_messages_is_raised_only_after_the_topic_file_is_written(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     """Otherwise a broker that loses what it acknowledged from memory would not know that it did."""
-    await simulated_cluster.make_topic("t", (1, 2))
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.create_topic("t", (1, 2))
+    await simulated_cluster.wait_until_in_sync("t")
     broker = simulated_cluster[1].broker
     topic = broker.catalogue.topic("t")
-    await simulated_cluster.until(lambda: topic.id in broker.store.topic_files.records)
+    await simulated_cluster.wait_until(lambda: topic.id in broker.store.topic_files.records)
     simulated_cluster[1].host.disk.fail_next("sync", "*/topics/*")
     await set_flush_messages(simulated_cluster, "1000")
-    await simulated_cluster.until(lambda: topic.config.flush_messages == 1000)
+    await simulated_cluster.wait_until(lambda: topic.config.flush_messages == 1000)
     replica = simulated_cluster.replica(1, "t")
     assert (replica.config.flush_messages, replica.log.config.flush_messages) == (1, 1)
-    await simulated_cluster.until(lambda: replica.config.flush_messages == 1000)
+    await simulated_cluster.wait_until(lambda: replica.config.flush_messages == 1000)
     assert broker.store.topic_files.records[topic.id].configs == {"flush.messages": "1000"}
     assert replica.log.config.flush_messages == 1000
 
@@ -260,68 +261,73 @@ async def test_flush_messages_is_raised_when_the_topic_file_says_so(simulated_cl
 
 
 @in_simulated_cluster()
-async def test_a_session_that_is_replaced_before_anybody_acts_changes_nothing(
+async def test_a_session_replaced_before_an_election_changes_nothing(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (3, 1, 2))
+    await simulated_cluster.create_topic("t", (3, 1, 2))
     await produce(simulated_cluster[3], "t", b"a")
-    # Nobody is told that it went: it is back before the others have looked.
+    # The other brokers get no event: the broker is back before they have read the registry.
     membership = simulated_cluster[3].broker.cluster.membership
     first = membership.session
-    clients, simulated_cluster.truth.clients = simulated_cluster.truth.clients, [simulated_cluster[3].registry]
-    simulated_cluster.truth.expire(first)
-    await simulated_cluster.until(lambda: live_key(3) in simulated_cluster.truth.entries)
-    simulated_cluster.truth.clients = clients
+    clients, simulated_cluster.registry_ensemble.clients = (
+        simulated_cluster.registry_ensemble.clients,
+        [simulated_cluster[3].registry],
+    )
+    simulated_cluster.registry_ensemble.expire(first)
+    await simulated_cluster.wait_until(lambda: live_key(3) in simulated_cluster.registry_ensemble.entries)
+    simulated_cluster.registry_ensemble.clients = clients
     assert membership.session != first
     assert membership.session_valid
     assert (simulated_cluster.record("t").leader, simulated_cluster.record("t").leader_epoch) == (3, 0)
     assert await produce(simulated_cluster[3], "t", b"b") == 1
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
 
 
 @in_simulated_cluster()
-async def test_a_session_that_is_replaced_after_an_election_finds_its_leads_elsewhere(
+async def test_a_session_replaced_after_an_election_has_lost_its_leaderships(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (3, 1, 2))
+    await simulated_cluster.create_topic("t", (3, 1, 2))
     await produce(simulated_cluster[3], "t", b"a")
     simulated_cluster.expire(3)
-    await simulated_cluster.until(lambda: simulated_cluster.record("t").leader_epoch > 0)
-    leader = await simulated_cluster.wait_for_leaders("t")
+    await simulated_cluster.wait_until(lambda: simulated_cluster.record("t").leader_epoch > 0)
+    leader = await simulated_cluster.wait_for_leader("t")
     assert await produce(leader, "t", b"b") == 1
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
     assert simulated_cluster[3].broker.catalogue.nodes[3].epoch == 1, "it is the same start"
 
 
 @in_simulated_cluster(sessions_time_out=True, replica_lag_time_max_ms="1000")
-async def test_a_leader_that_hears_of_its_successor_late_has_acknowledged_nothing_alone(
+async def test_a_leader_that_learns_of_its_successor_late_has_acknowledged_nothing_alone(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (3, 1, 2))
+    await simulated_cluster.create_topic("t", (3, 1, 2))
     await produce(simulated_cluster[3], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     simulated_cluster[3].registry.disconnect(silently=True)
     simulated_cluster.isolate(3)
     sending = asyncio.ensure_future(send(simulated_cluster[3], "t", batch(b"lost")))
-    await simulated_cluster.until(lambda: simulated_cluster.record("t").leader != 3)
-    leader = await simulated_cluster.wait_for_leaders("t")
+    await simulated_cluster.wait_until(lambda: simulated_cluster.record("t").leader != 3)
+    leader = await simulated_cluster.wait_for_leader("t")
     assert await produce(leader, "t", b"kept") == 1
     assert simulated_cluster.leads(3, "t"), "it does not know yet"
-    assert (await send(simulated_cluster[3], "t", batch(b"once"), acks=1)).error_code == NOT_LEADER, "it is in doubt"
+    assert (await send(simulated_cluster[3], "t", batch(b"once"), acks=1)).error_code == NotLeader.code, (
+        "it is in doubt"
+    )
     simulated_cluster.heal()
     simulated_cluster[3].registry.reconnect()
-    assert (await sending).error_code == NOT_LEADER
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    assert (await sending).error_code == NotLeader.code
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
     assert await read_all(leader, "t") == [b"a", b"kept"]
 
 
 @in_simulated_cluster(sessions_time_out=True)
-async def test_a_broker_that_is_started_again_does_not_wait_until_its_old_session_is_over(
+async def test_a_restarted_broker_does_not_wait_for_its_old_session_to_expire(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (3,))
+    await simulated_cluster.create_topic("t", (3,))
     simulated_cluster[3].kill()
     began = simulated_cluster.world.clock.monotonic()
     await simulated_cluster.open(3)
@@ -341,11 +347,11 @@ async def test_a_broker_with_the_node_id_of_another_does_not_start(simulated_clu
 
 
 @in_simulated_cluster(1)
-async def test_a_broker_that_was_started_again_is_not_the_leader_that_it_was(
+async def test_a_restarted_broker_does_not_resume_its_old_leader_term(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it is elected anew, it has no lead: what it led in that epoch may not all be there any more (I11)."""
-    await simulated_cluster.make_topic("t", (1,))
+    """Until it is elected again, it leads nothing: records of that epoch may be lost (I11)."""
+    await simulated_cluster.create_topic("t", (1,))
     simulated_cluster[1].kill()
     leads: list[int] = []
     lead = Partition.lead
@@ -363,20 +369,20 @@ async def test_a_broker_that_was_started_again_is_not_the_leader_that_it_was(
 
 
 @in_simulated_cluster(opens=False)
-async def test_it_leads_what_it_is_to_lead_when_it_has_joined(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_broker_leads_its_partitions_when_join_returns(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster.open(1)
-    await simulated_cluster.make_topic("t", *[(1,)] * 20)
+    await simulated_cluster.create_topic("t", *[(1,)] * 20)
     await simulated_cluster[1].close()
     await simulated_cluster.open(1)
     assert all(simulated_cluster.leads(1, "t", index) for index in range(20))
 
 
 @in_simulated_cluster(2, opens=False, sessions_time_out=True)
-async def test_a_client_that_connects_during_a_start_is_answered_when_the_broker_is_in_its_own_metadata(
+async def test_a_client_that_connects_during_a_start_gets_a_response_once_the_broker_knows_itself(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """First start, a broker that joins, and one that starts again after a crash, whose old entry is still there."""
-    simulated_cluster.truth.delay_seconds = (0.01, 0.02)
+    simulated_cluster.registry_ensemble.delay_seconds = (0.01, 0.02)
     for node_id in (1, 2, 1):
         if simulated_cluster[node_id].is_open:
             simulated_cluster[node_id].kill()
@@ -410,7 +416,7 @@ async def _first_responses(
 
 
 @in_simulated_cluster(1, opens=False)
-async def test_a_broker_that_finds_no_controller_ends_instead_of_serving(
+async def test_a_broker_that_finds_no_controller_stops_instead_of_serving(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Controller, "_may_stand_for_election", lambda _self: False)
@@ -420,27 +426,27 @@ async def test_a_broker_that_finds_no_controller_ends_instead_of_serving(
 
 
 @in_simulated_cluster()
-async def test_a_topic_takes_writes_everywhere_when_it_is_made_anywhere(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2), by=2)
+async def test_a_topic_created_at_one_broker_accepts_writes_at_all_leaders(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2), by=2)
     for index in range(3):
         assert await produce(simulated_cluster[index + 1], "t", b"a", partition=index) == 0
 
 
 @in_simulated_cluster()
-async def test_its_leads_are_taken_over_before_it_goes(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2), (1, 3))
-    await simulated_cluster.until_in_sync("t")
+async def test_leaderships_are_transferred_before_a_broker_stops(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2), (1, 3))
+    await simulated_cluster.wait_until_in_sync("t")
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.cluster.transfer_leadership(), "hand over")
     assert (simulated_cluster.leads(1, "t", 0), simulated_cluster.leads(1, "t", 1)) == (False, False)
     assert [simulated_cluster.record("t", index).leader for index in (0, 1)] == [2, 3]
     assert 1 in simulated_cluster.record("t").isr, "it still has everything"
-    await simulated_cluster.wait_for_leaders("t", 2)
+    await simulated_cluster.wait_for_leader("t", 2)
     assert await produce(simulated_cluster[2], "t", b"a") == 0
 
 
 @in_simulated_cluster()
-async def test_what_only_it_can_lead_it_leads_to_the_end(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1,))
+async def test_a_stopping_broker_keeps_partitions_that_no_other_can_lead(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1,))
     began = simulated_cluster.world.clock.monotonic()
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.cluster.transfer_leadership(), "hand over")
     assert simulated_cluster.world.clock.monotonic() - began < 1, "there is nothing to wait for"
@@ -448,10 +454,10 @@ async def test_what_only_it_can_lead_it_leads_to_the_end(simulated_cluster: Simu
 
 
 @in_simulated_cluster()
-async def test_when_all_go_nobody_waits_for_the_others_to_take_over(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+async def test_when_all_brokers_stop_none_waits_for_a_transfer(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     for index in range(3):
-        await simulated_cluster.until_in_sync("t", index=index)
+        await simulated_cluster.wait_until_in_sync("t", index=index)
     began = simulated_cluster.world.clock.monotonic()
     async with asyncio.TaskGroup() as group:
         for simulated_broker in simulated_cluster.up:
@@ -466,8 +472,8 @@ async def _hand_over(simulated_cluster: SimulatedCluster, node_id: int) -> None:
 
 
 @in_simulated_cluster(1)
-async def test_alone_there_is_nobody_to_hand_over_to(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1,))
+async def test_a_single_broker_stops_without_a_transfer(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1,))
     began = simulated_cluster.world.clock.monotonic()
     await _hand_over(simulated_cluster, 1)
     assert simulated_cluster.world.clock.monotonic() == pytest.approx(began, abs=0.01)
@@ -475,7 +481,7 @@ async def test_alone_there_is_nobody_to_hand_over_to(simulated_cluster: Simulate
 
 
 @in_simulated_cluster()
-async def test_the_end_of_the_session_is_told_when_it_goes(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_stopping_broker_ends_its_session(simulated_cluster: SimulatedCluster) -> None:
     await simulated_cluster[3].close()
-    assert live_key(3) not in simulated_cluster.truth.entries
-    await simulated_cluster.until(lambda: list(simulated_cluster[1].broker.catalogue.nodes) == [1, 2])
+    assert live_key(3) not in simulated_cluster.registry_ensemble.entries
+    await simulated_cluster.wait_until(lambda: list(simulated_cluster[1].broker.catalogue.nodes) == [1, 2])

@@ -1,4 +1,4 @@
-"""What a broker makes of the registry's keys, in whatever order it sees them."""
+"""The mirrored cluster metadata is correct in whatever order the registry's keys arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACE = PartitionRecord(replicas=(1, 2), isr=(1, 2), leader=1, leader_broker_epo
 
 
 class NotifiedClusterMetadata(ClusterMetadata):
-    """Notes what it tells: a topic that has come or changed, one that is gone, a partition's place."""
+    """Records its events: a topic created or changed, a topic deleted, a partition record changed."""
 
     def __init__(self) -> None:
         super().__init__(BrokerConfig())
@@ -56,7 +56,7 @@ class NotifiedClusterMetadata(ClusterMetadata):
         record = BrokerRecord(node_id=node_id, epoch=1, host="h", port=1)
         self.apply(live_key(node_id), RegistryEntry(live_key(node_id), msgspec.json.encode(record), 0))
 
-    def heard(self) -> list[tuple[str, str, int]]:
+    def take_events(self) -> list[tuple[str, str, int]]:
         news, self.news = self.news, []
         return news
 
@@ -64,43 +64,43 @@ class NotifiedClusterMetadata(ClusterMetadata):
         self.node_news += 1
 
 
-def test_partitions_wait_for_their_topic() -> None:
+def test_partition_records_wait_for_their_topic() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_place(0)
     directory.put_place(1)
-    assert (directory.heard(), len(directory), directory.orphans) == ([], 0, [FIRST])
+    assert (directory.take_events(), len(directory), directory.orphans) == ([], 0, [FIRST])
     directory.put_topic(partitions=2)
-    assert directory.heard() == [("topic", "t", 1), ("place", "t", 0), ("place", "t", 1)]
+    assert directory.take_events() == [("topic", "t", 1), ("place", "t", 0), ("place", "t", 1)]
     assert directory.orphans == []
     assert directory.partition_record("t", 1) == PLACE
 
 
-def test_a_topic_may_be_seen_before_its_partitions() -> None:
+def test_a_topic_may_be_read_before_its_partitions() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=2)
     with pytest.raises(UnknownTopicOrPartition):
         directory.partition_record("t", 0)
     directory.put_place(0)
-    assert directory.heard() == [("topic", "t", 1), ("place", "t", 0)]
+    assert directory.take_events() == [("topic", "t", 1), ("place", "t", 0)]
 
 
-def test_a_name_that_is_given_again_is_another_topic() -> None:
+def test_a_reused_name_is_another_topic() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(FIRST)
     directory.put_place(0)
     first = directory.topic("t")
     directory.put_place(0, topic_id=SECOND)
-    directory.heard()
+    directory.take_events()
     directory.put_topic(SECOND)
-    assert directory.heard() == [("gone", "t", 1), ("topic", "t", 2), ("place", "t", 0)]
+    assert directory.take_events() == [("gone", "t", 1), ("topic", "t", 2), ("place", "t", 0)]
     assert directory.topic("t") is directory.find_by_id(SECOND) is not first
     assert directory.find_by_id(FIRST) is None
     directory.put_place(0, replace(PLACE, leader=2), 1, FIRST)
-    assert directory.heard() == [], "what becomes of the predecessor's partitions is no news"
+    assert directory.take_events() == [], "what becomes of the predecessor's partitions is no news"
     assert directory.partition_record("t", 0) == PLACE
 
 
-def test_what_is_left_of_a_deleted_topic_is_known_until_it_is_removed() -> None:
+def test_leftover_partitions_of_a_deleted_topic_are_orphans_until_removed() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=2)
     directory.put_place(0)
@@ -113,7 +113,7 @@ def test_what_is_left_of_a_deleted_topic_is_known_until_it_is_removed() -> None:
     assert (directory.orphans, directory.deleted) == ([], set())
 
 
-def test_partitions_that_are_removed_before_their_topic_leave_nothing_behind() -> None:
+def test_partitions_removed_before_their_topic_leave_nothing_behind() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0)
@@ -124,32 +124,32 @@ def test_partitions_that_are_removed_before_their_topic_leave_nothing_behind() -
     assert (directory.orphans, directory.deleted) == ([], set())
 
 
-def test_an_answer_of_a_server_that_lags_does_not_bring_the_past_back() -> None:
+def test_a_response_of_a_lagging_server_does_not_revert_newer_records() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0, replace(PLACE, leader_epoch=1), version=5)
-    directory.heard()
+    directory.take_events()
     directory.put_place(0, PLACE, version=4)
-    assert (directory.heard(), directory.partition_record("t", 0).leader_epoch) == ([], 1)
+    assert (directory.take_events(), directory.partition_record("t", 0).leader_epoch) == ([], 1)
     assert directory.topic("t").versions[0] == 5
 
 
-def test_partitions_beyond_the_number_of_the_topic_wait_until_it_has_grown() -> None:
+def test_partitions_beyond_the_partition_count_wait_until_the_topic_grows() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=1)
     directory.put_place(0)
-    directory.heard()
+    directory.take_events()
     directory.put_place(1)
     directory.put_place(2)
-    assert (directory.heard(), list(directory.topic("t").partition_records)) == ([], [0])
+    assert (directory.take_events(), list(directory.topic("t").partition_records)) == ([], [0])
     assert directory.orphans == [], "the controller must not clear away the partitions of a topic"
     directory.put_topic(partitions=2)
-    assert directory.heard() == [("topic", "t", 1), ("place", "t", 1)]
+    assert directory.take_events() == [("topic", "t", 1), ("place", "t", 1)]
     directory.put_topic(partitions=3)
-    assert directory.heard() == [("topic", "t", 1), ("place", "t", 2)]
+    assert directory.take_events() == [("topic", "t", 1), ("place", "t", 2)]
 
 
-def test_partitions_of_a_growth_that_was_cut_off_are_forgotten_when_they_are_made_anew() -> None:
+def test_partitions_of_an_interrupted_growth_are_replaced_when_created_again() -> None:
     """They may have been changed meanwhile, and their successors begin with version 0."""
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=1)
@@ -160,7 +160,7 @@ def test_partitions_of_a_growth_that_was_cut_off_are_forgotten_when_they_are_mad
     assert directory.topic("t").versions[1] == 0
 
 
-def test_partitions_of_a_growth_that_was_cut_off_go_with_their_topic() -> None:
+def test_partitions_of_an_interrupted_growth_are_removed_with_their_topic() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic(partitions=1)
     directory.put_place(0)
@@ -172,20 +172,20 @@ def test_partitions_of_a_growth_that_was_cut_off_go_with_their_topic() -> None:
     assert (directory.orphans, directory.deleted) == ([], set())
 
 
-def test_changed_configs_are_told_and_the_places_stay() -> None:
+def test_changed_configs_are_notified_and_partition_records_stay() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0)
     version, topic = directory.version, directory.topic("t")
-    directory.heard()
+    directory.take_events()
     directory.put_topic(retention_ms=7)
-    assert directory.heard() == [("topic", "t", 1)]
+    assert directory.take_events() == [("topic", "t", 1)]
     assert directory.topic("t") is topic
     assert (topic.config.retention_ms, topic.partition_records) == (7, {0: PLACE})
     assert directory.version > version
 
 
-def test_who_is_up_who_decides_and_who_is_drained() -> None:
+def test_live_brokers_controller_and_drained_brokers_are_mirrored() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_node(1)
     directory.put_node(2)
@@ -202,7 +202,7 @@ def test_who_is_up_who_decides_and_who_is_drained() -> None:
     assert directory.node_news == 7
 
 
-def test_a_leader_counts_only_while_it_is_up() -> None:
+def test_a_leader_is_returned_only_while_it_is_live() -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0)
@@ -217,7 +217,7 @@ def test_a_leader_counts_only_while_it_is_up() -> None:
 
 
 @pytest.mark.parametrize("change", ["place", "node", "configs"])
-def test_what_was_made_of_a_topic_for_an_answer_is_made_anew_after_a_change(change: str) -> None:
+def test_a_cached_metadata_response_is_rebuilt_after_a_change(change: str) -> None:
     directory = NotifiedClusterMetadata()
     directory.put_topic()
     directory.put_place(0)

@@ -1,4 +1,4 @@
-"""A broker's number, its session, and its name among those that are up."""
+"""A broker's epoch, its session, and its entry among the live brokers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def on_stage(test: Callable[[MembershipHarness], Awaitable[None]]) -> Callable[[
 
 
 @on_stage
-async def test_every_start_has_a_number_of_its_own_and_the_folder_knows_the_last(harness: MembershipHarness) -> None:
+async def test_every_start_has_its_own_broker_epoch_and_the_folder_records_the_last(harness: MembershipHarness) -> None:
     starts = [await harness.number() for _ in range(3)]
     assert [(start.epoch, start.previous_broker_epoch, start.has_latest_data) for start in starts] == [
         (1, 0, True),
@@ -87,7 +87,7 @@ async def test_every_start_has_a_number_of_its_own_and_the_folder_knows_the_last
 
 
 @on_stage
-async def test_an_empty_folder_in_the_place_of_a_used_one_lacks_what_was_acknowledged(
+async def test_an_empty_folder_in_place_of_a_used_one_lacks_acknowledged_data(
     harness: MembershipHarness,
 ) -> None:
     await harness.number()
@@ -97,7 +97,7 @@ async def test_an_empty_folder_in_the_place_of_a_used_one_lacks_what_was_acknowl
 
 
 @on_stage
-async def test_so_does_an_old_copy_of_a_folder(harness: MembershipHarness) -> None:
+async def test_an_old_copy_of_a_folder_lacks_acknowledged_data(harness: MembershipHarness) -> None:
     await harness.number()
     old = harness.disk.read("/data/broker")
     await harness.number()
@@ -107,7 +107,7 @@ async def test_so_does_an_old_copy_of_a_folder(harness: MembershipHarness) -> No
 
 
 @on_stage
-async def test_a_folder_that_lacks_something_is_not_trusted_until_the_broker_has_said_so(
+async def test_a_folder_that_lacks_data_is_not_trusted_until_the_broker_has_reported_it(
     harness: MembershipHarness,
 ) -> None:
     """A crash may come before it has: the next start must not take the empty folder for the one that was used last."""
@@ -121,7 +121,7 @@ async def test_a_folder_that_lacks_something_is_not_trusted_until_the_broker_has
 
 
 @on_stage
-async def test_a_crash_between_folder_and_registry_takes_nothing_from_a_folder(harness: MembershipHarness) -> None:
+async def test_a_crash_between_folder_and_registry_does_not_invalidate_the_folder(harness: MembershipHarness) -> None:
     await harness.number()
     registry = SimRegistry(harness.state)
     registry.commit = _unavailable  # type: ignore[method-assign, assignment]
@@ -132,7 +132,9 @@ async def test_a_crash_between_folder_and_registry_takes_nothing_from_a_folder(h
 
 
 @on_stage
-async def test_another_folder_takes_no_number_while_the_broker_of_that_id_is_up(harness: MembershipHarness) -> None:
+async def test_another_folder_gets_no_broker_epoch_while_the_broker_of_that_id_is_live(
+    harness: MembershipHarness,
+) -> None:
     """Else the folder of the one that is up would be behind, and what it holds be distrusted."""
     await harness.number()
     _, member = harness.member()
@@ -146,7 +148,7 @@ async def test_another_folder_takes_no_number_while_the_broker_of_that_id_is_up(
 
 
 @on_stage
-async def test_an_empty_folder_waits_for_the_session_of_the_one_that_was_lost(harness: MembershipHarness) -> None:
+async def test_an_empty_folder_waits_for_the_session_of_the_lost_one_to_expire(harness: MembershipHarness) -> None:
     await harness.number()
     registry, member = harness.member()
     await member.open()
@@ -158,7 +160,7 @@ async def test_an_empty_folder_waits_for_the_session_of_the_one_that_was_lost(ha
 
 
 @on_stage
-async def test_of_two_that_start_at_the_same_time_one_has_less(harness: MembershipHarness) -> None:
+async def test_of_two_concurrent_starts_one_lacks_the_latest_data(harness: MembershipHarness) -> None:
     """Two folders under one node id: whichever is second was not used last."""
     await harness.number()
     copy = SimDisk(2)
@@ -172,7 +174,9 @@ async def test_of_two_that_start_at_the_same_time_one_has_less(harness: Membersh
 
 
 @on_stage
-async def test_the_folder_of_another_cluster_or_broker_is_refused_and_left_as_it_is(harness: MembershipHarness) -> None:
+async def test_the_folder_of_another_cluster_or_broker_is_rejected_and_left_unchanged(
+    harness: MembershipHarness,
+) -> None:
     await harness.number()
     before = harness.disk.read("/data/broker")
     with pytest.raises(WrongDataFolder, match="belongs to broker 1, not 2"):
@@ -194,7 +198,7 @@ async def _unavailable(_operations: object) -> None:
 
 
 @on_stage
-async def test_it_is_listed_from_join_to_leave(harness: MembershipHarness) -> None:
+async def test_a_broker_is_listed_from_join_to_leave(harness: MembershipHarness) -> None:
     _, member = harness.member()
     await member.open()
     assert (member.session_valid, harness.listed()) == (True, None)
@@ -205,7 +209,7 @@ async def test_it_is_listed_from_join_to_leave(harness: MembershipHarness) -> No
 
 
 @on_stage
-async def test_it_says_that_it_is_about_to_go_and_goes_on_saying_so_in_a_new_session(
+async def test_a_stopping_broker_is_marked_as_draining_in_every_new_session(
     harness: MembershipHarness,
 ) -> None:
     _, member = harness.member()
@@ -223,7 +227,7 @@ async def test_it_says_that_it_is_about_to_go_and_goes_on_saying_so_in_a_new_ses
 
 
 @on_stage
-async def test_a_lost_session_is_replaced_under_the_same_number(harness: MembershipHarness) -> None:
+async def test_a_lost_session_is_replaced_under_the_same_broker_epoch(harness: MembershipHarness) -> None:
     _, member = harness.member()
     states: list[SessionState] = []
     member.on_state.append(states.append)
@@ -242,7 +246,7 @@ async def test_a_lost_session_is_replaced_under_the_same_number(harness: Members
 
 
 @on_stage
-async def test_it_is_in_doubt_while_it_hears_nothing_and_certain_when_it_does_again(harness: MembershipHarness) -> None:
+async def test_the_session_is_invalid_without_contact_and_valid_again_after_it(harness: MembershipHarness) -> None:
     registry, member = harness.member()
     await member.open()
     await member.join("h", 9092, None)
@@ -258,7 +262,7 @@ async def test_it_is_in_doubt_while_it_hears_nothing_and_certain_when_it_does_ag
 
 
 @on_stage
-async def test_a_session_that_is_lost_again_while_it_registers_is_replaced_again(harness: MembershipHarness) -> None:
+async def test_a_session_lost_again_during_registration_is_replaced_again(harness: MembershipHarness) -> None:
     registry, member = harness.member()
     await member.open()
     await member.join("h", 9092, None)
@@ -281,7 +285,7 @@ async def test_a_session_that_is_lost_again_while_it_registers_is_replaced_again
 
 
 @on_stage
-async def test_a_registry_that_cannot_be_read_while_it_registers_is_asked_again_in_the_same_session(
+async def test_an_unreadable_registry_is_read_again_in_the_same_session(
     harness: MembershipHarness,
 ) -> None:
     registry, member = harness.member()
@@ -317,7 +321,7 @@ async def test_a_session_that_is_lost_before_it_joins_is_replaced_too(harness: M
 
 
 @on_stage
-async def test_it_gives_up_when_the_registry_stays_away(harness: MembershipHarness) -> None:
+async def test_a_broker_gives_up_when_the_registry_stays_unavailable(harness: MembershipHarness) -> None:
     registry, member = harness.member()
     await member.open()
     await member.join("h", 9092, None)
@@ -335,7 +339,7 @@ async def test_it_gives_up_when_the_registry_stays_away(harness: MembershipHarne
 
 
 @on_stage
-async def test_its_own_entry_of_the_start_before_is_replaced_at_once(harness: MembershipHarness) -> None:
+async def test_the_live_entry_of_the_previous_start_is_replaced_at_once(harness: MembershipHarness) -> None:
     """That process is dead, for it would hold the folder; its session may live on for a while."""
     _, before = harness.member(epoch=1)
     await before.open()
@@ -363,7 +367,7 @@ async def test_a_controller_that_starts_again_leaves_no_empty_seat_behind(harnes
 
 
 @on_stage
-async def test_the_seat_of_another_controller_stays_taken(harness: MembershipHarness) -> None:
+async def test_the_controller_entry_of_another_broker_is_not_removed(harness: MembershipHarness) -> None:
     _, before = harness.member()
     await before.open()
     await before.join("a", 1, None)
@@ -377,7 +381,7 @@ async def test_the_seat_of_another_controller_stays_taken(harness: MembershipHar
 
 
 @on_stage
-async def test_a_node_id_that_another_broker_uses_is_refused_after_a_while(harness: MembershipHarness) -> None:
+async def test_a_node_id_in_use_by_another_broker_is_rejected_after_a_while(harness: MembershipHarness) -> None:
     _, other = harness.member(epoch=5)
     await other.open()
     await other.join("there", 1, None)
@@ -406,7 +410,7 @@ async def test_a_node_id_is_free_when_the_session_of_its_user_has_ended(harness:
 
 
 @on_stage
-async def test_a_start_that_has_a_successor_gives_up_at_once(harness: MembershipHarness) -> None:
+async def test_a_start_with_a_later_start_of_the_same_broker_gives_up_at_once(harness: MembershipHarness) -> None:
     _, successor = harness.member(epoch=3, previous_broker_epoch=2)
     await successor.open()
     await successor.join("new", 1, None)
@@ -419,7 +423,7 @@ async def test_a_start_that_has_a_successor_gives_up_at_once(harness: Membership
 
 
 @on_stage
-async def test_an_entry_that_changes_while_it_is_replaced_is_read_again(harness: MembershipHarness) -> None:
+async def test_an_entry_that_changes_during_its_replacement_is_read_again(harness: MembershipHarness) -> None:
     _, before = harness.member(epoch=1)
     await before.open()
     await before.join("old", 1, None)
@@ -441,7 +445,7 @@ async def test_an_entry_that_changes_while_it_is_replaced_is_read_again(harness:
 
 
 @on_stage
-async def test_a_session_that_replaces_a_lost_one_is_not_relied_on_before_the_registry_was_read_again(
+async def test_a_replacement_session_is_valid_only_after_the_registry_was_read_again(
     harness: MembershipHarness,
 ) -> None:
     """Others may have been elected in the meantime."""
@@ -459,7 +463,7 @@ async def test_a_session_that_replaces_a_lost_one_is_not_relied_on_before_the_re
 
 
 @on_stage
-async def test_a_session_that_ran_out_before_that_was_noticed_has_expired_until_it_is_confirmed(
+async def test_an_unnoticed_session_timeout_counts_as_expired_until_the_registry_confirms_the_session(
     harness: MembershipHarness,
 ) -> None:
     harness.state.session_timeout_seconds = 3.0
@@ -477,7 +481,7 @@ async def test_a_session_that_ran_out_before_that_was_noticed_has_expired_until_
 
 
 @on_stage
-async def test_a_broker_that_is_awake_when_the_registry_goes_away_is_in_doubt_and_has_not_expired(
+async def test_a_running_broker_without_registry_has_an_invalid_but_not_expired_session(
     harness: MembershipHarness,
 ) -> None:
     harness.state.session_timeout_seconds = 3.0

@@ -1,4 +1,4 @@
-"""A registry that was replaced by an older copy, while the data folder of the broker was not."""
+"""The registry was restored from an older copy, while the data folder of the broker was not."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from headrace.wire.messages.transactions import InitProducerIdRequest
 
 
 def back_up(simulated_broker: SimulatedBroker) -> dict[str, RegistryEntry]:
-    return dict(simulated_broker._truth.entries)
+    return dict(simulated_broker.registry_ensemble.entries)
 
 
 def restore(simulated_broker: SimulatedBroker, backup: dict[str, RegistryEntry]) -> None:
-    simulated_broker._truth.entries.clear()
-    simulated_broker._truth.entries.update(
+    simulated_broker.registry_ensemble.entries.clear()
+    simulated_broker.registry_ensemble.entries.update(
         {key: one for key, one in backup.items() if not key.startswith(("/live", "/controller"))}
     )
 
 
 async def new_producer(simulated_broker: SimulatedBroker) -> int:
-    response = await simulated_broker.ask(InitProducerIdRequest(None, 60_000, -1, -1), 4)
+    response = await simulated_broker.send(InitProducerIdRequest(None, 60_000, -1, -1), 4)
     assert response.error_code == 0
     return int(response.producer_id)
 
 
 def record(simulated_broker: SimulatedBroker, topic: str) -> PartitionRecord:
     return decode_partition(
-        simulated_broker._truth.entries[partition_key(simulated_broker.broker.catalogue.topic(topic).id, 0)]
+        simulated_broker.registry_ensemble.entries[partition_key(simulated_broker.broker.catalogue.topic(topic).id, 0)]
     )
 
 
-async def test_a_new_producer_after_an_older_registry_is_not_taken_for_one_that_wrote_before(
+async def test_a_new_producer_after_a_registry_rollback_gets_an_unused_id(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     backup = back_up(simulated_broker)
     await produce(
         simulated_broker, "t", b"a", producer_id=await new_producer(simulated_broker), producer_epoch=0, base_sequence=0
@@ -72,7 +72,7 @@ async def test_producer_ids_in_the_logs_count_where_the_folder_has_no_file_of_th
     simulated_broker: SimulatedBroker,
 ) -> None:
     """The folder was last used by a version that did not write it, or another broker handed them out."""
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     backup = back_up(simulated_broker)
     given = await new_producer(simulated_broker)
     await produce(simulated_broker, "t", b"a", producer_id=given, producer_epoch=0, base_sequence=0)
@@ -86,8 +86,8 @@ async def test_producer_ids_in_the_logs_count_where_the_folder_has_no_file_of_th
 async def test_an_older_registry_gets_leader_epochs_beyond_all_that_were_used(
     simulated_broker: SimulatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await simulated_broker.make_topic("written")
-    await simulated_broker.make_topic("idle")
+    await simulated_broker.create_topic("written")
+    await simulated_broker.create_topic("idle")
     backup = back_up(simulated_broker)
     for _ in range(3):
         await simulated_broker.restart()
@@ -106,13 +106,13 @@ async def test_an_older_registry_gets_leader_epochs_beyond_all_that_were_used(
 
 
 async def test_a_log_with_a_higher_epoch_than_its_record_is_evidence_enough(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     backup = back_up(simulated_broker)
     await simulated_broker.restart()
     await produce(simulated_broker, "t", b"a")
     used = record(simulated_broker, "t").leader_epoch
     await simulated_broker.close()
-    starts = {key: one for key, one in simulated_broker._truth.entries.items() if key.startswith("/brokers")}
+    starts = {key: one for key, one in simulated_broker.registry_ensemble.entries.items() if key.startswith("/brokers")}
     restore(simulated_broker, {**backup, **starts})
     await simulated_broker.open()
     assert record(simulated_broker, "t").leader_epoch > used
@@ -121,7 +121,7 @@ async def test_a_log_with_a_higher_epoch_than_its_record_is_evidence_enough(simu
 async def test_a_crash_before_the_registry_is_raised_leaves_the_evidence_to_the_next_start(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await simulated_broker.make_topic("idle")
+    await simulated_broker.create_topic("idle")
     backup = back_up(simulated_broker)
     for _ in range(3):
         await simulated_broker.restart()
@@ -141,18 +141,18 @@ async def test_a_crash_before_the_registry_is_raised_leaves_the_evidence_to_the_
     assert record(simulated_broker, "idle").leader_epoch > used + EPOCH_MARGIN // 2
 
 
-async def test_a_restart_on_the_present_registry_raises_nothing(
+async def test_a_restart_with_the_current_registry_raises_no_counters(
     simulated_broker: SimulatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(
         simulated_broker, "t", b"a", producer_id=await new_producer(simulated_broker), producer_epoch=0, base_sequence=0
     )
-    counter = simulated_broker._truth.entries[PRODUCER_IDS_KEY]
+    counter = simulated_broker.registry_ensemble.entries[PRODUCER_IDS_KEY]
     with caplog.at_level(logging.WARNING):
         await simulated_broker.restart()
         simulated_broker.kill(keep_page_cache=False)
         await simulated_broker.open()
     assert "older" not in caplog.text
-    assert decode_number(simulated_broker._truth.entries[PRODUCER_IDS_KEY]) == decode_number(counter)
+    assert decode_number(simulated_broker.registry_ensemble.entries[PRODUCER_IDS_KEY]) == decode_number(counter)
     assert record(simulated_broker, "t").leader_epoch < EPOCH_MARGIN

@@ -1,7 +1,7 @@
-"""A broker that was paused longer than its registry session lasts, and whose handlers run before the registry's client.
+"""A broker that was paused longer than its session timeout, whose handlers run before its registry client.
 
-Time passes at once, and the handler is called before any timer or callback runs: as in the first turn of an event loop
-after SIGSTOP. By then another broker may lead everything.
+Time jumps, and the handler is called before any timer or callback runs, as in the first step of an event loop after
+SIGSTOP and SIGCONT. Another broker may lead every partition by then.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from tests.unit.broker.queues.queue_support import ACK, CREATE, EXTEND, TOPIC, W
 from tests.unit.broker.queues.queue_support import SubscriptionMember as Worker
 from tests.unit.broker.replication.test_isr_updater import Proposals
 from tests.unit.broker.simulated_broker import FakeConnection
-from tests.unit.broker.simulated_cluster import SESSION_SECONDS, SimulatedCluster, in_simulated_cluster
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import (
+    SESSION_SECONDS,
+    SimulatedCluster,
+    SimulatedClusterBroker,
+    in_simulated_cluster,
+)
 from tests.unit.broker.transactions.joint_commit_support import BUNDLE
 from tests.unit.broker.transactions.joint_commit_support import sequence as bundle_sequence
 from tests.unit.broker.transactions.transaction_support import ID, Transactor
 
 from headrace.broker.controller.controller import ControllerMoved
 from headrace.machines.transactions.joint_commits import joint_commit_owner_id
+from headrace.model.errors import CoordinatorNotAvailable, NotLeader
 from headrace.testkit.registry import SimRegistry
 from headrace.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from headrace.wire.messages.fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -45,11 +50,10 @@ from headrace.wire.messages.transactions import (
     InitProducerIdRequest,
 )
 
-NOT_LEADER, COORDINATOR_NOT_AVAILABLE = 6, 15
 LATEST = -1
 
 
-def in_first_turn(handler: Coroutine[Any, Any, Any]) -> Any:
+def in_first_step(handler: Coroutine[Any, Any, Any]) -> Any:
     """What the handler returns before the loop turns. One that waits has begun to act."""
     try:
         handler.send(None)
@@ -59,17 +63,17 @@ def in_first_turn(handler: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("the handler waits: it has begun to act")
 
 
-def ask_after_pause(
-    simulated_broker: SimulatedClusterBroker, request: object, version: int, visit: FakeConnection | None = None
+def send_after_pause(
+    simulated_broker: SimulatedClusterBroker, request: object, version: int, connection: FakeConnection | None = None
 ) -> Any:
     assert simulated_broker.broker.cluster.membership.session_valid
     simulated_broker.world.loop.skip(SESSION_SECONDS)
-    return in_first_turn(simulated_broker._serve(request, version, visit or FakeConnection()))
+    return in_first_step(simulated_broker._serve(request, version, connection or FakeConnection()))
 
 
 async def coordinator(simulated_cluster: SimulatedCluster, key: str, key_type: int = 0) -> SimulatedClusterBroker:
     while True:
-        found = await simulated_cluster[1].ask(FindCoordinatorRequest(key=key, key_type=key_type), 3)
+        found = await simulated_cluster[1].send(FindCoordinatorRequest(key=key, key_type=key_type), 3)
         if found.error_code == 0:
             return simulated_cluster[found.node_id]
         await simulated_cluster[1].pass_time(0.1)
@@ -80,46 +84,46 @@ async def coordinator(simulated_cluster: SimulatedCluster, key: str, key_type: i
 
 @pytest.mark.parametrize("acks", [0, 1])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_appends_nothing_that_no_other_broker_would_confirm(
+async def test_a_paused_leader_appends_nothing_that_could_be_acknowledged_alone(
     simulated_cluster: SimulatedCluster, acks: int
 ) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
-    visit = FakeConnection()
+    await simulated_cluster.create_topic("t", (1, 2))
+    connection = FakeConnection()
     request = produce_request({("t", 0): batch(b"a")}, acks=acks)
-    response = ask_after_pause(simulated_cluster[1], request, 9, visit)
+    response = send_after_pause(simulated_cluster[1], request, 9, connection)
     assert simulated_cluster.replica(1, "t").log.end_offset == 0
-    assert visit.closed if acks == 0 else only_response(response).error_code == NOT_LEADER
+    assert connection.closed if acks == 0 else only_response(response).error_code == NotLeader.code
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_what_it_appends_with_acks_all_is_acknowledged_by_no_one(
+async def test_a_paused_leader_does_not_acknowledge_appends_with_acks_all(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No check of the session is needed there: the in-sync set fetches from the leader of the present epoch only."""
-    await simulated_cluster.make_topic("t", (1, 2), min_insync_replicas="1")
+    await simulated_cluster.create_topic("t", (1, 2), min_insync_replicas="1")
     await produce(simulated_cluster[1], "t", b"before")
     simulated_cluster[1].host.pause(2 * SESSION_SECONDS)
-    buffered = simulated_cluster[1].begin(
+    buffered = simulated_cluster[1].begin_send(
         produce_request({("t", 0): batch(b"lost")}), 9
     )  # runs first when the broker wakes up
-    await simulated_cluster.wait_for_leaders("t", 2)
+    await simulated_cluster.wait_for_leader("t", 2)
     assert await produce(simulated_cluster[2], "t", b"after") == 1
-    assert only_response(await buffered).error_code == NOT_LEADER
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    assert only_response(await buffered).error_code == NotLeader.code
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
     assert simulated_cluster.replica(2, "t").log.end_offset == 2
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_takes_acks_1_again_when_the_registry_has_confirmed_its_session(
+async def test_a_paused_leader_accepts_acks_1_again_when_the_registry_confirms_its_session(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (1,))
-    ask_after_pause(simulated_cluster[1], produce_request({("t", 0): batch(b"a")}, acks=1), 9)
-    await simulated_cluster.until(lambda: simulated_cluster[1].broker.cluster.membership.session_valid)
-    await simulated_cluster.wait_for_leaders("t", 1)
+    await simulated_cluster.create_topic("t", (1,))
+    send_after_pause(simulated_cluster[1], produce_request({("t", 0): batch(b"a")}, acks=1), 9)
+    await simulated_cluster.wait_until(lambda: simulated_cluster[1].broker.cluster.membership.session_valid)
+    await simulated_cluster.wait_for_leader("t", 1)
     assert (
-        only_response(await simulated_cluster[1].ask(produce_request({("t", 0): batch(b"a")}, acks=1), 9)).error_code
+        only_response(await simulated_cluster[1].send(produce_request({("t", 0): batch(b"a")}, acks=1), 9)).error_code
         == 0
     )
 
@@ -129,36 +133,38 @@ async def test_it_takes_acks_1_again_when_the_registry_has_confirmed_its_session
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_tells_no_end_of_a_partition(simulated_cluster: SimulatedCluster, isolation_level: int) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+async def test_a_paused_leader_returns_no_end_offset(simulated_cluster: SimulatedCluster, isolation_level: int) -> None:
+    await simulated_cluster.create_topic("t", (1, 2))
     requested = [ListOffsetsPartition(partition_index=0, timestamp=LATEST)]
     topics = [ListOffsetsTopic(name="t", partitions=requested)]
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation_level, topics=topics)
-    answer = ask_after_pause(simulated_cluster[1], request, 5).topics[0].partitions[0]
-    assert (answer.error_code, answer.offset) == (NOT_LEADER, -1)
+    response = send_after_pause(simulated_cluster[1], request, 5).topics[0].partitions[0]
+    assert (response.error_code, response.offset) == (NotLeader.code, -1)
 
 
 @pytest.mark.parametrize("version", [7, 8])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_tells_no_committed_offset(simulated_cluster: SimulatedCluster, version: int) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+async def test_a_paused_coordinator_returns_no_committed_offset(
+    simulated_cluster: SimulatedCluster, version: int
+) -> None:
+    await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, GROUP)
     assert await commit(simulated_broker, 5) == 0
     assert (await committed(simulated_broker))[0] == 5
     if version < 8:
         topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-        answer = ask_after_pause(simulated_broker, OffsetFetchRequest(group_id=GROUP, topics=topics), version)
+        response = send_after_pause(simulated_broker, OffsetFetchRequest(group_id=GROUP, topics=topics), version)
     else:
-        (answer,) = ask_after_pause(
+        (response,) = send_after_pause(
             simulated_broker, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP)]), version
         ).groups
-    assert answer.error_code == COORDINATOR_NOT_AVAILABLE
+    assert response.error_code == CoordinatorNotAvailable.code
 
 
 @pytest.mark.parametrize("kind", ["heartbeat", "join", "sync", "describe", "list", "consumer heartbeat"])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_coordinates_no_group(simulated_cluster: SimulatedCluster, kind: str) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+async def test_a_paused_coordinator_rejects_group_requests(simulated_cluster: SimulatedCluster, kind: str) -> None:
+    await simulated_cluster.create_topic("t", (1, 2))
     group = "consumers" if kind == "consumer heartbeat" else GROUP
     simulated_broker = await coordinator(simulated_cluster, group)
     member = ClassicMember(simulated_broker)
@@ -185,8 +191,8 @@ async def test_it_coordinates_no_group(simulated_cluster: SimulatedCluster, kind
             1,
         ),
     }[kind]
-    response = ask_after_pause(simulated_broker, request, version)
-    assert (response.groups[0] if kind == "describe" else response).error_code == COORDINATOR_NOT_AVAILABLE
+    response = send_after_pause(simulated_broker, request, version)
+    assert (response.groups[0] if kind == "describe" else response).error_code == CoordinatorNotAvailable.code
 
 
 # Transactions
@@ -194,8 +200,10 @@ async def test_it_coordinates_no_group(simulated_cluster: SimulatedCluster, kind
 
 @pytest.mark.parametrize("kind", ["init", "add", "end", "describe"])
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_coordinates_no_transaction(simulated_cluster: SimulatedCluster, kind: str) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+async def test_a_paused_coordinator_rejects_transaction_requests(
+    simulated_cluster: SimulatedCluster, kind: str
+) -> None:
+    await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, ID, 1)
     producer = Transactor(simulated_broker)
     assert await producer.init() == 0
@@ -206,42 +214,44 @@ async def test_it_coordinates_no_transaction(simulated_cluster: SimulatedCluster
         "end": (producer._end_request(commit=True), 5),
         "describe": (DescribeTransactionsRequest(transactional_ids=[ID]), 0),
     }[kind]
-    response = ask_after_pause(simulated_broker, request, version)
+    response = send_after_pause(simulated_broker, request, version)
     if isinstance(request, AddPartitionsToTxnRequest):
         ((result,),) = [topic.results_by_partition for topic in response.results_by_topic_v3_and_below]
         code = result.partition_error_code
     else:
         code = response.transaction_states[0].error_code if kind == "describe" else response.error_code
-    assert code == COORDINATOR_NOT_AVAILABLE
+    assert code == CoordinatorNotAvailable.code
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_tells_nothing_of_a_bundle(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+async def test_a_paused_coordinator_describes_no_joint_commit(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2))
     simulated_broker = await coordinator(simulated_cluster, joint_commit_owner_id(BUNDLE), 1)
     assert await bundle_sequence(simulated_broker) == -1
-    assert ask_after_pause(simulated_broker, DescribeBundleRequest(BUNDLE), 0).error_code == COORDINATOR_NOT_AVAILABLE
+    assert (
+        send_after_pause(simulated_broker, DescribeBundleRequest(BUNDLE), 0).error_code == CoordinatorNotAvailable.code
+    )
 
 
 # Queues
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_grants_no_lease(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC, (1, 2))
+async def test_a_paused_leader_grants_no_lease(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic(TOPIC, (1, 2))
     assert (await alter(simulated_cluster[1], CREATE)).error_code == 0
     await produce(simulated_cluster[1], TOPIC, b"a")
-    (answer,) = [
+    (response,) = [
         one
-        for topic in ask_after_pause(simulated_cluster[1], Worker(simulated_cluster[1]).request(), 0).topics
+        for topic in send_after_pause(simulated_cluster[1], Worker(simulated_cluster[1]).request(), 0).topics
         for one in topic.partitions
     ]
-    assert (answer.error_code, answer.leased) == (NOT_LEADER, [])
+    assert (response.error_code, response.leased) == (NotLeader.code, [])
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_extends_no_lease_and_settles_nothing_of_the_same_request(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC, (1, 2))
+async def test_a_paused_leader_neither_extends_nor_settles(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic(TOPIC, (1, 2))
     assert (await alter(simulated_cluster[1], CREATE)).error_code == 0
     await produce(simulated_cluster[1], TOPIC, b"a", b"b")
     one, other = await Worker(simulated_cluster[1]).lease()
@@ -251,8 +261,8 @@ async def test_it_extends_no_lease_and_settles_nothing_of_the_same_request(simul
     ]
     topics = [SettleTopic(name=TOPIC, partitions=[SettlePartition(0, one.epoch, items)])]
     before = simulated_cluster.replica(1, f"__acks.{TOPIC}").log.end_offset
-    response = ask_after_pause(simulated_cluster[1], SettleRequest(subscription=WORKERS, member="m", topics=topics), 0)
-    assert response.topics[0].partitions[0].error_code == NOT_LEADER
+    response = send_after_pause(simulated_cluster[1], SettleRequest(subscription=WORKERS, member="m", topics=topics), 0)
+    assert response.topics[0].partitions[0].error_code == NotLeader.code
     assert simulated_cluster.replica(1, f"__acks.{TOPIC}").log.end_offset == before
 
 
@@ -260,27 +270,27 @@ async def test_it_extends_no_lease_and_settles_nothing_of_the_same_request(simul
 
 
 def deafen(registry: SimRegistry) -> None:
-    """Let the client neither ping nor hear anything: it never notices that its session is over."""
+    """Let the registry client neither ping nor receive, so that it never notices the expired session."""
     for name in ("_ping", "hear", "hear_of_the_end"):
         setattr(registry, name, lambda *_: None)
 
 
 @in_simulated_cluster(3, sessions_time_out=True, replica_lag_time_max_ms="4000")
-async def test_it_proposes_no_in_sync_set(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
+async def test_a_paused_leader_proposes_no_in_sync_set(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t")
     await produce(simulated_cluster[1], "t", b"a")
     proposals = Proposals(simulated_cluster[1])
-    simulated_cluster.doomed.add(1)
+    simulated_cluster.expected_to_fail.add(1)
     deafen(simulated_cluster[1].registry)
     simulated_cluster.isolate(3)
-    produced = simulated_cluster[1].begin(produce_request({("t", 0): batch(b"b")}, timeout_ms=10_000), 9)
+    produced = simulated_cluster[1].begin_send(produce_request({("t", 0): batch(b"b")}, timeout_ms=10_000), 9)
     await produced
     assert simulated_cluster[1].registry.session_state is not None
     assert proposals.checked == []
 
 
 @in_simulated_cluster(2, sessions_time_out=True)
-async def test_it_decides_nothing_as_the_controller(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_paused_controller_decides_nothing(simulated_cluster: SimulatedCluster) -> None:
     (simulated_broker,) = [one for one in simulated_cluster.up if one.broker.cluster.controller.is_active_controller]
     simulated_broker.broker.cluster.controller._ensure_still_controller()
     simulated_broker.world.loop.skip(SESSION_SECONDS)

@@ -1,4 +1,4 @@
-"""What brokers ask each other goes by the wire protocol, and every failure is one that may be tried again."""
+"""Brokers call each other over the wire protocol, and every failure is a retriable error."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def connections(scripted_cluster: ScriptedCluster, node_id: int = 1) -> int:
     return scripted_cluster.brokers[node_id].count(apis.API_VERSIONS)
 
 
-def test_a_broker_is_asked_by_one_connection_per_lane() -> None:
+def test_a_peer_has_one_connection_per_connection_key() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, t=1)
         await scripted_cluster.broker()
         peers = peers_of(scripted_cluster)
         for connection_key in ("", "", "markers", "markers"):
-            answer = await peers.call(1, MetadataRequest(), timeout_seconds=1, connection_key=connection_key)
-            assert isinstance(answer, MetadataResponse)
+            response = await peers.call(1, MetadataRequest(), timeout_seconds=1, connection_key=connection_key)
+            assert isinstance(response, MetadataResponse)
         assert connections(scripted_cluster) == 2
         peers.close()
 
     in_world(scenario)
 
 
-def test_a_broker_that_is_alone_makes_no_dialer() -> None:
+def test_a_single_broker_creates_no_dialer() -> None:
     async def scenario(world: World) -> None:
         made: list[TcpDialer] = []
         scripted_cluster = ScriptedCluster(world)
@@ -95,7 +95,7 @@ def test_after_a_failure_the_next_call_dials_again(fault: Fault, error: type[Exc
     in_world(scenario)
 
 
-def test_those_who_wait_for_a_connection_do_not_wait_for_each_other() -> None:
+def test_calls_that_wait_for_a_connection_do_not_block_each_other() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
@@ -103,20 +103,20 @@ def test_those_who_wait_for_a_connection_do_not_wait_for_each_other() -> None:
         peers = peers_of(scripted_cluster)
         began = world.clock.monotonic()
 
-        async def ask() -> None:
+        async def call() -> None:
             with pytest.raises(RequestTimedOut):
                 await peers.call(1, MetadataRequest(), timeout_seconds=2)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(5):
-                tasks.create_task(ask())
+                tasks.create_task(call())
         assert world.clock.monotonic() - began < 3
         peers.close()
 
     in_world(scenario)
 
 
-def test_close_ends_what_is_under_way() -> None:
+def test_close_ends_calls_in_progress() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()

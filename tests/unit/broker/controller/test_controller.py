@@ -1,4 +1,4 @@
-"""The controller: who it is, what it decides, and that it decides nothing when it may have been replaced."""
+"""The controller: its election, its decisions, and that it decides nothing once it may have been replaced."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 from tests.unit.broker.broker_requests import produce, read_all
-from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
 
 from headrace.machines.controller.reassignment import begin_reassignment
 from headrace.model.names import CONSUMER_OFFSETS
@@ -31,7 +30,7 @@ PLACE = PartitionRecord(replicas=(1, 2), isr=(1, 2), leader=1, leader_broker_epo
 
 
 def controller(simulated_cluster: SimulatedCluster) -> SimulatedClusterBroker:
-    return simulated_cluster[decode_controller(simulated_cluster.truth.entries[CONTROLLER_KEY]).node_id]
+    return simulated_cluster[decode_controller(simulated_cluster.registry_ensemble.entries[CONTROLLER_KEY]).node_id]
 
 
 async def until_elected(
@@ -39,17 +38,17 @@ async def until_elected(
 ) -> SimulatedClusterBroker:
     def is_elected() -> bool:
         return (
-            CONTROLLER_KEY in simulated_cluster.truth.entries
+            CONTROLLER_KEY in simulated_cluster.registry_ensemble.entries
             and controller(simulated_cluster) is not but
             and controller(simulated_cluster).broker.cluster.controller.is_active_controller
         )
 
-    await simulated_cluster.until(is_elected)
+    await simulated_cluster.wait_until(is_elected)
     return controller(simulated_cluster)
 
 
 def epoch(simulated_cluster: SimulatedCluster) -> int:
-    return int(simulated_cluster.truth.entries[CONTROLLER_EPOCH_KEY].value)
+    return int(simulated_cluster.registry_ensemble.entries[CONTROLLER_EPOCH_KEY].value)
 
 
 def written(commits: list[Sequence[RegistryOperation]]) -> list[Sequence[RegistryOperation]]:
@@ -81,11 +80,11 @@ class Watched:
         self.outcomes.append(None)
 
 
-# Who it is
+# Election of the controller
 
 
 @in_simulated_cluster()
-async def test_there_is_one_and_all_know_it(simulated_cluster: SimulatedCluster) -> None:
+async def test_all_brokers_know_the_one_controller(simulated_cluster: SimulatedCluster) -> None:
     await until_elected(simulated_cluster)
     assert [
         simulated_broker.broker.cluster.controller.is_active_controller for simulated_broker in simulated_cluster.up
@@ -95,7 +94,7 @@ async def test_there_is_one_and_all_know_it(simulated_cluster: SimulatedCluster)
 
 
 @in_simulated_cluster()
-async def test_when_it_goes_another_is_elected_in_a_new_epoch(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_new_controller_is_elected_in_a_new_epoch(simulated_cluster: SimulatedCluster) -> None:
     for number in (1, 2):
         first = await until_elected(simulated_cluster)
         assert epoch(simulated_cluster) == number
@@ -105,11 +104,11 @@ async def test_when_it_goes_another_is_elected_in_a_new_epoch(simulated_cluster:
 
 
 @in_simulated_cluster(sessions_time_out=True)
-async def test_it_decides_nothing_while_its_session_is_in_doubt_and_goes_on_when_that_has_passed(
+async def test_a_controller_decides_nothing_while_its_session_is_invalid_and_continues_afterwards(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     first = await until_elected(simulated_cluster)
-    await simulated_cluster.make_topic("t", (2, 3), (3, 2), by=1)
+    await simulated_cluster.create_topic("t", (2, 3), (3, 2), by=1)
     watched = Watched(first)
     first.registry.disconnect()
     await asyncio.sleep(0.01)
@@ -120,12 +119,12 @@ async def test_it_decides_nothing_while_its_session_is_in_doubt_and_goes_on_when
     simulated_cluster[2].kill()
     await asyncio.sleep(0.5)
     first.registry.reconnect()
-    await simulated_cluster.wait_for_leaders("t", 3)
+    await simulated_cluster.wait_for_leader("t", 3)
     assert (epoch(simulated_cluster), controller(simulated_cluster)) == (1, first), "it has kept its seat"
 
 
 @in_simulated_cluster(sessions_time_out=True)
-async def test_it_gives_up_its_seat_when_the_doubt_was_right(simulated_cluster: SimulatedCluster) -> None:
+async def test_a_controller_whose_session_expired_steps_down(simulated_cluster: SimulatedCluster) -> None:
     first = await until_elected(simulated_cluster)
     first.registry.disconnect(silently=True)
     second = await until_elected(simulated_cluster, but=first)
@@ -134,23 +133,23 @@ async def test_it_gives_up_its_seat_when_the_doubt_was_right(simulated_cluster: 
     await asyncio.sleep(1)
     assert (controller(simulated_cluster), first.broker.cluster.controller.is_active_controller) == (second, False)
     assert first.broker.cluster.membership.session_valid
-    await simulated_cluster.make_topic("t", (first.node_id, second.node_id))
+    await simulated_cluster.create_topic("t", (first.node_id, second.node_id))
     assert await produce(first, "t", b"a") == 0
 
 
 @in_simulated_cluster()
-async def test_what_a_replaced_one_still_sends_has_no_effect(simulated_cluster: SimulatedCluster) -> None:
+async def test_commits_of_a_replaced_controller_have_no_effect(simulated_cluster: SimulatedCluster) -> None:
     """Its session may even be replaced by then: the epoch is what stops it."""
     first = await until_elected(simulated_cluster)
     others = [simulated_broker for simulated_broker in simulated_cluster.up if simulated_broker is not first]
-    await simulated_cluster.make_topic("t", (others[0].node_id, others[1].node_id))
+    await simulated_cluster.create_topic("t", (others[0].node_id, others[1].node_id))
     watched = Watched(first)
     watched.arrives.clear()
     others[0].kill()
-    await simulated_cluster.until(lambda: bool(watched.commits))
+    await simulated_cluster.wait_until(lambda: bool(watched.commits))
     simulated_cluster.expire(first.node_id)
     second = await until_elected(simulated_cluster, but=first)
-    await simulated_cluster.wait_for_leaders("t", others[1].node_id)
+    await simulated_cluster.wait_for_leader("t", others[1].node_id)
     record = simulated_cluster.record("t")
     assert (second, record.leader_epoch) == (others[1], 1)
     watched.arrives.set()
@@ -160,7 +159,9 @@ async def test_what_a_replaced_one_still_sends_has_no_effect(simulated_cluster: 
 
 
 @in_simulated_cluster()
-async def test_an_election_whose_outcome_is_unknown_is_told_by_the_seat(simulated_cluster: SimulatedCluster) -> None:
+async def test_an_election_with_an_unknown_outcome_is_read_from_the_controller_entry(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     first = await until_elected(simulated_cluster)
     for simulated_broker in simulated_cluster.up:
         if simulated_broker is not first:
@@ -186,22 +187,22 @@ def _answer_nothing(simulated_broker: SimulatedClusterBroker) -> None:
 
 
 @in_simulated_cluster()
-async def test_a_broker_that_was_started_again_is_elected_anew_also_if_nobody_saw_it_go(
+async def test_a_restarted_broker_is_elected_again_even_if_its_stop_went_unnoticed(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     """KIP-380: it may have lost what it had in memory, and its followers must know."""
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[1].kill()
     await simulated_cluster.open(1)
-    leader = await simulated_cluster.wait_for_leaders("t")
+    leader = await simulated_cluster.wait_for_leader("t")
     assert simulated_cluster.record("t").leader_epoch > 0
     assert await produce(leader, "t", b"b") == 1
 
 
 @in_simulated_cluster(1)
-async def test_alone_too(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1,))
+async def test_a_restarted_single_broker_is_elected_again(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1,))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[1].kill()
     await simulated_cluster.open(1)
@@ -210,85 +211,87 @@ async def test_alone_too(simulated_cluster: SimulatedCluster) -> None:
 
 
 @in_simulated_cluster()
-async def test_a_dead_broker_leaves_the_sets_in_which_others_remain_and_stays_in_those_where_it_is_the_last(
+async def test_a_dead_broker_leaves_in_sync_sets_except_those_where_it_is_the_last(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("both", (3, 2))
-    await simulated_cluster.make_topic("alone", (3,))
+    await simulated_cluster.create_topic("both", (3, 2))
+    await simulated_cluster.create_topic("alone", (3,))
     simulated_cluster[3].kill()
-    await simulated_cluster.wait_for_leaders("both", 2)
+    await simulated_cluster.wait_for_leader("both", 2)
     record = simulated_cluster.record("both")
     assert (record.isr, record.elr) == ((2,), ())
-    await simulated_cluster.until(lambda: simulated_cluster.record("alone").leader == -1)
+    await simulated_cluster.wait_until(lambda: simulated_cluster.record("alone").leader == -1)
     record = simulated_cluster.record("alone")
     assert (record.isr, record.leader_epoch) == ((3,), 1)
     await simulated_cluster.open(3)
-    await simulated_cluster.wait_for_leaders("alone", 3)
+    await simulated_cluster.wait_for_leader("alone", 3)
     assert simulated_cluster.record("alone").leader_epoch == 2
 
 
 @in_simulated_cluster()
-async def test_of_too_few_to_commit_the_ones_that_left_may_still_lead(simulated_cluster: SimulatedCluster) -> None:
+async def test_replicas_that_left_a_too_small_in_sync_set_remain_eligible_leaders(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     """KIP-966: they have everything that is committed."""
-    await simulated_cluster.make_topic("t", (1, 2), min_insync_replicas="2")
+    await simulated_cluster.create_topic("t", (1, 2), min_insync_replicas="2")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     simulated_cluster[2].kill()
-    await simulated_cluster.until(lambda: simulated_cluster.record("t").elr == (2,))
+    await simulated_cluster.wait_until(lambda: simulated_cluster.record("t").elr == (2,))
     simulated_cluster[1].kill()
-    await simulated_cluster.until(lambda: simulated_cluster.record("t").leader == -1)
+    await simulated_cluster.wait_until(lambda: simulated_cluster.record("t").leader == -1)
     assert (simulated_cluster.record("t").isr, simulated_cluster.record("t").elr) == ((1,), (2,))
     await simulated_cluster.open(2)
-    await simulated_cluster.wait_for_leaders("t", 2)
+    await simulated_cluster.wait_for_leader("t", 2)
     record = simulated_cluster.record("t")
     assert (record.isr, record.elr, record.unclean_epoch) == ((2,), (1,), -1)
     assert simulated_cluster.replica(2, "t").log.end_offset == 1
     await simulated_cluster.open(1)
-    await simulated_cluster.until_in_sync("t")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_in_sync("t")
+    await simulated_cluster.wait_until_identical("t")
     assert simulated_cluster.record("t").elr == ()
     assert await read_all(simulated_cluster[2], "t") == [b"a"]
 
 
 @in_simulated_cluster(leader_imbalance_check_interval_seconds="5")
-async def test_a_lead_is_given_back_to_the_replica_that_comes_first(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (2, 3))
+async def test_leadership_returns_to_the_preferred_replica(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (2, 3))
     simulated_cluster[2].kill()
-    await simulated_cluster.wait_for_leaders("t", 3)
+    await simulated_cluster.wait_for_leader("t", 3)
     await simulated_cluster.open(2)
-    await simulated_cluster.wait_for_leaders("t", 2)
+    await simulated_cluster.wait_for_leader("t", 2)
     assert set(simulated_cluster.record("t").isr) == {2, 3}
 
 
 @in_simulated_cluster(leader_imbalance_check_interval_seconds="5", auto_leader_rebalance_enable="false")
 async def test_unless_that_is_not_wanted(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (2, 3))
+    await simulated_cluster.create_topic("t", (2, 3))
     simulated_cluster[2].kill()
-    await simulated_cluster.wait_for_leaders("t", 3)
+    await simulated_cluster.wait_for_leader("t", 3)
     await simulated_cluster.open(2)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")
     await asyncio.sleep(20)
     assert simulated_cluster.leader("t") is simulated_cluster[3]
 
 
 @in_simulated_cluster()
-async def test_one_decision_that_rests_on_the_past_does_not_keep_the_others_from_being_made(
+async def test_one_decision_based_on_an_outdated_record_does_not_block_the_others(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     first = await until_elected(simulated_cluster)
     others = [simulated_broker.node_id for simulated_broker in simulated_cluster.up if simulated_broker is not first]
-    await simulated_cluster.make_topic("t", *[tuple(others)] * 5)
+    await simulated_cluster.create_topic("t", *[tuple(others)] * 5)
     watched = Watched(first)
     watched.arrives.clear()
     simulated_cluster[others[0]].kill()
-    await simulated_cluster.until(lambda: bool(watched.commits))
+    await simulated_cluster.wait_until(lambda: bool(watched.commits))
     assert len(watched.commits[0]) == 6
-    await simulated_cluster.change(
+    await simulated_cluster.change_partition(
         "t", lambda record: replace(record, leader_epoch=record.leader_epoch + 1, leader=-1), index=2
     )
     watched.arrives.set()
     for index in range(5):
-        await simulated_cluster.wait_for_leaders("t", others[1], index)
+        await simulated_cluster.wait_for_leader("t", others[1], index)
     assert [simulated_cluster.record("t", index).leader_epoch for index in range(5)] == [1, 1, 2, 1, 1]
 
 
@@ -296,50 +299,50 @@ async def test_one_decision_that_rests_on_the_past_does_not_keep_the_others_from
 
 
 @in_simulated_cluster(4)
-async def test_a_move_goes_on_when_the_new_replica_dies_and_comes_back(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+async def test_a_reassignment_continues_when_the_new_replica_restarts(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
     simulated_cluster[4].kill()
-    await simulated_cluster.change("t", lambda record: begin_reassignment(record, (1, 4)))
+    await simulated_cluster.change_partition("t", lambda record: begin_reassignment(record, (1, 4)))
     await asyncio.sleep(5)
     record = simulated_cluster.record("t")
     assert (record.replicas, record.isr, record.removing) == ((1, 4, 2), (1, 2), (2,)), "nothing is dropped early"
     await simulated_cluster.open(4)
-    await simulated_cluster.until(lambda: not simulated_cluster.record("t").adding)
+    await simulated_cluster.wait_until(lambda: not simulated_cluster.record("t").adding)
     assert (simulated_cluster.record("t").replicas, set(simulated_cluster.record("t").isr)) == ((1, 4), {1, 4})
 
 
 @in_simulated_cluster(4)
-async def test_a_move_goes_on_when_the_leader_dies(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+async def test_a_reassignment_continues_when_the_leader_dies(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2))
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     simulated_cluster.isolate(4)
-    await simulated_cluster.change("t", lambda record: begin_reassignment(record, (3, 4)))
-    await simulated_cluster.until(lambda: 3 in simulated_cluster.record("t").isr)
+    await simulated_cluster.change_partition("t", lambda record: begin_reassignment(record, (3, 4)))
+    await simulated_cluster.wait_until(lambda: 3 in simulated_cluster.record("t").isr)
     simulated_cluster[1].kill()
-    await simulated_cluster.wait_for_leaders("t")
+    await simulated_cluster.wait_for_leader("t")
     simulated_cluster.heal()
-    await simulated_cluster.until(lambda: simulated_cluster.record("t").replicas == (3, 4))
-    assert await read_all(await simulated_cluster.wait_for_leaders("t"), "t") == [b"a"]
-    await simulated_cluster.until(lambda: simulated_cluster[2].host.disk.list("/data/logs") == [])
+    await simulated_cluster.wait_until(lambda: simulated_cluster.record("t").replicas == (3, 4))
+    assert await read_all(await simulated_cluster.wait_for_leader("t"), "t") == [b"a"]
+    await simulated_cluster.wait_until(lambda: simulated_cluster[2].host.disk.list("/data/logs") == [])
 
 
 @in_simulated_cluster()
-async def test_what_a_drained_broker_holds_is_moved_and_it_leads_nothing(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2), (2, 1))
-    await drain(SimRegistry(simulated_cluster.truth), 1, is_drained=True)
+async def test_a_drained_broker_loses_its_replicas_and_leaderships(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2), (2, 1))
+    await drain(SimRegistry(simulated_cluster.registry_ensemble), 1, is_drained=True)
     for index in (0, 1):
-        await simulated_cluster.until(lambda index=index: set(simulated_cluster.record("t", index).isr) == {2, 3})  # type: ignore[misc]
+        await simulated_cluster.wait_until(lambda index=index: set(simulated_cluster.record("t", index).isr) == {2, 3})  # type: ignore[misc]
         assert not simulated_cluster.record("t", index).removing
     assert list(simulated_cluster[2].broker.catalogue.usable_brokers()) == [2, 3]
 
 
 @in_simulated_cluster()
-async def test_what_cannot_be_moved_from_a_drained_broker_stays(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t")
-    await drain(SimRegistry(simulated_cluster.truth), 1, is_drained=True)
-    await simulated_cluster.wait_for_leaders("t", 2)
+async def test_replicas_that_cannot_be_moved_stay_on_a_drained_broker(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t")
+    await drain(SimRegistry(simulated_cluster.registry_ensemble), 1, is_drained=True)
+    await simulated_cluster.wait_for_leader("t", 2)
     await asyncio.sleep(3)
     assert set(simulated_cluster.record("t").replicas) == {1, 2, 3}
     assert await produce(simulated_cluster[2], "t", b"a") == 0
@@ -352,13 +355,17 @@ async def test_the_log_of_groups_grows_with_the_brokers(simulated_cluster: Simul
     assert [simulated_cluster.record(CONSUMER_OFFSETS, index).replicas for index in (0, 1)] == [(1,), (1,)]
     await simulated_cluster.open(2, 3)
     for index in (0, 1):
-        await simulated_cluster.until_in_sync(CONSUMER_OFFSETS, 1, 2, 3, index=index)
-        await simulated_cluster.until(lambda index=index: not simulated_cluster.record(CONSUMER_OFFSETS, index).adding)  # type: ignore[misc]
+        await simulated_cluster.wait_until_in_sync(CONSUMER_OFFSETS, 1, 2, 3, index=index)
+        await simulated_cluster.wait_until(
+            lambda index=index: not simulated_cluster.record(CONSUMER_OFFSETS, index).adding  # type: ignore[misc]
+        )
     assert simulated_cluster.record(CONSUMER_OFFSETS, 0).leader == 1, "who leads is not changed by that"
 
 
 @in_simulated_cluster(4, offsets_topic_replication_factor="2")
-async def test_but_not_beyond_what_is_wanted(simulated_cluster: SimulatedCluster) -> None:
+async def test_internal_topics_gain_replicas_only_up_to_the_replication_factor(
+    simulated_cluster: SimulatedCluster,
+) -> None:
     await simulated_cluster[1].host.start(simulated_cluster[1].broker.offsets_log.ensure(), "ensure")
     await asyncio.sleep(3)
     for index in (0, 1):
@@ -370,19 +377,19 @@ async def test_but_not_beyond_what_is_wanted(simulated_cluster: SimulatedCluster
 
 @in_simulated_cluster()
 async def test_the_partitions_of_a_deleted_topic_are_removed(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", *[(1, 2)] * 3)
-    await simulated_cluster.make_topic("stays")
+    await simulated_cluster.create_topic("t", *[(1, 2)] * 3)
+    await simulated_cluster.create_topic("stays")
     await simulated_cluster[3].delete_topic("t")
-    await simulated_cluster.until(
-        lambda: len([key for key in simulated_cluster.truth.entries if key.startswith(PARTITIONS_KEY)]) == 1
+    await simulated_cluster.wait_until(
+        lambda: len([key for key in simulated_cluster.registry_ensemble.entries if key.startswith(PARTITIONS_KEY)]) == 1
     )
     for simulated_broker in simulated_cluster.up:
         assert (simulated_broker.broker.catalogue.orphans, simulated_broker.broker.catalogue.deleted) == ([], set())
 
 
 @in_simulated_cluster()
-async def test_a_topic_that_is_being_made_is_left_alone(simulated_cluster: SimulatedCluster) -> None:
-    other = SimRegistry(simulated_cluster.truth)
+async def test_partitions_of_a_topic_in_creation_are_kept(simulated_cluster: SimulatedCluster) -> None:
+    other = SimRegistry(simulated_cluster.registry_ensemble)
     topic_id = UUID(int=5)
     first, second = split_into_commits(create_operations(topic_id, 0, [PLACE] * 501))
     await other.commit(first)
@@ -392,23 +399,27 @@ async def test_a_topic_that_is_being_made_is_left_alone(simulated_cluster: Simul
     await asyncio.sleep(0.1)
     presiding.registry.reconnect()
     await asyncio.sleep(5)
-    assert simulated_cluster.truth.entries[partition_key(topic_id, 0)].version == 0
+    assert simulated_cluster.registry_ensemble.entries[partition_key(topic_id, 0)].version == 0
     record = TopicRecord(name="t", id=topic_id, partitions=501, created_ms=0)
     await other.commit([*second, Create("/topics/t", msgspec.json.encode(record))])
-    await simulated_cluster.wait_for_leaders("t", 1, 500)
+    await simulated_cluster.wait_for_leader("t", 1, 500)
 
 
 @in_simulated_cluster()
-async def test_what_is_left_of_a_topic_whose_making_was_given_up_is_removed_by_the_next_controller(
+async def test_partitions_of_an_abandoned_creation_are_removed_by_the_next_controller(
     simulated_cluster: SimulatedCluster,
 ) -> None:
     topic_id = UUID(int=5)
-    await SimRegistry(simulated_cluster.truth).commit([Create(partition_key(topic_id, 0), encode_partition(PLACE))])
+    await SimRegistry(simulated_cluster.registry_ensemble).commit(
+        [Create(partition_key(topic_id, 0), encode_partition(PLACE))]
+    )
     first = await until_elected(simulated_cluster)
     await asyncio.sleep(2)
     first.kill()
     await until_elected(simulated_cluster, but=first)
-    await simulated_cluster.until(lambda: partition_key(topic_id, 0) not in simulated_cluster.truth.entries)
+    await simulated_cluster.wait_until(
+        lambda: partition_key(topic_id, 0) not in simulated_cluster.registry_ensemble.entries
+    )
 
 
 @in_simulated_cluster()
@@ -432,10 +443,10 @@ async def test_a_new_controller_keeps_the_partitions_of_a_topic_that_its_mirror_
 
         async def create_topic_first() -> None:
             if topic_id not in simulated_broker.broker.catalogue.orphans:
-                await SimRegistry(simulated_cluster.truth).commit(
+                await SimRegistry(simulated_cluster.registry_ensemble).commit(
                     [*create_operations(topic_id, 0, [PLACE]), Create("/topics/t", msgspec.json.encode(record))]
                 )
-                await simulated_cluster.until(lambda: topic_id in simulated_broker.broker.catalogue.orphans)
+                await simulated_cluster.wait_until(lambda: topic_id in simulated_broker.broker.catalogue.orphans)
             await repair_all()
 
         simulated_broker.registry.get = delayed_get  # type: ignore[method-assign]
@@ -447,16 +458,18 @@ async def test_a_new_controller_keeps_the_partitions_of_a_topic_that_its_mirror_
     await until_elected(simulated_cluster, but=first)
     await asyncio.sleep(3)
     topic_read.set()
-    assert partition_key(topic_id, 0) in simulated_cluster.truth.entries
-    await simulated_cluster.wait_for_leaders("t", 2)
+    assert partition_key(topic_id, 0) in simulated_cluster.registry_ensemble.entries
+    await simulated_cluster.wait_for_leader("t", 2)
 
 
 @in_simulated_cluster()
 async def test_a_growth_that_was_cut_off_is_no_part_of_the_topic(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+    await simulated_cluster.create_topic("t", (1, 2))
     catalogue = simulated_cluster[1].broker.catalogue
     left_behind = [PLACE] * 2
-    await SimRegistry(simulated_cluster.truth).commit(create_operations(catalogue.topic("t").id, 1, left_behind))
+    await SimRegistry(simulated_cluster.registry_ensemble).commit(
+        create_operations(catalogue.topic("t").id, 1, left_behind)
+    )
     await asyncio.sleep(1)
     assert list(catalogue.topic("t").partition_records) == [0]
     began = simulated_cluster.world.clock.monotonic()

@@ -8,77 +8,86 @@ from tests.unit.client.admin.administered_cluster import led_partition
 
 from headrace.broker.controller.partition_requests import DrainRequests
 from headrace.broker.handlers import RequestHandler
+from headrace.model.errors import InvalidRequest, PolicyViolation, RequestTimedOut
 from headrace.registry.brokers import drained_key
 from headrace.wire import apis
 from headrace.wire.messages.replicas import DrainBrokerRequest, DrainBrokerResponse
 
-OK, TIMED_OUT, INVALID, POLICY = 0, 7, 42, 44
+OK = 0
 
 
-async def drain(places: RegisteredPartitions, node_id: int, *, is_drained: bool = True) -> DrainBrokerResponse:
-    handler = RequestHandler(apis.DRAIN_BROKER, DrainRequests(places.catalogue, places.registry).drain)
+async def drain(
+    registered_partitions: RegisteredPartitions, node_id: int, *, is_drained: bool = True
+) -> DrainBrokerResponse:
+    handler = RequestHandler(
+        apis.DRAIN_BROKER, DrainRequests(registered_partitions.catalogue, registered_partitions.registry).drain
+    )
     response = await handler.handle(DrainBrokerRequest(node_id, is_drained), context())
     assert response is not None
     return response
 
 
-async def is_drained(places: RegisteredPartitions, node_id: int) -> bool:
-    return await places.registry.get(drained_key(node_id)) is not None
+async def is_drained(registered_partitions: RegisteredPartitions, node_id: int) -> bool:
+    return await registered_partitions.registry.get(drained_key(node_id)) is not None
 
 
-async def test_a_drain_lasts_until_it_is_undone() -> None:
-    places = RegisteredPartitions(1, 2, 3)
-    await places.register(1, 2, 3)
-    await places.add("t", led_partition(3, 1))
+async def test_a_drain_lasts_until_it_is_cancelled() -> None:
+    registered_partitions = RegisteredPartitions(1, 2, 3)
+    await registered_partitions.register(1, 2, 3)
+    await registered_partitions.add("t", led_partition(3, 1))
     for _ in range(2):
-        assert (await drain(places, 3)).error_code == OK
-        assert await is_drained(places, 3)
+        assert (await drain(registered_partitions, 3)).error_code == OK
+        assert await is_drained(registered_partitions, 3)
     for _ in range(2):
-        assert (await drain(places, 3, is_drained=False)).error_code == OK
-        assert not await is_drained(places, 3)
+        assert (await drain(registered_partitions, 3, is_drained=False)).error_code == OK
+        assert not await is_drained(registered_partitions, 3)
 
 
 async def test_a_broker_that_is_down_can_be_drained() -> None:
-    places = RegisteredPartitions(1, 2)
-    await places.register(1, 2, 3)
-    assert (await drain(places, 3)).error_code == OK
+    registered_partitions = RegisteredPartitions(1, 2)
+    await registered_partitions.register(1, 2, 3)
+    assert (await drain(registered_partitions, 3)).error_code == OK
 
 
 async def test_an_unknown_broker_cannot_be_drained() -> None:
-    places = RegisteredPartitions(1, 2)
-    await places.register(1, 2)
-    answer = await drain(places, 3)
-    assert (answer.error_code, await is_drained(places, 3)) == (INVALID, False)
-    assert answer.error_message == "broker 3 has never been part of this cluster"
+    registered_partitions = RegisteredPartitions(1, 2)
+    await registered_partitions.register(1, 2)
+    response = await drain(registered_partitions, 3)
+    assert (response.error_code, await is_drained(registered_partitions, 3)) == (InvalidRequest.code, False)
+    assert response.error_message == "broker 3 has never been part of this cluster"
 
 
 async def test_a_drain_is_rejected_if_too_few_other_brokers_are_available() -> None:
-    places = RegisteredPartitions(1, 2, 3)
-    await places.register(1, 2, 3)
-    await places.add("small", led_partition(1, 2))
-    await places.add("large", led_partition(1, 2, 3))
-    answer = await drain(places, 3)
-    assert (answer.error_code, await is_drained(places, 3)) == (POLICY, False)
-    assert "start another broker first" in (answer.error_message or "")
-    places.start(4, is_draining=True)
-    assert (await drain(places, 3)).error_code == POLICY, "one that is about to go is no help"
-    places.start(4)
-    await places.drain(4)
-    assert (await drain(places, 3)).error_code == POLICY, "nor is one that is to hold nothing"
-    places.start(5)
-    assert (await drain(places, 3)).error_code == OK
+    registered_partitions = RegisteredPartitions(1, 2, 3)
+    await registered_partitions.register(1, 2, 3)
+    await registered_partitions.add("small", led_partition(1, 2))
+    await registered_partitions.add("large", led_partition(1, 2, 3))
+    response = await drain(registered_partitions, 3)
+    assert (response.error_code, await is_drained(registered_partitions, 3)) == (PolicyViolation.code, False)
+    assert "start another broker first" in (response.error_message or "")
+    registered_partitions.start(4, is_draining=True)
+    assert (await drain(registered_partitions, 3)).error_code == PolicyViolation.code, (
+        "one that is about to go is no help"
+    )
+    registered_partitions.start(4)
+    await registered_partitions.drain(4)
+    assert (await drain(registered_partitions, 3)).error_code == PolicyViolation.code, (
+        "nor is one that is to hold nothing"
+    )
+    registered_partitions.start(5)
+    assert (await drain(registered_partitions, 3)).error_code == OK
 
 
-async def test_replicas_that_are_to_go_are_not_counted() -> None:
-    places = RegisteredPartitions(1, 2, 3)
-    await places.register(1, 2, 3)
-    await places.add("t", replace(led_partition(1, 2, 3), removing=(3,)))
-    assert (await drain(places, 3)).error_code == OK
+async def test_replicas_to_be_removed_are_not_counted() -> None:
+    registered_partitions = RegisteredPartitions(1, 2, 3)
+    await registered_partitions.register(1, 2, 3)
+    await registered_partitions.add("t", replace(led_partition(1, 2, 3), removing=(3,)))
+    assert (await drain(registered_partitions, 3)).error_code == OK
 
 
 async def test_an_unavailable_registry_is_a_retriable_error() -> None:
-    places = RegisteredPartitions(1, 2)
-    await places.register(1, 2)
-    places.registry.unavailable = True
-    assert (await drain(places, 2)).error_code == TIMED_OUT
-    assert (await drain(places, 2, is_drained=False)).error_code == TIMED_OUT
+    registered_partitions = RegisteredPartitions(1, 2)
+    await registered_partitions.register(1, 2)
+    registered_partitions.registry.unavailable = True
+    assert (await drain(registered_partitions, 2)).error_code == RequestTimedOut.code
+    assert (await drain(registered_partitions, 2, is_drained=False)).error_code == RequestTimedOut.code

@@ -1,4 +1,4 @@
-"""FindCoordinator: who looks after a group, and who after a transactional id."""
+"""FindCoordinator: the coordinators of groups and of transactional ids."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def led_by(monkeypatch: pytest.MonkeyPatch, leader: Leader) -> None:
 
 async def test_one_broker_coordinates_everything(simulated_broker: SimulatedBroker) -> None:
     for version in range(4):
-        response = await simulated_broker.ask(FindCoordinatorRequest(key=GROUP), version)
+        response = await simulated_broker.send(FindCoordinatorRequest(key=GROUP), version)
         assert (response.error_code, response.node_id, response.host, response.port) == (0, 1, "broker.example", 9092)
     for version in range(4, 7):
-        response = await simulated_broker.ask(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version)
+        response = await simulated_broker.send(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version)
         assert [(one.key, one.error_code, one.node_id) for one in response.coordinators] == [("a", 0, 1), ("b", 0, 1)]
-    found = await simulated_broker.ask(FindCoordinatorRequest(key="tx", key_type=TRANSACTIONS), 3)
+    found = await simulated_broker.send(FindCoordinatorRequest(key="tx", key_type=TRANSACTIONS), 3)
     assert (found.error_code, found.node_id) == (0, 1)
 
 
@@ -45,7 +45,7 @@ async def test_the_topic_is_created_on_the_first_request(
     simulated_broker: SimulatedBroker, key_type: int, topic: str
 ) -> None:
     assert simulated_broker.broker.catalogue.find(topic) is None
-    await simulated_broker.ask(FindCoordinatorRequest(key="first", key_type=key_type), 3)
+    await simulated_broker.send(FindCoordinatorRequest(key="first", key_type=key_type), 3)
     assert simulated_broker.broker.catalogue.find(topic) is not None
 
 
@@ -58,7 +58,7 @@ async def test_the_coordinator_is_the_leader_of_the_partition_of_the_key(
         lambda name, index: BrokerRecord(node_id=100 + index, epoch=1, host=name, port=9000 + index),
     )
     keys = ["a", "b", "c", ""]
-    response = await simulated_broker.ask(FindCoordinatorRequest(coordinator_keys=keys, key_type=key_type), 6)
+    response = await simulated_broker.send(FindCoordinatorRequest(coordinator_keys=keys, key_type=key_type), 6)
     count = simulated_broker.broker.catalogue.topic(topic).partition_count
     assert [(one.key, one.error_code, one.node_id, one.host, one.port) for one in response.coordinators] == [
         (key, 0, 100 + java_hash(key) % count, topic, 9000 + java_hash(key) % count) for key in keys
@@ -69,18 +69,18 @@ async def test_a_partition_without_leader_has_no_coordinator(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     led_by(monkeypatch, lambda *_: None)
-    found = await simulated_broker.ask(FindCoordinatorRequest(key=GROUP), 3)
+    found = await simulated_broker.send(FindCoordinatorRequest(key=GROUP), 3)
     assert (found.error_code, found.node_id) == (CoordinatorNotAvailable.code, -1)
 
 
-async def test_a_topic_that_this_broker_does_not_know_yet_gives_a_retriable_error(
+async def test_an_internal_topic_unknown_to_this_broker_gives_a_retriable_error(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unheard_of(topic: str, index: int) -> BrokerRecord:
         raise UnknownTopicOrPartition(f"there is no partition {topic}-{index}")
 
     led_by(monkeypatch, unheard_of)
-    found = await simulated_broker.ask(FindCoordinatorRequest(key=GROUP), 3)
+    found = await simulated_broker.send(FindCoordinatorRequest(key=GROUP), 3)
     assert found.error_code == CoordinatorNotAvailable.code
 
 
@@ -88,5 +88,5 @@ async def test_a_topic_that_this_broker_does_not_know_yet_gives_a_retriable_erro
 async def test_other_coordinator_types_are_rejected(
     simulated_broker: SimulatedBroker, key_type: int, error: type[UnsupportedVersion]
 ) -> None:
-    refused = await simulated_broker.ask(FindCoordinatorRequest(key="k", key_type=key_type), 3)
-    assert (refused.error_code, refused.node_id) == (error.code, -1)
+    rejected = await simulated_broker.send(FindCoordinatorRequest(key="k", key_type=key_type), 3)
+    assert (rejected.error_code, rejected.node_id) == (error.code, -1)

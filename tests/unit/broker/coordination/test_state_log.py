@@ -1,4 +1,4 @@
-"""The log of a coordinator: who leads a partition reads all of it, and says nothing before all of it is committed."""
+"""The log of a coordinator: the leader reads all of it, and serves nothing before all of it is committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.machines.replication.in_sync import IsrState
 from headrace.model.errors import CoordinatorNotAvailable, NotCoordinator
 
 TOPIC = "__state"
-OWNER = "somebody"
+OWNER = "owner"
 
 
 async def ready(simulated_broker: SimulatedBroker, replication: int = 3) -> tuple[StateLog, Partition]:
@@ -110,7 +110,7 @@ async def test_a_follower_neither_appends_nor_waits(simulated_broker: SimulatedB
     log, partition = await ready(simulated_broker)
     end_offset = log.append(OWNER, [(b"a", b"x")])
     waiting = asyncio.create_task(log.committed(OWNER, end_offset))
-    await simulated_broker.turn(1)
+    await simulated_broker.run_ready_tasks(1)
     become_follower(simulated_broker, partition)
     with pytest.raises(NotCoordinator):
         await waiting

@@ -1,4 +1,4 @@
-"""Alarms ring in time, for the last one who set them."""
+"""A timer fires on time, with the callback that was set last."""
 
 from __future__ import annotations
 

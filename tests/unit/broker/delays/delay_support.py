@@ -1,4 +1,4 @@
-"""What tests of delayed messages say and see."""
+"""Requests and reads that tests of delayed messages need."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DeliveredMessage(NamedTuple):
 
 
 async def make(simulated_broker: SimulatedBroker, topic: str = TOPIC, partitions: int = 1, **configs: str) -> None:
-    await simulated_broker.make_topic(topic, partitions, **configs)
+    await simulated_broker.create_topic(topic, partitions, **configs)
     await colocated_topic(simulated_broker, topic)
 
 
@@ -59,9 +59,9 @@ async def delay(
     simulated_broker: SimulatedBroker, *records: BatchRecord, topic: str = TOPIC, partition: int = 0, **options: int
 ) -> int:
     """The offset of the first in the delayed log, once they are committed."""
-    answer = await send(simulated_broker, delayed_topic(topic), build_batch(records, **options), partition=partition)
-    assert answer.error_code == 0, answer
-    return answer.base_offset
+    response = await send(simulated_broker, delayed_topic(topic), build_batch(records, **options), partition=partition)
+    assert response.error_code == 0, response
+    return response.base_offset
 
 
 async def seen(simulated_broker: SimulatedBroker, topic: str = TOPIC, partition: int = 0) -> list[DeliveredMessage]:
@@ -77,7 +77,7 @@ async def stored(simulated_broker: SimulatedBroker, topic: str, partition: int) 
     log = simulated_broker.partition(topic, partition).log
     offset, found = log.start_offset, b""
     while offset < log.end_offset:
-        response = await simulated_broker.ask(
+        response = await simulated_broker.send(
             fetch_request({(topic, partition): offset}, partition_max_bytes=1 << 26), 11
         )
         data = fetched_partitions(response)[topic, partition]
@@ -109,7 +109,7 @@ async def events(simulated_broker: SimulatedBroker, topic: str = TOPIC, partitio
 async def listed(
     simulated_broker: SimulatedBroker, topic: str = TOPIC, partition: int = 0, **fields: Any
 ) -> ListDelayedResponse:
-    response: ListDelayedResponse = await simulated_broker.ask(
+    response: ListDelayedResponse = await simulated_broker.send(
         ListDelayedRequest(topic=topic, partition=partition, **fields), 0
     )
     return response
@@ -118,7 +118,7 @@ async def listed(
 async def alter(simulated_broker: SimulatedBroker, changes: Sequence[tuple[int, int]], topic: str = TOPIC) -> list[int]:
     """Offsets and when they are due from now on; the error codes."""
     requested = [DelayedChange(offset=offset, due_ms=due_ms) for offset, due_ms in changes]
-    response = await simulated_broker.ask(AlterDelayedRequest(topic=topic, partition=0, changes=requested), 0)
+    response = await simulated_broker.send(AlterDelayedRequest(topic=topic, partition=0, changes=requested), 0)
     return [result.error_code for result in response.results]
 
 

@@ -1,4 +1,4 @@
-"""Delayed messages come to their topic in time, once, as they were sent."""
+"""Delayed messages are released to their topic on time, once, and unchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.wire.batches.compression import GZIP
 from headrace.wire.state_records.delayed_records import Cancelled, Dropped, Releasing, build_event
 
 
-async def test_a_message_comes_when_its_delay_is_over_as_it_was_sent(simulated_broker: SimulatedBroker) -> None:
+async def test_a_message_is_released_unchanged_after_its_delay(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     sent_ms = now_ms(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"later", delay="1500ms", note="keep"))
@@ -44,7 +44,7 @@ async def test_a_message_comes_when_its_delay_is_over_as_it_was_sent(simulated_b
 
 
 @pytest.mark.parametrize("due", ["1700000090000", "2023-11-14T22:14:50Z", "2023-11-14T23:14:50.000+01:00"])
-async def test_a_message_can_say_the_time_itself(simulated_broker: SimulatedBroker, due: str) -> None:
+async def test_a_message_can_have_an_absolute_due_time(simulated_broker: SimulatedBroker, due: str) -> None:
     assert START_MS == 1_700_000_000_000
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"later", deliver_at=due, delay="1s"))
@@ -67,7 +67,7 @@ def records(partition: Partition) -> list[bytes | None]:
     return found
 
 
-async def test_nothing_comes_before_its_time_whatever_else_happens(simulated_broker: SimulatedBroker) -> None:
+async def test_no_message_is_released_before_its_due_time(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     due_ms = now_ms(simulated_broker) + 1000
     await delay(simulated_broker, message(simulated_broker, b"later", deliver_at=str(due_ms)))
@@ -81,7 +81,7 @@ async def test_nothing_comes_before_its_time_whatever_else_happens(simulated_bro
     assert due_ms <= one.timestamp_ms <= due_ms + 20
 
 
-async def test_messages_come_in_the_order_of_their_times(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_are_released_in_the_order_of_their_due_times(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     later = [message(simulated_broker, b"%d" % second, delay=f"{second}s") for second in (5, 1, 4, 300, 2, 90_000, 3)]
     await delay(simulated_broker, *later)
@@ -91,7 +91,7 @@ async def test_messages_come_in_the_order_of_their_times(simulated_broker: Simul
     assert await values(simulated_broker) == [b"1", b"2", b"3", b"4", b"5", b"300"]
 
 
-async def test_a_message_without_a_time_comes_at_once(simulated_broker: SimulatedBroker) -> None:
+async def test_a_message_without_a_due_time_is_released_at_once(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"now"), message(simulated_broker, b"past", deliver_at="5"))
 
@@ -100,7 +100,7 @@ async def test_a_message_without_a_time_comes_at_once(simulated_broker: Simulate
     assert await values(simulated_broker) == [b"now", b"past"]
 
 
-async def test_an_invalid_time_delays_nothing_and_stays_in_the_headers(
+async def test_an_invalid_due_time_is_ignored_and_kept_in_the_headers(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await delayed.make(simulated_broker)
@@ -183,7 +183,7 @@ async def test_large_messages_are_released_few_at_a_time(simulated_broker: Simul
     assert max(len(event.offsets) for event in announced) == 3
 
 
-async def test_a_message_that_was_accepted_comes_even_if_it_is_too_large_for_the_topic_now(
+async def test_an_accepted_message_is_released_even_if_it_now_exceeds_max_message_bytes(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await delayed.make(simulated_broker, max_message_bytes="1000")
@@ -192,7 +192,7 @@ async def test_a_message_that_was_accepted_comes_even_if_it_is_too_large_for_the
     assert await values(simulated_broker) == [b"x" * 5000, b"small"]
 
 
-async def test_a_compacted_topic_takes_only_messages_with_keys(simulated_broker: SimulatedBroker) -> None:
+async def test_a_compacted_topic_accepts_only_delayed_messages_with_keys(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker, cleanup_policy="compact")
     await delay(simulated_broker, message(simulated_broker, b"keyless", key=None), message(simulated_broker, b"keyed"))
     await simulated_broker.pass_time(0.1)
@@ -200,7 +200,7 @@ async def test_a_compacted_topic_takes_only_messages_with_keys(simulated_broker:
     assert [event.offsets for event in await events(simulated_broker) if isinstance(event, Dropped)] == [[0]]
 
 
-async def test_messages_of_a_transaction_come_when_it_is_committed(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_of_a_transaction_are_released_after_its_commit(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     committed, aborted = Transactor(simulated_broker, "one"), Transactor(simulated_broker, "two")
     for producer in (committed, aborted):
@@ -217,7 +217,7 @@ async def test_messages_of_a_transaction_come_when_it_is_committed(simulated_bro
     assert await values(simulated_broker) == [b"outside", b"of one"]
 
 
-async def test_an_event_that_was_copied_from_elsewhere_is_none(simulated_broker: SimulatedBroker) -> None:
+async def test_an_event_copied_from_another_topic_is_ignored(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"safe", delay="5s"))
     foreign = memoryview(build_event(Cancelled(now_ms(simulated_broker), [offset])))
@@ -241,7 +241,7 @@ async def test_clients_can_still_write_to_the_topic_itself(simulated_broker: Sim
     assert await values(simulated_broker) == [b"direct", b"direct, too", b"later"]
 
 
-async def test_each_partition_has_its_own(simulated_broker: SimulatedBroker) -> None:
+async def test_each_partition_has_its_own_delayed_messages(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker, partitions=2)
     await delay(simulated_broker, message(simulated_broker, b"one", delay="1s"), partition=1)
     await delay(simulated_broker, message(simulated_broker, b"zero", delay="1s"), partition=0)
@@ -250,7 +250,7 @@ async def test_each_partition_has_its_own(simulated_broker: SimulatedBroker) -> 
     assert await values(simulated_broker, partition=1) == [b"one"]
 
 
-async def test_what_is_over_is_trimmed_from_the_delayed_log(simulated_broker: SimulatedBroker) -> None:
+async def test_completed_messages_are_trimmed_from_the_delayed_log(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     for _ in range(3):
         await delay(simulated_broker, message(simulated_broker, b"soon", delay="1s"))
@@ -265,7 +265,7 @@ async def test_what_is_over_is_trimmed_from_the_delayed_log(simulated_broker: Si
     assert log.start_offset == log.end_offset
 
 
-async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(simulated_broker: SimulatedBroker) -> None:
+async def test_deleting_a_topic_deletes_its_delayed_messages(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"never", delay="5s"))
     await simulated_broker.delete_topic(TOPIC)
@@ -274,7 +274,7 @@ async def test_a_topic_that_was_deleted_takes_its_delayed_messages_with_it(simul
     assert await values(simulated_broker) == []
 
 
-async def test_a_clock_that_jumps_ahead_makes_due_what_lies_in_between(simulated_broker: SimulatedBroker) -> None:
+async def test_a_clock_that_jumps_ahead_makes_the_messages_in_between_due(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"later", delay="1h"))
     simulated_broker.host.clock.jump(3_600_000)
@@ -282,7 +282,7 @@ async def test_a_clock_that_jumps_ahead_makes_due_what_lies_in_between(simulated
     assert await values(simulated_broker) == [b"later"]
 
 
-async def test_the_header_of_an_event_alone_makes_none_and_is_not_released(simulated_broker: SimulatedBroker) -> None:
+async def test_an_event_header_alone_is_no_event_and_is_not_released(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"safe", delay="5s"))
     await delay(simulated_broker, BatchRecord(value=b"{}", headers=[("headrace-event", b"cancelled")], timestamp_ms=0))
@@ -290,7 +290,7 @@ async def test_the_header_of_an_event_alone_makes_none_and_is_not_released(simul
     assert [origin(one) for one in await seen(simulated_broker)] == [f"{DELAYED}:0:{offset}".encode()]
 
 
-def test_an_event_is_a_batch_that_no_client_library_makes() -> None:
+def test_an_event_is_a_batch_that_no_client_library_produces() -> None:
     ordinary = build_batch([BatchRecord(value=b"x")])
     own = build_event(Cancelled(1, [2]))
     assert ordinary[53:57] != own[53:57]

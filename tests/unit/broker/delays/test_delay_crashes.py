@@ -1,4 +1,4 @@
-"""A power cut at any step neither doubles nor loses a delayed message."""
+"""A power cut at any step neither duplicates nor loses a delayed message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Script:
     def __init__(self, simulated_broker: SimulatedBroker) -> None:
         self.simulated_broker = simulated_broker
         self.sent: set[bytes] = set()
-        self.told: set[bytes] = set()
+        self.acknowledged: set[bytes] = set()
         self.cancels: bool | None = False  # None: nobody knows whether it was
 
     async def run(self) -> None:
@@ -41,7 +41,7 @@ class Script:
         offset = await delay(
             self.simulated_broker, *[message(self.simulated_broker, value, b"k", **headers) for value in contents]
         )
-        self.told.update(contents)
+        self.acknowledged.update(contents)
         return offset
 
 
@@ -63,13 +63,13 @@ async def recover(simulated_broker: SimulatedBroker, script: Script) -> None:
     await simulated_broker.pass_time(30)
     await _check(simulated_broker, script)
     came = b"x" in await values(simulated_broker)
-    assert came or script.cancels is not False or b"x" not in script.told
+    assert came or script.cancels is not False or b"x" not in script.acknowledged
     assert not (came and script.cancels)
 
 
 async def _check(simulated_broker: SimulatedBroker, script: Script) -> None:
     found = Counter(await values(simulated_broker))
-    due = {value for value in script.told if value != b"x"}
+    due = {value for value in script.acknowledged if value != b"x"}
     assert {value: found[value] for value in due} == dict.fromkeys(due, 1)
     assert found.keys() <= script.sent
     assert max(found.values(), default=0) <= 1

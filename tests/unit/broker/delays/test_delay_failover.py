@@ -1,4 +1,4 @@
-"""Delayed messages in a cluster of three: whichever broker goes away meanwhile, each comes once, in time."""
+"""In a cluster of three, each delayed message is released once and on time, whichever broker fails."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections import Counter
 
 import pytest
 from tests.unit.broker.delays.delay_support import DELAYED, TOPIC, colocated_topic, delay, message, now_ms, seen, values
-from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
 
-ways = pytest.mark.parametrize("way", ["hand over", "kill", "cut power"])
+each_way_to_leave = pytest.mark.parametrize("way", ["hand over", "kill", "cut power"])
 
 
 async def leave(simulated_broker: SimulatedClusterBroker, way: str) -> None:
@@ -22,24 +21,24 @@ async def leave(simulated_broker: SimulatedClusterBroker, way: str) -> None:
 
 
 async def make(simulated_cluster: SimulatedCluster) -> SimulatedClusterBroker:
-    await simulated_cluster.make_topic(TOPIC, min_insync_replicas="2")
-    leader = await simulated_cluster.wait_for_leaders(TOPIC)
+    await simulated_cluster.create_topic(TOPIC, min_insync_replicas="2")
+    leader = await simulated_cluster.wait_for_leader(TOPIC)
     await colocated_topic(leader)
-    await simulated_cluster.until_in_sync(TOPIC)
-    await simulated_cluster.until_in_sync(DELAYED)
+    await simulated_cluster.wait_until_in_sync(TOPIC)
+    await simulated_cluster.wait_until_in_sync(DELAYED)
     assert simulated_cluster.leader(DELAYED) is leader
     return leader
 
 
 async def until_both_led(simulated_cluster: SimulatedCluster) -> SimulatedClusterBroker:
-    await simulated_cluster.wait_for_leaders(TOPIC)
-    await simulated_cluster.until(
+    await simulated_cluster.wait_for_leader(TOPIC)
+    await simulated_cluster.wait_until(
         lambda: simulated_cluster.record(DELAYED).leader == simulated_cluster.record(TOPIC).leader
     )
-    return await simulated_cluster.wait_for_leaders(DELAYED, simulated_cluster.record(TOPIC).leader)
+    return await simulated_cluster.wait_for_leader(DELAYED, simulated_cluster.record(TOPIC).leader)
 
 
-@ways
+@each_way_to_leave
 @in_simulated_cluster()
 async def test_the_next_leader_releases_waiting_messages(simulated_cluster: SimulatedCluster, way: str) -> None:
     leader = await make(simulated_cluster)
@@ -57,9 +56,9 @@ async def test_the_next_leader_releases_waiting_messages(simulated_cluster: Simu
             assert 0 <= one.timestamp_ms - sent_ms - int(one.value) * 1000 <= 30
 
 
-@ways
+@each_way_to_leave
 @in_simulated_cluster()
-async def test_a_leader_that_goes_in_the_middle_of_releasing_leaves_nothing_behind(
+async def test_a_leader_that_leaves_during_a_release_leaves_no_message_behind(
     simulated_cluster: SimulatedCluster, way: str
 ) -> None:
     leader = await make(simulated_cluster)
@@ -80,12 +79,12 @@ async def test_a_leader_that_goes_in_the_middle_of_releasing_leaves_nothing_behi
 
 
 @in_simulated_cluster()
-async def test_the_lead_goes_from_one_to_the_next_while_messages_come_due(simulated_cluster: SimulatedCluster) -> None:
+async def test_messages_are_released_once_across_leadership_changes(simulated_cluster: SimulatedCluster) -> None:
     leader = await make(simulated_cluster)
     await delay(leader, *[message(leader, b"%d" % n, delay=f"{n * 80}ms") for n in range(300)])
     for node_id in (2, 3, 1, 3, 2, 1):
         await asyncio.sleep(3.3)
-        await simulated_cluster.move_lead(TOPIC, node_id)  # its companion follows
+        await simulated_cluster.move_leadership(TOPIC, node_id)  # its companion follows
     following = await until_both_led(simulated_cluster)
     await asyncio.sleep(20)
     assert Counter(await values(following)) == Counter(b"%d" % n for n in range(300))

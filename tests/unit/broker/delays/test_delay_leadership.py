@@ -1,4 +1,4 @@
-"""Whatever ends between the steps of a release, the message comes once: T's own log says whether it has it."""
+"""A message is released once even if its release is interrupted: the topic's log shows whether it has it."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_open_releases_are_checked_again_in_a_new_leadership_of_the_topic(
     assert await values(simulated_broker) == [b"a"]
 
 
-async def test_a_topic_that_lost_what_its_producer_wrote_gets_what_is_open_under_another(
+async def test_open_releases_use_a_new_producer_if_the_topic_lost_the_old_ones_records(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await delayed.make(simulated_broker)
@@ -198,7 +198,7 @@ async def test_a_message_that_was_announced_cannot_be_cancelled(
     assert await values(simulated_broker) == [b"a"]
 
 
-async def test_what_is_changed_while_it_is_being_read_is_changed(
+async def test_a_change_during_a_release_read_takes_effect(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await delayed.make(simulated_broker)
@@ -264,7 +264,7 @@ async def test_a_release_that_cannot_be_committed_now_is_retried(
     assert await values(simulated_broker) == [b"b"]
 
 
-async def test_sequences_go_on_from_zero_behind_the_highest(
+async def test_sequences_wrap_around_to_zero(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await delayed.make(simulated_broker)

@@ -1,4 +1,4 @@
-"""Messages that come again and again keep their rhythm, and are not made up for."""
+"""Repeating messages keep their interval, and missed releases are skipped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_the_first_time_may_be_another_one(simulated_broker: SimulatedBrok
     assert [(one.timestamp_ms - START_MS) // 1000 for one in await seen(simulated_broker)] == [3, 13, 23]
 
 
-async def test_cron_says_when(simulated_broker: SimulatedBroker) -> None:
+async def test_a_cron_expression_determines_the_releases(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"tick", repeat="*/2 * * * *"))
     await simulated_broker.pass_time(7 * 60)
@@ -59,7 +59,7 @@ async def test_missed_repeats_are_released_once(
     assert [time // 1000 for time in times] == [10, (up_ms - START_MS) // 1000, 70, 80]
 
 
-async def test_moving_one_that_repeats_moves_its_next_time(simulated_broker: SimulatedBroker) -> None:
+async def test_rescheduling_a_repeating_message_moves_its_next_release(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     sent_ms = now_ms(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"tick", repeat="every 10s"))
@@ -69,7 +69,7 @@ async def test_moving_one_that_repeats_moves_its_next_time(simulated_broker: Sim
     assert [(one.timestamp_ms - sent_ms) // 1000 for one in await seen(simulated_broker)] == [10, 15, 25, 35]
 
 
-async def test_the_source_of_a_message_that_repeats_is_kept(simulated_broker: SimulatedBroker) -> None:
+async def test_the_source_of_a_repeating_message_is_kept(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"tick", repeat="every 10s"))
     await simulated_broker.pass_time(150)

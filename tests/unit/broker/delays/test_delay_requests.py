@@ -1,4 +1,4 @@
-"""What waits can be listed, cancelled and moved; what does not wait (any more) is refused."""
+"""Waiting messages can be listed, cancelled and rescheduled; other offsets are rejected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_waiting_messages_are_listed_by_due_time_in_pages(simulated_broker
     await delay(
         simulated_broker, *[message(simulated_broker, b"%d" % second, delay=f"{second}s") for second in seconds]
     )
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
 
     found, after = [], (-1, -1)
     while page := (await listed(simulated_broker, after_due_ms=after[0], after_offset=after[1], count_max=2)).messages:
@@ -52,11 +52,11 @@ async def test_waiting_messages_are_listed_by_due_time_in_pages(simulated_broker
     assert (await listed(simulated_broker)).waiting == len(seconds)
 
 
-async def test_a_page_of_large_messages_is_shorter_but_goes_on(simulated_broker: SimulatedBroker) -> None:
+async def test_a_page_of_large_messages_is_shorter_and_has_a_next_page(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     for number in range(60):
         await delay(simulated_broker, message(simulated_broker, b"x" * 100_000, delay=f"{1000 - number}s"))
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     found: list[int] = []
     after, pages = (-1, -1), 0
     while page := (await listed(simulated_broker, after_due_ms=after[0], after_offset=after[1])).messages:
@@ -81,12 +81,12 @@ async def test_a_cancelled_message_is_never_released(simulated_broker: Simulated
     assert await values(simulated_broker) == [b"b"]
 
 
-async def test_one_that_was_just_accepted_can_be_cancelled_when_it_is_read(
+async def test_a_just_accepted_message_can_be_cancelled_once_it_is_indexed(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"first", delay="2s"))
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     read, may_read = DelayShard._take_in, asyncio.Event()
 
     async def read_later(self: DelayShard, end_offset: int) -> None:
@@ -95,9 +95,9 @@ async def test_one_that_was_just_accepted_can_be_cancelled_when_it_is_read(
 
     monkeypatch.setattr(DelayShard, "_take_in", read_later)
     offset = await delay(simulated_broker, message(simulated_broker, b"second", delay="2s"))
-    assert await cancel(simulated_broker, offset) == CoordinatorLoading.code, "and not that it does not wait any more"
+    assert await cancel(simulated_broker, offset) == CoordinatorLoading.code, "not that the message is unknown"
     may_read.set()
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     assert await cancel(simulated_broker, offset) == 0
     assert await cancel(simulated_broker, offset + 10) == InvalidRecordState.code
 
@@ -136,15 +136,15 @@ async def test_a_message_may_be_moved_to_and_fro(simulated_broker: SimulatedBrok
     assert await values(simulated_broker) == [b"once"]
 
 
-async def test_what_does_not_wait_cannot_be_changed(simulated_broker: SimulatedBroker) -> None:
+async def test_messages_that_do_not_wait_cannot_be_changed(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     offset = await delay(simulated_broker, message(simulated_broker, b"gone"))
     await simulated_broker.pass_time(0.1)
     assert await values(simulated_broker) == [b"gone"]
-    refused = InvalidRecordState.code
+    rejected = InvalidRecordState.code
     assert (
         await alter(simulated_broker, [(offset, -1), (offset + 1, -1), (999, now_ms(simulated_broker)), (-3, -1)])
-        == [refused] * 4
+        == [rejected] * 4
     )
 
 
@@ -158,13 +158,13 @@ async def test_an_invalid_change_is_rejected(simulated_broker: SimulatedBroker) 
         assert (await listed(simulated_broker, count_max=count_max)).error_code == InvalidRequest.code
 
 
-async def test_only_the_leader_of_the_delayed_log_answers(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+async def test_only_the_leader_of_the_delayed_log_responds(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic(TOPIC)
     assert (await listed(simulated_broker, topic="unknown")).error_code == UnknownTopicOrPartition.code
     assert (await listed(simulated_broker)).error_code == UnknownTopicOrPartition.code
     await delayed.colocated_topic(simulated_broker)
     assert (await listed(simulated_broker)).error_code in (0, CoordinatorLoading.code)
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     assert (await listed(simulated_broker)).error_code == 0
     assert (await listed(simulated_broker, partition=1)).error_code == UnknownTopicOrPartition.code
 
@@ -181,7 +181,7 @@ async def test_a_waiting_change_fails_when_the_leadership_ends(simulated_broker:
     offset = await delay(simulated_broker, message(simulated_broker, b"a", delay="1h"))
     partition = simulated_broker.partition(delayed.DELAYED)
     request = AlterDelayedRequest(topic=TOPIC, partition=0, changes=[DelayedChange(offset=offset)])
-    requested = simulated_broker.begin(request, 0)
+    requested = simulated_broker.begin_send(request, 0)
     become_follower(simulated_broker, partition)
     (result,) = (await requested).results
     assert result.error_code == NotLeader.code

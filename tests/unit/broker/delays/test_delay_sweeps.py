@@ -1,4 +1,4 @@
-"""A message that waits for long does not keep on disk what has come and gone since."""
+"""A message that waits for a long time does not keep completed messages on disk."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_completed_messages_are_removed_and_waiting_ones_released(simulate
     assert {b"long", b"new"} <= set(await values(simulated_broker))
 
 
-async def test_what_is_over_does_not_come_back_from_a_segment_that_was_not_cleaned(
+async def test_completed_messages_do_not_return_from_an_uncleaned_segment(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.broker.delays.delay_shard._TRIM_SECONDS", 10_000.0)
@@ -95,7 +95,7 @@ async def test_what_is_over_does_not_come_back_from_a_segment_that_was_not_clean
     assert await values(simulated_broker) == expected
 
 
-async def test_cancelled_and_undecided_messages_stay_so(simulated_broker: SimulatedBroker) -> None:
+async def test_cancelled_and_undecided_messages_keep_their_state(simulated_broker: SimulatedBroker) -> None:
     await delayed.make(simulated_broker)
     await delay(simulated_broker, message(simulated_broker, b"long", delay="1h"))
     offset = await delay(simulated_broker, message(simulated_broker, b"never", delay="3m"))
@@ -109,24 +109,24 @@ async def test_cancelled_and_undecided_messages_stay_so(simulated_broker: Simula
 
 @in_simulated_cluster()
 async def test_followers_clean_up_for_themselves_and_can_take_over(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC)
-    leader = await simulated_cluster.wait_for_leaders(TOPIC)
+    await simulated_cluster.create_topic(TOPIC)
+    leader = await simulated_cluster.wait_for_leader(TOPIC)
     await colocated_topic(leader)
-    await simulated_cluster.until_in_sync(DELAYED)
+    await simulated_cluster.wait_until_in_sync(DELAYED)
     await load(leader)
     before_bytes = stored(leader).size_bytes
     await leader.pass_time(130)
     for simulated_broker in simulated_cluster.up:
         assert stored(simulated_broker).size_bytes < before_bytes / 2
     leader.kill()
-    following = await simulated_cluster.wait_for_leaders(TOPIC)
-    await simulated_cluster.wait_for_leaders(DELAYED)
+    following = await simulated_cluster.wait_for_leader(TOPIC)
+    await simulated_cluster.wait_for_leader(DELAYED)
     await following.pass_time(20)
     check(await values(following))
     assert (await listed(following)).waiting == 2
 
 
-async def test_messages_that_are_gone_up_to_the_high_watermark_are_left_out(
+async def test_messages_removed_up_to_the_high_watermark_are_skipped(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A gap can reach to the high watermark when followers lag behind: what lies there is gone, and not unreadable."""

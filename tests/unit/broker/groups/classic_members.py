@@ -1,4 +1,4 @@
-"""Members of consumer groups, and those who look after groups and their offsets."""
+"""Simulated members of classic groups, and requests that administer groups and their offsets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import MemberIdRequired
 from headrace.wire.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -59,17 +60,17 @@ class ClassicMember:
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name=self.protocol, metadata=self._metadata)],
         )
-        return self.simulated_broker.begin(request, version)
+        return self.simulated_broker.begin_send(request, version)
 
     async def join(self, version: int = 5, session_timeout_ms: int = 10_000) -> Any:
-        """Join; if told an id first, come again with it."""
+        """Join; if the response assigns a member id first, join again with it."""
         response = await self.begin_join(version, session_timeout_ms)
-        if response.error_code == 79:
+        if response.error_code == MemberIdRequired.code:
             self.id = response.member_id
             response = await self.begin_join(version, session_timeout_ms)
-        return self.took(response)
+        return self.apply_response(response)
 
-    def took(self, response: Any) -> Any:
+    def apply_response(self, response: Any) -> Any:
         if response.error_code == 0:
             self.id, self.generation, self.leader = response.member_id, response.generation_id, response.leader
         return response
@@ -85,7 +86,7 @@ class ClassicMember:
                 for member_id, assignment in (assignments or {}).items()
             ],
         )
-        return self.simulated_broker.begin(request, version)
+        return self.simulated_broker.begin_send(request, version)
 
     async def sync(self, assignments: Mapping[str, bytes] | None = None, version: int = 5) -> Any:
         return await self.begin_sync(assignments, version)
@@ -102,12 +103,12 @@ class ClassicMember:
             member_id=self.id,
             group_instance_id=self.instance_id,
         )
-        return int((await self.simulated_broker.ask(request, version)).error_code)
+        return int((await self.simulated_broker.send(request, version)).error_code)
 
     async def leave(self) -> int:
         identity = MemberIdentity(member_id=self.id, group_instance_id=self.instance_id)
         (member,) = (
-            await self.simulated_broker.ask(LeaveGroupRequest(group_id=self.group, members=[identity]), 5)
+            await self.simulated_broker.send(LeaveGroupRequest(group_id=self.group, members=[identity]), 5)
         ).members
         return int(member.error_code)
 
@@ -129,7 +130,7 @@ def commit_request(
 
 async def commit(simulated_broker: SimulatedBroker, offset: int, *rest: Any, version: int = 8, **options: Any) -> int:
     """Commit for partition 0 of one topic; the error."""
-    response = await simulated_broker.ask(commit_request(offset, *rest, **options), version)
+    response = await simulated_broker.send(commit_request(offset, *rest, **options), version)
     return int(response.topics[0].partitions[0].error_code)
 
 
@@ -138,7 +139,7 @@ async def committed(
 ) -> tuple[int, str]:
     """Offset and metadata of partition 0."""
     requested = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
-    response = await simulated_broker.ask(OffsetFetchRequest(group_id=group, topics=requested), version)
+    response = await simulated_broker.send(OffsetFetchRequest(group_id=group, topics=requested), version)
     assert response.error_code == 0
     found = response.topics[0].partitions[0]
     assert found.error_code == 0
@@ -146,17 +147,17 @@ async def committed(
 
 
 async def describe(simulated_broker: SimulatedBroker, group: str = GROUP, version: int = 6) -> Any:
-    (described,) = (await simulated_broker.ask(DescribeGroupsRequest(groups=[group]), version)).groups
+    (described,) = (await simulated_broker.send(DescribeGroupsRequest(groups=[group]), version)).groups
     return described
 
 
 async def listed(simulated_broker: SimulatedBroker, **filters: list[str]) -> dict[str, str]:
     """The state of every group."""
-    response = await simulated_broker.ask(ListGroupsRequest(**filters), 5)
+    response = await simulated_broker.send(ListGroupsRequest(**filters), 5)
     assert response.error_code == 0
     return {group.group_id: group.group_state for group in response.groups}
 
 
 async def delete_group(simulated_broker: SimulatedBroker, group: str = GROUP) -> int:
-    (result,) = (await simulated_broker.ask(DeleteGroupsRequest(groups_names=[group]), 2)).results
+    (result,) = (await simulated_broker.send(DeleteGroupsRequest(groups_names=[group]), 2)).results
     return int(result.error_code)

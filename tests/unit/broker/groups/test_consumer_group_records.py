@@ -1,4 +1,4 @@
-"""Between events of groups of the newer protocol and records of `__consumer_offsets`: there and back again."""
+"""Events of consumer-protocol groups round-trip through records of `__consumer_offsets`."""
 
 from __future__ import annotations
 

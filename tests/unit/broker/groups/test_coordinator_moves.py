@@ -1,5 +1,9 @@
-"""Partitions of `__consumer_offsets` that go to another broker and come back: nobody is left waiting, nothing that was
-acknowledged is forgotten, and nothing of an earlier lead has any effect in a later one."""
+"""Partitions of `__consumer_offsets` that move to another broker and back.
+
+- Every waiting request gets a response.
+- No acknowledged state is lost.
+- Nothing from an earlier leader term takes effect in a later one.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ async def back(simulated_broker: SimulatedBroker) -> None:
 
 
 async def every_answer(simulated_broker: SimulatedBroker, member: ClassicMember) -> dict[str, int]:
-    """What is said to everybody who asks for the group."""
+    """The error codes of all requests for the group."""
     requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     whole = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP)])
     topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
@@ -67,10 +71,10 @@ async def every_answer(simulated_broker: SimulatedBroker, member: ClassicMember)
         "commit": await member.commit(9),
         "describe": (await describe(simulated_broker)).error_code,
         "delete": await delete_group(simulated_broker),
-        "fetch": (await simulated_broker.ask(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)).error_code,
-        "fetch groups": (await simulated_broker.ask(whole, 8)).groups[0].error_code,
+        "fetch": (await simulated_broker.send(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)).error_code,
+        "fetch groups": (await simulated_broker.send(whole, 8)).groups[0].error_code,
         "delete offsets": (
-            await simulated_broker.ask(OffsetDeleteRequest(group_id=GROUP, topics=topics), 0)
+            await simulated_broker.send(OffsetDeleteRequest(group_id=GROUP, topics=topics), 0)
         ).error_code,
         "consumer heartbeat": (await ConsumerMember(simulated_broker, "m", "t").beat()).error_code,
         "describe consumers": (await describe_consumers(simulated_broker)).error_code,
@@ -83,7 +87,7 @@ async def every_answer(simulated_broker: SimulatedBroker, member: ClassicMember)
 async def test_requests_for_a_group_that_moved_get_not_coordinator(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ClassicMember(simulated_broker)
     await member.enter()
     assert await member.commit(5) == 0
@@ -93,7 +97,7 @@ async def test_requests_for_a_group_that_moved_get_not_coordinator(
 
 
 async def test_groups_of_other_partitions_are_not_affected(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ClassicMember(simulated_broker, group=ELSEWHERE)
     await member.enter()
     await commit(simulated_broker, 1)
@@ -120,7 +124,7 @@ async def test_waiting_syncs_get_not_coordinator(
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker)
     joining = member.begin_join(3), other.begin_join(3)
     for one, response in zip((member, other), joining, strict=True):
-        one.took(await response)
+        one.apply_response(await response)
     (follower,) = (one for one in (member, other) if not one.leads)
     syncing = follower.begin_sync()
     await simulated_broker.pass_time(0.1)
@@ -130,7 +134,7 @@ async def test_waiting_syncs_get_not_coordinator(
 
 
 async def test_changes_that_are_not_durable_are_not_acknowledged(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member, newer = ClassicMember(simulated_broker), ConsumerMember(simulated_broker, "m", "t", group="newer")
     await member.join()
     await commit(simulated_broker, 1, "t", ELSEWHERE)
@@ -138,9 +142,9 @@ async def test_changes_that_are_not_durable_are_not_acknowledged(simulated_broke
     waiting: list[asyncio.Task[Any]] = [
         member.begin_sync({member.id: b"all"}),
         newer.begin_beat(),
-        simulated_broker.begin(commit_request(2, "t", ELSEWHERE), 8),
+        simulated_broker.begin_send(commit_request(2, "t", ELSEWHERE), 8),
     ]
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     for index in (0, 1):
         partition = simulated_broker.broker.catalogue.topic(CONSUMER_OFFSETS).local(index)
         assert partition is not None
@@ -152,8 +156,8 @@ async def test_changes_that_are_not_durable_are_not_acknowledged(simulated_broke
 
 
 async def test_no_timer_fires_for_groups_that_moved(simulated_broker: SimulatedBroker) -> None:
-    """They are somebody else's to look after: he alone says who has fallen silent."""
-    await simulated_broker.make_topic("t")
+    """Only their present coordinator may remove members without heartbeats."""
+    await simulated_broker.create_topic("t")
     member, newer = ClassicMember(simulated_broker), ConsumerMember(simulated_broker, "m", "t", group="newer")
     await member.enter()
     assert (await newer.beat()).error_code == 0
@@ -172,7 +176,7 @@ async def test_no_timer_fires_for_groups_that_moved(simulated_broker: SimulatedB
 
 
 async def test_groups_and_offsets_are_loaded_when_the_leadership_begins(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ClassicMember(simulated_broker)
     await member.enter()
     assert await member.commit(5, metadata="m") == 0
@@ -205,7 +209,7 @@ async def test_an_empty_partition_needs_no_load(simulated_broker: SimulatedBroke
 async def test_only_groups_of_a_loading_partition_get_a_loading_error(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ClassicMember(simulated_broker)
     await member.enter()
     await commit(simulated_broker, 3, "t", ELSEWHERE)
@@ -213,7 +217,7 @@ async def test_only_groups_of_a_loading_partition_get_a_loading_error(
     read_slowly(simulated_broker)
     become_leader(simulated_broker, log_of(simulated_broker, GROUP))
     assert set((await every_answer(simulated_broker, member)).values()) == {CoordinatorLoading.code}
-    assert (await simulated_broker.ask(ListGroupsRequest(), 5)).error_code == CoordinatorLoading.code
+    assert (await simulated_broker.send(ListGroupsRequest(), 5)).error_code == CoordinatorLoading.code
     assert await committed(simulated_broker, group=ELSEWHERE) == (3, "")
     await simulated_broker.pass_time(5)
     assert await member.heartbeat() == 0
@@ -221,7 +225,7 @@ async def test_only_groups_of_a_loading_partition_get_a_loading_error(
 
 async def test_nothing_is_served_before_all_loaded_records_are_committed(simulated_broker: SimulatedBroker) -> None:
     """What the new leader has read may be on its disk alone."""
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     partition = log_of(simulated_broker, GROUP)
     become_follower(simulated_broker, partition)
@@ -263,7 +267,7 @@ async def test_a_new_epoch_of_the_same_leader_loads_everything_again(simulated_b
 async def test_decisions_of_an_earlier_leadership_are_not_written_in_a_later_one(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 7)
     before = simulated_broker.broker.coordinator.of(GROUP)
     partition = log_of(simulated_broker, GROUP)
@@ -285,7 +289,7 @@ async def test_decisions_of_an_earlier_leadership_are_not_written_in_a_later_one
 
 
 async def test_an_outdated_load_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ClassicMember(simulated_broker)
     await member.enter()
     await member.commit(5)
@@ -308,12 +312,12 @@ async def test_an_outdated_load_leaves_nothing_behind(simulated_broker: Simulate
 
 
 async def test_a_load_in_progress_ends_when_the_broker_stops(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     become_follower(simulated_broker, log_of(simulated_broker, GROUP))
     read_slowly(simulated_broker)
     become_leader(simulated_broker, log_of(simulated_broker, GROUP))
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     groups = simulated_broker.broker.coordinator._shards[log_of(simulated_broker, GROUP).index]
     simulated_broker.broker.complete_waiting_requests()
     await simulated_broker.pass_time(5)
@@ -322,7 +326,7 @@ async def test_a_load_in_progress_ends_when_the_broker_stops(simulated_broker: S
 
 
 async def test_pending_offsets_wait_for_the_marker_across_leaderships(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 3)
     one = Transactor(simulated_broker)
     await one.init()
@@ -340,7 +344,7 @@ async def test_pending_offsets_wait_for_the_marker_across_leaderships(simulated_
 async def test_a_marker_that_arrives_during_the_load_applies(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     one = Transactor(simulated_broker)
     await one.init()
     assert await commit_in(one, 7) == 0
@@ -348,7 +352,7 @@ async def test_a_marker_that_arrives_during_the_load_applies(
     become_follower(simulated_broker, partition)
     read_slowly(simulated_broker)
     become_leader(simulated_broker, partition)
-    await simulated_broker.turn()
+    await simulated_broker.run_ready_tasks()
     assert not coordinator.is_loaded
     partition.append_marker(one.producer_id, one.epoch, True, 0, simulated_broker.host.clock.now_ms())
     await simulated_broker.pass_time(30)
@@ -360,12 +364,12 @@ async def test_a_marker_that_arrives_during_the_load_applies(
 async def test_no_acknowledged_offset_is_lost_however_often_the_leadership_moves(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 0)
     partition = log_of(simulated_broker, GROUP)
     simulated_broker.host.disk.delay_seconds = (0.001, 0.02)
     sent = acknowledged = 0
-    refusals = set()
+    errors = set()
     moving = asyncio.create_task(_move(simulated_broker, partition_moves=40))
     while not moving.done():
         sent += 1
@@ -373,16 +377,16 @@ async def test_no_acknowledged_offset_is_lost_however_often_the_leadership_moves
         if code == 0:
             acknowledged = sent
         else:
-            refusals.add(code)
+            errors.add(code)
             await simulated_broker.pass_time(0.005)
         requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-        answer = await simulated_broker.ask(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)
-        if answer.error_code == 0:
-            assert acknowledged <= answer.topics[0].partitions[0].committed_offset <= sent
+        response = await simulated_broker.send(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)
+        if response.error_code == 0:
+            assert acknowledged <= response.topics[0].partitions[0].committed_offset <= sent
     await moving
     assert acknowledged > 20
-    assert refusals <= {CoordinatorLoading.code, NotCoordinator.code}
-    assert refusals
+    assert errors <= {CoordinatorLoading.code, NotCoordinator.code}
+    assert errors
     await simulated_broker.pass_time(1)
     assert partition.is_leader
     assert acknowledged <= (await committed(simulated_broker))[0] <= sent

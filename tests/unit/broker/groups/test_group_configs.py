@@ -1,4 +1,4 @@
-"""Group configs: described with their sources, changed whole or one by one, kept, and seen by every broker."""
+"""Group configs are described with their sources, changed, persisted, and seen by every broker."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from tests.unit.broker.admin.test_config_admin import DEFAULT, DELETE, SET, STAT
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
+from headrace.model.errors import InvalidConfig, InvalidGroupId, InvalidRequest
 from headrace.model.subscription_configs import SUBSCRIPTION_SETTINGS, SubscriptionConfig
 from headrace.registry.configs import group_config_key, group_of_key
 from headrace.registry.interface import Create
@@ -17,8 +18,6 @@ RESET = "share.auto.offset.reset"
 LOCK = "share.record.lock.duration.ms"
 SESSION = "consumer.session.timeout.ms"
 HEARTBEAT = "consumer.heartbeat.interval.ms"
-INVALID_CONFIG = 40
-INVALID_GROUP_ID = 24
 
 
 async def test_an_unconfigured_group_has_the_defaults(simulated_broker: SimulatedBroker) -> None:
@@ -32,8 +31,8 @@ async def test_an_unconfigured_group_has_the_defaults(simulated_broker: Simulate
 async def test_a_setting_applies_at_once_and_is_described_with_its_synonyms(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    told: list[str] = []
-    simulated_broker.broker.group_configs.on_changed.append(told.append)
+    result: list[str] = []
+    simulated_broker.broker.group_configs.on_changed.append(result.append)
     assert await change(simulated_broker, GROUP_TYPE, "g", (RESET, SET, "earliest"), (LOCK, SET, "1000")) == 0
     assert await shown(simulated_broker, GROUP_TYPE, "g", RESET) == ("earliest", DYNAMIC_GROUP)
     assert simulated_broker.broker.group_configs.of("g").share_record_lock_duration_ms == 1000
@@ -42,7 +41,7 @@ async def test_a_setting_applies_at_once_and_is_described_with_its_synonyms(
     assert await change(simulated_broker, GROUP_TYPE, "g", (RESET, DELETE, None)) == 0
     assert await shown(simulated_broker, GROUP_TYPE, "g", RESET) == ("latest", DEFAULT)
     assert await shown(simulated_broker, GROUP_TYPE, "other", LOCK) == ("30000", DEFAULT)
-    assert told == ["g", "g"]
+    assert result == ["g", "g"]
 
 
 async def test_all_can_be_replaced_at_once(simulated_broker: SimulatedBroker) -> None:
@@ -62,12 +61,12 @@ async def test_an_invalid_setting_is_rejected_and_changes_nothing(
     simulated_broker: SimulatedBroker, name: str, value: str
 ) -> None:
     assert await change(simulated_broker, GROUP_TYPE, "g", (LOCK, SET, "5000"), (name, SET, value)) in (
-        INVALID_CONFIG,
-        42,
+        InvalidConfig.code,
+        InvalidRequest.code,
     )
-    assert await replace(simulated_broker, GROUP_TYPE, "g", {name: value}) == INVALID_CONFIG
-    assert await change(simulated_broker, GROUP_TYPE, "", (LOCK, SET, "5000")) == INVALID_GROUP_ID
-    assert (await describe(simulated_broker, GROUP_TYPE, "")).error_code == INVALID_GROUP_ID
+    assert await replace(simulated_broker, GROUP_TYPE, "g", {name: value}) == InvalidConfig.code
+    assert await change(simulated_broker, GROUP_TYPE, "", (LOCK, SET, "5000")) == InvalidGroupId.code
+    assert (await describe(simulated_broker, GROUP_TYPE, "")).error_code == InvalidGroupId.code
     assert simulated_broker.broker.group_configs.of("g") == SubscriptionConfig()
 
 
@@ -107,16 +106,16 @@ async def test_consumer_groups_use_the_timing_of_the_broker_by_default(
 async def test_the_timing_of_a_consumer_group_keeps_to_the_limits_of_the_broker(
     simulated_broker: SimulatedBroker, name: str, value: str
 ) -> None:
-    assert await change(simulated_broker, GROUP_TYPE, "g", (name, SET, value)) == INVALID_CONFIG
-    assert await replace(simulated_broker, GROUP_TYPE, "g", {name: value}) == INVALID_CONFIG
+    assert await change(simulated_broker, GROUP_TYPE, "g", (name, SET, value)) == InvalidConfig.code
+    assert await replace(simulated_broker, GROUP_TYPE, "g", {name: value}) == InvalidConfig.code
     assert simulated_broker.broker.group_configs.of("g") == SubscriptionConfig()
 
 
 async def test_a_session_must_be_longer_than_a_heartbeat_interval(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(group_consumer_min_session_timeout_ms="1000")
-    assert await change(simulated_broker, GROUP_TYPE, "g", (SESSION, SET, "5000")) == INVALID_CONFIG
+    assert await change(simulated_broker, GROUP_TYPE, "g", (SESSION, SET, "5000")) == InvalidConfig.code
     assert await change(simulated_broker, GROUP_TYPE, "g", (SESSION, SET, "5001")) == 0
-    assert await change(simulated_broker, GROUP_TYPE, "g", (HEARTBEAT, SET, "6000")) == INVALID_CONFIG
+    assert await change(simulated_broker, GROUP_TYPE, "g", (HEARTBEAT, SET, "6000")) == InvalidConfig.code
 
 
 @pytest.mark.parametrize("group", ["a/b", "a.b", ".", "..", "=a", "ä ö", "%2F", "a%b", "__acks"])
@@ -141,7 +140,7 @@ async def test_an_unusable_configuration_keeps_the_previous_one(
 async def test_a_change_at_one_broker_reaches_the_others(simulated_cluster: SimulatedCluster) -> None:
     one, two = simulated_cluster[1], simulated_cluster[2]
     assert await change(one, GROUP_TYPE, "g", (LOCK, SET, "5000")) == 0
-    await simulated_cluster.until(lambda: two.broker.group_configs.of("g").share_record_lock_duration_ms == 5000)
+    await simulated_cluster.wait_until(lambda: two.broker.group_configs.of("g").share_record_lock_duration_ms == 5000)
     assert await change(two, GROUP_TYPE, "g", (RESET, SET, "earliest")) == 0
-    await simulated_cluster.until(lambda: one.broker.group_configs.of("g").share_auto_offset_reset == "earliest")
+    await simulated_cluster.wait_until(lambda: one.broker.group_configs.of("g").share_auto_offset_reset == "earliest")
     assert one.broker.group_configs.of("g") == two.broker.group_configs.of("g")

@@ -1,4 +1,4 @@
-"""The coordinator: what it keeps, how it comes back, and what happens when its log takes no writes."""
+"""The group coordinator: its durable state, its recovery, and its behaviour when its log accepts no writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.broker.groups.classic_members import (
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
 from headrace.broker.coordination.state_log import java_hash
-from headrace.model.errors import CoordinatorLoading
+from headrace.model.errors import CoordinatorLoading, CoordinatorNotAvailable, MemberIdRequired, UnknownMemberId
 from headrace.model.names import CONSUMER_OFFSETS
 from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 from headrace.wire.messages.groups import DescribeGroupsRequest, HeartbeatRequest, ListGroupsRequest
@@ -35,7 +35,7 @@ async def back(simulated_broker: SimulatedBroker) -> None:
 
 
 def topics_of(simulated_broker: SimulatedBroker, group: str = GROUP) -> list[str]:
-    """Those for which an offset of the group is kept, whether they exist or not."""
+    """The topics for which the group has an offset, whether they exist or not."""
     return [topic for topic, _, _ in simulated_broker.broker.coordinator.of(group).offsets.fetch_all(group)]
 
 
@@ -44,7 +44,7 @@ def topics_of(simulated_broker: SimulatedBroker, group: str = GROUP) -> list[str
 
 @pytest.mark.parametrize("end", ["stop", "kill", "power cut"])
 async def test_groups_and_offsets_survive_every_kind_of_restart(simulated_broker: SimulatedBroker, end: str) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member, other = ClassicMember(simulated_broker), ClassicMember(simulated_broker, group="other")
     await member.enter()
     await other.enter()
@@ -64,7 +64,7 @@ async def test_groups_and_offsets_survive_every_kind_of_restart(simulated_broker
     assert (shown.member_id, shown.member_assignment) == (member.id, b"everything")
 
 
-async def test_members_that_do_not_come_back_are_dropped_after_their_session(simulated_broker: SimulatedBroker) -> None:
+async def test_members_that_do_not_return_are_removed_after_their_session(simulated_broker: SimulatedBroker) -> None:
     member = ClassicMember(simulated_broker)
     await member.enter()
     simulated_broker.kill()
@@ -76,7 +76,7 @@ async def test_members_that_do_not_come_back_are_dropped_after_their_session(sim
 
 
 async def test_acknowledged_commits_are_durable(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     for number in range(5):
         assert await commit(simulated_broker, number) == 0
         simulated_broker.kill(keep_page_cache=False)
@@ -85,13 +85,13 @@ async def test_acknowledged_commits_are_durable(simulated_broker: SimulatedBroke
 
 
 async def test_a_commit_gets_no_response_before_it_is_durable(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    asking = simulated_broker.begin(commit_request(2), 8)
-    await simulated_broker.turn()
-    assert not asking.done()
-    await asking
+    pending = simulated_broker.begin_send(commit_request(2), 8)
+    await simulated_broker.run_ready_tasks()
+    assert not pending.done()
+    await pending
 
 
 async def test_an_assignment_is_not_sent_before_it_is_durable(simulated_broker: SimulatedBroker) -> None:
@@ -105,7 +105,7 @@ async def test_an_assignment_is_not_sent_before_it_is_durable(simulated_broker: 
 
 
 async def test_requests_get_a_loading_error_until_the_log_is_loaded(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ClassicMember(simulated_broker)
     await member.enter()
     await member.commit(5)
@@ -116,13 +116,15 @@ async def test_requests_get_a_loading_error_until_the_log_is_loaded(simulated_br
     assert not coordinator.is_loaded
     with pytest.raises(CoordinatorLoading):
         coordinator.ensure_loaded()
-    assert await member.heartbeat() == 14
-    assert (await member.begin_join()).error_code == 14
-    assert (await member.sync()).error_code == 14
-    assert await member.commit(6) == 14
-    assert await delete_group(simulated_broker) == 14
-    assert (await simulated_broker.ask(ListGroupsRequest(), 5)).error_code == 14
-    assert (await simulated_broker.ask(DescribeGroupsRequest(groups=[GROUP]), 5)).groups[0].error_code == 14
+    assert await member.heartbeat() == CoordinatorLoading.code
+    assert (await member.begin_join()).error_code == CoordinatorLoading.code
+    assert (await member.sync()).error_code == CoordinatorLoading.code
+    assert await member.commit(6) == CoordinatorLoading.code
+    assert await delete_group(simulated_broker) == CoordinatorLoading.code
+    assert (await simulated_broker.send(ListGroupsRequest(), 5)).error_code == CoordinatorLoading.code
+    assert (await simulated_broker.send(DescribeGroupsRequest(groups=[GROUP]), 5)).groups[
+        0
+    ].error_code == CoordinatorLoading.code
     assert not coordinator.is_loaded
     await simulated_broker.pass_time(30)
     assert coordinator.is_loaded
@@ -132,7 +134,7 @@ async def test_requests_get_a_loading_error_until_the_log_is_loaded(simulated_br
 async def test_the_records_have_kafkas_format_and_are_in_the_partition_of_the_group(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 3, "t", GROUP)
     index = java_hash(GROUP) % 2
     assert len(await read_all(simulated_broker, CONSUMER_OFFSETS, index)) == 1
@@ -152,7 +154,7 @@ def test_javas_hash_counts_halves_of_surrogate_pairs_and_loses_its_sign() -> Non
 
 
 async def test_damage_puts_only_the_groups_of_its_partition_out_of_service(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     healthy = next(name for name in map(str, range(9)) if java_hash(name) % 2 != java_hash(GROUP) % 2)
     for group in (GROUP, healthy):
         await commit(simulated_broker, 7, "t", group)
@@ -163,17 +165,19 @@ async def test_damage_puts_only_the_groups_of_its_partition_out_of_service(simul
     assert await committed(simulated_broker, group=healthy) == (7, "")
     assert await commit(simulated_broker, 8, "t", healthy) == 0
     member = ClassicMember(simulated_broker)
-    member.id = "somebody"
-    assert await member.heartbeat() == 15
-    assert (await member.begin_join()).error_code == 15
-    assert await commit(simulated_broker, 8) == 15
-    assert await delete_group(simulated_broker) == 15
-    assert (await describe(simulated_broker)).error_code == 15
+    member.id = "unknown"
+    assert await member.heartbeat() == CoordinatorNotAvailable.code
+    assert (await member.begin_join()).error_code == CoordinatorNotAvailable.code
+    assert await commit(simulated_broker, 8) == CoordinatorNotAvailable.code
+    assert await delete_group(simulated_broker) == CoordinatorNotAvailable.code
+    assert (await describe(simulated_broker)).error_code == CoordinatorNotAvailable.code
     requested = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-    assert (await simulated_broker.ask(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)).error_code == 15
+    assert (
+        await simulated_broker.send(OffsetFetchRequest(group_id=GROUP, topics=requested), 7)
+    ).error_code == CoordinatorNotAvailable.code
     groups = [OffsetFetchRequestGroup(group_id=GROUP), OffsetFetchRequestGroup(group_id=healthy)]
-    response = await simulated_broker.ask(OffsetFetchRequest(groups=groups), 8)
-    assert [answer.error_code for answer in response.groups] == [15, 0]
+    response = await simulated_broker.send(OffsetFetchRequest(groups=groups), 8)
+    assert [answer.error_code for answer in response.groups] == [CoordinatorNotAvailable.code, 0]
 
 
 # Growing old
@@ -181,7 +185,7 @@ async def test_damage_puts_only_the_groups_of_its_partition_out_of_service(simul
 
 async def test_offsets_of_a_group_without_members_expire(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(offsets_retention_minutes="10", offsets_retention_check_interval_ms="1000")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     await simulated_broker.pass_time(9 * MINUTE)
     assert await committed(simulated_broker) == (1, "")
@@ -195,7 +199,7 @@ async def test_offsets_of_a_group_without_members_expire(simulated_broker: Simul
 
 async def test_offsets_that_members_use_do_not_expire(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(offsets_retention_minutes="1", offsets_retention_check_interval_ms="1000")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ClassicMember(simulated_broker, "t")
     await member.enter()
     await member.commit(1)
@@ -210,7 +214,7 @@ async def test_offsets_that_members_use_do_not_expire(simulated_broker: Simulate
     assert await committed(simulated_broker) == (-1, "")
 
 
-async def test_an_empty_group_that_never_committed_goes_too(simulated_broker: SimulatedBroker) -> None:
+async def test_an_empty_group_without_commits_is_removed(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(offsets_retention_check_interval_ms="1000")
     member = ClassicMember(simulated_broker)
     await member.enter()
@@ -223,7 +227,7 @@ async def test_a_pending_member_does_not_expire_with_its_group(simulated_broker:
     await simulated_broker.restart(offsets_retention_check_interval_ms="1000")
     member = ClassicMember(simulated_broker)
     response = await member.begin_join(5)
-    assert response.error_code == 79
+    assert response.error_code == MemberIdRequired.code
     member.id = response.member_id
     await simulated_broker.pass_time(3)
     assert (await member.join()).error_code == 0
@@ -231,7 +235,7 @@ async def test_a_pending_member_does_not_expire_with_its_group(simulated_broker:
 
 async def test_offsets_of_a_deleted_topic_are_removed(simulated_broker: SimulatedBroker) -> None:
     for name in ("t", "u"):
-        await simulated_broker.make_topic(name)
+        await simulated_broker.create_topic(name)
         await commit(simulated_broker, 1, name)
     await simulated_broker.delete_topic("t")
     assert topics_of(simulated_broker) == ["u"]
@@ -255,29 +259,29 @@ async def test_members_get_a_retriable_error_when_the_coordinator_is_unavailable
     simulated_broker: SimulatedBroker,
 ) -> None:
     """Storage errors mean nothing to a consumer: Java's would give up."""
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     member = ClassicMember(simulated_broker)
     await member.join()
     fail_offsets_log(simulated_broker, "sync")
-    assert (await member.sync({member.id: b"all"})).error_code == 15
-    assert await commit(simulated_broker, 1, "t", GROUP) in (15, 25)
+    assert (await member.sync({member.id: b"all"})).error_code == CoordinatorNotAvailable.code
+    assert await commit(simulated_broker, 1, "t", GROUP) in (CoordinatorNotAvailable.code, UnknownMemberId.code)
 
 
 @pytest.mark.parametrize("operation", ["append", "sync"])
 async def test_a_commit_that_cannot_be_stored_gets_a_retriable_error(
     simulated_broker: SimulatedBroker, operation: str
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, operation)
-    assert await commit(simulated_broker, 2) == 15
+    assert await commit(simulated_broker, 2) == CoordinatorNotAvailable.code
 
 
 async def test_a_commit_succeeds_after_one_was_rejected_by_a_full_disk(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC)
-    assert await commit(simulated_broker, 2) == 15
+    assert await commit(simulated_broker, 2) == CoordinatorNotAvailable.code
     assert await committed(simulated_broker) == (1, "")
     assert await commit(simulated_broker, 2) == 0
 
@@ -285,22 +289,22 @@ async def test_a_commit_succeeds_after_one_was_rejected_by_a_full_disk(simulated
 async def test_a_join_can_be_retried_after_a_full_disk(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.host.disk.fail_next("make", "/data/logs/*", errno.ENOSPC)
     member = ClassicMember(simulated_broker)
-    assert (await member.join(3)).error_code == 15
+    assert (await member.join(3)).error_code == CoordinatorNotAvailable.code
     assert (await member.join(3)).error_code == 0
 
 
 async def test_a_group_stays_if_its_deletion_cannot_be_stored(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC)
-    assert await delete_group(simulated_broker) == 15
+    assert await delete_group(simulated_broker) == CoordinatorNotAvailable.code
     assert await committed(simulated_broker) == (1, "")
     member = ClassicMember(simulated_broker)
     assert (await member.join()).error_code == 0
 
 
 async def test_a_topic_is_deleted_even_if_its_offsets_cannot_be_removed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC)
     await simulated_broker.delete_topic("t")
@@ -313,7 +317,7 @@ async def test_a_topic_is_deleted_even_if_its_offsets_cannot_be_removed(simulate
 
 async def test_a_full_disk_does_not_end_the_broker_when_offsets_expire(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(offsets_retention_minutes="1", offsets_retention_check_interval_ms="1000")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 1)
     fail_offsets_log(simulated_broker, "append", errno.ENOSPC, times=3)
     await simulated_broker.pass_time(2 * MINUTE)
@@ -330,10 +334,12 @@ async def test_waiting_requests_get_a_response_when_the_broker_stops(simulated_b
     await simulated_broker.pass_time(1)
     assert not joining.done()
     simulated_broker.broker.complete_waiting_requests()
-    assert (await joining).error_code == 15
-    assert await member.heartbeat() == 15
-    assert (await ClassicMember(simulated_broker, group="new").begin_join(3)).error_code == 15
-    assert (await simulated_broker.ask(HeartbeatRequest(group_id="nobody's"), 4)).error_code == 15
+    assert (await joining).error_code == CoordinatorNotAvailable.code
+    assert await member.heartbeat() == CoordinatorNotAvailable.code
+    assert (await ClassicMember(simulated_broker, group="new").begin_join(3)).error_code == CoordinatorNotAvailable.code
+    assert (
+        await simulated_broker.send(HeartbeatRequest(group_id="nobody's"), 4)
+    ).error_code == CoordinatorNotAvailable.code
 
 
 async def test_a_group_is_unchanged_after_a_clean_restart(simulated_broker: SimulatedBroker) -> None:

@@ -42,7 +42,7 @@ class Reader(ClassicMember):
         self.indexes: list[int] = []
 
     async def follow(self) -> None:
-        """Report, and join and sync again when that is asked for."""
+        """Send a heartbeat; rejoin and sync when the response requires it."""
         error_code = await self.heartbeat() if self.generation >= 0 else RebalanceInProgress.code
         if error_code == 0:
             return
@@ -69,7 +69,7 @@ def assignment(*indexes: int) -> bytes:
 
 async def classic_group(simulated_broker: SimulatedBroker, **more: Any) -> tuple[Reader, Reader]:
     """Two members that share the partitions of a topic."""
-    await simulated_broker.make_topic("t", PARTITIONS)
+    await simulated_broker.create_topic("t", PARTITIONS)
     one, two = Reader(simulated_broker, **more), Reader(simulated_broker)
     assert (await one.join()).error_code == 0
     await one.take({one.id: assignment(*range(PARTITIONS))})
@@ -80,7 +80,7 @@ async def classic_group(simulated_broker: SimulatedBroker, **more: Any) -> tuple
     await simulated_broker.pass_time(0.1)
     assert await one.heartbeat() == RebalanceInProgress.code
     assert (await one.join()).error_code == 0
-    assert two.took(await next_producer).error_code == 0
+    assert two.apply_response(await next_producer).error_code == 0
     taking = two.begin_sync()
     await one.take({one.id: assignment(0, 1), two.id: assignment(2, 3)})
     two.indexes = decode_assignment((await taking).assignment).assigned_partitions[0].partitions
@@ -190,10 +190,10 @@ async def test_a_conversion_is_one_batch_of_records(
 async def test_a_group_whose_policy_is_disabled_stays_classic(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(group_consumer_migration_policy="disabled")
     one, two = await classic_group(simulated_broker)
-    refused = await ConsumerMember(simulated_broker, "m1", "t").beat()
-    assert refused.error_code == GroupIdNotFound.code
+    rejected = await ConsumerMember(simulated_broker, "m1", "t").beat()
+    assert rejected.error_code == GroupIdNotFound.code
     assert (
-        refused.error_message
+        rejected.error_message
         == f"Cannot upgrade classic group {GROUP} to consumer group because online upgrade is disabled."
     )
     assert await one.heartbeat() == await two.heartbeat() == 0
@@ -207,7 +207,7 @@ async def test_the_policy_decides_the_protocol_of_a_group_with_only_classic_memb
     simulated_broker: SimulatedBroker, policy: str, kind: str
 ) -> None:
     await simulated_broker.restart(group_consumer_migration_policy=policy)
-    await simulated_broker.make_topic("t", PARTITIONS)
+    await simulated_broker.create_topic("t", PARTITIONS)
     new, old = ConsumerMember(simulated_broker, "m1", "t"), Reader(simulated_broker)
     await rounds(simulated_broker, new, old)
     assert await new.leave() == 0
@@ -221,7 +221,7 @@ async def test_the_policy_decides_the_protocol_of_a_group_with_only_classic_memb
 
 
 async def test_an_expired_consumer_member_leaves_a_classic_group(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", PARTITIONS)
+    await simulated_broker.create_topic("t", PARTITIONS)
     new, old = ConsumerMember(simulated_broker, "m1", "t"), Reader(simulated_broker)
     await rounds(simulated_broker, new, old)
     for _ in range(9):
@@ -233,7 +233,7 @@ async def test_an_expired_consumer_member_leaves_a_classic_group(simulated_broke
 
 
 async def test_a_classic_member_expires(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", PARTITIONS)
+    await simulated_broker.create_topic("t", PARTITIONS)
     new, old = ConsumerMember(simulated_broker, "m1", "t"), Reader(simulated_broker)
     await rounds(simulated_broker, new, old)
     await simulated_broker.pass_time(CLASSIC_SESSION_SECONDS + 0.1)
@@ -283,7 +283,7 @@ async def test_a_static_member_that_returns_with_other_topics_triggers_a_rebalan
     simulated_broker: SimulatedBroker,
 ) -> None:
     _, two = await classic_group(simulated_broker)
-    await simulated_broker.make_topic("u")
+    await simulated_broker.create_topic("u")
     new = ConsumerMember(simulated_broker, "m1", "t", instance_id="i")
     await rounds(simulated_broker, two, new)
     again = Reader(simulated_broker, "t", "u", instance_id="i")
@@ -293,7 +293,7 @@ async def test_a_static_member_that_returns_with_other_topics_triggers_a_rebalan
 
 
 async def test_a_mixed_group_is_described_as_a_consumer_group(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", PARTITIONS)
+    await simulated_broker.create_topic("t", PARTITIONS)
     new, old = ConsumerMember(simulated_broker, "m1", "t"), Reader(simulated_broker)
     await rounds(simulated_broker, new, old)
     described = await describe_consumers(simulated_broker)
@@ -304,7 +304,7 @@ async def test_a_mixed_group_is_described_as_a_consumer_group(simulated_broker: 
 
 
 async def test_classic_members_of_a_mixed_group_commit_with_their_generation(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", PARTITIONS)
+    await simulated_broker.create_topic("t", PARTITIONS)
     new, old = ConsumerMember(simulated_broker, "m1", "t"), Reader(simulated_broker)
     await rounds(simulated_broker, new, old)
     assert await old.commit(7) == 0
@@ -315,23 +315,23 @@ async def test_classic_members_of_a_mixed_group_commit_with_their_generation(sim
 
 
 async def test_a_group_with_invalid_subscriptions_stays_classic(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await ClassicMember(simulated_broker, "t").enter()
-    refused = await ConsumerMember(simulated_broker, "m1", "t").beat()
-    assert refused.error_code == GroupIdNotFound.code
-    assert "the embedded consumer protocol is malformed" in refused.error_message
+    rejected = await ConsumerMember(simulated_broker, "m1", "t").beat()
+    assert rejected.error_code == GroupIdNotFound.code
+    assert "the embedded consumer protocol is malformed" in rejected.error_message
 
 
 async def test_a_rejected_member_does_not_change_a_classic_group(simulated_broker: SimulatedBroker) -> None:
     one, two = await classic_group(simulated_broker)
-    refused = await ConsumerMember(simulated_broker, "m1", "t").beat(subscribed_topic_regex="(")
-    assert refused.error_code != 0
+    rejected = await ConsumerMember(simulated_broker, "m1", "t").beat(subscribed_topic_regex="(")
+    assert rejected.error_code != 0
     assert await listed(simulated_broker, types_filter=["classic"]) == {GROUP: "Stable"}
     assert await one.heartbeat() == await two.heartbeat() == 0
 
 
 async def test_members_without_a_common_protocol_do_not_join(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await rounds(simulated_broker, ConsumerMember(simulated_broker, "m1", "t"), Reader(simulated_broker))
     other = Reader(simulated_broker)
     other.protocol = "sticky"

@@ -1,4 +1,4 @@
-"""Between events of the coordinator and records of `__consumer_offsets`: there and back again."""
+"""Events of the group coordinator round-trip through records of `__consumer_offsets`."""
 
 from __future__ import annotations
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from tests.unit.broker.groups.classic_members import GROUP, commit, committed, listed
 from tests.unit.broker.groups.consumer_members import ConsumerMember
-from tests.unit.broker.groups.test_coordinator_failover import Leave, successor, ways
+from tests.unit.broker.groups.test_coordinator_failover import each_way_to_leave
 from tests.unit.broker.groups.test_group_migration import PARTITIONS, Reader, classic_group, rounds, shared
 from tests.unit.broker.simulated_broker import SimulatedBroker
-from tests.unit.broker.three_brokers import ThreeBrokers, with_three_brokers
+from tests.unit.broker.simulated_cluster import Leave, SimulatedCluster, in_simulated_cluster
 from tests.unit.broker.transactions.transaction_support import Transactor
 
 from headrace.model.errors import IllegalGeneration, UnknownMemberId
@@ -20,16 +17,6 @@ from headrace.wire.messages.group_offsets import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-
-
-@pytest.fixture
-def three_brokers() -> Iterator[ThreeBrokers]:
-    brokers = ThreeBrokers(seed=1)
-    brokers.world.run(brokers.open())
-    yield brokers
-    for broker in brokers:
-        broker.check()
-    brokers.world.close()
 
 
 async def mixed_group(broker: SimulatedBroker) -> tuple[Reader, Reader, ConsumerMember]:
@@ -43,17 +30,17 @@ async def mixed_group(broker: SimulatedBroker) -> tuple[Reader, Reader, Consumer
     return one, two, new
 
 
-@ways
-@with_three_brokers
-async def test_members_of_both_protocols_go_on_with_the_next_coordinator(
-    three_brokers: ThreeBrokers, leave: Leave
+@each_way_to_leave
+@in_simulated_cluster()
+async def test_members_of_both_protocols_continue_with_the_next_coordinator(
+    simulated_cluster: SimulatedCluster, leave: Leave
 ) -> None:
-    first = await three_brokers.coordinator()
+    first = await simulated_cluster.wait_for_coordinator()
     one, two, new = members = await mixed_group(first)
     owned = [list(member.indexes) for member in members]
-    await three_brokers.until_in_sync(CONSUMER_OFFSETS)
+    await simulated_cluster.wait_until_all_in_sync(CONSUMER_OFFSETS)
     await leave(first)
-    second = await successor(three_brokers, first)
+    second = await simulated_cluster.wait_for_new_coordinator(first)
     await second.pass_time(1)
     for member in members:
         member.simulated_broker = second
@@ -80,7 +67,7 @@ async def commit_in_transaction(one: Transactor, offset: int, generation: int, m
         member_id=member_id,
         topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[requested])],
     )
-    response = await one.simulated_broker.ask(request, 5)
+    response = await one.simulated_broker.send(request, 5)
     return int(response.topics[0].partitions[0].error_code)
 
 

@@ -1,4 +1,4 @@
-"""What OffsetFetch has told once, no crash can take back."""
+"""No crash reverts an offset that OffsetFetch has returned."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from tests.unit.broker.groups.classic_members import GROUP, commit, committed
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import CoordinatorNotAvailable
 from headrace.wire.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
 
 
@@ -16,14 +17,14 @@ async def found(simulated_broker: SimulatedBroker, version: int) -> int:
         return (await committed(simulated_broker, version=version))[0]
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
     group = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
-    (answer,) = (await simulated_broker.ask(OffsetFetchRequest(groups=[group]), version)).groups
-    assert answer.error_code == 0
-    return int(answer.topics[0].partitions[0].committed_offset)
+    (response,) = (await simulated_broker.send(OffsetFetchRequest(groups=[group]), version)).groups
+    assert response.error_code == 0
+    return int(response.topics[0].partitions[0].committed_offset)
 
 
 @pytest.mark.parametrize("version", [7, 8])
 async def test_a_commit_is_visible_only_when_it_is_durable(simulated_broker: SimulatedBroker, version: int) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert await commit(simulated_broker, 1) == 0
     simulated_broker.host.disk.delay_seconds = (0.1, 0.2)
     committing = asyncio.create_task(commit(simulated_broker, 42))
@@ -37,11 +38,11 @@ async def test_a_commit_is_visible_only_when_it_is_durable(simulated_broker: Sim
 
 @pytest.mark.parametrize("version", [7, 8])
 async def test_a_failed_offsets_log_returns_no_new_offsets(simulated_broker: SimulatedBroker, version: int) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert await commit(simulated_broker, 1) == 0
     simulated_broker.host.disk.fail_next("sync", "*.log")
-    assert await commit(simulated_broker, 42) == 15
+    assert await commit(simulated_broker, 42) == CoordinatorNotAvailable.code
     request = OffsetFetchRequest(group_id=GROUP, groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
-    response = await simulated_broker.ask(request, version)
-    told = response.groups[0] if version >= 8 else response
-    assert (told.error_code, told.topics) == (15, [])
+    response = await simulated_broker.send(request, version)
+    result = response.groups[0] if version >= 8 else response
+    assert (result.error_code, result.topics) == (CoordinatorNotAvailable.code, [])

@@ -1,4 +1,4 @@
-"""What a produced batch must be: each rule of Kafka's table, with the error that it gives."""
+"""Each rule for produced batches in Kafka's table, with the error that it gives."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def configured(**configs: str) -> TopicConfig:
     return TopicConfig.build({name.replace("_", "."): value for name, value in configs.items()}, DEFAULTS)
 
 
-def refusal(batch: bytes | bytearray | None, config: TopicConfig = DEFAULTS, version: int = 9) -> HeadraceError | None:
-    """What is said of a batch before it enters the log."""
+def validation_error(
+    batch: bytes | bytearray | None, config: TopicConfig = DEFAULTS, version: int = 9
+) -> HeadraceError | None:
+    """The error that rejects a batch before it is appended, if any."""
     view = None if batch is None else memoryview(batch)
     try:
         header, sealed = check_batch(view, version, config, NOW_MS)
@@ -78,9 +80,9 @@ def refusal(batch: bytes | bytearray | None, config: TopicConfig = DEFAULTS, ver
 
 @pytest.mark.parametrize("compression", [NONE, GZIP, SNAPPY, LZ4, ZSTD])
 def test_a_sound_batch_passes(compression: int) -> None:
-    assert refusal(make(compression=compression)) is None
-    assert refusal(make(count=1, compression=compression)) is None
-    assert refusal(make(producer_id=7, producer_epoch=0, base_sequence=0)) is None
+    assert validation_error(make(compression=compression)) is None
+    assert validation_error(make(count=1, compression=compression)) is None
+    assert validation_error(make(producer_id=7, producer_epoch=0, base_sequence=0)) is None
 
 
 def test_a_batch_that_the_library_accepted_is_not_checked_again(is_native: bool) -> None:
@@ -91,15 +93,15 @@ def test_a_batch_that_the_library_accepted_is_not_checked_again(is_native: bool)
     assert sealed is not None
 
 
-def test_a_timestamp_is_looked_at_also_where_the_library_has_found_the_records_sound() -> None:
+def test_timestamps_are_checked_even_if_the_native_library_accepted_the_records() -> None:
     late = make(timestamp_ms=NOW_MS + 2 * HOUR_MS)
-    error = refusal(late)
+    error = validation_error(late)
     assert isinstance(error, InvalidTimestamp)
     assert [index for index, _ in error.records] == [0, 1, 2]
 
 
 def test_any_leader_epoch_is_accepted() -> None:
-    assert refusal(patched(12, ">i", 5)) is None
+    assert validation_error(patched(12, ">i", 5)) is None
 
 
 @pytest.mark.parametrize(
@@ -130,16 +132,16 @@ def test_any_leader_epoch_is_accepted() -> None:
         pytest.param(patched(21, ">h", 7), InvalidRecord, id="unknown compression 7"),
     ],
 )
-def test_a_batch_that_breaks_a_rule_is_refused(batch: bytes | None, error: type[HeadraceError]) -> None:
-    assert type(refusal(batch)) is error
+def test_a_batch_that_breaks_a_rule_is_rejected(batch: bytes | None, error: type[HeadraceError]) -> None:
+    assert type(validation_error(batch)) is error
 
 
-def test_a_count_that_lies_about_the_records_is_found_by_walking_them() -> None:
+def test_a_wrong_record_count_is_found_by_iterating() -> None:
     batch = make(count=3)
     struct.pack_into(">i", batch, 57, 4)
     struct.pack_into(">i", batch, 23, 3)
     set_crc(memoryview(batch))
-    assert isinstance(refusal(batch), InvalidRecord)
+    assert isinstance(validation_error(batch), InvalidRecord)
 
 
 @pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
@@ -147,52 +149,55 @@ def test_a_batch_that_cannot_be_decompressed_is_rejected(compression: int) -> No
     batch = make(compression=compression)
     batch[61:] = b"\x05" * (len(batch) - 61)
     set_crc(memoryview(batch))
-    assert isinstance(refusal(batch), InvalidRecord | CorruptMessage)
+    assert isinstance(validation_error(batch), InvalidRecord | CorruptMessage)
 
 
 def test_a_decompression_bomb_is_rejected() -> None:
     bomb = build_batch([BatchRecord(value=bytes(40 << 20), timestamp_ms=NOW_MS)], compression=GZIP)
     assert len(bomb) < 100_000
-    assert refusal(bomb) is not None
+    assert validation_error(bomb) is not None
 
 
-def test_a_batch_larger_than_the_topic_takes_is_refused() -> None:
+def test_a_batch_above_max_message_bytes_is_rejected() -> None:
     batch = make()
-    assert refusal(batch, configured(max_message_bytes=str(len(batch)))) is None
-    assert isinstance(refusal(batch, configured(max_message_bytes=str(len(batch) - 1))), MessageTooLarge)
+    assert validation_error(batch, configured(max_message_bytes=str(len(batch)))) is None
+    assert isinstance(validation_error(batch, configured(max_message_bytes=str(len(batch) - 1))), MessageTooLarge)
 
 
 def test_zstd_needs_produce_version_7() -> None:
     batch = make(compression=ZSTD)
-    assert isinstance(refusal(batch, version=6), UnsupportedCompressionType)
-    assert refusal(batch, version=7) is None
+    assert isinstance(validation_error(batch, version=6), UnsupportedCompressionType)
+    assert validation_error(batch, version=7) is None
 
 
 def test_a_compacted_topic_needs_keys() -> None:
     compacted = configured(cleanup_policy="compact")
-    assert isinstance(refusal(make(), compacted), InvalidRecord)
-    assert refusal(make(key=b"k"), compacted) is None
-    assert isinstance(refusal(make(compression=LZ4), compacted), InvalidRecord)
+    assert isinstance(validation_error(make(), compacted), InvalidRecord)
+    assert validation_error(make(key=b"k"), compacted) is None
+    assert isinstance(validation_error(make(compression=LZ4), compacted), InvalidRecord)
 
 
-def test_a_timestamp_too_far_ahead_is_refused() -> None:
-    assert refusal(make(timestamp_ms=NOW_MS + HOUR_MS)) is None
-    assert isinstance(refusal(make(timestamp_ms=NOW_MS + HOUR_MS + 1)), InvalidTimestamp)
+def test_a_timestamp_too_far_ahead_is_rejected() -> None:
+    assert validation_error(make(timestamp_ms=NOW_MS + HOUR_MS)) is None
+    assert isinstance(validation_error(make(timestamp_ms=NOW_MS + HOUR_MS + 1)), InvalidTimestamp)
 
 
-def test_a_timestamp_too_far_behind_is_refused_where_the_topic_says_so() -> None:
+def test_a_timestamp_too_far_behind_is_rejected_if_configured() -> None:
     strict = configured(message_timestamp_before_max_ms="1000")
-    assert refusal(make(timestamp_ms=NOW_MS - HOUR_MS)) is None
-    assert refusal(make(timestamp_ms=NOW_MS - 1000), strict) is None
-    assert isinstance(refusal(make(timestamp_ms=NOW_MS - 1001), strict), InvalidTimestamp)
+    assert validation_error(make(timestamp_ms=NOW_MS - HOUR_MS)) is None
+    assert validation_error(make(timestamp_ms=NOW_MS - 1000), strict) is None
+    assert isinstance(validation_error(make(timestamp_ms=NOW_MS - 1001), strict), InvalidTimestamp)
 
 
 def test_timestamps_do_not_matter_where_the_broker_sets_them() -> None:
-    assert refusal(make(timestamp_ms=NOW_MS + 2 * HOUR_MS), configured(message_timestamp_type="LogAppendTime")) is None
+    assert (
+        validation_error(make(timestamp_ms=NOW_MS + 2 * HOUR_MS), configured(message_timestamp_type="LogAppendTime"))
+        is None
+    )
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("gzip", GZIP), ("lz4", LZ4), ("zstd", ZSTD), ("uncompressed", NONE)])
-def test_a_batch_is_repacked_where_the_topic_asks_for_a_compression(name: str, wanted: int) -> None:
+def test_a_batch_is_recompressed_if_the_topic_sets_a_compression(name: str, wanted: int) -> None:
     config = configured(compression_type=name)
     for given in (NONE, GZIP, SNAPPY, ZSTD):
         batch = memoryview(make(compression=given, producer_id=7, producer_epoch=1, base_sequence=9))

@@ -1,4 +1,4 @@
-"""Waiting for a commit: who is let go, when, and with what."""
+"""Waiting for a commit: the order and the results of the waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dedup window goes by the broker's time: an id is never forgotten early, whatever the clocks of producers say."""
+"""Dedup windows use the broker's time: an id never expires early, whatever the producers' clocks say."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_clock_off(simulated_broker: SimulatedBroker, dedup_id: bytes, off_ms: i
 
 
 async def load_again(simulated_broker: SimulatedBroker) -> None:
-    """As when the leadership of the partition begins anew while the broker runs."""
+    """Begin a new leader term of the partition in a running broker."""
     simulated_broker.broker.dedup.begin(simulated_broker.partition("t"))
     await until_read(simulated_broker)
 
@@ -37,10 +37,10 @@ async def restart(simulated_broker: SimulatedBroker, *, crash: bool = False) -> 
 
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("off_ms", [-2 * 5 * MINUTE_MS, -YEAR_MS, MINUTE_MS])
-async def test_an_id_is_remembered_over_a_restart_however_wrong_the_publishers_clock_is(
+async def test_a_dedup_id_survives_a_restart_even_with_a_wrong_publisher_clock(
     simulated_broker: SimulatedBroker, off_ms: int, crash: bool
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, with_clock_off(simulated_broker, b"x", off_ms))
     simulated_broker.partition("t").log.roll()
     await put(simulated_broker, with_clock_off(simulated_broker, b"y", off_ms))
@@ -52,7 +52,7 @@ async def test_an_id_is_remembered_over_a_restart_however_wrong_the_publishers_c
 async def test_an_id_that_is_read_again_ends_at_most_one_window_after_the_restart(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="10000")
+    await simulated_broker.create_topic("t", dedup_window_ms="10000")
     await put(simulated_broker, marked(simulated_broker, b"old:first"))
     await simulated_broker.pass_time(6)
     await put(simulated_broker, marked(simulated_broker, b"new:first"))
@@ -68,7 +68,7 @@ async def test_an_id_that_is_read_again_ends_at_most_one_window_after_the_restar
 async def test_an_id_of_a_closed_segment_ends_one_window_after_the_next_segment_began(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="10000")
+    await simulated_broker.create_topic("t", dedup_window_ms="10000")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     simulated_broker.partition("t").log.roll()
     await simulated_broker.pass_time(2)
@@ -87,7 +87,7 @@ async def test_an_id_of_a_closed_segment_ends_one_window_after_the_next_segment_
 async def test_an_id_in_a_topic_with_log_append_time_ends_when_it_would_have_without_a_restart(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="10000", message_timestamp_type="LogAppendTime")
+    await simulated_broker.create_topic("t", dedup_window_ms="10000", message_timestamp_type="LogAppendTime")
     await put(simulated_broker, with_clock_off(simulated_broker, b"old", -YEAR_MS))
     await simulated_broker.pass_time(6)
     await put(simulated_broker, with_clock_off(simulated_broker, b"new", -YEAR_MS))
@@ -100,7 +100,7 @@ async def test_an_id_in_a_topic_with_log_append_time_ends_when_it_would_have_wit
 async def test_of_two_stored_messages_with_the_same_id_the_later_one_counts_after_a_restart(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="10000")
+    await simulated_broker.create_topic("t", dedup_window_ms="10000")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     simulated_broker.partition("t").log.roll()
     await simulated_broker.pass_time(9)
@@ -115,7 +115,7 @@ async def test_of_two_stored_messages_with_the_same_id_the_later_one_counts_afte
 async def test_an_id_is_remembered_when_its_segment_was_closed_and_the_next_is_still_empty(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     simulated_broker.partition("t").log.roll()
     await load_again(simulated_broker)
@@ -123,10 +123,10 @@ async def test_an_id_is_remembered_when_its_segment_was_closed_and_the_next_is_s
 
 
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, -HOUR_MS])
-async def test_a_jump_of_the_brokers_clock_neither_ends_an_id_early_nor_keeps_it(
+async def test_a_jump_of_the_brokers_clock_does_not_change_when_a_dedup_id_expires(
     simulated_broker: SimulatedBroker, jump_ms: int
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="10000")
+    await simulated_broker.create_topic("t", dedup_window_ms="10000")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     simulated_broker.host.clock.jump(jump_ms)
     await simulated_broker.pass_time(9)
@@ -140,7 +140,7 @@ async def test_a_jump_of_the_brokers_clock_neither_ends_an_id_early_nor_keeps_it
 async def test_after_a_jump_of_the_brokers_clock_a_new_leadership_still_knows_the_ids(
     simulated_broker: SimulatedBroker, jump_ms: int, append_time: str
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="10000", message_timestamp_type=append_time)
+    await simulated_broker.create_topic("t", dedup_window_ms="10000", message_timestamp_type=append_time)
     await put(simulated_broker, marked(simulated_broker, b"before:first"))
     simulated_broker.host.clock.jump(jump_ms)
     simulated_broker.partition("t").log.roll()

@@ -1,4 +1,4 @@
-"""A message whose id was seen of late is stored once, whoever sends it, in whichever batch, whoever leads meanwhile."""
+"""A message whose dedup id is in the window is stored once, across producers, batches and leaders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
 from headrace.model.configs import AlterOperation
-from headrace.model.errors import InvalidRecord
+from headrace.model.errors import InvalidRecord, NotEnoughReplicas, OutOfOrderSequence
 from headrace.model.message_headers import DEDUP_DIGEST, DEDUP_ID
 from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch
 from headrace.wire.batches.compression import NONE, ZSTD
@@ -54,13 +54,13 @@ def numbered(simulated_broker: SimulatedBroker, sequence: int, *messages: bytes,
 
 
 async def put(simulated_broker: SimulatedBroker, data: bytearray, **options: Any) -> int:
-    answer = await send(simulated_broker, "t", data, **options)
-    assert answer.error_code == 0, answer
-    return answer.base_offset
+    response = await send(simulated_broker, "t", data, **options)
+    assert response.error_code == 0, response
+    return response.base_offset
 
 
 async def stored(simulated_broker: SimulatedBroker, topic: str = "t") -> list[tuple[int, bytes]]:
-    response = await simulated_broker.ask(fetch_request({(topic, 0): 0}), 11)
+    response = await simulated_broker.send(fetch_request({(topic, 0): 0}), 11)
     return offsets_and_values(fetched_partitions(response)[topic, 0].records)
 
 
@@ -71,7 +71,7 @@ async def until_read(simulated_broker: SimulatedBroker) -> None:
 
 
 async def test_a_duplicate_gets_the_offset_of_the_first_message(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     assert await put(simulated_broker, marked(simulated_broker, b"x:first")) == 0
     assert await put(simulated_broker, marked(simulated_broker, b"y:other")) == 1
     assert await put(simulated_broker, marked(simulated_broker, b"x:again")) == 0
@@ -81,12 +81,12 @@ async def test_a_duplicate_gets_the_offset_of_the_first_message(simulated_broker
 async def test_an_id_that_is_bound_to_its_content_is_rejected_with_another_also_after_a_restart(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, bound(simulated_broker, b"x", b"one", b"d1"))
     for _ in range(2):
         assert await put(simulated_broker, bound(simulated_broker, b"x", b"one", b"d1")) == 0
-        refused = await send(simulated_broker, "t", bound(simulated_broker, b"x", b"two", b"d2"))
-        assert (refused.error_code, [one.batch_index for one in refused.record_errors]) == (InvalidRecord.code, [0])
+        rejected = await send(simulated_broker, "t", bound(simulated_broker, b"x", b"two", b"d2"))
+        assert (rejected.error_code, [one.batch_index for one in rejected.record_errors]) == (InvalidRecord.code, [0])
         assert await put(simulated_broker, marked(simulated_broker, b"x:without a digest")) == 0
         await simulated_broker.restart()
         await until_read(simulated_broker)
@@ -94,19 +94,19 @@ async def test_an_id_that_is_bound_to_its_content_is_rejected_with_another_also_
 
 
 async def test_messages_without_an_id_are_all_stored(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     for _ in range(2):
         await put(simulated_broker, marked(simulated_broker, b"same", b"same"))
     assert len(await stored(simulated_broker)) == 4
 
 
 async def test_a_topic_without_a_window_stores_everything(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert [await put(simulated_broker, marked(simulated_broker, b"x:a")) for _ in range(2)] == [0, 1]
 
 
 async def test_an_id_can_be_used_again_after_the_window(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="1000")
+    await simulated_broker.create_topic("t", dedup_window_ms="1000")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     await simulated_broker.pass_time(0.9)
     assert await put(simulated_broker, marked(simulated_broker, b"x:again")) == 0
@@ -118,7 +118,7 @@ async def test_an_id_can_be_used_again_after_the_window(simulated_broker: Simula
 async def test_a_batch_loses_its_duplicates_and_keeps_its_offsets(
     simulated_broker: SimulatedBroker, compression: int
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     data = marked(simulated_broker, b"x:no", b"y:yes", b"plain", b"y:no", b"z:yes", compression=compression)
     assert await put(simulated_broker, data) == 1
@@ -127,7 +127,7 @@ async def test_a_batch_loses_its_duplicates_and_keeps_its_offsets(
 
 
 async def test_duplicates_are_removed_from_a_large_compressed_batch_too(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"id-7:first"))
     noise = [hashlib.sha512(b"%d" % at).hexdigest().encode() for at in range(100)]
     data = marked(simulated_broker, *(b"id-%d:" % at + one for at, one in enumerate(noise)), compression=ZSTD)
@@ -139,18 +139,16 @@ async def test_duplicates_are_removed_from_a_large_compressed_batch_too(simulate
 async def test_a_large_batch_is_decoded_in_a_worker_thread_and_keeps_its_order(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     noise = [b"id-%d:" % at + b"x" * 1000 for at in range(100)]
-    fake_connection = FakeConnection()
-    assert (
-        await put(simulated_broker, marked(simulated_broker, *noise, *noise[:10]), fake_connection=fake_connection) == 0
-    )
-    assert fake_connection.holds == [True, False]
+    connection = FakeConnection()
+    assert await put(simulated_broker, marked(simulated_broker, *noise, *noise[:10]), connection=connection) == 0
+    assert connection.holds == [True, False]
     assert len(await stored(simulated_broker)) == 100
 
 
 async def test_the_sequence_of_a_producer_continues_after_duplicates(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first", b"y:first"))
     assert await put(simulated_broker, numbered(simulated_broker, 0, b"y:no")) == 1
     assert await put(simulated_broker, numbered(simulated_broker, 1, b"x:no", b"z:yes", b"y:no")) == 3
@@ -162,7 +160,7 @@ async def test_the_sequence_of_a_producer_continues_after_duplicates(simulated_b
 async def test_the_sequence_continues_after_every_kind_of_restart(
     simulated_broker: SimulatedBroker, clean: bool
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     await put(simulated_broker, numbered(simulated_broker, 0, b"x:no", b"y:yes"))
     await put(simulated_broker, numbered(simulated_broker, 2, b"x:no", b"y:no", b"x:no"))
@@ -177,29 +175,29 @@ async def test_the_sequence_continues_after_every_kind_of_restart(
 
 
 async def test_a_retried_batch_gets_the_same_response(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     batches = {0: [b"a:1", b"b:2"], 2: [b"x:no", b"c:3"], 4: [b"x:no", b"x:no"], 6: [b"plain"]}
-    answers = [
+    responses = [
         await put(simulated_broker, numbered(simulated_broker, sequence, *one)) for sequence, one in batches.items()
     ]
     again = [
         await put(simulated_broker, numbered(simulated_broker, sequence, *one)) for sequence, one in batches.items()
     ]
-    assert again == answers == [1, 3, 0, 7]
+    assert again == responses == [1, 3, 0, 7]
     assert [value for _, value in await stored(simulated_broker)] == [b"first", b"1", b"2", b"3", b"plain"]
 
 
-async def test_a_gap_in_the_sequence_is_refused_also_of_duplicates(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+async def test_a_sequence_gap_is_rejected_even_for_duplicates(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, numbered(simulated_broker, 0, b"x:first"))
-    answer = await send(simulated_broker, "t", numbered(simulated_broker, 5, b"x:no"))
-    assert answer.error_code == 45
+    response = await send(simulated_broker, "t", numbered(simulated_broker, 5, b"x:no"))
+    assert response.error_code == OutOfOrderSequence.code
 
 
 @pytest.mark.parametrize("keep_page_cache", [True, False])
 async def test_ids_are_known_after_a_crash(simulated_broker: SimulatedBroker, keep_page_cache: bool) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     for at in range(20):
         await put(simulated_broker, marked(simulated_broker, b"id-%d:first" % at, b"plain"))
     simulated_broker.kill(keep_page_cache=keep_page_cache)
@@ -212,13 +210,16 @@ async def test_ids_are_known_after_a_crash(simulated_broker: SimulatedBroker, ke
 
 
 async def test_producers_get_a_retriable_error_until_the_ids_are_loaded(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     dedup = simulated_broker.broker.dedup
     tasks, dedup._tasks = dedup._tasks, None
     dedup.begin(simulated_broker.partition("t"))
-    answer = await send(simulated_broker, "t", marked(simulated_broker, b"x:again"))
-    assert (answer.error_code, answer.error_message) == (19, "t-0 is still loading its deduplication window; retry")
+    response = await send(simulated_broker, "t", marked(simulated_broker, b"x:again"))
+    assert (response.error_code, response.error_message) == (
+        NotEnoughReplicas.code,
+        "t-0 is still loading its deduplication window; retry",
+    )
     assert await put(simulated_broker, marked(simulated_broker, b"plain")) == 1
     dedup._tasks = tasks
     dedup.begin(simulated_broker.partition("t"))
@@ -227,7 +228,7 @@ async def test_producers_get_a_retriable_error_until_the_ids_are_loaded(simulate
 
 
 async def test_a_window_can_be_added_and_removed_at_any_time(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     await set_window(simulated_broker, WINDOW)
     assert await put(simulated_broker, marked(simulated_broker, b"x:again")) == 0
@@ -239,7 +240,7 @@ async def test_a_window_can_be_added_and_removed_at_any_time(simulated_broker: S
 async def test_a_shorter_window_applies_at_once_and_a_longer_one_loads_old_ids(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="60000")
+    await simulated_broker.create_topic("t", dedup_window_ms="60000")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     await simulated_broker.pass_time(2)
     await set_window(simulated_broker, "1000")
@@ -251,19 +252,19 @@ async def test_a_shorter_window_applies_at_once_and_a_longer_one_loads_old_ids(
     assert await put(simulated_broker, marked(simulated_broker, b"x:again")) == 1
 
 
-async def test_ids_in_a_transaction_are_refused(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+async def test_dedup_ids_in_a_transaction_are_rejected(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     data = numbered(simulated_broker, 0, b"plain", b"x:first", attributes=TRANSACTIONAL)
     request = produce_request({("t", 0): data})
     request.transactional_id = "some"
-    answer = (await simulated_broker.ask(request, 9)).responses[0].partition_responses[0]
-    assert answer.error_code == InvalidRecord.code
-    assert [one.batch_index for one in answer.record_errors] == [1]
-    assert "cannot have the header headrace-dedup-id" in answer.error_message
+    response = (await simulated_broker.send(request, 9)).responses[0].partition_responses[0]
+    assert response.error_code == InvalidRecord.code
+    assert [one.batch_index for one in response.record_errors] == [1]
+    assert "cannot have the header headrace-dedup-id" in response.error_message
 
 
 async def test_expired_ids_are_removed_without_requests(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="1000")
+    await simulated_broker.create_topic("t", dedup_window_ms="1000")
     await put(simulated_broker, marked(simulated_broker, b"x:first"))
     (led,) = simulated_broker.broker.dedup._shards.values()
     assert len(led.window) == 1
@@ -274,10 +275,10 @@ async def test_expired_ids_are_removed_without_requests(simulated_broker: Simula
 async def test_a_duplicate_waits_until_the_first_message_is_committed(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
-    first = simulated_broker.begin(produce_request({("t", 0): marked(simulated_broker, b"x:first")}), 9)
-    again = simulated_broker.begin(produce_request({("t", 0): marked(simulated_broker, b"x:again")}), 9)
-    await simulated_broker.turn()
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
+    first = simulated_broker.begin_send(produce_request({("t", 0): marked(simulated_broker, b"x:first")}), 9)
+    again = simulated_broker.begin_send(produce_request({("t", 0): marked(simulated_broker, b"x:again")}), 9)
+    await simulated_broker.run_ready_tasks()
     assert not first.done()
     assert not again.done()
     await again
@@ -286,9 +287,9 @@ async def test_a_duplicate_waits_until_the_first_message_is_committed(
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_each_id_is_stored_once_under_crashes(simulated_broker: SimulatedBroker, seed: int) -> None:
-    """Senders send again what was not answered, in other batches, some with a sequence; the broker dies often."""
+    """Producers retry messages without a response in other batches, some with a sequence; the broker crashes often."""
     chance = random.Random(seed)
-    await simulated_broker.make_topic("t", dedup_window_ms=WINDOW)
+    await simulated_broker.create_topic("t", dedup_window_ms=WINDOW)
     unanswered = {b"%d" % number for number in range(60)}
     producer_id = 100
     sequence = 0
@@ -303,17 +304,17 @@ async def test_each_id_is_stored_once_under_crashes(simulated_broker: SimulatedB
                 simulated_broker, *messages, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
             )
             sequence += len(ids)
-        asking = simulated_broker.begin(produce_request({("t", 0): data}), 9)
+        pending = simulated_broker.begin_send(produce_request({("t", 0): data}), 9)
         if chance.random() < 0.4:
             for _ in range(chance.randint(0, 12)):
-                await simulated_broker.turn(1)
+                await simulated_broker.run_ready_tasks(1)
             simulated_broker.kill(keep_page_cache=chance.random() < 0.5)
-            is_answered = asking.done() and not asking.cancelled() and only_response(asking.result()).error_code == 0
+            is_answered = pending.done() and not pending.cancelled() and only_response(pending.result()).error_code == 0
             await simulated_broker.open()
             await until_read(simulated_broker)
             producer_id, sequence = producer_id + 1, 0
         else:
-            assert only_response(await asking).error_code == 0
+            assert only_response(await pending).error_code == 0
             is_answered = True
         if is_answered:
             unanswered -= set(ids)
@@ -324,24 +325,24 @@ async def test_each_id_is_stored_once_under_crashes(simulated_broker: SimulatedB
 async def set_window(simulated_broker: SimulatedBroker, value: str) -> None:
     change = IncrementalAlterableConfig(name="dedup.window.ms", config_operation=AlterOperation.SET, value=value)
     resource = IncrementalAlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
-    answer = await simulated_broker.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
-    assert answer.responses[0].error_code == 0
+    response = await simulated_broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    assert response.responses[0].error_code == 0
     await until_read(simulated_broker)
 
 
 @in_simulated_cluster()
 async def test_the_next_leader_knows_the_ids_and_the_sequences(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", dedup_window_ms=WINDOW)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.create_topic("t", dedup_window_ms=WINDOW)
+    await simulated_cluster.wait_until_in_sync("t")
     leader = simulated_cluster.leader("t")
     await put(leader, marked(leader, b"x:first"))
     await put(leader, numbered(leader, 0, b"x:no", b"y:yes"))
     await put(leader, numbered(leader, 2, b"x:no"))
     follower = next(simulated_broker for simulated_broker in simulated_cluster.up if simulated_broker is not leader)
-    leader = await simulated_cluster.move_lead("t", follower.node_id)
-    await simulated_cluster.until(lambda: leader.broker.dedup._shards[leader.partition("t")].is_loaded)
+    leader = await simulated_cluster.move_leadership("t", follower.node_id)
+    await simulated_cluster.wait_until(lambda: leader.broker.dedup._shards[leader.partition("t")].is_loaded)
     assert await put(leader, marked(leader, b"y:again")) == 2
     assert await put(leader, numbered(leader, 3, b"x:no")) == 0
     assert await put(leader, numbered(leader, 4, b"z:yes")) == 5
     assert await stored(leader) == [(0, b"first"), (2, b"yes"), (5, b"yes")]
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")

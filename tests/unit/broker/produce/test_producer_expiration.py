@@ -27,18 +27,18 @@ def knows_producer(partition: Partition) -> bool:
 async def test_a_retry_after_failover_is_a_duplicate_however_old_its_records_are(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t")
+    await simulated_cluster.create_topic("t")
     assert await backfill(simulated_cluster[1]) == 0
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")
     await simulated_cluster[1].pass_time(5)
     assert knows_producer(simulated_cluster.replica(2, "t"))
-    await simulated_cluster.move_lead("t", 2)
+    await simulated_cluster.move_leadership("t", 2)
     assert await backfill(simulated_cluster[2]) == 0
     assert await read_all(simulated_cluster[2], "t") == [b"a", b"b"]
 
 
 async def test_a_jump_of_the_wall_clock_forgets_no_producer(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert await produce(simulated_broker, "t", b"a", base_sequence=0, **PRODUCER) == 0
     for jump_ms in (YEAR_MS, -2 * YEAR_MS, YEAR_MS):
         simulated_broker.host.clock.jump(jump_ms)
@@ -47,8 +47,8 @@ async def test_a_jump_of_the_wall_clock_forgets_no_producer(simulated_broker: Si
     assert await produce(simulated_broker, "t", b"a", base_sequence=0, **PRODUCER) == 0
 
 
-async def test_a_restart_forgets_no_producer_whatever_the_clock_says_then(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+async def test_a_restart_keeps_all_producers_regardless_of_the_clock(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t")
     assert await backfill(simulated_broker) == 0
     for is_clean in (True, False):
         if is_clean:
@@ -61,10 +61,10 @@ async def test_a_restart_forgets_no_producer_whatever_the_clock_says_then(simula
         assert knows_producer(simulated_broker.partition("t"))
 
 
-async def test_a_producer_that_is_idle_over_restarts_is_forgotten_at_last(simulated_broker: SimulatedBroker) -> None:
+async def test_a_producer_idle_across_restarts_expires(simulated_broker: SimulatedBroker) -> None:
     """Its idle time is kept in checkpoints: else a broker that is restarted every day would keep every producer."""
     await simulated_broker.restart(producer_id_expiration_ms="20000")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await backfill(simulated_broker)
     for _ in range(3):
         assert knows_producer(simulated_broker.partition("t"))
@@ -77,7 +77,7 @@ async def test_a_producer_that_is_idle_over_restarts_is_forgotten_at_last(simula
 
 async def test_a_producer_that_writes_now_and_then_is_never_forgotten(simulated_broker: SimulatedBroker) -> None:
     await simulated_broker.restart(producer_id_expiration_ms="5000")
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     for sequence in range(5):
         await produce(simulated_broker, "t", b"a", base_sequence=sequence, **PRODUCER)
         await simulated_broker.pass_time(3)

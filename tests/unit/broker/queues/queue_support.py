@@ -74,19 +74,19 @@ class SubscriptionMember:
             **options,
         )
 
-    async def ask(
+    async def request_leases(
         self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
     ) -> list[LeasePartitionResponse]:
         """Send a Lease; return the partitions of the response."""
         request = self.request(count, wait_ms=wait_ms, partitions=partitions, **options)
-        response: LeaseResponse = await self.simulated_broker.ask(request, 0)
+        response: LeaseResponse = await self.simulated_broker.send(request, 0)
         assert response.error_code == 0, response.error_message
         return [answer for topic in response.topics for answer in topic.partitions]
 
     async def lease(
         self, count: int = 100, *, wait_ms: int = 0, partitions: Sequence[int] = (0,), **options: Any
     ) -> list[LeasedRecord]:
-        return leased_records(await self.ask(count, wait_ms=wait_ms, partitions=partitions, **options))
+        return leased_records(await self.request_leases(count, wait_ms=wait_ms, partitions=partitions, **options))
 
     async def settle(self, messages: Sequence[LeasedRecord], how: int = ACK, **options: object) -> list[int]:
         """Settle messages; return an error code for each."""
@@ -96,9 +96,9 @@ class SubscriptionMember:
         codes: dict[LeasedRecord, int] = {}
         for (partition, epoch), some in by_place.items():
             items = [SettleItem(one.offset, one.offset, one.attempt, how, **options) for one in some]  # type: ignore[arg-type]
-            answer = await self.settle_items(items, partition=partition, epoch=epoch)
-            refused = {item.index: item.error_code for item in answer.refused}
-            codes |= {one: answer.error_code or refused.get(at, 0) for at, one in enumerate(some)}
+            response = await self.settle_items(items, partition=partition, epoch=epoch)
+            rejected = {item.index: item.error_code for item in response.refused}
+            codes |= {one: response.error_code or rejected.get(at, 0) for at, one in enumerate(some)}
         return [codes[one] for one in messages]
 
     async def settle_items(self, items: list[SettleItem], *, partition: int = 0, epoch: int) -> SettlePartitionResponse:
@@ -107,7 +107,7 @@ class SubscriptionMember:
             member=self.name,
             topics=[SettleTopic(name=self.topic, partitions=[SettlePartition(partition, epoch, items)])],
         )
-        response = await self.simulated_broker.ask(request, 0)
+        response = await self.simulated_broker.send(request, 0)
         assert response.error_code == 0, response.error_message
         answer: SettlePartitionResponse = response.topics[0].partitions[0]
         return answer
@@ -116,20 +116,20 @@ class SubscriptionMember:
         assert await self.settle(messages) == [0] * len(messages)
 
 
-def leased_records(answers: Sequence[LeasePartitionResponse]) -> list[LeasedRecord]:
+def leased_records(responses: Sequence[LeasePartitionResponse]) -> list[LeasedRecord]:
     """Return every leased message with its value from the response's batches."""
     found: list[LeasedRecord] = []
-    for answer in answers:
-        assert answer.error_code == 0, answer.error_message
+    for response in responses:
+        assert response.error_code == 0, response.error_message
         values = {
             record.offset: record.value or b""
-            for batch, header in split_batches(bytes(answer.records or b""))  # type: ignore[call-overload]
+            for batch, header in split_batches(bytes(response.records or b""))  # type: ignore[call-overload]
             if not header.is_control
             for record in read_records(batch, header, 1 << 24)
         }
-        for one in answer.leased:
+        for one in response.leased:
             found += [
-                LeasedRecord(answer.partition_index, offset, one.attempt, answer.lease_epoch, values[offset])
+                LeasedRecord(response.partition_index, offset, one.attempt, response.lease_epoch, values[offset])
                 for offset in range(one.first, one.last + 1)
                 if offset in values
             ]
@@ -152,7 +152,7 @@ async def alter(
 ) -> AlterSubscriptionsPartitionResponse:
     requested = AlterSubscriptionsPartition(partition, offset, timestamp_ms)
     topics = [AlterSubscriptionsTopic(name=topic, partitions=[requested])]
-    response = await simulated_broker.ask(
+    response = await simulated_broker.send(
         AlterSubscriptionsRequest(subscription=subscription, action=action, topics=topics), 0
     )
     assert response.error_code == 0, response.error_message
@@ -164,17 +164,17 @@ async def subscribe(
     simulated_broker: SimulatedBroker, topic: str = TOPIC, partitions: int = 1, subscription: str = WORKERS
 ) -> None:
     """Create a topic and a subscription that begins with its first message."""
-    await simulated_broker.make_topic(topic, partitions)
+    await simulated_broker.create_topic(topic, partitions)
     for partition in range(partitions):
-        answer = await alter(simulated_broker, CREATE, subscription=subscription, topic=topic, partition=partition)
-        assert answer.error_code == 0, answer.error_message
+        response = await alter(simulated_broker, CREATE, subscription=subscription, topic=topic, partition=partition)
+        assert response.error_code == 0, response.error_message
 
 
 async def describe(
     simulated_broker: SimulatedBroker, *names: str, topic: str = TOPIC, partition: int = 0
 ) -> list[DescribedSubscription]:
     topics = [DescribeSubscriptionsTopic(name=topic, partitions=[partition])]
-    response = await simulated_broker.ask(
+    response = await simulated_broker.send(
         DescribeSubscriptionsRequest(subscriptions=[*names] or None, topics=topics), 0
     )
     (answer,) = response.topics[0].partitions
@@ -186,7 +186,7 @@ async def describe(
 async def status(
     simulated_broker: SimulatedBroker, offset: int, *, topic: str = TOPIC, partition: int = 0
 ) -> list[SubscriptionStatus]:
-    response: MessageStatusResponse = await simulated_broker.ask(MessageStatusRequest(topic, partition, [offset]), 0)
+    response: MessageStatusResponse = await simulated_broker.send(MessageStatusRequest(topic, partition, [offset]), 0)
     assert response.error_code == 0, response.error_message
     return response.statuses
 
@@ -200,5 +200,5 @@ async def configure(simulated_broker: SimulatedBroker, subscription: str = WORKE
     resource = IncrementalAlterConfigsResource(
         resource_type=_GROUP_RESOURCE, resource_name=subscription, configs=changes
     )
-    response = await simulated_broker.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    response = await simulated_broker.send(IncrementalAlterConfigsRequest(resources=[resource]), 1)
     assert response.responses[0].error_code == 0, response.responses[0].error_message

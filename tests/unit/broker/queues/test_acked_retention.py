@@ -83,22 +83,22 @@ async def test_every_replica_frees_space_and_the_next_leader_has_the_unsettled_m
 ) -> None:
     await make_queue(simulated_cluster[1])
     before_bytes = stored(simulated_cluster[1]).size_bytes
-    leader = await simulated_cluster.wait_for_leaders(TOPIC)
+    leader = await simulated_cluster.wait_for_leader(TOPIC)
     await work_off(leader, 7, 60)
-    await simulated_cluster.until(
+    await simulated_cluster.wait_until(
         lambda: all(stored(simulated_broker).size_bytes < before_bytes / 5 for simulated_broker in simulated_cluster.up)
     )
-    await simulated_cluster.until(
+    await simulated_cluster.wait_until(
         lambda: all(stored(simulated_broker).start_offset == 7 for simulated_broker in simulated_cluster.up)
     )
     leader.kill()
-    following = await simulated_cluster.wait_for_leaders(TOPIC)
-    await simulated_cluster.wait_for_leaders(f"__acks.{TOPIC}", following.node_id)
+    following = await simulated_cluster.wait_for_leader(TOPIC)
+    await simulated_cluster.wait_for_leader(f"__acks.{TOPIC}", following.node_id)
     member = SubscriptionMember(following)
     left = await member.lease(wait_ms=5000)
     assert [one.offset for one in left] == [7, 60]
     await produce(following, TOPIC, b"of the next leader epoch")
     await member.ack([*left, *await member.lease(wait_ms=5000)])
-    await simulated_cluster.until(lambda: stored(following).start_offset == COUNT + 1)
+    await simulated_cluster.wait_until(lambda: stored(following).start_offset == COUNT + 1)
     await leader.open()
-    await simulated_cluster.until_in_sync(TOPIC)
+    await simulated_cluster.wait_until_in_sync(TOPIC)

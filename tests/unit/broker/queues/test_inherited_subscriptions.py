@@ -26,11 +26,10 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 from headrace.broker.partition import Partition
 from headrace.broker.queues.acks_log import AcksLog
 from headrace.broker.queues.start_position import InheritedSubscriptions
-from headrace.model.errors import NotLeader
+from headrace.model.errors import CoordinatorLoading, NotLeader
 from headrace.registry.topics import TopicRecord
 
 ACKS = "__acks.jobs"
-LOADING = 14
 
 
 async def grow(simulated_broker: SimulatedBroker, total: int) -> None:
@@ -40,7 +39,7 @@ async def grow(simulated_broker: SimulatedBroker, total: int) -> None:
 async def lease_from(member: SubscriptionMember, partition: int) -> list[LeasedRecord]:
     """Lease like a client, which retries after a retriable error."""
     for _ in range(100):
-        responses = await member.ask(wait_ms=1000, partitions=[partition])
+        responses = await member.request_leases(wait_ms=1000, partitions=[partition])
         if not any(response.error_code for response in responses):
             return leased_records(responses)
         await asyncio.sleep(0.1)
@@ -63,7 +62,7 @@ async def test_a_share_group_with_reset_latest_begins_with_the_first_message_of_
     simulated_broker: SimulatedBroker,
 ) -> None:
     """As in Kafka (KAFKA-20742): `share.auto.offset.reset` applies to topics that are new to the group."""
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     member = ShareMember(simulated_broker)
     await member.fetch(0)
     await grow(simulated_broker, 2)
@@ -71,7 +70,7 @@ async def test_a_share_group_with_reset_latest_begins_with_the_first_message_of_
     assert [one.value for one in taken(await member.fetch(1))] == [b"a"]
 
 
-async def test_a_later_subscription_begins_as_its_configuration_says(
+async def test_a_later_subscription_starts_at_its_configured_position(
     simulated_broker: SimulatedBroker,
 ) -> None:
     await subscribe(simulated_broker)
@@ -85,7 +84,7 @@ async def test_a_later_subscription_begins_as_its_configuration_says(
 
 
 async def test_an_original_partition_inherits_nothing(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs", 2)
+    await simulated_broker.create_topic("jobs", 2)
     await produce(simulated_broker, "jobs", b"old", partition=1)
     assert (await alter(simulated_broker, CREATE, offset=LATEST)).error_code == 0
     assert await SubscriptionMember(simulated_broker).lease(partitions=[1]) == []
@@ -106,7 +105,7 @@ async def test_inherited_subscriptions_and_their_settlements_survive_a_restart(
 
 
 async def test_an_added_partition_of_a_topic_without_subscriptions_has_none(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     await grow(simulated_broker, 2)
     await produce(simulated_broker, "jobs", b"a", partition=1)
     assert await describe(simulated_broker, partition=1) == []
@@ -116,14 +115,14 @@ async def test_an_added_partition_of_a_topic_without_subscriptions_has_none(simu
 async def test_an_added_partition_serves_no_subscription_until_all_older_leaders_respond(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("jobs", (1,))
+    await simulated_cluster.create_topic("jobs", (1,))
     await alter(simulated_cluster[1], CREATE)
     simulated_cluster[1].kill()
     adding = simulated_cluster[2].broker.catalogue.add_partitions("jobs", 2, assignment=((2,),))
     await simulated_cluster[2].host.start(adding, "grow")
     await produce(simulated_cluster[2], "jobs", b"a", partition=1)
-    (response,) = await SubscriptionMember(simulated_cluster[2]).ask(partitions=[1])
-    assert response.error_code == LOADING
+    (response,) = await SubscriptionMember(simulated_cluster[2]).request_leases(partitions=[1])
+    assert response.error_code == CoordinatorLoading.code
     await simulated_cluster.open(1)
     assert values_of(await lease_from(SubscriptionMember(simulated_cluster[2]), 1)) == [b"a"]
 
@@ -132,7 +131,7 @@ async def test_an_added_partition_serves_no_subscription_until_all_older_leaders
 async def test_the_next_leader_inherits_if_the_first_one_dies_before(
     simulated_cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await simulated_cluster.make_topic("jobs", (1, 3))
+    await simulated_cluster.create_topic("jobs", (1, 3))
     await alter(simulated_cluster[1], CREATE)
 
     async def die(_self: InheritedSubscriptions, acks: AcksLog, _older: int) -> list[str]:
@@ -144,11 +143,11 @@ async def test_the_next_leader_inherits_if_the_first_one_dies_before(
         adding = simulated_cluster[1].broker.catalogue.add_partitions("jobs", 2, assignment=((2, 3),))
         await simulated_cluster[1].host.start(adding, "grow")
         await produce(simulated_cluster[2], "jobs", b"a", partition=1)
-        await simulated_cluster.until_in_sync("jobs", index=1)
-        await simulated_cluster.until_in_sync(ACKS, index=1)
+        await simulated_cluster.wait_until_in_sync("jobs", index=1)
+        await simulated_cluster.wait_until_in_sync(ACKS, index=1)
         simulated_cluster[2].kill()
-    await simulated_cluster.wait_for_leaders("jobs", 3, index=1)
-    await simulated_cluster.wait_for_leaders(ACKS, 3, index=1)
+    await simulated_cluster.wait_for_leader("jobs", 3, index=1)
+    await simulated_cluster.wait_for_leader(ACKS, 3, index=1)
     assert values_of(await lease_from(SubscriptionMember(simulated_cluster[3]), 1)) == [b"a"]
 
 
@@ -156,7 +155,7 @@ async def test_the_next_leader_inherits_if_the_first_one_dies_before(
 async def test_settlements_in_an_added_partition_survive_a_leader_change(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("jobs", (1, 2, 3))
+    await simulated_cluster.create_topic("jobs", (1, 2, 3))
     await alter(simulated_cluster[1], CREATE)
     adding = simulated_cluster[1].broker.catalogue.add_partitions("jobs", 2, assignment=((2, 3, 1),))
     await simulated_cluster[1].host.start(adding, "grow")
@@ -164,10 +163,10 @@ async def test_settlements_in_an_added_partition_survive_a_leader_change(
     member = SubscriptionMember(simulated_cluster[2])
     (message, _) = await lease_from(member, 1)
     assert await member.settle([message], ACK) == [0]
-    await simulated_cluster.until_in_sync("jobs", index=1)
-    await simulated_cluster.until_in_sync(ACKS, index=1)
+    await simulated_cluster.wait_until_in_sync("jobs", index=1)
+    await simulated_cluster.wait_until_in_sync(ACKS, index=1)
     simulated_cluster[2].kill()
-    successor = await simulated_cluster.wait_for_leaders(ACKS, index=1)
+    successor = await simulated_cluster.wait_for_leader(ACKS, index=1)
     assert values_of(await lease_from(SubscriptionMember(successor), 1)) == [b"b"]
 
 

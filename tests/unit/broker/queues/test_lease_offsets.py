@@ -12,6 +12,7 @@ from tests.unit.broker.simulated_broker import SimulatedBroker
 from headrace.broker.queues.lease_reader import intersect_ranges
 from headrace.broker.queues.subscription_requests import RANGES_MAX
 from headrace.machines.queues.subscription_values import Range
+from headrace.model.errors import InvalidRecordState, InvalidRequest, UnknownTopicOrPartition
 from headrace.wire.messages.queues import (
     LeaseOffsetsRange,
     LeaseOffsetsRequest,
@@ -20,9 +21,6 @@ from headrace.wire.messages.queues import (
     SettleRequest,
     SettleTopic,
 )
-
-INVALID_REQUEST = 42
-NOT_LEASED = 121
 
 
 async def lease(simulated_broker: SimulatedBroker, *wanted: tuple[int, int], **options: Any) -> Any:
@@ -35,7 +33,7 @@ async def lease(simulated_broker: SimulatedBroker, *wanted: tuple[int, int], **o
     )
     for name, value in options.items():
         setattr(request, name, value)
-    return await simulated_broker.ask(request, 0)
+    return await simulated_broker.send(request, 0)
 
 
 def offsets(answer: Any) -> list[tuple[int, int, int]]:
@@ -71,19 +69,19 @@ async def test_offsets_beyond_the_end_are_left_out(simulated_broker: SimulatedBr
 
 async def test_a_lease_by_offset_is_settled_like_any_other(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
-    answer = await lease(simulated_broker, (4, 5))
+    response = await lease(simulated_broker, (4, 5))
     items = [SettleItem(first=4, last=5, attempt=1), SettleItem(first=6, last=6)]
-    partition = SettlePartition(partition_index=0, lease_epoch=answer.lease_epoch, items=items)
+    partition = SettlePartition(partition_index=0, lease_epoch=response.lease_epoch, items=items)
     request = SettleRequest(subscription=WORKERS, member="chooser", topics=[SettleTopic("jobs", [partition])])
-    settled = (await simulated_broker.ask(request, 0)).topics[0].partitions[0]
-    assert [(one.index, one.error_code) for one in settled.refused] == [(1, NOT_LEASED)]
+    settled = (await simulated_broker.send(request, 0)).topics[0].partitions[0]
+    assert [(one.index, one.error_code) for one in settled.refused] == [(1, InvalidRecordState.code)]
     assert offsets(await lease(simulated_broker, (0, 9))) == [(0, 3, 1), (6, 9, 1)]
 
 
 async def test_a_lease_by_offset_expires_and_counts_as_a_delivery(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
-    answer = await lease(simulated_broker, (4, 4), lease_ms=5000)
-    assert 0 <= answer.leased_until_ms - simulated_broker.host.clock.now_ms() <= 5000
+    response = await lease(simulated_broker, (4, 4), lease_ms=5000)
+    assert 0 <= response.leased_until_ms - simulated_broker.host.clock.now_ms() <= 5000
     await simulated_broker.pass_time(6)
     assert offsets(await lease(simulated_broker, (4, 4))) == [(4, 4, 2)]
 
@@ -93,26 +91,28 @@ async def test_ranges_that_do_not_ascend_are_rejected(
     simulated_broker: SimulatedBroker, wanted: tuple[tuple[int, int], ...]
 ) -> None:
     await ten_jobs(simulated_broker)
-    assert (await lease(simulated_broker, *wanted)).error_code == INVALID_REQUEST
+    assert (await lease(simulated_broker, *wanted)).error_code == InvalidRequest.code
 
 
 async def test_invalid_limits_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
-    assert (await lease(simulated_broker, *((at, at) for at in range(RANGES_MAX + 1)))).error_code == INVALID_REQUEST
-    assert (await lease(simulated_broker, (0, 1), lease_ms=1)).error_code == INVALID_REQUEST
-    assert (await lease(simulated_broker, (0, 1), member="")).error_code == INVALID_REQUEST
+    assert (
+        await lease(simulated_broker, *((at, at) for at in range(RANGES_MAX + 1)))
+    ).error_code == InvalidRequest.code
+    assert (await lease(simulated_broker, (0, 1), lease_ms=1)).error_code == InvalidRequest.code
+    assert (await lease(simulated_broker, (0, 1), member="")).error_code == InvalidRequest.code
 
 
 async def test_a_subscription_with_a_filter_cannot_be_leased_by_offset(simulated_broker: SimulatedBroker) -> None:
     await ten_jobs(simulated_broker)
     await configure(simulated_broker, headrace_filter="key = 'a'")
-    answer = await lease(simulated_broker, (0, 1))
-    assert answer.error_code == INVALID_REQUEST
-    assert "selects messages by their contents" in answer.error_message
+    response = await lease(simulated_broker, (0, 1))
+    assert response.error_code == InvalidRequest.code
+    assert "selects messages by their contents" in response.error_message
 
 
 async def test_an_unknown_topic_is_rejected(simulated_broker: SimulatedBroker) -> None:
-    assert (await lease(simulated_broker, (0, 1))).error_code == 3
+    assert (await lease(simulated_broker, (0, 1))).error_code == UnknownTopicOrPartition.code
 
 
 def test_intersect_ranges_returns_the_common_offsets() -> None:

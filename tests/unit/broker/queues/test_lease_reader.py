@@ -83,8 +83,8 @@ async def test_a_cold_lease_returns_only_the_batches_that_it_needs(simulated_bro
         await produce(simulated_broker, "jobs", b"%d" % number * 100)
     await simulated_broker.restart()
     simulated_broker.host.disk.cold_chance = 1.0
-    (answer,) = await SubscriptionMember(simulated_broker).ask(2)
-    assert len(answer.records or b"") < 3 * 180
+    (response,) = await SubscriptionMember(simulated_broker).request_leases(2)
+    assert len(response.records or b"") < 3 * 180
 
 
 # Transactions
@@ -102,10 +102,10 @@ async def test_aborted_messages_are_not_delivered_with_read_committed(
         assert await producer.end(commit=commits) == 0
     await produce(simulated_broker, "t", b"plain")
     member = SubscriptionMember(simulated_broker, topic="t")
-    (answer,) = await member.ask()
-    leased = [(one.first, one.last) for one in answer.leased]
+    (response,) = await member.request_leases()
+    leased = [(one.first, one.last) for one in response.leased]
     assert leased == [(0, 0), (4, 4), (6, 6)], "the aborted message and the markers are left out"
-    await member.ack(leased_records([answer]))
+    await member.ack(leased_records([response]))
     (described,) = await describe(simulated_broker, topic="t")
     assert (described.floor, described.backlog) == (7, 0)
 
@@ -114,7 +114,7 @@ async def test_aborted_messages_are_not_delivered_with_read_committed(
 async def test_with_read_committed_a_new_subscription_gets_messages_of_a_transaction_that_commits_later(
     simulated_broker: SimulatedBroker, is_explicit: bool
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await configure(simulated_broker, share_isolation_level="read_committed", share_auto_offset_reset="latest")
     await produce(simulated_broker, "t", b"before")
     producer = Transactor(simulated_broker, generation=NEWER)
@@ -135,9 +135,9 @@ async def test_a_marker_that_was_leased_is_settled_as_a_gap(simulated_broker: Si
     assert await producer.send(b"good") == 0
     assert await producer.commit() == 0
     member = SubscriptionMember(simulated_broker, topic="t")
-    (answer,) = await member.ask()
-    (message,) = leased_records([answer])
-    assert [(one.first, one.last) for one in answer.leased] == [(0, 1)]
+    (response,) = await member.request_leases()
+    (message,) = leased_records([response])
+    assert [(one.first, one.last) for one in response.leased] == [(0, 1)]
     assert await member.settle([message, message._replace(offset=1)], GAP) == [0, 0]
     assert [one.backlog for one in await describe(simulated_broker, topic="t")] == [0]
 
@@ -197,9 +197,9 @@ async def test_only_decoded_messages_that_were_read_from_the_disk_are_leased(
     simulated_broker.host.disk.cold_chance = 1.0
     member = SubscriptionMember(simulated_broker)
     for number in range(5):
-        (answer,) = await member.ask(max_bytes=1)
-        assert [(one.first, one.last) for one in answer.leased] == [(number, number)], "the others were not read"
-        await member.ack(leased_records([answer]))
+        (response,) = await member.request_leases(max_bytes=1)
+        assert [(one.first, one.last) for one in response.leased] == [(number, number)], "the others were not read"
+        await member.ack(leased_records([response]))
 
 
 async def test_priorities_apply_to_a_cold_backlog(
@@ -216,9 +216,9 @@ async def test_priorities_apply_to_a_cold_backlog(
     simulated_broker.host.disk.cold_chance = 1.0
     await simulated_broker.pass_time(60)
     member, found = SubscriptionMember(simulated_broker), []
-    while answers := await member.ask(1, max_bytes=1):
-        found += leased_records(answers)
-        await member.ack(leased_records(answers))
+    while responses := await member.request_leases(1, max_bytes=1):
+        found += leased_records(responses)
+        await member.ack(leased_records(responses))
     assert values_of(found) == [b"1", b"2", b"3", b"4", b"5", b"0"]
 
 
@@ -305,7 +305,7 @@ async def test_a_lease_skips_messages_that_retention_deleted(simulated_broker: S
 
 
 async def test_offsets_that_compaction_removed_are_settled_as_gaps(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     await alter(simulated_broker, 0)
     records = [message(b"%d" % offset) for offset in (0, 5, 9)]
     for record, offset in zip(records, (0, 5, 9), strict=True):
@@ -332,7 +332,7 @@ OPENED = {
 
 async def gap_before_a_transaction(simulated_broker: SimulatedBroker, *, is_cold: bool) -> Transactor:
     """Message 3 waits for a retry, all others up to 49 were acked and deleted; an open transaction begins at 50."""
-    await simulated_broker.make_topic("jobs", retention_mode="acked", segment_bytes="2000")
+    await simulated_broker.create_topic("jobs", retention_mode="acked", segment_bytes="2000")
     await configure(simulated_broker, share_isolation_level="read_committed")
     assert (await alter(simulated_broker, CREATE)).error_code == 0
     for number in range(50):
@@ -408,7 +408,7 @@ async def test_a_seek_during_a_cold_read_does_not_settle_unread_messages_as_gaps
 
 
 async def test_the_publish_time_is_the_newest_timestamp_of_the_first_batch(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", b"b", b"c")
     await produce(simulated_broker, "t", b"d", timestamp_ms=TIMESTAMP_MS + 5000)
     for offset, timestamp_ms in ((0, TIMESTAMP_MS + 2), (1, TIMESTAMP_MS + 2), (3, TIMESTAMP_MS + 5000)):

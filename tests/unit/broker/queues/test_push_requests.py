@@ -13,14 +13,14 @@ GROUP_TYPE = 32
 URL, SECRET = "headrace.push.url", "headrace.push.secret"
 
 
-async def ask(simulated_broker: SimulatedBroker, version: str = "") -> DescribePushesResponse:
-    answer = await simulated_broker.ask(DescribePushesRequest(version=version), 0)
-    assert isinstance(answer, DescribePushesResponse)
-    return answer
+async def describe_pushes(simulated_broker: SimulatedBroker, version: str = "") -> DescribePushesResponse:
+    response = await simulated_broker.send(DescribePushesRequest(version=version), 0)
+    assert isinstance(response, DescribePushesResponse)
+    return response
 
 
 async def test_only_subscriptions_with_a_url_are_described(simulated_broker: SimulatedBroker) -> None:
-    assert (await ask(simulated_broker)).pushes == []
+    assert (await describe_pushes(simulated_broker)).pushes == []
     await change(simulated_broker, GROUP_TYPE, "b", (URL, SET, "http://b.test/"), (SECRET, SET, "hush"))
     await change(simulated_broker, GROUP_TYPE, "c", ("headrace.push.rate", SET, "5"))
     await change(
@@ -33,7 +33,7 @@ async def test_only_subscriptions_with_a_url_are_described(simulated_broker: Sim
         ("headrace.push.topics", SET, "x,y"),
         ("headrace.retry.backoff.ms", SET, "700"),
     )
-    assert (await ask(simulated_broker)).pushes == [
+    assert (await describe_pushes(simulated_broker)).pushes == [
         DescribedPush("a", "https://a.test/", "", 2, 0, 500, 700, ["x", "y"]),
         DescribedPush("b", "http://b.test/", "hush", 8, 0, 10_000, 0),
     ]
@@ -41,14 +41,14 @@ async def test_only_subscriptions_with_a_url_are_described(simulated_broker: Sim
 
 async def test_a_request_with_the_current_version_gets_an_empty_response(simulated_broker: SimulatedBroker) -> None:
     await change(simulated_broker, GROUP_TYPE, "a", (URL, SET, "http://a.test/"))
-    first = await ask(simulated_broker)
+    first = await describe_pushes(simulated_broker)
     assert first.is_changed
-    again = await ask(simulated_broker, first.version)
+    again = await describe_pushes(simulated_broker, first.version)
     assert (again.is_changed, again.pushes, again.version) == (False, [], first.version)
     await change(simulated_broker, GROUP_TYPE, "a", (SECRET, SET, "hush"))
-    assert (await ask(simulated_broker, first.version)).is_changed
+    assert (await describe_pushes(simulated_broker, first.version)).is_changed
     await change(simulated_broker, GROUP_TYPE, "a", (SECRET, DELETE, None))
-    assert (await ask(simulated_broker)).version == first.version, "the same everywhere and at any time"
+    assert (await describe_pushes(simulated_broker)).version == first.version, "the same everywhere and at any time"
 
 
 async def test_a_secret_is_never_described(simulated_broker: SimulatedBroker) -> None:

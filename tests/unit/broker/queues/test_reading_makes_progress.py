@@ -1,8 +1,8 @@
 """Every loop over a log makes progress or ends, whatever the log looks like: gaps, short segments, open transactions.
 
 The log is written by a random script. Then every loop of the broker runs over it, with a limit on the number of reads:
-a loop without progress fails at once instead of freezing the test. What the loops found is compared with the batches
-that lie in the segment files.
+a loop without progress fails at once instead of freezing the test. The records that the loops found are
+compared with the batches in the segment files.
 """
 
 from __future__ import annotations
@@ -67,12 +67,14 @@ class Script:
     """Writes the log, action by action. An action that is not possible at its time is skipped."""
 
     def __init__(self, simulated_broker: SimulatedBroker) -> None:
-        self._house = simulated_broker
+        self._broker = simulated_broker
         self._producers = {name: Transactor(simulated_broker, name, generation=NEWER) for name in PRODUCERS}
         self._is_open = dict.fromkeys(PRODUCERS, False)
 
     async def begin(self) -> None:
-        await self._house.make_topic(TOPIC, segment_bytes="2000", index_interval_bytes="200", dedup_window_ms="60000")
+        await self._broker.create_topic(
+            TOPIC, segment_bytes="2000", index_interval_bytes="200", dedup_window_ms="60000"
+        )
         for producer in self._producers.values():
             assert await producer.init(timeout_ms=900_000) == 0
 
@@ -80,12 +82,12 @@ class Script:
         await getattr(self, action[0])(*action[1:])
 
     async def produce(self, count: int, size: int) -> None:
-        number = self._house.partition(TOPIC).log.end_offset
+        number = self._broker.partition(TOPIC).log.end_offset
         records = [
             BatchRecord(None, b"." * size, [(DEDUP_ID, b"%d" % (number + at))], timestamp_ms=1000 + at)
             for at in range(count)
         ]
-        assert (await send(self._house, TOPIC, build_batch(records))).error_code == 0
+        assert (await send(self._broker, TOPIC, build_batch(records))).error_code == 0
 
     async def send(self, name: str, size: int) -> None:
         assert await self._producers[name].send(b"." * size, TOPIC) == 0
@@ -95,16 +97,16 @@ class Script:
         if self._is_open[name]:
             assert await self._producers[name].end(commit=commits) == 0
             self._is_open[name] = False
-            await self._house.pass_time(0.1)
+            await self._broker.pass_time(0.1)
 
     async def roll(self) -> None:
-        log = self._house.partition(TOPIC).log
+        log = self._broker.partition(TOPIC).log
         if log.active.size:
             log.roll()
 
     async def clean(self, kept: set[int], mask: int) -> None:
         """Remove all messages but some from some of the cleanable segments."""
-        partition = self._house.partition(TOPIC)
+        partition = self._broker.partition(TOPIC)
         log = partition.log
         bound = min(log.flushed_offset, partition.last_stable_offset)
         chosen = [
@@ -116,13 +118,13 @@ class Script:
             above = new_bitmap()
             above.update(set(range(log.end_offset)) - kept)
             plan = CleaningPlan(chosen, settled=SettledBitmap(0, above.serialize()))
-            cleaning = self._house.broker.store.cleaner.carry_out(log, lambda _: None if plan.is_outdated else plan)
-            await self._house.host.start(cleaning, "clean")
+            cleaning = self._broker.broker.store.cleaner.carry_out(log, lambda _: None if plan.is_outdated else plan)
+            await self._broker.host.start(cleaning, "clean")
 
     async def trim(self, offset: int) -> None:
-        partition = self._house.partition(TOPIC)
+        partition = self._broker.partition(TOPIC)
         if partition.log.start_offset < offset <= min(partition.log.flushed_offset, partition.high_watermark):
-            await self._house.host.start(partition.log.advance_start(offset), "trim")
+            await self._broker.host.start(partition.log.advance_start(offset), "trim")
 
 
 def stored(log: Log) -> Iterator[Stored]:
@@ -163,7 +165,7 @@ class Loops:
     """Every loop over the log of a partition; each checks that it found all messages."""
 
     def __init__(self, simulated_broker: SimulatedBroker) -> None:
-        self._house = simulated_broker
+        self._broker = simulated_broker
         self._partition = simulated_broker.partition(TOPIC)
         self._stored = list(stored(self._partition.log))
 
@@ -180,7 +182,7 @@ class Loops:
 
     async def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         with limited_reads(self._partition):
-            return await self._house.host.start(work, "loop")
+            return await self._broker.host.start(work, "loop")
 
     async def read(self, end_offset: int, size_bytes_max: int) -> None:
         expected = [offset for _, offsets in self._stored for offset in offsets if offset < end_offset]
@@ -199,7 +201,7 @@ class Loops:
 
     async def load_state(self) -> None:
         """Groups, transactions, acks, dedup ids, delayed messages and their releases."""
-        simulated_broker, partition = self._house, self._partition
+        simulated_broker, partition = self._broker, self._partition
         clock = simulated_broker.host.clock
 
         async def load_coordinator() -> None:
@@ -234,7 +236,7 @@ class Loops:
             while offset < end_offset:
                 request = fetch_request({(TOPIC, 0): offset}, partition_max_bytes=500)
                 request.isolation_level = isolation_level
-                data = fetched_partitions(await self._house.ask(request, 11))[TOPIC, 0]
+                data = fetched_partitions(await self._broker.send(request, 11))[TOPIC, 0]
                 assert data.error_code == 0
                 records = [at for at, _ in offsets_and_values(data.records) if at >= offset]
                 ends = [header.next_offset for header, _ in self._stored if header.next_offset > offset]
@@ -251,16 +253,16 @@ class Loops:
 
     async def lease(self, mode: str, isolation: str) -> None:
         name = f"{mode}-{isolation}"
-        await configure(self._house, name, share_isolation_level=isolation, **MODES[mode])
-        assert (await alter(self._house, CREATE, subscription=name)).error_code == 0
-        member = SubscriptionMember(self._house, subscription=name)
+        await configure(self._broker, name, share_isolation_level=isolation, **MODES[mode])
+        assert (await alter(self._broker, CREATE, subscription=name)).error_code == 0
+        member = SubscriptionMember(self._broker, subscription=name)
         found: list[int] = []
         with limited_reads(self._partition):
-            while answers := await member.ask():
-                (answer,) = answers
-                found += [one.offset for one in leased_records([answer])]
-                items = [SettleItem(one.first, one.last, one.attempt, ACK) for one in answer.leased]
-                assert (await member.settle_items(items, epoch=answer.lease_epoch)).refused == []
+            while responses := await member.request_leases():
+                (response,) = responses
+                found += [one.offset for one in leased_records([response])]
+                items = [SettleItem(one.first, one.last, one.attempt, ACK) for one in response.leased]
+                assert (await member.settle_items(items, epoch=response.lease_epoch)).refused == []
         assert sorted(found) == self.visible(committed_only=isolation == READ_COMMITTED)
 
 

@@ -23,6 +23,15 @@ from tests.unit.broker.queues.queue_support import (
 )
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import (
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidRecordState,
+    InvalidRequest,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from headrace.wire.messages.queues import (
     AlterSubscriptionsPartition,
     AlterSubscriptionsRequest,
@@ -31,10 +40,6 @@ from headrace.wire.messages.queues import (
     DescribeSubscriptionsTopic,
     MessageStatusRequest,
 )
-
-OUT_OF_RANGE = 1
-NOT_AVAILABLE = 78
-GROUP_NOT_FOUND = 69
 
 
 async def test_a_description_counts_backlog_and_leases(simulated_broker: SimulatedBroker) -> None:
@@ -75,9 +80,9 @@ async def test_a_new_leader_describes_no_backlog_before_it_knows_the_high_waterm
     partition = simulated_broker.partition("jobs")
     partition.epoch_start, partition.high_watermark = 2, 0
     topics = [DescribeSubscriptionsTopic(name="jobs", partitions=[0])]
-    response = await simulated_broker.ask(DescribeSubscriptionsRequest(subscriptions=["workers"], topics=topics), 0)
+    response = await simulated_broker.send(DescribeSubscriptionsRequest(subscriptions=["workers"], topics=topics), 0)
     (answer,) = response.topics[0].partitions
-    assert (answer.error_code, answer.subscriptions) == (NOT_AVAILABLE, [])
+    assert (answer.error_code, answer.subscriptions) == (OffsetNotAvailable.code, [])
     partition.high_watermark = 2
     assert [(one.end, one.backlog) for one in await describe(simulated_broker)] == [(2, 2)]
 
@@ -90,12 +95,16 @@ async def test_all_or_only_named_subscriptions_are_described(simulated_broker: S
 
 
 async def test_a_topic_without_subscriptions_has_none(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     assert await describe(simulated_broker) == []
     assert simulated_broker.broker.catalogue.find("__acks.jobs") is None, "a description creates no acks topic"
     topics = [DescribeSubscriptionsTopic("jobs", [0, 1]), DescribeSubscriptionsTopic("nowhere", [0])]
-    response = await simulated_broker.ask(DescribeSubscriptionsRequest(topics=topics), 0)
-    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 3, 3]
+    response = await simulated_broker.send(DescribeSubscriptionsRequest(topics=topics), 0)
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [
+        0,
+        UnknownTopicOrPartition.code,
+        UnknownTopicOrPartition.code,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -112,13 +121,13 @@ async def test_a_topic_without_subscriptions_has_none(simulated_broker: Simulate
 async def test_a_subscription_begins_at_the_given_offset(
     simulated_broker: SimulatedBroker, action: int, position: dict[str, Any], floor: int
 ) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     for number in range(4):
         await produce(simulated_broker, "jobs", b"%d" % number, timestamp_ms=TIMESTAMP_MS + number * 1000)
     if action == SEEK:
         assert (await alter(simulated_broker, CREATE, offset=1)).floor == 1
-    answer = await alter(simulated_broker, action, **position)
-    assert (answer.error_code, answer.floor) == (0, floor)
+    response = await alter(simulated_broker, action, **position)
+    assert (response.error_code, response.floor) == (0, floor)
     await simulated_broker.restart()
     assert values_of(await SubscriptionMember(simulated_broker).lease()) == [
         b"%d" % number for number in range(floor, 4)
@@ -128,8 +137,8 @@ async def test_a_subscription_begins_at_the_given_offset(
 async def test_creating_an_existing_subscription_does_not_move_it(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
-    answer = await alter(simulated_broker, CREATE, offset=LATEST)
-    assert (answer.error_code, answer.floor) == (0, 0)
+    response = await alter(simulated_broker, CREATE, offset=LATEST)
+    assert (response.error_code, response.floor) == (0, 0)
 
 
 async def test_a_seek_back_redelivers_messages_and_ends_leases(
@@ -141,35 +150,35 @@ async def test_a_seek_back_redelivers_messages_and_ends_leases(
     messages = await member.lease()
     await member.ack(messages[:1])
     assert (await alter(simulated_broker, SEEK, offset=EARLIEST)).floor == 0
-    assert await member.settle(messages[1:]) == [121]
+    assert await member.settle(messages[1:]) == [InvalidRecordState.code]
     assert values_of(await member.lease()) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("offset", [5, -3])
 async def test_an_offset_must_be_in_the_log(simulated_broker: SimulatedBroker, offset: int) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     await produce(simulated_broker, "jobs", b"a")
-    assert (await alter(simulated_broker, CREATE, offset=offset)).error_code == OUT_OF_RANGE
+    assert (await alter(simulated_broker, CREATE, offset=offset)).error_code == OffsetOutOfRange.code
 
 
 @pytest.mark.parametrize("action", [SEEK, DELETE])
 async def test_an_unknown_subscription_cannot_be_moved_or_deleted(
     simulated_broker: SimulatedBroker, action: int
 ) -> None:
-    await simulated_broker.make_topic("jobs")
-    assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
+    await simulated_broker.create_topic("jobs")
+    assert (await alter(simulated_broker, action)).error_code == GroupIdNotFound.code
     await alter(simulated_broker, CREATE, subscription="auditors")
-    assert (await alter(simulated_broker, action)).error_code == GROUP_NOT_FOUND
+    assert (await alter(simulated_broker, action)).error_code == GroupIdNotFound.code
 
 
 @pytest.mark.parametrize(("subscription", "action"), [("", CREATE), ("s" * 256, CREATE), ("s", 3)])
 async def test_an_invalid_request_is_rejected_as_a_whole(
     simulated_broker: SimulatedBroker, subscription: str, action: int
 ) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     topics = [AlterSubscriptionsTopic("jobs", [AlterSubscriptionsPartition(0)])]
-    response = await simulated_broker.ask(AlterSubscriptionsRequest(subscription, action, topics), 0)
-    assert response.error_code in (24, 42)
+    response = await simulated_broker.send(AlterSubscriptionsRequest(subscription, action, topics), 0)
+    assert response.error_code in (InvalidGroupId.code, InvalidRequest.code)
     assert response.topics == []
 
 
@@ -208,7 +217,7 @@ async def test_the_status_is_returned_for_each_subscription(simulated_broker: Si
         "workers": "settled",
         "auditors": "ready",
     }
-    response = await simulated_broker.ask(MessageStatusRequest("jobs", 0, [0], ["auditors", "nobody"]), 0)
+    response = await simulated_broker.send(MessageStatusRequest("jobs", 0, [0], ["auditors", "nobody"]), 0)
     assert [one.subscription for one in response.statuses] == ["auditors"]
 
 
@@ -230,20 +239,22 @@ async def test_the_settled_status_is_returned_only_when_it_is_durable(
     simulated_broker.host.disk.delay_seconds = (0.2, 0.2)
     settling = asyncio.create_task(member.settle(await member.lease()))
     await simulated_broker.pass_time(0.1)
-    asking = asyncio.create_task(status(simulated_broker, 0))
+    pending = asyncio.create_task(status(simulated_broker, 0))
     await simulated_broker.pass_time(0.05)
     assert not settling.done()
-    assert not asking.done()
-    assert [one.state for one in await asking] == ["settled"]
+    assert not pending.done()
+    assert [one.state for one in await pending] == ["settled"]
     assert await settling == [0]
 
 
 async def test_messages_that_do_not_exist_have_no_status(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OUT_OF_RANGE
-    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 9, [0]), 0)).error_code == 3
-    await simulated_broker.make_topic("others")
-    response = await simulated_broker.ask(MessageStatusRequest("others", 0, [0]), 0)
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [0]), 0)).error_code == OffsetOutOfRange.code
+    assert (
+        await simulated_broker.send(MessageStatusRequest("jobs", 9, [0]), 0)
+    ).error_code == UnknownTopicOrPartition.code
+    await simulated_broker.create_topic("others")
+    response = await simulated_broker.send(MessageStatusRequest("others", 0, [0]), 0)
     assert (response.error_code, response.statuses) == (0, [])
 
 
@@ -255,9 +266,9 @@ async def test_the_status_above_a_new_leaders_high_watermark_is_a_retriable_erro
     await produce(simulated_broker, "jobs", b"a", b"b")
     partition = simulated_broker.partition("jobs")
     partition.epoch_start, partition.high_watermark = 2, 0
-    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [1]), 0)).error_code == NOT_AVAILABLE
-    assert (await simulated_broker.ask(MessageStatusRequest("jobs", 0, [2]), 0)).error_code == OUT_OF_RANGE
-    assert (await alter(simulated_broker, SEEK, offset=2)).error_code == NOT_AVAILABLE
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [1]), 0)).error_code == OffsetNotAvailable.code
+    assert (await simulated_broker.send(MessageStatusRequest("jobs", 0, [2]), 0)).error_code == OffsetOutOfRange.code
+    assert (await alter(simulated_broker, SEEK, offset=2)).error_code == OffsetNotAvailable.code
     partition.high_watermark = 2
     assert [one.state for one in await status(simulated_broker, 1)] == ["ready"]
     assert (await alter(simulated_broker, SEEK, offset=2)).error_code == 0

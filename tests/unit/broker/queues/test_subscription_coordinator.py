@@ -26,11 +26,10 @@ from headrace.broker.partition import AppendResult, Partition
 from headrace.broker.queues import acks_log
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.queues.subscription_shard import SubscriptionShard
+from headrace.model.errors import InvalidRecordState, PolicyViolation
 from headrace.runtime.disk import DiskFull
 from headrace.testkit.world import World
 from headrace.wire.state_records.acks_records import Settled, SnapshotEvent, decode_event
-
-NOT_LEASED = 121
 
 
 def shard_of(simulated_broker: SimulatedBroker, index: int = 0) -> SubscriptionShard:
@@ -39,7 +38,7 @@ def shard_of(simulated_broker: SimulatedBroker, index: int = 0) -> SubscriptionS
 
 async def events(simulated_broker: SimulatedBroker) -> list[object]:
     """Return all events of the acks log."""
-    response = await simulated_broker.ask(
+    response = await simulated_broker.send(
         fetch_request({("__acks.jobs", 0): simulated_broker.partition("__acks.jobs").log.start_offset}), 11
     )
     records = fetched_partitions(response)["__acks.jobs", 0].records
@@ -61,7 +60,7 @@ async def test_acks_survive_a_restart_and_leases_do_not(simulated_broker: Simula
         await simulated_broker.open()
     again = await member.lease()
     assert [(one.value, one.attempt) for one in again] == [(b"a", 1), (b"d", 1)]
-    assert await member.settle([messages[0]]) == [NOT_LEASED], "the receipt is of an older epoch"
+    assert await member.settle([messages[0]]) == [InvalidRecordState.code], "the receipt is of an older epoch"
     await simulated_broker.pass_time(61)
     again = [one for one in await member.lease() if one.value == b"c"]
     assert [one.attempt for one in again] == [2]
@@ -100,7 +99,7 @@ async def test_a_settlement_that_cannot_be_written_fails_and_the_message_returns
     messages = await member.lease()
     simulated_broker.host.disk.fail_next("append", error=errno.ENOSPC)
     (code,) = await member.settle(messages)
-    assert code not in (0, NOT_LEASED)
+    assert code not in (0, InvalidRecordState.code)
     again = await member.lease()
     assert values_of(again) == [b"a"]
     await member.ack(again)
@@ -119,7 +118,7 @@ async def test_on_a_full_disk_a_message_is_not_redelivered_in_a_tight_loop(
     for _ in range(3):
         simulated_broker.host.disk.fail_next("append", error=errno.ENOSPC)
         (code,) = await member.settle(await member.lease(wait_ms=10_000))
-        assert code not in (0, NOT_LEASED)
+        assert code not in (0, InvalidRecordState.code)
     assert clock.monotonic() - began >= 2
 
 
@@ -155,7 +154,7 @@ async def test_a_recreated_topic_has_no_old_subscriptions(simulated_broker: Simu
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"old")
     await simulated_broker.delete_topic("jobs")
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     assert await describe(simulated_broker) == []
     await configure(simulated_broker, share_auto_offset_reset="earliest")
     await produce(simulated_broker, "jobs", b"new")
@@ -175,9 +174,9 @@ async def test_the_number_of_subscriptions_per_partition_is_limited(
     monkeypatch.setattr("headrace.broker.queues.subscription_shard.SUBSCRIPTIONS_MAX", 2)
     await subscribe(simulated_broker)
     assert (await alter(simulated_broker, 0, subscription="second")).error_code == 0
-    assert (await alter(simulated_broker, 0, subscription="third")).error_code == 44
-    (answer,) = await SubscriptionMember(simulated_broker, subscription="fourth").ask()
-    assert answer.error_code == 44
+    assert (await alter(simulated_broker, 0, subscription="third")).error_code == PolicyViolation.code
+    (response,) = await SubscriptionMember(simulated_broker, subscription="fourth").request_leases()
+    assert response.error_code == PolicyViolation.code
 
 
 # Snapshots
@@ -321,7 +320,7 @@ def test_new_messages_at_lost_offsets_are_delivered(monkeypatch: pytest.MonkeyPa
 
         async def play(simulated_broker: SimulatedBroker = simulated_broker) -> bool:
             await simulated_broker.open()
-            await simulated_broker.make_topic("jobs", flush_messages="1000000")
+            await simulated_broker.create_topic("jobs", flush_messages="1000000")
             await alter(simulated_broker, 0)
             for number in range(10):
                 await produce(simulated_broker, "jobs", b"old %d" % number)

@@ -57,9 +57,9 @@ async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
     await simulated_broker.pass_time(1)
     found: set[bytes] = set()
     for _ in range(TOTAL):
-        answers = await script.member.lease(100, wait_ms=500)
-        await script.member.ack(answers)
-        found |= {one.value for one in answers}
+        responses = await script.member.lease(100, wait_ms=500)
+        await script.member.ack(responses)
+        found |= {one.value for one in responses}
     assert not found & script.acked, "an acked message came back"
     assert script.sent - script.tried - script.rejected - {b"4"} <= found, "a message is lost"
     await simulated_broker.pass_time(5)

@@ -16,21 +16,20 @@ from tests.unit.broker.queues.queue_support import (
     leased_records,
     values_of,
 )
-from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker, in_simulated_cluster
+
+from headrace.model.errors import InvalidRecordState, NotLeader
 
 ACKS = "__acks.jobs"
-NOT_LEADER = 6
-NOT_LEASED = 121
 
 
 async def queue(simulated_cluster: SimulatedCluster, **configs: str) -> SimulatedClusterBroker:
     """Create a topic with a subscription on all brokers, all in sync; return its leader."""
-    await simulated_cluster.make_topic("jobs", by=None, **configs)
-    leader = await simulated_cluster.wait_for_leaders("jobs")
+    await simulated_cluster.create_topic("jobs", by=None, **configs)
+    leader = await simulated_cluster.wait_for_leader("jobs")
     assert (await alter(leader, CREATE)).error_code == 0
-    await simulated_cluster.until_in_sync("jobs")
-    await simulated_cluster.until_in_sync(ACKS)
+    await simulated_cluster.wait_until_in_sync("jobs")
+    await simulated_cluster.wait_until_in_sync(ACKS)
     return leader
 
 
@@ -47,16 +46,16 @@ async def serving(simulated_cluster: SimulatedCluster, but: int | None = None) -
             and simulated_cluster.leads(leader, ACKS)
         )
 
-    await simulated_cluster.until(is_served)
+    await simulated_cluster.wait_until(is_served)
     return simulated_cluster.leader("jobs")
 
 
 async def lease_some(member: SubscriptionMember, count: int = 100) -> list[LeasedRecord]:
     """Retry retriable errors like a client."""
     while True:
-        answers = await member.ask(count, wait_ms=1000)
-        if not any(answer.error_code for answer in answers):
-            return leased_records(answers)
+        responses = await member.request_leases(count, wait_ms=1000)
+        if not any(response.error_code for response in responses):
+            return leased_records(responses)
         await asyncio.sleep(0.1)
 
 
@@ -69,7 +68,7 @@ async def test_a_leader_that_may_have_been_replaced_grants_no_leases(simulated_c
     (message,) = await member.lease(1)
     leader.registry.disconnect()
     await asyncio.sleep(0.01)
-    assert [answer.error_code for answer in await member.ask(1)] == [NOT_LEADER]
+    assert [response.error_code for response in await member.request_leases(1)] == [NotLeader.code]
     assert await member.settle([message], ACK) == [0], "a settle counts only when it is committed"
     leader.registry.reconnect()
     await asyncio.sleep(0.1)
@@ -89,7 +88,7 @@ async def test_acks_survive_a_leader_failure_and_leases_do_not(simulated_cluster
     member = SubscriptionMember(successor)
     again = await lease_some(member)
     assert [(one.value, one.attempt) for one in again] == [(b"a", 1), (b"d", 1)]
-    assert await member.settle([messages[0]]) == [NOT_LEASED], "that lease ended with its leader"
+    assert await member.settle([messages[0]]) == [InvalidRecordState.code], "that lease ended with its leader"
     await asyncio.sleep(61)
     assert [(one.value, one.attempt) for one in await lease_some(member) if one.value == b"c"] == [(b"c", 2)]
 
@@ -100,14 +99,14 @@ async def test_subscriptions_move_with_the_leadership(simulated_cluster: Simulat
     await produce(leader, "jobs", b"a", b"b")
     member = SubscriptionMember(leader)
     first, _ = await member.lease()
-    polling = asyncio.create_task(member.ask(wait_ms=60_000))
+    polling = asyncio.create_task(member.request_leases(wait_ms=60_000))
     await asyncio.sleep(0.1)
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
-    await simulated_cluster.move_lead("jobs", other)
-    assert {answer.error_code for answer in await polling} == {NOT_LEADER}
+    await simulated_cluster.move_leadership("jobs", other)
+    assert {response.error_code for response in await polling} == {NotLeader.code}
     successor = await serving(simulated_cluster, but=leader.node_id)
     assert successor.node_id == other
-    assert (await member.settle([first]))[0] in (NOT_LEADER, NOT_LEASED)
+    assert (await member.settle([first]))[0] in (NotLeader.code, InvalidRecordState.code)
     again = SubscriptionMember(successor)
     assert values_of(await lease_some(again)) == [b"a", b"b"]
 
@@ -120,12 +119,12 @@ async def test_a_broker_that_leads_only_one_of_both_partitions_serves_no_subscri
     await produce(leader, "jobs", b"a")
     other = next(node_id for node_id in simulated_cluster.record("jobs").replicas if node_id != leader.node_id)
     subscriptions = leader.broker.subscriptions.of("jobs", 0)
-    await simulated_cluster.move_lead("jobs", other)
-    (answer,) = await SubscriptionMember(leader).ask()
-    assert answer.error_code == NOT_LEADER
+    await simulated_cluster.move_leadership("jobs", other)
+    (response,) = await SubscriptionMember(leader).request_leases()
+    assert response.error_code == NotLeader.code
     await serving(simulated_cluster, but=leader.node_id)
-    (answer,) = await SubscriptionMember(leader).ask()
-    assert answer.error_code == NOT_LEADER
+    (response,) = await SubscriptionMember(leader).request_leases()
+    assert response.error_code == NotLeader.code
     assert subscriptions._closed is not None
 
 
@@ -161,8 +160,8 @@ async def test_acked_messages_never_return_after_many_failovers(
         leader.kill(keep_page_cache=turn % 2 == 0)
         await serving(simulated_cluster, but=leader.node_id)
         await simulated_cluster.open(leader.node_id)
-        await simulated_cluster.until_in_sync("jobs")
-        await simulated_cluster.until_in_sync(ACKS)
+        await simulated_cluster.wait_until_in_sync("jobs")
+        await simulated_cluster.wait_until_in_sync(ACKS)
     last = await serving(simulated_cluster)
     rest = await lease_some(SubscriptionMember(last), 1000)
     everything = {b"%d.%d" % (turn, number) for turn in range(4) for number in range(10)}

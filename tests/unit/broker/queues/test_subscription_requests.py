@@ -25,12 +25,16 @@ from tests.unit.broker.queues.queue_support import (
 )
 from tests.unit.broker.simulated_broker import SimulatedBroker
 
+from headrace.model.errors import (
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidRecordState,
+    InvalidRequest,
+    InvalidTopic,
+    NotLeader,
+    UnknownTopicOrPartition,
+)
 from headrace.wire.messages.queues import LeaseTopic, SettleItem, SettlePartition, SettleRequest, SettleTopic
-
-UNKNOWN_TOPIC = 3
-INVALID_REQUEST = 42
-GROUP_NOT_FOUND = 69
-NOT_LEASED = 121
 
 
 def numbered(*numbers: int) -> list[bytes]:
@@ -78,8 +82,8 @@ async def test_only_batches_with_leased_messages_are_sent(simulated_broker: Simu
         await produce(simulated_broker, "jobs", *numbered(number * 2, number * 2 + 1))
     member = SubscriptionMember(simulated_broker)
     for count, batches in ((1, 1), (4, 3), (10, 6), (25, 13)):
-        (answer,) = await member.ask(count)
-        records = bytes(answer.records or b"")  # type: ignore[call-overload]
+        (response,) = await member.request_leases(count)
+        records = bytes(response.records or b"")  # type: ignore[call-overload]
         assert len(records) // 76 == batches, f"{count} messages in {len(records)} bytes"
     assert len(await member.lease()) == 0
 
@@ -94,7 +98,7 @@ async def test_one_batch_is_returned_even_above_the_size_limit(simulated_broker:
 
 
 async def test_a_lease_continues_in_the_next_segment(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs", segment_bytes="200")
+    await simulated_broker.create_topic("jobs", segment_bytes="200")
     await alter(simulated_broker, 0)
     for number in range(6):
         await produce(simulated_broker, "jobs", b"%d" % number * 50)
@@ -142,15 +146,15 @@ async def test_an_extended_lease_lasts_longer(simulated_broker: SimulatedBroker)
     await simulated_broker.pass_time(20)
     assert await member.settle(messages[:1], EXTEND, lease_ms=60_000) == [0]
     await simulated_broker.pass_time(20)
-    assert await member.settle(messages) == [0, NOT_LEASED]
+    assert await member.settle(messages) == [0, InvalidRecordState.code]
     assert values_of(await member.lease()) == [b"b"]
 
 
 async def test_a_lease_request_may_set_the_lease_duration(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     await produce(simulated_broker, "jobs", b"a")
-    (answer,) = await SubscriptionMember(simulated_broker).ask(lease_ms=200)
-    assert answer.leased_until_ms - simulated_broker.host.clock.now_ms() <= 200
+    (response,) = await SubscriptionMember(simulated_broker).request_leases(lease_ms=200)
+    assert response.leased_until_ms - simulated_broker.host.clock.now_ms() <= 200
     await simulated_broker.pass_time(0.3)
     assert [one.attempt for one in await SubscriptionMember(simulated_broker).lease()] == [2]
 
@@ -160,11 +164,11 @@ async def test_only_the_lease_holder_can_settle_and_only_this_attempt(simulated_
     await produce(simulated_broker, "jobs", b"a", b"b")
     member = SubscriptionMember(simulated_broker)
     messages = await member.lease()
-    assert await SubscriptionMember(simulated_broker, "thief").settle(messages) == [NOT_LEASED] * 2
-    assert await member.settle([one._replace(attempt=2) for one in messages]) == [NOT_LEASED] * 2
-    assert await member.settle([one._replace(epoch=one.epoch - 1) for one in messages]) == [NOT_LEASED] * 2
-    assert await member.settle([messages[0], messages[1]._replace(offset=7)]) == [0, NOT_LEASED]
-    assert await member.settle([messages[0]]) == [NOT_LEASED], "the message is settled"
+    assert await SubscriptionMember(simulated_broker, "thief").settle(messages) == [InvalidRecordState.code] * 2
+    assert await member.settle([one._replace(attempt=2) for one in messages]) == [InvalidRecordState.code] * 2
+    assert await member.settle([one._replace(epoch=one.epoch - 1) for one in messages]) == [InvalidRecordState.code] * 2
+    assert await member.settle([messages[0], messages[1]._replace(offset=7)]) == [0, InvalidRecordState.code]
+    assert await member.settle([messages[0]]) == [InvalidRecordState.code], "the message is settled"
 
 
 async def test_valid_items_of_a_settle_apply_and_others_are_rejected(simulated_broker: SimulatedBroker) -> None:
@@ -181,9 +185,15 @@ async def test_valid_items_of_a_settle_apply_and_others_are_rejected(simulated_b
         SettleItem(3, 3, how=EXTEND, lease_ms=1),
         SettleItem(3, 3, how=GAP),
     ]
-    answer = await member.settle_items(items, epoch=epoch)
-    refused = [(one.index, one.error_code) for one in sorted(answer.refused, key=lambda one: one.index)]
-    assert refused == [(1, 42), (2, 42), (3, NOT_LEASED), (4, 42), (5, 42)]
+    response = await member.settle_items(items, epoch=epoch)
+    rejected = [(one.index, one.error_code) for one in sorted(response.refused, key=lambda one: one.index)]
+    assert rejected == [
+        (1, InvalidRequest.code),
+        (2, InvalidRequest.code),
+        (3, InvalidRecordState.code),
+        (4, InvalidRequest.code),
+        (5, InvalidRequest.code),
+    ]
     assert [(one.floor, one.leased) for one in await describe(simulated_broker)] == [(2, 2)]
 
 
@@ -197,8 +207,13 @@ async def test_settling_many_partitions_is_one_request(simulated_broker: Simulat
     partitions = [SettlePartition(one.partition, one.epoch, [SettleItem(0, 0)]) for one in messages]
     partitions.append(SettlePartition(7, 0, [SettleItem(0, 0)]))
     topics = [SettleTopic("jobs", partitions), SettleTopic("nowhere", [SettlePartition(0, 0, [])])]
-    response = await simulated_broker.ask(SettleRequest("workers", "m", topics), 0)
-    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [0, 0, 3, 3]
+    response = await simulated_broker.send(SettleRequest("workers", "m", topics), 0)
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [
+        0,
+        0,
+        UnknownTopicOrPartition.code,
+        UnknownTopicOrPartition.code,
+    ]
 
 
 # Waiting
@@ -302,7 +317,7 @@ async def test_a_full_partition_does_not_starve_the_others(simulated_broker: Sim
 
 async def test_a_cancelled_waiting_lease_leases_nothing(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    polling = simulated_broker.begin(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
+    polling = simulated_broker.begin_send(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
     await simulated_broker.pass_time(0.1)
     polling.cancel()
     await simulated_broker.pass_time(0.1)
@@ -318,7 +333,7 @@ async def test_a_lease_cancelled_before_its_response_releases_its_messages(simul
     await simulated_broker.restart()
     simulated_broker.host.disk.cold_chance = 1.0
     simulated_broker.host.disk.delay_seconds = (1.0, 1.0)
-    polling = simulated_broker.begin(SubscriptionMember(simulated_broker).request(partitions=(0, 1)), 0)
+    polling = simulated_broker.begin_send(SubscriptionMember(simulated_broker).request(partitions=(0, 1)), 0)
     await simulated_broker.pass_time(1.5)
     polling.cancel()
     simulated_broker.host.disk.delay_seconds = (0.0, 0.0)
@@ -330,27 +345,27 @@ async def test_a_lease_cancelled_before_its_response_releases_its_messages(simul
 
 async def test_waiting_leases_end_when_the_topic_is_deleted(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    polling = asyncio.create_task(SubscriptionMember(simulated_broker).ask(wait_ms=60_000))
+    polling = asyncio.create_task(SubscriptionMember(simulated_broker).request_leases(wait_ms=60_000))
     await simulated_broker.pass_time(0.1)
     await simulated_broker.delete_topic("jobs")
-    (answer,) = await polling
-    assert answer.error_code in (3, 6)
+    (response,) = await polling
+    assert response.error_code in (UnknownTopicOrPartition.code, NotLeader.code)
 
 
 async def test_waiting_leases_end_when_the_broker_shuts_down(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    polling = simulated_broker.begin(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
+    polling = simulated_broker.begin_send(SubscriptionMember(simulated_broker).request(wait_ms=60_000), 0)
     await simulated_broker.pass_time(0.1)
     simulated_broker.broker.complete_waiting_requests()
     response = await polling
-    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [6]
+    assert [answer.error_code for topic in response.topics for answer in topic.partitions] == [NotLeader.code]
 
 
 # Beginning
 
 
 async def test_an_implicitly_created_subscription_begins_at_the_end(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     await produce(simulated_broker, "jobs", b"old")
     polling = asyncio.create_task(SubscriptionMember(simulated_broker).lease(wait_ms=10_000))
     await simulated_broker.pass_time(1)
@@ -361,7 +376,7 @@ async def test_an_implicitly_created_subscription_begins_at_the_end(simulated_br
 async def test_a_subscription_may_be_configured_to_begin_at_the_start_or_at_a_time(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     now_ms = simulated_broker.host.clock.now_ms()
     await produce(simulated_broker, "jobs", b"old", timestamp_ms=now_ms - 7_200_000)
     await produce(simulated_broker, "jobs", b"new", timestamp_ms=now_ms - 1_000_000)
@@ -373,7 +388,7 @@ async def test_a_subscription_may_be_configured_to_begin_at_the_start_or_at_a_ti
 
 async def test_the_start_of_a_subscription_survives_crashes(simulated_broker: SimulatedBroker) -> None:
     """A crash would lose messages that are leased before the start offset is durable."""
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     assert await SubscriptionMember(simulated_broker).lease() == []
     await produce(simulated_broker, "jobs", b"a")
     simulated_broker.kill(keep_page_cache=False)
@@ -393,18 +408,18 @@ async def test_a_subscription_deleted_during_a_wait_is_created_again(simulated_b
 
 
 async def test_a_lease_does_not_create_a_subscription_that_must_exist(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs", 1)
-    (answer,) = await SubscriptionMember(simulated_broker).ask(must_exist=True)
-    assert answer.error_code == GROUP_NOT_FOUND
+    await simulated_broker.create_topic("jobs", 1)
+    (response,) = await SubscriptionMember(simulated_broker).request_leases(must_exist=True)
+    assert response.error_code == GroupIdNotFound.code
     await alter(simulated_broker, CREATE)
-    assert await SubscriptionMember(simulated_broker).ask(must_exist=True) == []
-    (answer,) = await SubscriptionMember(simulated_broker, subscription="others").ask(must_exist=True)
-    assert answer.error_code == GROUP_NOT_FOUND
-    polling = asyncio.create_task(SubscriptionMember(simulated_broker).ask(wait_ms=60_000, must_exist=True))
+    assert await SubscriptionMember(simulated_broker).request_leases(must_exist=True) == []
+    (response,) = await SubscriptionMember(simulated_broker, subscription="others").request_leases(must_exist=True)
+    assert response.error_code == GroupIdNotFound.code
+    polling = asyncio.create_task(SubscriptionMember(simulated_broker).request_leases(wait_ms=60_000, must_exist=True))
     await simulated_broker.pass_time(0.1)
     await alter(simulated_broker, DELETE)
-    (answer,) = await polling
-    assert answer.error_code == GROUP_NOT_FOUND
+    (response,) = await polling
+    assert response.error_code == GroupIdNotFound.code
     assert await describe(simulated_broker) == []
 
 
@@ -414,11 +429,11 @@ async def test_a_message_can_be_settled_by_id_for_any_member(simulated_broker: S
     await SubscriptionMember(simulated_broker, "a").lease()
     anybody = SubscriptionMember(simulated_broker, "")
     assert (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused == []
-    (refused,) = (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused
-    assert refused.error_code == NOT_LEASED
+    (rejected,) = (await anybody.settle_items([SettleItem(0, 0)], epoch=-1)).refused
+    assert rejected.error_code == InvalidRecordState.code
     await simulated_broker.pass_time(31)
-    (refused,) = (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused
-    assert refused.error_code == NOT_LEASED
+    (rejected,) = (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused
+    assert rejected.error_code == InvalidRecordState.code
     assert [(one.value, one.attempt) for one in await SubscriptionMember(simulated_broker, "b").lease()] == [(b"b", 2)]
     assert (await anybody.settle_items([SettleItem(1, 1)], epoch=-1)).refused == []
 
@@ -455,29 +470,32 @@ async def test_an_invalid_request_is_rejected_as_a_whole(
     simulated_broker: SimulatedBroker, options: dict[str, Any]
 ) -> None:
     await subscribe(simulated_broker)
-    response = await simulated_broker.ask(SubscriptionMember(simulated_broker).request(**options), 0)
-    assert response.error_code == INVALID_REQUEST
+    response = await simulated_broker.send(SubscriptionMember(simulated_broker).request(**options), 0)
+    assert response.error_code == InvalidRequest.code
     assert response.topics == []
 
 
 @pytest.mark.parametrize(("subscription", "member"), [("", "m"), ("s", ""), ("s" * 256, "m"), ("s", "m" * 256)])
 async def test_invalid_names_are_rejected(simulated_broker: SimulatedBroker, subscription: str, member: str) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     requested = SubscriptionMember(simulated_broker, member, subscription)
-    assert (await simulated_broker.ask(requested.request(), 0)).error_code in (24, INVALID_REQUEST)
+    assert (await simulated_broker.send(requested.request(), 0)).error_code in (
+        InvalidGroupId.code,
+        InvalidRequest.code,
+    )
     if not member:
         return  # its member settles it
     settle = SettleRequest(subscription, member, [SettleTopic("jobs", [SettlePartition(0, 0, [SettleItem(0, 0)])])])
-    assert (await simulated_broker.ask(settle, 0)).error_code in (24, INVALID_REQUEST)
+    assert (await simulated_broker.send(settle, 0)).error_code in (InvalidGroupId.code, InvalidRequest.code)
 
 
 async def test_too_many_items_are_rejected(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
     items = [SettleItem(0, 0)] * 10_001
-    response = await simulated_broker.ask(
+    response = await simulated_broker.send(
         SettleRequest("s", "m", [SettleTopic("jobs", [SettlePartition(0, 0, items)])]), 0
     )
-    assert response.error_code == INVALID_REQUEST
+    assert response.error_code == InvalidRequest.code
 
 
 async def test_unknown_partitions_fail_separately(simulated_broker: SimulatedBroker) -> None:
@@ -485,27 +503,27 @@ async def test_unknown_partitions_fail_separately(simulated_broker: SimulatedBro
     await produce(simulated_broker, "jobs", b"a")
     request = SubscriptionMember(simulated_broker).request(partitions=(0, 9))
     request.topics.append(LeaseTopic("nowhere", [0]))
-    response = await simulated_broker.ask(request, 0)
-    answers = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
-    assert {place: answer.error_code for place, answer in answers.items()} == {
+    response = await simulated_broker.send(request, 0)
+    responses = {(topic.name, one.partition_index): one for topic in response.topics for one in topic.partitions}
+    assert {place: answer.error_code for place, answer in responses.items()} == {
         ("jobs", 0): 0,
-        ("jobs", 9): UNKNOWN_TOPIC,
-        ("nowhere", 0): UNKNOWN_TOPIC,
+        ("jobs", 9): UnknownTopicOrPartition.code,
+        ("nowhere", 0): UnknownTopicOrPartition.code,
     }
-    assert values_of(leased_records([answers["jobs", 0]])) == [b"a"]
+    assert values_of(leased_records([responses["jobs", 0]])) == [b"a"]
 
 
 async def test_colocated_topics_have_no_subscriptions(simulated_broker: SimulatedBroker) -> None:
     await subscribe(simulated_broker)
-    (answer,) = await SubscriptionMember(simulated_broker, topic="__acks.jobs").ask()
-    assert answer.error_code == 17
+    (response,) = await SubscriptionMember(simulated_broker, topic="__acks.jobs").request_leases()
+    assert response.error_code == InvalidTopic.code
 
 
 async def test_settling_for_an_unknown_subscription_is_rejected(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     member = SubscriptionMember(simulated_broker)
-    assert (await member.settle_items([SettleItem(0, 0, how=ACK)], epoch=0)).error_code == GROUP_NOT_FOUND
+    assert (await member.settle_items([SettleItem(0, 0, how=ACK)], epoch=0)).error_code == GroupIdNotFound.code
     await subscribe(simulated_broker, topic="others")
     other = SubscriptionMember(simulated_broker, topic="others", subscription="nobody")
     epoch = simulated_broker.broker.subscriptions.of("others", 0).epoch
-    assert (await other.settle_items([SettleItem(0, 0)], epoch=epoch)).error_code == GROUP_NOT_FOUND
+    assert (await other.settle_items([SettleItem(0, 0)], epoch=epoch)).error_code == GroupIdNotFound.code

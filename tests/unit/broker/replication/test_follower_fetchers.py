@@ -1,4 +1,4 @@
-"""Which partitions are copied from whom: one loop for each leader, whatever moves."""
+"""Each leader has one fetch loop, for exactly the partitions that follow it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class FetchersHarness:
         self.loops.append(name)
 
 
-async def test_there_is_one_loop_for_each_leader(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 3)
+async def test_each_leader_has_one_fetch_loop(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t", 3)
     harness = FetchersHarness(simulated_broker)
     for index, node_id in enumerate((2, 2, 3)):
         harness.follow(simulated_broker.partition("t", index), node_id)
@@ -54,10 +54,10 @@ async def test_there_is_one_loop_for_each_leader(simulated_broker: SimulatedBrok
     assert harness.followed() == {2: 2, 3: 1}
 
 
-async def test_a_partition_whose_leader_changes_is_copied_from_the_new_one_only(
+async def test_a_partition_is_fetched_only_from_its_new_leader(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     harness = FetchersHarness(simulated_broker)
     partition = simulated_broker.partition("t")
     harness.follow(partition, 2)
@@ -70,9 +70,9 @@ async def test_a_partition_whose_leader_changes_is_copied_from_the_new_one_only(
     assert harness.followed() == {2: 0, 3: 0}
 
 
-async def test_whether_a_replica_is_still_joining_is_told_to_the_loop(simulated_broker: SimulatedBroker) -> None:
+async def test_the_fetch_loop_knows_which_replicas_are_joining(simulated_broker: SimulatedBroker) -> None:
     """One that is not in sync yet may be slowed down for the sake of the others."""
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     harness = FetchersHarness(simulated_broker)
     partition = simulated_broker.partition("t")
     outside = PartitionRecord(replicas=(1, 2), isr=(2,), leader=2, leader_epoch=4)
@@ -85,22 +85,22 @@ async def test_whether_a_replica_is_still_joining_is_told_to_the_loop(simulated_
 
 
 @in_simulated_cluster()
-async def test_the_partitions_of_many_leaders_are_copied_at_the_same_time(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+async def test_partitions_of_many_leaders_are_fetched_concurrently(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     for index in range(3):
         await produce(simulated_cluster[index + 1], "t", b"a", partition=index)
     for node_id in (1, 2, 3):
         for index in range(3):
-            await simulated_cluster.until(
+            await simulated_cluster.wait_until(
                 lambda node_id=node_id, index=index: simulated_cluster.replica(node_id, "t", index).high_watermark == 1  # type: ignore[misc]
             )
 
 
 @in_simulated_cluster()
-async def test_a_leader_that_stops_is_no_reason_not_to_copy_from_the_others(
+async def test_a_stopped_leader_does_not_block_fetches_from_the_others(
     simulated_cluster: SimulatedCluster,
 ) -> None:
-    await simulated_cluster.make_topic("t", (1, 3), (2, 3))
+    await simulated_cluster.create_topic("t", (1, 3), (2, 3))
     simulated_cluster[1].host.pause(5)
     began = simulated_cluster.world.clock.monotonic()
     assert await produce(simulated_cluster[2], "t", b"a", partition=1) == 0
@@ -108,13 +108,13 @@ async def test_a_leader_that_stops_is_no_reason_not_to_copy_from_the_others(
 
 
 @in_simulated_cluster()
-async def test_a_leader_that_was_started_again_is_copied_from_again(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2))
+async def test_a_restarted_leader_is_fetched_from_again(simulated_cluster: SimulatedCluster) -> None:
+    await simulated_cluster.create_topic("t", (1, 2))
     simulated_cluster[2].kill()
     simulated_cluster[1].kill()
     await simulated_cluster.open(1)
     await simulated_cluster.open(2)
-    await simulated_cluster.until_in_sync("t")
-    leader = await simulated_cluster.wait_for_leaders("t")
+    await simulated_cluster.wait_until_in_sync("t")
+    leader = await simulated_cluster.wait_for_leader("t")
     assert await produce(leader, "t", b"a") == 0
-    await simulated_cluster.until_alike("t")
+    await simulated_cluster.wait_until_identical("t")

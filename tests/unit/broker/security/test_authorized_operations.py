@@ -1,4 +1,4 @@
-"""Clients that ask what they may do are told: everything. The numbers are those of Kafka 4.3 without an authorizer."""
+"""Clients that request their authorized operations get all of them, as from Kafka 4.3 without an authorizer."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ from headrace.wire.messages.share_groups import ShareGroupDescribeRequest
 TOPIC, GROUP, CLUSTER, UNTOLD = 3576, 3400, 8096, -(1 << 31)
 
 
-async def test_what_may_be_done_with_topics_is_told_to_those_who_ask(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+async def test_authorized_topic_operations_are_returned_on_request(simulated_broker: SimulatedBroker) -> None:
+    await simulated_broker.create_topic("t")
     topics = [MetadataRequestTopic(name=name) for name in ("t", "missing")]
-    asking = MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
-    told = (await simulated_broker.ask(asking, 12)).topics
-    assert [topic.topic_authorized_operations for topic in told] == [TOPIC, UNTOLD]
-    silent = await simulated_broker.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+    pending = MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
+    result = (await simulated_broker.send(pending, 12)).topics
+    assert [topic.topic_authorized_operations for topic in result] == [TOPIC, UNTOLD]
+    silent = await simulated_broker.send(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
     assert [topic.topic_authorized_operations for topic in silent.topics] == [UNTOLD, UNTOLD]
-    everything = await simulated_broker.ask(MetadataRequest(topics=None, include_topic_authorized_operations=True), 12)
+    everything = await simulated_broker.send(MetadataRequest(topics=None, include_topic_authorized_operations=True), 12)
     assert {topic.topic_authorized_operations for topic in everything.topics} == {TOPIC}
     request = DescribeTopicPartitionsRequest(
         topics=[DescribeTopicPartitionsTopic(name="t"), DescribeTopicPartitionsTopic(name="missing")]
     )
     described = {
-        topic.name: topic.topic_authorized_operations for topic in (await simulated_broker.ask(request, 0)).topics
+        topic.name: topic.topic_authorized_operations for topic in (await simulated_broker.send(request, 0)).topics
     }
     assert described == {"t": TOPIC, "missing": UNTOLD}
 
 
-async def test_what_may_be_done_with_the_cluster_is_told_to_those_who_ask(simulated_broker: SimulatedBroker) -> None:
-    for asks, told in ((True, CLUSTER), (False, UNTOLD)):
-        metadata = await simulated_broker.ask(
+async def test_authorized_cluster_operations_are_returned_on_request(simulated_broker: SimulatedBroker) -> None:
+    for asks, result in ((True, CLUSTER), (False, UNTOLD)):
+        metadata = await simulated_broker.send(
             MetadataRequest(topics=[], include_cluster_authorized_operations=asks), 10
         )
-        assert metadata.cluster_authorized_operations == told
-        cluster = await simulated_broker.ask(DescribeClusterRequest(include_cluster_authorized_operations=asks), 1)
-        assert cluster.cluster_authorized_operations == told
+        assert metadata.cluster_authorized_operations == result
+        cluster = await simulated_broker.send(DescribeClusterRequest(include_cluster_authorized_operations=asks), 1)
+        assert cluster.cluster_authorized_operations == result
 
 
-async def test_what_may_be_done_with_groups_of_all_kinds_is_told_to_those_who_ask(
+async def test_authorized_group_operations_are_returned_on_request(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await ConsumerMember(simulated_broker, "c", "t", group="consumers").beat()
     await ShareMember(simulated_broker, "s", "t", group="sharers").beat()
-    for asks, told in ((True, GROUP), (False, UNTOLD)):
+    for asks, result in ((True, GROUP), (False, UNTOLD)):
         classic = DescribeGroupsRequest(groups=["classic"], include_authorized_operations=asks)
-        assert [group.authorized_operations for group in (await simulated_broker.ask(classic, 5)).groups] == [told]
-        assert [group.authorized_operations for group in (await simulated_broker.ask(classic, 6)).groups] == [UNTOLD], (
-            "no such"
-        )
+        assert [group.authorized_operations for group in (await simulated_broker.send(classic, 5)).groups] == [result]
+        assert [group.authorized_operations for group in (await simulated_broker.send(classic, 6)).groups] == [
+            UNTOLD
+        ], "no such"
         consumers = ConsumerGroupDescribeRequest(group_ids=["consumers", "none"], include_authorized_operations=asks)
-        assert [group.authorized_operations for group in (await simulated_broker.ask(consumers, 1)).groups] == [
-            told,
+        assert [group.authorized_operations for group in (await simulated_broker.send(consumers, 1)).groups] == [
+            result,
             UNTOLD,
         ]
         sharers = ShareGroupDescribeRequest(group_ids=["sharers", "none"], include_authorized_operations=asks)
-        assert [group.authorized_operations for group in (await simulated_broker.ask(sharers, 1)).groups] == [
-            told,
+        assert [group.authorized_operations for group in (await simulated_broker.send(sharers, 1)).groups] == [
+            result,
             UNTOLD,
         ]

@@ -1,4 +1,4 @@
-"""Tokens are kept by hash, checked by id and hash, seen by every broker, and gone when they are revoked."""
+"""Tokens are stored by hash, checked by id and hash, seen by every broker, and unusable once revoked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
+from headrace.model.errors import InvalidRequest
 from headrace.model.tokens import hash_secret
 from headrace.registry.interface import Create
 from headrace.registry.tokens import token_key
@@ -25,7 +26,6 @@ from headrace.wire.messages.tokens import (
 
 HASH = hash_secret("secret")
 NEW: dict[str, Any] = {"token_id": "a1", "hash": HASH, "name": "ci", "scopes": ["publish:orders", "read:*"]}
-INVALID_REQUEST = 42
 
 
 def new(**others: Any) -> NewToken:
@@ -35,22 +35,24 @@ def new(**others: Any) -> NewToken:
 async def alter(
     simulated_broker: SimulatedBroker, *create: NewToken, revoke: tuple[str, ...] = ()
 ) -> AlterTokensResponse:
-    answer: AlterTokensResponse = await simulated_broker.ask(AlterTokensRequest(create=[*create], revoke=[*revoke]), 0)
-    return answer
+    response: AlterTokensResponse = await simulated_broker.send(
+        AlterTokensRequest(create=[*create], revoke=[*revoke]), 0
+    )
+    return response
 
 
 async def check(simulated_broker: SimulatedBroker, token_id: str = "a1", digest: bytes = HASH) -> CheckedToken:
     request = CheckTokenRequest(tokens=[PresentedToken(token_id=token_id, hash=digest)])
-    answer: CheckTokenResponse = await simulated_broker.ask(request, 0)
-    assert answer.error_code == 0
-    (token,) = answer.tokens
+    response: CheckTokenResponse = await simulated_broker.send(request, 0)
+    assert response.error_code == 0
+    (token,) = response.tokens
     return token
 
 
 async def listed(simulated_broker: SimulatedBroker) -> ListTokensResponse:
-    answer: ListTokensResponse = await simulated_broker.ask(ListTokensRequest(), 0)
-    assert answer.error_code == 0
-    return answer
+    response: ListTokensResponse = await simulated_broker.send(ListTokensRequest(), 0)
+    assert response.error_code == 0
+    return response
 
 
 async def test_a_token_is_known_by_its_id_and_its_hash(simulated_broker: SimulatedBroker) -> None:
@@ -72,10 +74,10 @@ async def test_a_token_is_known_by_its_id_and_its_hash(simulated_broker: Simulat
     assert await check(simulated_broker, digest=b"") == CheckedToken(token_id="a1")
 
 
-async def test_a_list_shows_everything_but_what_proves_a_token(simulated_broker: SimulatedBroker) -> None:
+async def test_a_list_shows_everything_except_the_hash_of_a_token(simulated_broker: SimulatedBroker) -> None:
     await alter(simulated_broker, new())
-    answer = await listed(simulated_broker)
-    (token,) = answer.tokens
+    response = await listed(simulated_broker)
+    (token,) = response.tokens
     assert (token.token_id, token.name, token.scopes) == ("a1", "ci", ["publish:orders", "read:*"])
     assert (token.expires_ms, token.requests_per_second) == (-1, -1)
     assert token.created_ms == simulated_broker.host.clock.now_ms()
@@ -94,10 +96,10 @@ async def test_a_token_that_is_revoked_is_unknown_at_once(simulated_broker: Simu
     assert (await alter(simulated_broker, revoke=("a1",))).revoked == []
 
 
-async def test_an_id_is_given_once_but_the_same_request_may_come_again(simulated_broker: SimulatedBroker) -> None:
+async def test_an_id_is_used_once_but_the_same_request_may_be_repeated(simulated_broker: SimulatedBroker) -> None:
     assert (await alter(simulated_broker, new())).error_code == 0
     assert (await alter(simulated_broker, new())).error_code == 0
-    assert (await alter(simulated_broker, new(hash=hash_secret("other")))).error_code == INVALID_REQUEST
+    assert (await alter(simulated_broker, new(hash=hash_secret("other")))).error_code == InvalidRequest.code
     assert (await check(simulated_broker)).is_known
 
 
@@ -118,37 +120,39 @@ async def test_an_id_is_given_once_but_the_same_request_may_come_again(simulated
     ],
     ids=str,
 )
-async def test_what_is_wrong_with_a_token_is_said_and_nothing_is_kept(
+async def test_an_invalid_token_is_rejected_with_the_reason_and_not_stored(
     simulated_broker: SimulatedBroker, wrong: dict[str, Any]
 ) -> None:
-    answer = await alter(simulated_broker, new(token_id="good"), new(**wrong))
-    assert answer.error_code == INVALID_REQUEST
-    assert answer.error_message
+    response = await alter(simulated_broker, new(token_id="good"), new(**wrong))
+    assert response.error_code == InvalidRequest.code
+    assert response.error_message
     assert (await listed(simulated_broker)).tokens == []
 
 
-async def test_tokens_outlive_a_restart(simulated_broker: SimulatedBroker) -> None:
+async def test_tokens_survive_a_restart(simulated_broker: SimulatedBroker) -> None:
     await alter(simulated_broker, new())
     await simulated_broker.restart()
     assert (await check(simulated_broker)).is_known
 
 
-async def test_a_record_that_cannot_be_read_is_told_and_lets_nobody_in(simulated_broker: SimulatedBroker) -> None:
+async def test_an_unreadable_token_record_is_logged_and_authenticates_no_client(
+    simulated_broker: SimulatedBroker,
+) -> None:
     await simulated_broker.host.start(simulated_broker.registry.commit([Create(token_key("a1"), b"{")]), "commit")
     await simulated_broker.pass_time(1)
     request = CheckTokenRequest(tokens=[PresentedToken(token_id="a1", hash=HASH)])
-    answer: CheckTokenResponse = await simulated_broker.ask(request, 0)
-    assert answer.error_code != 0
-    assert not answer.tokens
-    assert (await simulated_broker.ask(ListTokensRequest(), 0)).error_code != 0
+    response: CheckTokenResponse = await simulated_broker.send(request, 0)
+    assert response.error_code != 0
+    assert not response.tokens
+    assert (await simulated_broker.send(ListTokensRequest(), 0)).error_code != 0
 
 
 @in_simulated_cluster(2)
-async def test_what_was_changed_at_one_broker_is_seen_by_the_others(simulated_cluster: SimulatedCluster) -> None:
+async def test_changes_at_one_broker_are_seen_by_the_others(simulated_cluster: SimulatedCluster) -> None:
     one, two = simulated_cluster[1], simulated_cluster[2]
     await alter(one, new())
-    await simulated_cluster.until(lambda: two.broker.catalogue.mirror.get(token_key("a1")) is not None)
+    await simulated_cluster.wait_until(lambda: two.broker.catalogue.mirror.get(token_key("a1")) is not None)
     assert (await check(two)).is_known
     await alter(two, revoke=("a1",))
-    await simulated_cluster.until(lambda: one.broker.catalogue.mirror.get(token_key("a1")) is None)
+    await simulated_cluster.wait_until(lambda: one.broker.catalogue.mirror.get(token_key("a1")) is None)
     assert not (await check(one)).is_known

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from tests.unit.broker.broker_requests import offsets_and_values
 from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
-from tests.unit.broker.simulated_cluster import SimulatedCluster
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import SimulatedCluster, SimulatedClusterBroker
 
 from headrace.wire.messages.groups import FindCoordinatorRequest
 from headrace.wire.messages.share_groups import (
@@ -54,7 +53,7 @@ class ShareMember:
         self.id = member_id
         self.group = group
         self.topics = list(topics or (TOPIC,))
-        self.visit = FakeConnection()
+        self.connection = FakeConnection()
         self.member_epoch = 0
         self.session_epoch = 0
         self.reads: dict[str, list[int]] = {}
@@ -66,7 +65,7 @@ class ShareMember:
         if self.member_epoch == 0:
             fields["subscribed_topic_names"] = self.topics
         request = ShareGroupHeartbeatRequest(group_id=self.group, member_id=self.id, **{**fields, **changes})
-        response = await (simulated_broker or self.simulated_broker).ask(request, 1)
+        response = await (simulated_broker or self.simulated_broker).send(request, 1)
         if response.error_code == 0:
             self.member_epoch = response.member_epoch
             if response.assignment is not None:
@@ -116,7 +115,7 @@ class ShareMember:
     def begin_fetch(self, *partitions: int, version: int = 2, **options: Any) -> asyncio.Task[ShareFetchResponse]:
         request = self.fetch_request(*partitions, **options)
         self._count(request.share_session_epoch)
-        return self.simulated_broker.begin(request, version, self.visit)
+        return self.simulated_broker.begin_send(request, version, self.connection)
 
     async def fetch(self, *partitions: int, version: int = 2, **options: Any) -> ShareFetchResponse:
         return await asyncio.shield(self.begin_fetch(*partitions, version=version, **options))
@@ -141,7 +140,7 @@ class ShareMember:
             **options,
         )
         self._count(request.share_session_epoch)
-        return await self.simulated_broker.ask(request, version, self.visit)
+        return await self.simulated_broker.send(request, version, self.connection)
 
     async def settle(self, first: int, last: int, types: int | list[int] = ACCEPT, **options: Any) -> int:
         """Return the error code of partition 0."""
@@ -158,22 +157,22 @@ def _batches(acks: Iterable[tuple[int, int, int | list[int]]]) -> list[Acknowled
     ]
 
 
-def answers(response: Any) -> dict[int, Any]:
+def responses_by_partition(response: Any) -> dict[int, Any]:
     """Return the partitions of a response by number, of all topics."""
     return {data.partition_index: data for topic in response.responses for data in topic.partitions}
 
 
 def code_of(response: Any, partition: int = 0) -> int:
-    return int(response.error_code or answers(response)[partition].error_code)
+    return int(response.error_code or responses_by_partition(response)[partition].error_code)
 
 
 def ack_code(response: ShareFetchResponse, partition: int = 0) -> int:
-    return int(answers(response)[partition].acknowledge_error_code)
+    return int(responses_by_partition(response)[partition].acknowledge_error_code)
 
 
 def taken(response: ShareFetchResponse) -> list[AcquiredRecord]:
     assert response.error_code == 0, response
-    return [one for data in answers(response).values() for one in _acquired(data)]
+    return [one for data in responses_by_partition(response).values() for one in _acquired(data)]
 
 
 def _acquired(data: ShareFetchPartitionData) -> list[AcquiredRecord]:
@@ -192,7 +191,7 @@ def offsets(messages: Iterable[AcquiredRecord]) -> list[int]:
 
 
 async def describe_share(simulated_broker: SimulatedBroker, group: str = GROUP) -> Any:
-    (described,) = (await simulated_broker.ask(ShareGroupDescribeRequest(group_ids=[group]), 1)).groups
+    (described,) = (await simulated_broker.send(ShareGroupDescribeRequest(group_ids=[group]), 1)).groups
     return described
 
 
@@ -200,7 +199,7 @@ async def coordinator(simulated_cluster: SimulatedCluster, group: str = GROUP) -
     """Return the coordinator that the brokers name, once that one is alive."""
     while True:
         for simulated_broker in simulated_cluster.up:
-            found = await simulated_broker.ask(FindCoordinatorRequest(key=group), 3)
+            found = await simulated_broker.send(FindCoordinatorRequest(key=group), 3)
             if found.error_code == 0 and simulated_cluster[found.node_id].is_open:
                 return simulated_cluster[found.node_id]
         await simulated_broker.pass_time(0.1)

@@ -20,25 +20,27 @@ from tests.unit.broker.share_groups.share_members import (
     AcquiredRecord,
     ShareMember,
     ack_code,
-    answers,
     code_of,
     offsets,
+    responses_by_partition,
     taken,
 )
 from tests.unit.broker.simulated_broker import FakeConnection, SimulatedBroker
 
 from headrace.broker.share_groups.share_leases import SETTLEMENTS_MAX
 from headrace.machines.share_groups.share_sessions import ShareSessions
+from headrace.model.errors import (
+    InvalidRecordState,
+    InvalidRequest,
+    InvalidShareSessionEpoch,
+    NotLeader,
+    ShareSessionLimitReached,
+    ShareSessionNotFound,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 from headrace.wire.messages.share_groups import ShareFetchPartition, ShareFetchRequest, ShareFetchTopic
 
-UNKNOWN_TOPIC = 3
-NOT_LEADER = 6
-INVALID_REQUEST = 42
-UNKNOWN_TOPIC_ID = 100
-NOT_LEASED = 121
-NO_SESSION = 122
-WRONG_EPOCH = 123
-NO_ROOM = 133
 LOCK_SECONDS = 30.0
 
 
@@ -46,7 +48,7 @@ async def prepare(
     simulated_broker: SimulatedBroker, count: int = 10, partitions: int = 1, **configs: str
 ) -> ShareMember:
     """Create a topic with messages in each partition, and a member whose group begins with the first ones."""
-    await simulated_broker.make_topic(TOPIC, partitions)
+    await simulated_broker.create_topic(TOPIC, partitions)
     await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest", **configs)
     first = ShareMember(simulated_broker, "first")
     await first.take(*range(partitions))  # creates the group's state in every partition
@@ -60,7 +62,7 @@ async def prepare(
 async def test_the_first_fetch_of_a_group_returns_one_partition_and_the_next_the_other(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     await configure(simulated_broker, GROUP, share_auto_offset_reset="earliest")
     for partition in range(2):
         await produce(simulated_broker, TOPIC, b"a", b"b", partition=partition)
@@ -93,7 +95,7 @@ async def test_members_never_share_a_message(simulated_broker: SimulatedBroker) 
 
 
 async def test_a_group_begins_at_the_end_by_default(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await produce(simulated_broker, TOPIC, b"old")
     member = ShareMember(simulated_broker)
     assert await member.take(0) == []
@@ -170,8 +172,8 @@ async def test_the_response_has_the_acknowledge_result_of_every_partition(
     member = await prepare(simulated_broker, 4, partitions=2)
     await member.take(0, 1)
     response = await member.fetch(acks={0: [(0, 3, ACCEPT)], 1: [(0, 9, ACCEPT)], 7: [(0, 0, ACCEPT)]})
-    codes = {index: data.acknowledge_error_code for index, data in answers(response).items()}
-    assert codes == {0: 0, 1: NOT_LEASED, 7: UNKNOWN_TOPIC}
+    codes = {index: data.acknowledge_error_code for index, data in responses_by_partition(response).items()}
+    assert codes == {0: 0, 1: InvalidRecordState.code, 7: UnknownTopicOrPartition.code}
     assert code_of(await member.acknowledge({1: [(0, 3, ACCEPT)]}), 1) == 0
 
 
@@ -194,8 +196,8 @@ async def test_invalid_acknowledgements_are_rejected_and_settle_nothing(
 ) -> None:
     member = await prepare(simulated_broker, 4)
     await member.take(0)
-    assert code_of(await member.acknowledge({0: batches})) == INVALID_REQUEST
-    assert ack_code(await member.fetch(acks={0: batches})) == INVALID_REQUEST
+    assert code_of(await member.acknowledge({0: batches})) == InvalidRequest.code
+    assert ack_code(await member.fetch(acks={0: batches})) == InvalidRequest.code
     assert await member.settle(0, 3) == 0
 
 
@@ -205,7 +207,7 @@ async def test_the_number_of_acknowledge_type_changes_per_request_is_limited(
     member = await prepare(simulated_broker, 2)
     await member.take(0)
     many = [ACCEPT, RELEASE] * SETTLEMENTS_MAX
-    assert await member.settle(0, len(many) - 1, many) == INVALID_REQUEST
+    assert await member.settle(0, len(many) - 1, many) == InvalidRequest.code
     assert await member.settle(0, 1) == 0
 
 
@@ -213,16 +215,16 @@ async def test_an_expired_lease_cannot_be_settled(simulated_broker: SimulatedBro
     member, other = await prepare(simulated_broker, 2), ShareMember(simulated_broker, "m2")
     await member.take(0)
     await other.take(0)
-    assert await other.settle(0, 1) == NOT_LEASED
+    assert await other.settle(0, 1) == InvalidRecordState.code
     await simulated_broker.pass_time(LOCK_SECONDS + 0.001)
-    assert await member.settle(0, 1) == NOT_LEASED
+    assert await member.settle(0, 1) == InvalidRecordState.code
     assert offsets(await other.take()) == [0, 1]
 
 
 async def test_messages_that_were_never_leased_cannot_be_settled(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 0, partitions=2)
     await member.fetch()
-    assert await member.settle(0, 0) == NOT_LEASED
+    assert await member.settle(0, 0) == InvalidRecordState.code
 
 
 # Renewing
@@ -242,8 +244,8 @@ async def test_a_renewing_fetch_leases_nothing_and_must_have_no_limits(simulated
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
     acks = {0: [(0, 1, [RENEW, ACCEPT])]}
-    refused = await member.fetch(acks=acks, is_renew_ack=True)
-    assert (refused.error_code, ack_code(refused)) == (INVALID_REQUEST, INVALID_REQUEST)
+    rejected = await member.fetch(acks=acks, is_renew_ack=True)
+    assert (rejected.error_code, ack_code(rejected)) == (InvalidRequest.code, InvalidRequest.code)
     member.session_epoch -= 1
     none = {"max_bytes": 0, "min_bytes": 0, "count": 0, "wait_ms": 0}
     response = await member.fetch(acks=acks, is_renew_ack=True, **none)
@@ -253,7 +255,7 @@ async def test_a_renewing_fetch_leases_nothing_and_must_have_no_limits(simulated
 async def test_renewal_can_be_disabled_for_a_group(simulated_broker: SimulatedBroker) -> None:
     member = await prepare(simulated_broker, 1, share_renew_acknowledge_enable="false")
     await member.take(0)
-    assert await member.settle(0, 0, RENEW, is_renew_ack=True) == NOT_LEASED
+    assert await member.settle(0, 0, RENEW, is_renew_ack=True) == InvalidRecordState.code
     assert await member.settle(0, 0) == 0
 
 
@@ -302,11 +304,11 @@ async def test_a_request_with_a_wrong_epoch_is_rejected_and_the_session_stays(
 ) -> None:
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
-    assert (await member.fetch(epoch=5)).error_code == WRONG_EPOCH
-    refused = await member.fetch(epoch=0, acks={0: [(0, 0, ACCEPT)]})
-    assert (refused.error_code, ack_code(refused)) == (INVALID_REQUEST, INVALID_REQUEST)
-    assert (await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=0)).error_code == WRONG_EPOCH
-    assert (await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=7)).error_code == WRONG_EPOCH
+    assert (await member.fetch(epoch=5)).error_code == InvalidShareSessionEpoch.code
+    rejected = await member.fetch(epoch=0, acks={0: [(0, 0, ACCEPT)]})
+    assert (rejected.error_code, ack_code(rejected)) == (InvalidRequest.code, InvalidRequest.code)
+    assert (await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=0)).error_code == InvalidShareSessionEpoch.code
+    assert (await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=7)).error_code == InvalidShareSessionEpoch.code
     assert await member.settle(0, 0, epoch=1) == 0
     assert offsets(await member.take(epoch=2)) == [2, 3]
 
@@ -314,15 +316,18 @@ async def test_a_request_with_a_wrong_epoch_is_rejected_and_the_session_stays(
 @pytest.mark.parametrize("epoch", [3, -1])
 async def test_a_session_must_be_opened_first(simulated_broker: SimulatedBroker, epoch: int) -> None:
     member = await prepare(simulated_broker)
-    assert (await member.fetch(epoch=epoch)).error_code == NO_SESSION
-    refused = await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=epoch)
-    assert (refused.error_code, answers(refused)[0].error_code) == (NO_SESSION, NO_SESSION)
+    assert (await member.fetch(epoch=epoch)).error_code == ShareSessionNotFound.code
+    rejected = await member.acknowledge({0: [(0, 0, ACCEPT)]}, epoch=epoch)
+    assert (rejected.error_code, responses_by_partition(rejected)[0].error_code) == (
+        ShareSessionNotFound.code,
+        ShareSessionNotFound.code,
+    )
 
 
 @pytest.mark.parametrize("fields", [{"group_id": None}, {"group_id": ""}, {"member_id": None}, {"member_id": ""}])
 async def test_group_id_and_member_id_are_required(simulated_broker: SimulatedBroker, fields: dict[str, Any]) -> None:
     request = ShareFetchRequest(**{"group_id": GROUP, "member_id": "m", **fields})
-    assert (await simulated_broker.ask(request, 2)).error_code == INVALID_REQUEST
+    assert (await simulated_broker.send(request, 2)).error_code == InvalidRequest.code
 
 
 async def test_a_closing_fetch_settles_and_releases_the_other_leases(
@@ -333,7 +338,7 @@ async def test_a_closing_fetch_settles_and_releases_the_other_leases(
     response = await member.fetch(epoch=-1, acks={0: [(0, 1, ACCEPT)]})
     assert (ack_code(response), taken(response)) == (0, [])
     assert await other.take(0) == [AcquiredRecord(0, 2, b"2", 2), AcquiredRecord(0, 3, b"3", 2)]
-    assert (await member.fetch(epoch=1)).error_code == NO_SESSION
+    assert (await member.fetch(epoch=1)).error_code == ShareSessionNotFound.code
 
 
 async def test_a_closing_acknowledgement_settles_and_releases_the_other_leases(
@@ -374,7 +379,7 @@ async def test_the_number_of_sessions_is_limited(
     monkeypatch.setattr(leases, "sessions", ShareSessions(sessions_max=1))
     member = await prepare(simulated_broker)
     await member.take(0)
-    assert (await ShareMember(simulated_broker, "m2").fetch(0)).error_code == NO_ROOM
+    assert (await ShareMember(simulated_broker, "m2").fetch(0)).error_code == ShareSessionLimitReached.code
 
 
 # Members that are gone
@@ -387,11 +392,11 @@ async def test_a_lost_connection_releases_the_leases_of_its_member(simulated_bro
     await other.take(0)
     fetch = other.begin_fetch(wait_ms=60_000)
     await simulated_broker.pass_time(1)
-    member.visit.lose()
+    member.connection.lose()
     await simulated_broker.pass_time(0.1)
     # A message may have caused the failure of the member, so the delivery counts.
     assert taken(await fetch) == [AcquiredRecord(0, 1, b"1", 2), AcquiredRecord(0, 2, b"2", 2)]
-    assert (await member.fetch(epoch=2)).error_code == NO_SESSION
+    assert (await member.fetch(epoch=2)).error_code == ShareSessionNotFound.code
 
 
 async def test_a_lost_connection_releases_leases_in_forgotten_partitions(
@@ -400,7 +405,7 @@ async def test_a_lost_connection_releases_leases_in_forgotten_partitions(
     member, other = await prepare(simulated_broker, 2, partitions=2), ShareMember(simulated_broker, "m2")
     assert len(await member.take(0, 1)) == 4
     await member.fetch(forgotten=[0])
-    member.visit.lose()
+    member.connection.lose()
     assert len(await other.take(0, 1)) == 4
 
 
@@ -409,7 +414,7 @@ async def test_a_fetch_of_a_lost_connection_leases_nothing(simulated_broker: Sim
     await member.take(0)
     fetch = member.begin_fetch(wait_ms=60_000)
     await simulated_broker.pass_time(1)
-    member.visit.lose()
+    member.connection.lose()
     await produce(simulated_broker, TOPIC, b"a")
     assert await other.take(0) == [AcquiredRecord(0, 0, b"a", 1)]
     assert taken(await fetch) == []
@@ -423,8 +428,8 @@ async def test_a_cold_lease_is_released_when_the_connection_is_lost_meanwhile(
     simulated_broker.host.disk.cold_chance = 1.0
     fetch = member.begin_fetch(0)
     while not fetch.done() and not simulated_broker.broker.shares.leases._polls:
-        await simulated_broker.turn(1)
-    member.visit.lose()
+        await simulated_broker.run_ready_tasks(1)
+    member.connection.lose()
     assert taken(await fetch) == []
     simulated_broker.host.disk.cold_chance = 0.0
     assert offsets(await ShareMember(simulated_broker, "m2").take(0)) == [0, 1]
@@ -435,7 +440,7 @@ async def test_a_lost_old_connection_does_not_end_the_new_session(
 ) -> None:
     member = await prepare(simulated_broker, 4)
     await member.take(0, count=2)
-    replaced_member, member.visit = member.visit, FakeConnection()
+    replaced_member, member.connection = member.connection, FakeConnection()
     assert offsets(await member.take(0, epoch=0)) == [2, 3]
     replaced_member.lose()
     assert await member.settle(0, 3) == 0
@@ -448,7 +453,10 @@ async def test_unknown_partitions_fail_and_others_are_served(simulated_broker: S
     member = await prepare(simulated_broker, 2)
     began = simulated_broker.host.clock.monotonic()
     response = await member.fetch(0, 9, wait_ms=60_000)
-    assert {index: data.error_code for index, data in answers(response).items()} == {0: 0, 9: UNKNOWN_TOPIC}
+    assert {index: data.error_code for index, data in responses_by_partition(response).items()} == {
+        0: 0,
+        9: UnknownTopicOrPartition.code,
+    }
     request = ShareFetchRequest(
         group_id=GROUP,
         member_id="m2",
@@ -456,7 +464,7 @@ async def test_unknown_partitions_fail_and_others_are_served(simulated_broker: S
         max_records=1,
         topics=[ShareFetchTopic(topic_id=UUID(int=7), partitions=[ShareFetchPartition(0)])],
     )
-    assert code_of(await simulated_broker.ask(request, 1)) == UNKNOWN_TOPIC_ID
+    assert code_of(await simulated_broker.send(request, 1)) == UnknownTopicId.code
     assert simulated_broker.host.clock.monotonic() - began < 1.0
 
 
@@ -470,12 +478,12 @@ async def test_the_end_of_a_leadership_ends_waiting_fetches_and_leases(simulated
     partition = simulated_broker.partition(f"__acks.{TOPIC}")
     become_follower(simulated_broker, partition)
     response = await fetch
-    data = answers(response)[0]
-    assert data.error_code == NOT_LEADER
-    assert await member.settle(0, 0) == NOT_LEADER
+    data = responses_by_partition(response)[0]
+    assert data.error_code == NotLeader.code
+    assert await member.settle(0, 0) == NotLeader.code
     become_leader(simulated_broker, partition)
     await simulated_broker.pass_time(1)
-    assert await member.settle(0, 0) == NOT_LEASED
+    assert await member.settle(0, 0) == InvalidRecordState.code
     assert offsets(await member.take()) == [0, 1]
 
 
@@ -490,7 +498,7 @@ async def test_during_a_load_fetches_wait_and_acknowledgements_are_retriable(
     simulated_broker.host.disk.cold_chance = 1.0  # makes the load take a while
     become_leader(simulated_broker, partition)
     response = await member.fetch(acks={0: [(1, 1, ACCEPT)]})
-    assert ack_code(response) == NOT_LEADER
+    assert ack_code(response) == NotLeader.code
     assert offsets(taken(response)) == [1, 2]
 
 
@@ -498,9 +506,9 @@ async def test_a_deleted_topic_is_rejected_although_its_name_exists_again(simula
     member = await prepare(simulated_broker, 2)
     await member.take(0)
     await simulated_broker.delete_topic(TOPIC)
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     response = await member.fetch()
-    assert code_of(response) == UNKNOWN_TOPIC_ID
+    assert code_of(response) == UnknownTopicId.code
     await produce(simulated_broker, TOPIC, b"new")
     assert offsets(await member.take(0, epoch=0)) == [0]
 
@@ -510,8 +518,8 @@ async def test_the_response_names_the_leader(simulated_broker: SimulatedBroker) 
     await member.take(0)
     become_follower(simulated_broker, simulated_broker.partition(TOPIC))
     response = await member.fetch()
-    data = answers(response)[0]
-    assert (data.error_code, data.current_leader.leader_id) == (NOT_LEADER, 1)
+    data = responses_by_partition(response)[0]
+    assert (data.error_code, data.current_leader.leader_id) == (NotLeader.code, 1)
     assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == [(1, "broker.example", 9092)]
 
 
@@ -532,9 +540,9 @@ async def test_broker_settings_are_the_defaults_of_every_group(
         group_share_session_timeout_ms="9000",
     )
     member = await prepare(simulated_broker, 10)
-    answer = await member.fetch(0)
-    assert answer.acquisition_lock_timeout_ms == 2000
-    assert offsets(taken(answer)) == [0, 1, 2]
+    response = await member.fetch(0)
+    assert response.acquisition_lock_timeout_ms == 2000
+    assert offsets(taken(response)) == [0, 1, 2]
     config = simulated_broker.broker.group_configs.of(GROUP)
     assert config.share_delivery_count_limit == 7
     assert (config.share_heartbeat_interval_ms, config.share_session_timeout_ms) == (700, 9000)

@@ -13,6 +13,13 @@ from tests.unit.broker.share_groups.share_members import ACCEPT, GROUP, TOPIC, S
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_cluster
 
+from headrace.model.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    GroupNotEmpty,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from headrace.model.ids import ZERO_ID
 from headrace.wire.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
@@ -25,13 +32,6 @@ from headrace.wire.messages.share_groups import (
     DescribeShareGroupOffsetsRequestTopic,
 )
 
-OUT_OF_RANGE = 1
-UNKNOWN_TOPIC = 3
-NOT_AVAILABLE = 15
-INVALID_REQUEST = 42
-NOT_EMPTY = 68
-NOT_FOUND = 69
-
 
 async def describe_offsets(
     simulated_broker: SimulatedBroker,
@@ -41,19 +41,19 @@ async def describe_offsets(
 ) -> Any:
     named = None if topics is None else [DescribeShareGroupOffsetsRequestTopic(*one) for one in topics.items()]
     request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, named)])
-    (answer,) = (await simulated_broker.ask(request, version)).groups
-    return answer
+    (response,) = (await simulated_broker.send(request, version)).groups
+    return response
 
 
 async def standing(
     simulated_broker: SimulatedBroker, topics: Mapping[str, list[int]] | None = None, group: str = GROUP
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Return start offset and lag by topic and partition."""
-    answer = await describe_offsets(simulated_broker, topics, group)
-    assert answer.error_code == 0, answer
+    response = await describe_offsets(simulated_broker, topics, group)
+    assert response.error_code == 0, response
     return {
         (topic.topic_name, one.partition_index): (one.start_offset, one.lag)
-        for topic in answer.topics
+        for topic in response.topics
         for one in topic.partitions
         if one.error_code == 0
     }
@@ -65,7 +65,7 @@ async def alter(simulated_broker: SimulatedBroker, offsets: Mapping[tuple[str, i
     for (topic, index), offset in offsets.items():
         topics.setdefault(topic, []).append(AlterShareGroupOffsetsRequestPartition(index, offset))
     named = [AlterShareGroupOffsetsRequestTopic(*one) for one in topics.items()]
-    response = await simulated_broker.ask(AlterShareGroupOffsetsRequest(group, named), 0)
+    response = await simulated_broker.send(AlterShareGroupOffsetsRequest(group, named), 0)
     if response.error_code:
         return response.error_code
     return {
@@ -77,7 +77,7 @@ async def alter(simulated_broker: SimulatedBroker, offsets: Mapping[tuple[str, i
 
 async def forget(simulated_broker: SimulatedBroker, *topics: str, group: str = GROUP) -> Any:
     named = [DeleteShareGroupOffsetsRequestTopic(topic) for topic in topics]
-    response = await simulated_broker.ask(DeleteShareGroupOffsetsRequest(group, named), 0)
+    response = await simulated_broker.send(DeleteShareGroupOffsetsRequest(group, named), 0)
     return response.error_code or {topic.topic_name: topic.error_code for topic in response.responses}
 
 
@@ -99,13 +99,13 @@ async def worked(
 
 
 async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
-    await simulated_broker.make_topic("other")
+    await simulated_broker.create_topic(TOPIC, 2)
+    await simulated_broker.create_topic("other")
     await worked(simulated_broker)
     assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2), (TOPIC, 1): (-1, -1)}
     requested = {TOPIC: [1, 0, 9], "other": [0], "nothing": [3]}
-    answer = await describe_offsets(simulated_broker, requested)
-    assert [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in answer.topics] == [
+    response = await describe_offsets(simulated_broker, requested)
+    assert [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in response.topics] == [
         (TOPIC, [1, 0, 9]),
         ("other", [0]),
         ("nothing", [3]),
@@ -114,38 +114,38 @@ async def test_the_offsets_of_a_group_are_described(simulated_broker: SimulatedB
         (TOPIC, 0): (2, 2),
         **dict.fromkeys([(TOPIC, 1), (TOPIC, 9), ("other", 0), ("nothing", 3)], (-1, -1)),
     }
-    assert answer.topics[0].topic_id == simulated_broker.broker.catalogue.topic(TOPIC).id
-    assert answer.topics[2].topic_id == ZERO_ID
+    assert response.topics[0].topic_id == simulated_broker.broker.catalogue.topic(TOPIC).id
+    assert response.topics[2].topic_id == ZERO_ID
     assert (await describe_offsets(simulated_broker, version=0)).topics[0].partitions[0].lag == -1
 
 
 async def test_a_group_without_state_has_no_offsets(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await worked(simulated_broker)
     assert await standing(simulated_broker, group="others") == {}
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
-    assert (await describe_offsets(simulated_broker, group="consumers")).error_code == NOT_FOUND
+    assert (await describe_offsets(simulated_broker, group="consumers")).error_code == GroupIdNotFound.code
 
 
 async def test_a_group_continues_at_altered_offsets(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     member = await worked(simulated_broker)
     assert await alter(simulated_broker, {(TOPIC, 0): 1, (TOPIC, 1): 0}) == {(TOPIC, 0): 0, (TOPIC, 1): 0}
     assert await standing(simulated_broker) == {(TOPIC, 0): (1, 4), (TOPIC, 1): (0, 0)}
     assert offsets(await member.take(0)) == [1, 2, 3, 4]
     assert await alter(simulated_broker, {(TOPIC, 0): 2, (TOPIC, 7): 0, ("nothing", 0): 0}) == {
         (TOPIC, 0): 0,
-        (TOPIC, 7): UNKNOWN_TOPIC,
-        ("nothing", 0): UNKNOWN_TOPIC,
+        (TOPIC, 7): UnknownTopicOrPartition.code,
+        ("nothing", 0): UnknownTopicOrPartition.code,
     }
-    assert await alter(simulated_broker, {(TOPIC, 0): 99}) == {(TOPIC, 0): OUT_OF_RANGE}
+    assert await alter(simulated_broker, {(TOPIC, 0): 99}) == {(TOPIC, 0): OffsetOutOfRange.code}
     assert (await standing(simulated_broker))[TOPIC, 0] == (2, 3)
 
 
 async def test_altering_offsets_creates_a_missing_group(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await produce(simulated_broker, TOPIC, b"a", b"b")
     assert await alter(simulated_broker, {(TOPIC, 0): 1}) == {(TOPIC, 0): 0}
     assert await listed(simulated_broker) == {GROUP: "Empty"}
@@ -155,32 +155,32 @@ async def test_altering_offsets_creates_a_missing_group(
 
 
 async def test_the_offsets_of_a_group_with_members_cannot_be_changed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await worked(simulated_broker, leaves=False)
-    assert await alter(simulated_broker, {(TOPIC, 0): 0}) == NOT_EMPTY
-    assert await forget(simulated_broker, TOPIC) == NOT_EMPTY
+    assert await alter(simulated_broker, {(TOPIC, 0): 0}) == GroupNotEmpty.code
+    assert await forget(simulated_broker, TOPIC) == GroupNotEmpty.code
     assert await standing(simulated_broker) == {(TOPIC, 0): (2, 2)}
 
 
 async def test_a_group_of_another_type_has_no_share_offsets(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
-    assert await alter(simulated_broker, {(TOPIC, 0): 0}, "consumers") == NOT_FOUND
-    assert await forget(simulated_broker, TOPIC, group="consumers") == NOT_FOUND
-    assert await forget(simulated_broker, TOPIC, group="nobody") == NOT_FOUND
+    assert await alter(simulated_broker, {(TOPIC, 0): 0}, "consumers") == GroupIdNotFound.code
+    assert await forget(simulated_broker, TOPIC, group="consumers") == GroupIdNotFound.code
+    assert await forget(simulated_broker, TOPIC, group="nobody") == GroupIdNotFound.code
 
 
 async def test_after_deleting_offsets_a_topic_starts_again(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     member = await worked(simulated_broker)
-    assert await forget(simulated_broker, TOPIC, "nothing") == {TOPIC: 0, "nothing": UNKNOWN_TOPIC}
+    assert await forget(simulated_broker, TOPIC, "nothing") == {TOPIC: 0, "nothing": UnknownTopicOrPartition.code}
     assert await standing(simulated_broker) == {}
     assert await forget(simulated_broker, TOPIC) == {TOPIC: 0}
     assert offsets(await member.take(0)) == [0, 1, 2, 3, 4]
 
 
 async def test_a_deleted_group_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     await worked(simulated_broker, (0, 1))
     assert await delete_group(simulated_broker, GROUP) == 0
     assert await standing(simulated_broker) == {}
@@ -189,7 +189,7 @@ async def test_a_deleted_group_leaves_nothing_behind(simulated_broker: Simulated
 
 async def test_a_deleted_group_with_a_long_name_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
     group = "g" * 300
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await configure(simulated_broker, group, share_auto_offset_reset="earliest")
     await produce(simulated_broker, TOPIC, b"a", b"b")
     member = ShareMember(simulated_broker, group=group)
@@ -203,21 +203,21 @@ async def test_a_deleted_group_with_a_long_name_leaves_nothing_behind(simulated_
 
 
 async def test_offsets_of_a_group_with_a_long_name_cannot_be_altered(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
-    assert await alter(simulated_broker, {(TOPIC, 0): 0}, "g" * 300) == {(TOPIC, 0): INVALID_REQUEST}
+    await simulated_broker.create_topic(TOPIC)
+    assert await alter(simulated_broker, {(TOPIC, 0): 0}, "g" * 300) == {(TOPIC, 0): InvalidRequest.code}
 
 
 @in_simulated_cluster(3)
 async def test_an_error_of_another_broker_applies_to_all_its_partitions(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC, (1,), (2,), (3,))
+    await simulated_cluster.create_topic(TOPIC, (1,), (2,), (3,))
     found = await coordinator(simulated_cluster, "g" * 300)
     partitions = [(TOPIC, index) for index in range(3)]
-    assert await alter(found, dict.fromkeys(partitions, 0), "g" * 300) == dict.fromkeys(partitions, INVALID_REQUEST)
+    assert await alter(found, dict.fromkeys(partitions, 0), "g" * 300) == dict.fromkeys(partitions, InvalidRequest.code)
 
 
 async def spread_out(simulated_cluster: SimulatedCluster) -> SimulatedBroker:
     """Create a partition on each broker and a group with offsets in all of them; return its coordinator."""
-    await simulated_cluster.make_topic(TOPIC, (1,), (2,), (3,))
+    await simulated_cluster.create_topic(TOPIC, (1,), (2,), (3,))
     found = await coordinator(simulated_cluster)
     for index in range(3):
         simulated_broker = simulated_cluster[index + 1]
@@ -250,10 +250,12 @@ async def test_a_group_is_deleted_only_if_all_leaders_respond(simulated_cluster:
     simulated_broker = await spread_out(simulated_cluster)
     gone = next(other for other in simulated_cluster.up if other is not simulated_broker)
     gone.kill()
-    assert await delete_group(simulated_broker, GROUP) == NOT_AVAILABLE
+    assert await delete_group(simulated_broker, GROUP) == CoordinatorNotAvailable.code
     assert GROUP in await listed(simulated_broker)
     await gone.open()
-    await simulated_cluster.until(lambda: all(simulated_cluster.leads(index + 1, TOPIC, index) for index in range(3)))
+    await simulated_cluster.wait_until(
+        lambda: all(simulated_cluster.leads(index + 1, TOPIC, index) for index in range(3))
+    )
     await simulated_broker.pass_time(1)
     assert await delete_group(simulated_broker, GROUP) == 0
     assert await standing(simulated_broker) == {}

@@ -14,25 +14,26 @@ from tests.unit.broker.simulated_cluster import SimulatedCluster, in_simulated_c
 from headrace.broker.coordination.state_log import KeyValue
 from headrace.broker.share_groups.share_group_records import share_group_records
 from headrace.machines.share_groups.share_group import ShareMemberMetadataSet
+from headrace.model.errors import (
+    CoordinatorLoading,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupNotEmpty,
+    InconsistentGroupProtocol,
+    InvalidRequest,
+    NotCoordinator,
+    UnknownMemberId,
+)
 from headrace.model.names import CONSUMER_OFFSETS
-
-LOADING = 14
-NOT_COORDINATOR = 16
-INCONSISTENT_PROTOCOL = 23
-UNKNOWN_MEMBER = 25
-INVALID_REQUEST = 42
-NOT_EMPTY = 68
-NOT_FOUND = 69
-FENCED = 110
 
 
 async def test_members_spread_over_partitions_and_share_them_if_there_are_more_members(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     members = [ShareMember(simulated_broker, f"m{number}") for number in range(4)]
-    answer = await members[0].beat()
-    assert (answer.error_code, answer.heartbeat_interval_ms) == (0, 5000)
+    response = await members[0].beat()
+    assert (response.error_code, response.heartbeat_interval_ms) == (0, 5000)
     assert members[0].reads == {TOPIC: [0, 1]}
     for member in members:
         await member.beat()
@@ -46,7 +47,7 @@ async def test_members_spread_over_partitions_and_share_them_if_there_are_more_m
 
 
 async def test_a_group_is_described_and_listed(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker, "m1", TOPIC, "later")
     await member.beat(rack_id="r")
     described = await describe_share(simulated_broker)
@@ -60,47 +61,54 @@ async def test_a_group_is_described_and_listed(simulated_broker: SimulatedBroker
     assert await listed(simulated_broker, types_filter=["consumer", "classic"]) == {}
     await member.leave()
     assert await listed(simulated_broker, states_filter=["empty"]) == {GROUP: "Empty"}
-    assert (await describe_share(simulated_broker, "nobody")).error_code == NOT_FOUND
+    assert (await describe_share(simulated_broker, "nobody")).error_code == GroupIdNotFound.code
 
 
 async def test_invalid_members_are_rejected(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker)
-    assert (await member.beat(member_epoch=3)).error_code in (NOT_COORDINATOR, NOT_FOUND)
-    assert (await member.beat(subscribed_topic_names=[])).error_code == INVALID_REQUEST
+    assert (await member.beat(member_epoch=3)).error_code in (NotCoordinator.code, GroupIdNotFound.code)
+    assert (await member.beat(subscribed_topic_names=[])).error_code == InvalidRequest.code
     await member.beat()
-    assert (await member.beat(member_epoch=7)).error_code == FENCED
-    assert (await ShareMember(simulated_broker, "m2").beat(member_epoch=1)).error_code == UNKNOWN_MEMBER
+    assert (await member.beat(member_epoch=7)).error_code == FencedMemberEpoch.code
+    assert (await ShareMember(simulated_broker, "m2").beat(member_epoch=1)).error_code == UnknownMemberId.code
     assert await member.leave() == 0
-    assert await member.leave() == UNKNOWN_MEMBER
+    assert await member.leave() == UnknownMemberId.code
 
 
 async def test_a_share_group_rejects_other_members_and_committed_offsets(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
     for _ in range(2):
-        assert (await ConsumerMember(simulated_broker, "c", TOPIC, group=GROUP).beat()).error_code == NOT_FOUND
-        assert (await ClassicMember(simulated_broker, TOPIC, group=GROUP).join()).error_code == INCONSISTENT_PROTOCOL
-        assert await commit(simulated_broker, 1, TOPIC, group=GROUP, version=9) == NOT_FOUND
+        assert (
+            await ConsumerMember(simulated_broker, "c", TOPIC, group=GROUP).beat()
+        ).error_code == GroupIdNotFound.code
+        assert (
+            await ClassicMember(simulated_broker, TOPIC, group=GROUP).join()
+        ).error_code == InconsistentGroupProtocol.code
+        assert await commit(simulated_broker, 1, TOPIC, group=GROUP, version=9) == GroupIdNotFound.code
         assert (await describe(simulated_broker, GROUP)).error_message == f"Group {GROUP} is not a classic group."
-        assert (await describe_consumers(simulated_broker, GROUP)).error_code == NOT_FOUND
+        assert (await describe_consumers(simulated_broker, GROUP)).error_code == GroupIdNotFound.code
         await member.leave()  # an empty group neither
 
 
 async def test_a_group_of_another_type_is_not_a_share_group(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await ConsumerMember(simulated_broker, "c", TOPIC, group="consumers").beat()
     await commit(simulated_broker, 1, TOPIC, group="offsets")
     for group in ("consumers", "offsets"):
-        refused = await ShareMember(simulated_broker, group=group).beat()
-        assert (refused.error_code, refused.error_message) == (NOT_FOUND, f"Group {group} is not a share group.")
+        rejected = await ShareMember(simulated_broker, group=group).beat()
+        assert (rejected.error_code, rejected.error_message) == (
+            GroupIdNotFound.code,
+            f"Group {group} is not a share group.",
+        )
         assert (await describe_share(simulated_broker, group)).error_message == f"Group {group} is not a share group."
     assert (await committed(simulated_broker, TOPIC, group="offsets"))[0] == 1
 
 
 async def test_a_member_is_removed_when_its_session_expires(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     await configure(simulated_broker, GROUP, share_session_timeout_ms="10000", share_heartbeat_interval_ms="1000")
     one, two = ShareMember(simulated_broker, "m1"), ShareMember(simulated_broker, "m2")
     assert (await one.beat()).heartbeat_interval_ms == 1000
@@ -109,7 +117,7 @@ async def test_a_member_is_removed_when_its_session_expires(simulated_broker: Si
         await simulated_broker.pass_time(3)
         await one.beat()
     assert one.reads == {TOPIC: [0, 1]}
-    assert (await two.beat()).error_code == UNKNOWN_MEMBER
+    assert (await two.beat()).error_code == UnknownMemberId.code
     await simulated_broker.pass_time(11)
     assert await listed(simulated_broker) == {GROUP: "Empty"}
 
@@ -118,7 +126,7 @@ async def test_a_member_is_removed_when_its_session_expires(simulated_broker: Si
 async def test_members_continue_after_a_crash_of_the_coordinator(
     simulated_broker: SimulatedBroker, keep_page_cache: bool
 ) -> None:
-    await simulated_broker.make_topic(TOPIC, 2)
+    await simulated_broker.create_topic(TOPIC, 2)
     one, two = ShareMember(simulated_broker, "m1"), ShareMember(simulated_broker, "m2")
     await one.beat()
     await two.beat()
@@ -126,7 +134,7 @@ async def test_members_continue_after_a_crash_of_the_coordinator(
     await simulated_broker.open()
     await simulated_broker.pass_time(1)
     assert await listed(simulated_broker, types_filter=["share"]) == {GROUP: "Stable"}
-    assert await delete_group(simulated_broker, GROUP) == NOT_EMPTY
+    assert await delete_group(simulated_broker, GROUP) == GroupNotEmpty.code
     for member in (one, two):
         assert (await member.beat()).error_code == 0
     assert sorted(one.reads[TOPIC] + two.reads[TOPIC]) == [0, 1]
@@ -138,13 +146,13 @@ async def test_members_continue_after_a_crash_of_the_coordinator(
 
 
 async def test_a_broker_serves_groups_only_while_it_is_their_coordinator(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
     partition = log_of(simulated_broker, GROUP)
     become_follower(simulated_broker, partition)
-    assert (await member.beat()).error_code == NOT_COORDINATOR
-    assert (await describe_share(simulated_broker)).error_code == NOT_COORDINATOR
+    assert (await member.beat()).error_code == NotCoordinator.code
+    assert (await describe_share(simulated_broker)).error_code == NotCoordinator.code
     become_leader(simulated_broker, partition)
     await simulated_broker.pass_time(1)
     assert (await member.beat()).error_code == 0
@@ -153,7 +161,7 @@ async def test_a_broker_serves_groups_only_while_it_is_their_coordinator(simulat
 async def test_a_group_with_only_member_tombstones_does_not_exist(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     await ShareMember(simulated_broker, group="others").beat()
     tombstone = share_group_records(GROUP, [ShareMemberMetadataSet("m1", None)])
     await simulated_broker.host.start(_append(simulated_broker, GROUP, tombstone), "append")
@@ -168,13 +176,13 @@ async def _append(simulated_broker: SimulatedBroker, group: str, records: list[K
 
 
 async def test_only_an_empty_group_can_be_deleted_and_it_stays_deleted(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic(TOPIC)
+    await simulated_broker.create_topic(TOPIC)
     member = ShareMember(simulated_broker)
     await member.beat()
-    assert await delete_group(simulated_broker, GROUP) == NOT_EMPTY
+    assert await delete_group(simulated_broker, GROUP) == GroupNotEmpty.code
     await member.leave()
     assert await delete_group(simulated_broker, GROUP) == 0
-    assert await delete_group(simulated_broker, GROUP) == NOT_FOUND
+    assert await delete_group(simulated_broker, GROUP) == GroupIdNotFound.code
     await simulated_broker.restart()
     await simulated_broker.pass_time(1)
     assert await listed(simulated_broker) == {}
@@ -183,13 +191,13 @@ async def test_only_an_empty_group_can_be_deleted_and_it_stays_deleted(simulated
 
 @in_simulated_cluster(3, offsets_topic_replication_factor="3")
 async def test_members_continue_at_the_next_coordinator(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic(TOPIC, (1, 2, 3), (2, 3, 1))
+    await simulated_cluster.create_topic(TOPIC, (1, 2, 3), (2, 3, 1))
     one, two = ShareMember(simulated_cluster[1], "m1"), ShareMember(simulated_cluster[1], "m2")
     first = await coordinator(simulated_cluster, GROUP)
     for member in (one, two):
         assert (await member.beat(first)).error_code == 0
     for index in range(2):
-        await simulated_cluster.until_in_sync(CONSUMER_OFFSETS, index=index)
+        await simulated_cluster.wait_until_in_sync(CONSUMER_OFFSETS, index=index)
     first.kill()
     second = first
     while second is first:
@@ -197,7 +205,7 @@ async def test_members_continue_at_the_next_coordinator(simulated_cluster: Simul
         await second.pass_time(0.5)
     one.simulated_broker = two.simulated_broker = second
     for member in (one, two):
-        while (answer := await member.beat()).error_code in (LOADING, NOT_COORDINATOR):
+        while (response := await member.beat()).error_code in (CoordinatorLoading.code, NotCoordinator.code):
             await second.pass_time(0.1)
-        assert answer.error_code == 0
+        assert response.error_code == 0
     assert sorted(one.reads[TOPIC] + two.reads[TOPIC]) == [0, 1]

@@ -1,4 +1,4 @@
-"""A bundle in a broker: its members, and what is asked for them."""
+"""The requests of a joint commit in a broker, and its members."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def end_request(sequence: int, *members: Transactor | BundleMember, commit: bool
 async def end(
     simulated_broker: RequestTarget, sequence: int, *members: Transactor | BundleMember, commit: bool = True
 ) -> Any:
-    return await simulated_broker.ask(end_request(sequence, *members, commit=commit), 0)
+    return await simulated_broker.send(end_request(sequence, *members, commit=commit), 0)
 
 
 async def commit(simulated_broker: RequestTarget, sequence: int, *members: Transactor | BundleMember) -> bool | int:
     """Whether they are committed, or the error code."""
-    answer = await end(simulated_broker, sequence, *members)
-    return int(answer.error_code) or bool(answer.is_committed)
+    response = await end(simulated_broker, sequence, *members)
+    return int(response.error_code) or bool(response.is_committed)
 
 
 async def abort(simulated_broker: RequestTarget, *members: Transactor | BundleMember) -> int:
-    answer = await end(simulated_broker, -1, *members, commit=False)
-    assert not answer.is_committed
-    return int(answer.error_code)
+    response = await end(simulated_broker, -1, *members, commit=False)
+    assert not response.is_committed
+    return int(response.error_code)
 
 
 async def sequence(simulated_broker: RequestTarget) -> int:
-    answer = await simulated_broker.ask(DescribeBundleRequest(BUNDLE), 0)
-    assert answer.error_code == 0, answer
-    return int(answer.sequence)
+    response = await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)
+    assert response.error_code == 0, response
+    return int(response.sequence)

@@ -1,4 +1,4 @@
-"""A power cut at any step tears no bundle: all its members end alike, and the sequence tells which way."""
+"""A joint commit is atomic under a power cut at any step, and its sequence tells the outcome."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Tra
 from headrace.broker.transactions.transactions_log import TransactionsLog
 from headrace.machines.transactions.joint_commits import JointCommit
 from headrace.machines.transactions.transaction_state import TransactionMetadata
+from headrace.model.errors import ConcurrentTransactions
 from headrace.testkit.disk import SimulatedPowerCut
 from headrace.testkit.world import World
 
@@ -24,13 +25,13 @@ VALUES = (b"a", b"b")
 
 
 class Script:
-    """Two commits of two members in two partitions each, a straggler beside them, and what was heard of them."""
+    """Two joint commits of two members in two partitions each, a late member, and the received responses."""
 
     def __init__(self, simulated_broker: SimulatedBroker, generation: int) -> None:
         self.simulated_broker = simulated_broker
         self.generation = generation
         self.requested = dict[int, list[Transactor]]()
-        self.told = -1
+        self.acknowledged = -1
 
     async def run(self) -> None:
         for number in range(SEQUENCES):
@@ -43,7 +44,7 @@ class Script:
             await writing(self.simulated_broker, "straggler", b"never", 0, generation=self.generation)
             self.requested[number] = members
             assert await commit(self.simulated_broker, number, *members) is True
-            self.told = number
+            self.acknowledged = number
 
 
 async def is_over(simulated_broker: SimulatedBroker, script: Script) -> bool:
@@ -59,9 +60,9 @@ async def is_over(simulated_broker: SimulatedBroker, script: Script) -> bool:
 async def committed(simulated_broker: SimulatedBroker) -> list[list[bytes]]:
     found = []
     for partition in (0, 1):
-        told = await partition_contents(simulated_broker, partition=partition)
-        assert b"never" not in told.committed
-        found.append(told.committed)
+        result = await partition_contents(simulated_broker, partition=partition)
+        assert b"never" not in result.committed
+        found.append(result.committed)
     return found
 
 
@@ -72,13 +73,13 @@ def whole(last: int) -> list[bytes]:
 async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
     await restarted(simulated_broker)
     last = await sequence(simulated_broker)
-    assert script.told <= last <= max(script.requested, default=-1)
+    assert script.acknowledged <= last <= max(script.requested, default=-1)
     assert [sorted(values) for values in await committed(simulated_broker)] == [whole(last)] * 2, "it is torn"
     for number, members in script.requested.items():
-        # Whoever has heard nothing asks again, and what it hears is true.
-        while (answer := await commit(simulated_broker, number, *members)) == 51:
+        # A driver without a response retries, and the result of the retry holds.
+        while (response := await commit(simulated_broker, number, *members)) == ConcurrentTransactions.code:
             await asyncio.sleep(0.1)
-        assert answer is True or number < max(script.requested)
+        assert response is True or number < max(script.requested)
     last = await sequence(simulated_broker)
     assert last == max(script.requested, default=-1)
     if script.requested:
@@ -93,7 +94,7 @@ def is_cut(generation: int, operations: int) -> bool:
     try:
         simulated_broker = SimulatedBroker(world, {"transaction.state.log.num.partitions": "1"})
         world.run(simulated_broker.open())
-        world.run(simulated_broker.make_topic("t", 2))
+        world.run(simulated_broker.create_topic("t", 2))
         world.run(writing(simulated_broker, "0", b""))  # the log is there
         script = Script(simulated_broker, generation)
         simulated_broker.host.disk.crash_after(operations)
@@ -117,7 +118,7 @@ def cut_everywhere(generation: int) -> int:
 
 
 @pytest.mark.parametrize("generation", [OLDER, NEWER])
-def test_no_power_cut_tears_a_bundle(generation: int) -> None:
+def test_a_joint_commit_is_atomic_under_power_cuts(generation: int) -> None:
     assert cut_everywhere(generation) > 30, "there was hardly anything to cut"
 
 
@@ -139,7 +140,9 @@ def store_the_sequence_first(
 
 
 @pytest.mark.parametrize("store", [store_each, store_the_sequence_first])
-def test_what_is_stored_by_several_appends_is_torn(store: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_joint_commit_stored_by_several_appends_would_not_be_atomic(
+    store: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TransactionsLog, "store", store)
     with pytest.raises(AssertionError):
         cut_everywhere(NEWER)

@@ -1,4 +1,4 @@
-"""Bundles in a broker: members end as one, by one batch of the log, and what was told is told again."""
+"""Joint commits in a broker: members end together, by one batch of the log, and a retry gets the same result."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ from headrace.broker.coordination.state_log import java_hash, read_batches
 from headrace.broker.transactions import transactions_log
 from headrace.broker.transactions.transaction_markers import TransactionMarkers
 from headrace.machines.transactions.joint_commits import MEMBERS_MAX, joint_commit_owner_id, member_id
+from headrace.model.errors import (
+    ConcurrentTransactions,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionState,
+    MessageTooLarge,
+    NotCoordinator,
+    ProducerFenced,
+    TransactionalIdNotFound,
+)
 from headrace.model.names import TRANSACTION_STATE
 from headrace.wire.batches.batch import BatchRecord, build_batch, parse_header, read_records
 from headrace.wire.messages.groups import FindCoordinatorRequest
@@ -43,9 +55,7 @@ from headrace.wire.messages.transactions import (
 )
 from headrace.wire.state_records.transaction_records import decode_bundle_key, decode_transaction_key, encode_bundle_key
 
-FENCED, NOT_MAPPED, INVALID_STATE, INVALID_REQUEST = 90, 49, 48, 42
-
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 def home(simulated_broker: SimulatedBroker) -> int:
@@ -84,7 +94,7 @@ async def stored(simulated_broker: SimulatedBroker) -> list[list[str | None]]:
 
 @pytest.fixture
 def topic(simulated_broker: SimulatedBroker) -> None:
-    simulated_broker.world.run(simulated_broker.make_topic("t", 2))
+    simulated_broker.world.run(simulated_broker.create_topic("t", 2))
 
 
 pytestmark = pytest.mark.usefixtures("topic")
@@ -93,7 +103,7 @@ pytestmark = pytest.mark.usefixtures("topic")
 # One commit
 
 
-@both
+@each_generation
 async def test_members_end_as_one(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, 1, generation=generation)
     two = await writing(simulated_broker, "1", b"b", 1, generation=generation)
@@ -103,8 +113,8 @@ async def test_members_end_as_one(simulated_broker: SimulatedBroker, generation:
     assert (await partition_contents(simulated_broker)).committed == [b"a"]
     assert (await partition_contents(simulated_broker, partition=1)).committed == [b"a", b"b"]
     assert await sequence(simulated_broker) == 0
-    told = await simulated_broker.ask(DescribeBundleRequest(BUNDLE), 0)
-    assert told.members == [claim(one), claim(two), claim(idle)]
+    result = await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)
+    assert result.members == [claim(one), claim(two), claim(idle)]
 
 
 async def test_one_batch_of_the_log_decides_them_all(simulated_broker: SimulatedBroker) -> None:
@@ -119,21 +129,21 @@ async def test_one_batch_of_the_log_decides_them_all(simulated_broker: Simulated
     assert (await partition_contents(simulated_broker)).aborted == [b"c"]
 
 
-@both
+@each_generation
 async def test_the_response_waits_for_the_markers(
     simulated_broker: SimulatedBroker, generation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     tell_all = TransactionMarkers.write_all
 
-    async def tell_late(self: TransactionMarkers, *told: object) -> None:
+    async def tell_late(self: TransactionMarkers, *result: object) -> None:
         await simulated_broker.pass_time(1)
-        await tell_all(self, *told)  # type: ignore[arg-type]
+        await tell_all(self, *result)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TransactionMarkers, "write_all", tell_late)
-    requested = simulated_broker.begin(end_request(0, one), 0)
+    requested = simulated_broker.begin_send(end_request(0, one), 0)
     await simulated_broker.pass_time(0.9)
-    again = simulated_broker.begin(end_request(0, one), 0)
+    again = simulated_broker.begin_send(end_request(0, one), 0)
     await simulated_broker.pass_time(0)
     assert not requested.done()
     assert not again.done()
@@ -150,13 +160,13 @@ async def test_a_partition_without_marker_delays_the_response_not_the_decision(
     tell_all = TransactionMarkers.write_all
     is_told = False
 
-    async def tell(self: TransactionMarkers, *told: object) -> None:
+    async def tell(self: TransactionMarkers, *result: object) -> None:
         while not is_told:
             await simulated_broker.pass_time(0.1)
-        await tell_all(self, *told)  # type: ignore[arg-type]
+        await tell_all(self, *result)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TransactionMarkers, "write_all", tell)
-    assert await commit(simulated_broker, 0, one, two) == 51
+    assert await commit(simulated_broker, 0, one, two) == ConcurrentTransactions.code
     assert await sequence(simulated_broker) == 0
     is_told = True
     assert await commit(simulated_broker, 0, one, two) is True
@@ -170,16 +180,16 @@ async def test_an_empty_commit_counts(simulated_broker: SimulatedBroker) -> None
     assert await commit(simulated_broker, 5) is True
 
 
-# Who is late
+# Late members
 
 
-@both
+@each_generation
 async def test_a_replaced_driver_learns_that_others_have_committed(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
     old = await writing(simulated_broker, "0", b"old", 0, generation=generation)
     new = await writing(simulated_broker, "0", b"new", 0, generation=generation)
-    assert await commit(simulated_broker, 0, old) == FENCED
+    assert await commit(simulated_broker, 0, old) == ProducerFenced.code
     assert await commit(simulated_broker, 0, new) is True
     left = await writing(simulated_broker, "1", b"left", 1, generation=generation)
     assert await commit(simulated_broker, 0, old, left) is False
@@ -190,21 +200,21 @@ async def test_a_replaced_driver_learns_that_others_have_committed(
 async def test_a_later_sequence_invalidates_an_older_one(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     assert await commit(simulated_broker, 7, one) is True
-    answer = await end(simulated_broker, 6, await writing(simulated_broker, "0", b"b", 0))
-    assert (answer.error_code, answer.is_committed, answer.sequence) == (0, False, 7)
+    response = await end(simulated_broker, 6, await writing(simulated_broker, "0", b"b", 0))
+    assert (response.error_code, response.is_committed, response.sequence) == (0, False, 7)
     assert (await partition_contents(simulated_broker))[:3] == ([b"a"], [b"b"], [])
 
 
-@both
+@each_generation
 async def test_a_decided_member_is_fenced(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     assert await commit(simulated_broker, 0, one) is True
     for _ in range(2):
-        assert await one.send(b"b") in (47, FENCED)
-        assert await one.add("t", 1) == FENCED
-        assert await one.commit() in (INVALID_STATE, FENCED)
-        assert await one.abort() == FENCED
-        assert await one.init(claims=True) == FENCED
+        assert await one.send(b"b") in (InvalidProducerEpoch.code, ProducerFenced.code)
+        assert await one.add("t", 1) == ProducerFenced.code
+        assert await one.commit() in (InvalidTransactionState.code, ProducerFenced.code)
+        assert await one.abort() == ProducerFenced.code
+        assert await one.init(claims=True) == ProducerFenced.code
         simulated_broker.kill(keep_page_cache=False)
         await restarted(simulated_broker)
     assert await partition_contents(simulated_broker) == ([b"a"], [], [], 1)
@@ -217,29 +227,29 @@ async def test_a_straggler_is_aborted_with_the_next_commit(simulated_broker: Sim
     assert await straggler.send(b"late") == 0
     assert await commit(simulated_broker, 1, await writing(simulated_broker, "0", b"b", 0)) is True
     assert (await partition_contents(simulated_broker))[:3] == ([b"a", b"b"], [b"late"], [])
-    assert await straggler.send(b"later") in (47, FENCED)
+    assert await straggler.send(b"later") in (InvalidProducerEpoch.code, ProducerFenced.code)
 
 
 async def test_a_straggler_is_aborted_when_its_time_is_over(simulated_broker: SimulatedBroker) -> None:
     straggler = await writing(simulated_broker, "0.1", b"late", 0, timeout_ms=1_000)
     await simulated_broker.pass_time(30)
     assert (await partition_contents(simulated_broker)).aborted == [b"late"]
-    assert await commit(simulated_broker, 1, straggler) == FENCED
+    assert await commit(simulated_broker, 1, straggler) == ProducerFenced.code
 
 
-# What is refused
+# Rejected requests
 
 
-@both
+@each_generation
 async def test_no_member_is_committed_if_one_cannot_be(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     two = await writing(simulated_broker, "1", b"b", 1, generation=generation)
     assert await abort(simulated_broker, two) == 0
-    assert await commit(simulated_broker, 0, one, two) == FENCED
+    assert await commit(simulated_broker, 0, one, two) == ProducerFenced.code
     unknown = BundleMember(member_id(BUNDLE, "never"), 1, 0)
-    assert await commit(simulated_broker, 0, one, unknown) == NOT_MAPPED
-    assert await commit(simulated_broker, 0, one, claim(one)) == INVALID_REQUEST
-    assert await commit(simulated_broker, -1, one) == INVALID_REQUEST
+    assert await commit(simulated_broker, 0, one, unknown) == InvalidProducerIdMapping.code
+    assert await commit(simulated_broker, 0, one, claim(one)) == InvalidRequest.code
+    assert await commit(simulated_broker, -1, one) == InvalidRequest.code
     assert await state(simulated_broker, one.transactional_id) == "Ongoing"
     assert await sequence(simulated_broker) == -1
     assert await commit(simulated_broker, 0, one) is True
@@ -250,52 +260,52 @@ async def test_no_member_is_committed_if_one_cannot_be(simulated_broker: Simulat
 async def test_the_error_says_why(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     await writing(simulated_broker, "0", b"a", 0)
-    answer = await end(simulated_broker, 0, one)
-    assert one.transactional_id in answer.error_message
-    assert "epoch" in answer.error_message
+    response = await end(simulated_broker, 0, one)
+    assert one.transactional_id in response.error_message
+    assert "epoch" in response.error_message
 
 
-@both
+@each_generation
 async def test_a_member_does_not_commit_by_itself(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
-    assert await one.commit() == INVALID_STATE
+    assert await one.commit() == InvalidTransactionState.code
     assert await state(simulated_broker, one.transactional_id) == "Ongoing"
     assert await one.abort() == 0
     assert (await partition_contents(simulated_broker)).aborted == [b"a"]
 
 
 @pytest.mark.parametrize("name", ["", "a#b", "x" * 250])
-async def test_a_bundle_with_an_impossible_name_is_refused(simulated_broker: SimulatedBroker, name: str) -> None:
+async def test_a_joint_commit_with_an_invalid_name_is_rejected(simulated_broker: SimulatedBroker, name: str) -> None:
     await writing(simulated_broker, "0", b"a", 0)
     for request in (EndBundleRequest(name, 0, True, []), DescribeBundleRequest(name)):
-        assert (await simulated_broker.ask(request, 0)).error_code == INVALID_REQUEST
+        assert (await simulated_broker.send(request, 0)).error_code == InvalidRequest.code
 
 
 @pytest.mark.parametrize("broken", ["headrace-bundle:b", "headrace-bundle:b#", "headrace-bundle:#0"])
-async def test_an_id_that_looks_like_a_members_and_is_none_is_refused(
-    simulated_broker: SimulatedBroker, broken: str
-) -> None:
-    assert (await simulated_broker.ask(InitProducerIdRequest(broken, 60_000, -1, -1), 4)).error_code == INVALID_REQUEST
+async def test_an_invalid_member_id_is_rejected(simulated_broker: SimulatedBroker, broken: str) -> None:
+    assert (
+        await simulated_broker.send(InitProducerIdRequest(broken, 60_000, -1, -1), 4)
+    ).error_code == InvalidRequest.code
 
 
 async def test_members_of_other_bundles_are_not_ended(simulated_broker: SimulatedBroker) -> None:
     ordinary = Transactor(simulated_broker)
     assert await ordinary.init() == 0
     assert await ordinary.send(b"x") == 0
-    assert await commit(simulated_broker, 0, ordinary) == INVALID_REQUEST
-    assert await abort(simulated_broker, ordinary) == INVALID_REQUEST
+    assert await commit(simulated_broker, 0, ordinary) == InvalidRequest.code
+    assert await abort(simulated_broker, ordinary) == InvalidRequest.code
     assert await commit(simulated_broker, 0) is True
     assert await ordinary.commit() == 0
 
 
-async def test_a_commit_that_is_larger_than_a_batch_may_be_is_refused(
+async def test_a_commit_larger_than_a_batch_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     many = [BundleMember(member_id(BUNDLE, str(number)), 1, 0) for number in range(MEMBERS_MAX + 1)]
-    assert await commit(simulated_broker, 0, *many) == INVALID_REQUEST
+    assert await commit(simulated_broker, 0, *many) == InvalidRequest.code
     monkeypatch.setattr(transactions_log, "_STORED_BYTES_MAX", 100)
-    assert await commit(simulated_broker, 0, one) == 10
+    assert await commit(simulated_broker, 0, one) == MessageTooLarge.code
     assert await state(simulated_broker, one.transactional_id) == "Ongoing"
 
 
@@ -303,7 +313,7 @@ async def test_a_bundle_is_coordinated_where_its_members_are(simulated_broker: S
     await writing(simulated_broker, "0", b"a", 0)
     places = set()
     for key in (member_id(BUNDLE, "0"), member_id(BUNDLE, "17.3"), joint_commit_owner_id(BUNDLE)):
-        assert (await simulated_broker.ask(FindCoordinatorRequest(key=key, key_type=1), 3)).error_code == 0
+        assert (await simulated_broker.send(FindCoordinatorRequest(key=key, key_type=1), 3)).error_code == 0
         places.add(simulated_broker.broker._transactions_log.partition_index_of(key))
     assert places == {home(simulated_broker)}
     ordinary = "shop#1"
@@ -316,9 +326,9 @@ async def test_a_bundle_is_coordinated_where_its_members_are(simulated_broker: S
 
 async def test_requests_before_the_first_transaction_get_a_retriable_error(simulated_broker: SimulatedBroker) -> None:
     for request in (DescribeBundleRequest(BUNDLE), EndBundleRequest(BUNDLE, 0, True, [])):
-        assert (await simulated_broker.ask(request, 0)).error_code == 16
+        assert (await simulated_broker.send(request, 0)).error_code == NotCoordinator.code
     assert (
-        await simulated_broker.ask(FindCoordinatorRequest(key=joint_commit_owner_id(BUNDLE), key_type=1), 3)
+        await simulated_broker.send(FindCoordinatorRequest(key=joint_commit_owner_id(BUNDLE), key_type=1), 3)
     ).error_code == 0
     assert await sequence(simulated_broker) == -1
 
@@ -344,8 +354,8 @@ async def test_an_abort_ends_open_transactions_and_reverts_no_commit(simulated_b
 # Coming back
 
 
-@both
-async def test_what_was_committed_is_known_after_a_crash(simulated_broker: SimulatedBroker, generation: int) -> None:
+@each_generation
+async def test_the_committed_sequence_survives_a_crash(simulated_broker: SimulatedBroker, generation: int) -> None:
     one = await writing(simulated_broker, "0", b"a", 0, generation=generation)
     two = await writing(simulated_broker, "1", b"b", 1, generation=generation)
     assert await commit(simulated_broker, 3, one, two) is True
@@ -370,7 +380,7 @@ async def test_decided_members_get_all_markers_after_a_crash(
 
     with monkeypatch.context() as patch:
         patch.setattr(TransactionMarkers, "write_all", tell_none)
-        simulated_broker.begin(end_request(0, one, two), 0)
+        simulated_broker.begin_send(end_request(0, one, two), 0)
         await simulated_broker.pass_time(1)
         assert await state(simulated_broker, one.transactional_id) == "PrepareCommit"
         assert await state(simulated_broker, straggler.transactional_id) == "PrepareAbort"
@@ -385,7 +395,7 @@ async def test_decided_members_get_all_markers_after_a_crash(
 async def test_a_commit_that_could_not_be_stored_has_no_effect(simulated_broker: SimulatedBroker, number: int) -> None:
     one, two = await writing(simulated_broker, "0", b"a", 0), await writing(simulated_broker, "1", b"b", 1)
     fail(simulated_broker, "append", number)
-    assert await commit(simulated_broker, 0, one, two) == 15
+    assert await commit(simulated_broker, 0, one, two) == CoordinatorNotAvailable.code
     assert (await partition_contents(simulated_broker)).open == [b"a"]
     simulated_broker.kill(keep_page_cache=False)
     await restarted(simulated_broker)
@@ -397,9 +407,9 @@ async def test_a_commit_that_could_not_be_stored_has_no_effect(simulated_broker:
 async def test_a_commit_that_is_not_on_disk_is_not_acknowledged(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     fail(simulated_broker, "sync")
-    assert await commit(simulated_broker, 0, one) == 15
-    assert (await simulated_broker.ask(DescribeBundleRequest(BUNDLE), 0)).error_code == 15
-    assert await commit(simulated_broker, 0, one) == 15
+    assert await commit(simulated_broker, 0, one) == CoordinatorNotAvailable.code
+    assert (await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)).error_code == CoordinatorNotAvailable.code
+    assert await commit(simulated_broker, 0, one) == CoordinatorNotAvailable.code
     assert (await partition_contents(simulated_broker)).open == [b"a"]
     simulated_broker.kill(keep_page_cache=False)
     await restarted(simulated_broker)
@@ -413,7 +423,7 @@ async def test_an_unused_bundle_expires(simulated_broker: SimulatedBroker) -> No
     await simulated_broker.pass_time(50)
     assert await sequence(simulated_broker) == 0
     await simulated_broker.pass_time(50)
-    assert (await described(simulated_broker, one.transactional_id)).error_code == 105
+    assert (await described(simulated_broker, one.transactional_id)).error_code == TransactionalIdNotFound.code
     assert await sequence(simulated_broker) == -1
     simulated_broker.kill(keep_page_cache=False)
     await restarted(simulated_broker)
@@ -430,7 +440,7 @@ async def test_a_used_bundle_does_not_expire(simulated_broker: SimulatedBroker) 
     assert await commit(simulated_broker, 0, open_since) is False
 
 
-async def test_a_bundle_that_cannot_be_read_is_out_of_service_and_no_other(
+async def test_only_the_unreadable_joint_commit_is_out_of_service(
     simulated_broker: SimulatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
@@ -439,10 +449,10 @@ async def test_a_bundle_that_cannot_be_read_is_out_of_service_and_no_other(
     partition.append(memoryview(batch), parse_header(batch), 1)
     await simulated_broker.restart()
     await simulated_broker.pass_time(1)
-    assert await commit(simulated_broker, 0, one) == 15
-    assert (await simulated_broker.ask(DescribeBundleRequest(BUNDLE), 0)).error_code == 15
+    assert await commit(simulated_broker, 0, one) == CoordinatorNotAvailable.code
+    assert (await simulated_broker.send(DescribeBundleRequest(BUNDLE), 0)).error_code == CoordinatorNotAvailable.code
     assert joint_commit_owner_id(BUNDLE) in caplog.text
-    assert await abort(simulated_broker, one) == 15
+    assert await abort(simulated_broker, one) == CoordinatorNotAvailable.code
     assert await one.abort() == 0
 
 
@@ -452,7 +462,7 @@ async def test_a_bundle_that_cannot_be_read_is_out_of_service_and_no_other(
 async def test_members_are_listed_and_the_bundle_is_not(simulated_broker: SimulatedBroker) -> None:
     one = await writing(simulated_broker, "0", b"a", 0)
     assert await commit(simulated_broker, 0, one) is True
-    listed = (await simulated_broker.ask(ListTransactionsRequest(), 0)).transaction_states
-    assert [told.transactional_id for told in listed] == [one.transactional_id]
+    listed = (await simulated_broker.send(ListTransactionsRequest(), 0)).transaction_states
+    assert [result.transactional_id for result in listed] == [one.transactional_id]
     assert (await described(simulated_broker, one.transactional_id)).transaction_state == "CompleteCommit"
-    assert (await described(simulated_broker, joint_commit_owner_id(BUNDLE))).error_code == 105
+    assert (await described(simulated_broker, joint_commit_owner_id(BUNDLE))).error_code == TransactionalIdNotFound.code

@@ -1,4 +1,4 @@
-"""What operators see of transactions, and how they end one that hangs."""
+"""Operators can describe transactions and end one that hangs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from tests.unit.broker.broker_requests import produce
 from tests.unit.broker.simulated_broker import SimulatedBroker
 from tests.unit.broker.transactions.transaction_support import ID, Transactor, described, partition_contents
 
+from headrace.model.errors import (
+    InvalidProducerEpoch,
+    InvalidRegularExpression,
+    InvalidRequest,
+    InvalidTopic,
+    InvalidTransactionState,
+    TransactionalIdNotFound,
+    UnknownTopicOrPartition,
+)
 from headrace.model.names import TRANSACTION_STATE
 from headrace.wire.messages.transactions import (
     DescribeProducersRequest,
@@ -22,7 +31,7 @@ from headrace.wire.messages.transactions import (
 
 async def ready(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> Transactor:
     if simulated_broker.broker.catalogue.find("t") is None:
-        await simulated_broker.make_topic("t", 2)
+        await simulated_broker.create_topic("t", 2)
     producer = Transactor(simulated_broker, transactional_id)
     assert await producer.init() == 0
     return producer
@@ -35,25 +44,25 @@ async def test_a_transaction_is_described(simulated_broker: SimulatedBroker) -> 
     producer = await ready(simulated_broker)
     await producer.send(b"x", partition=1)
     await producer.send(b"x", partition=0)
-    answer = await described(simulated_broker)
-    assert (answer.error_code, answer.transaction_state, answer.transaction_timeout_ms) == (0, "Ongoing", 60_000)
-    assert (answer.producer_id, answer.producer_epoch) == (producer.producer_id, producer.epoch)
-    assert answer.transaction_start_time_ms > 0
-    assert [(topic.topic, topic.partitions) for topic in answer.topics] == [("t", [0, 1])]
+    response = await described(simulated_broker)
+    assert (response.error_code, response.transaction_state, response.transaction_timeout_ms) == (0, "Ongoing", 60_000)
+    assert (response.producer_id, response.producer_epoch) == (producer.producer_id, producer.epoch)
+    assert response.transaction_start_time_ms > 0
+    assert [(topic.topic, topic.partitions) for topic in response.topics] == [("t", [0, 1])]
     await producer.commit()
     ended = await described(simulated_broker)
     assert (ended.transaction_state, ended.topics) == ("CompleteCommit", [])
-    assert ended.transaction_start_time_ms == answer.transaction_start_time_ms, "as kafka-transactions shows it"
+    assert ended.transaction_start_time_ms == response.transaction_start_time_ms, "as kafka-transactions shows it"
 
 
 async def test_an_unknown_id_is_not_described(simulated_broker: SimulatedBroker) -> None:
     await ready(simulated_broker)
-    assert (await described(simulated_broker, "unknown")).error_code == 105
-    assert (await described(simulated_broker, "")).error_code == 42
+    assert (await described(simulated_broker, "unknown")).error_code == TransactionalIdNotFound.code
+    assert (await described(simulated_broker, "")).error_code == InvalidRequest.code
 
 
 async def listed(simulated_broker: SimulatedBroker, version: int = 2, **filters: Any) -> dict[str, str]:
-    response = await simulated_broker.ask(ListTransactionsRequest(**filters), version)
+    response = await simulated_broker.send(ListTransactionsRequest(**filters), version)
     assert response.error_code == 0
     return {one.transactional_id: one.transaction_state for one in response.transaction_states}
 
@@ -77,14 +86,14 @@ async def test_transactions_are_listed_by_filters(simulated_broker: SimulatedBro
 async def test_states_that_do_not_exist_are_named(simulated_broker: SimulatedBroker) -> None:
     await ready(simulated_broker)
     request = ListTransactionsRequest(state_filters=["Dead", "Sleeping", "ongoing"])
-    response = await simulated_broker.ask(request, 0)
+    response = await simulated_broker.send(request, 0)
     assert (response.unknown_state_filters, response.transaction_states) == (["Sleeping", "ongoing"], [])
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "x{9999}", "x" * 1025])
 async def test_an_invalid_pattern_is_rejected(simulated_broker: SimulatedBroker, pattern: str) -> None:
-    response = await simulated_broker.ask(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
-    assert response.error_code == 128
+    response = await simulated_broker.send(ListTransactionsRequest(transactional_id_pattern=pattern), 2)
+    assert response.error_code == InvalidRegularExpression.code
 
 
 # Producers, and the end of what hangs
@@ -92,19 +101,19 @@ async def test_an_invalid_pattern_is_rejected(simulated_broker: SimulatedBroker,
 
 async def producers(simulated_broker: SimulatedBroker, partition: int = 0) -> Any:
     request = DescribeProducersRequest(topics=[DescribeProducersTopic(name="t", partition_indexes=[partition])])
-    ((answer,),) = [topic.partitions for topic in (await simulated_broker.ask(request, 0)).topics]
-    return answer
+    ((response,),) = [topic.partitions for topic in (await simulated_broker.send(request, 0)).topics]
+    return response
 
 
 async def test_the_producers_of_a_partition_are_described(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await produce(simulated_broker, "t", b"before", producer_id=77, producer_epoch=0, base_sequence=0)
     await producer.send(b"x")
-    answer = await producers(simulated_broker)
-    assert answer.error_code == 0
-    starts = {known.producer_id: known.current_txn_start_offset for known in answer.active_producers}
+    response = await producers(simulated_broker)
+    assert response.error_code == 0
+    starts = {known.producer_id: known.current_txn_start_offset for known in response.active_producers}
     assert starts == {77: -1, producer.producer_id: 1}
-    (known,) = [known for known in answer.active_producers if known.producer_id != 77]
+    (known,) = [known for known in response.active_producers if known.producer_id != 77]
     assert (known.producer_epoch, known.last_sequence, known.coordinator_epoch) == (producer.epoch, 0, -1)
     await producer.commit()
     (known,) = [known for known in (await producers(simulated_broker)).active_producers if known.producer_id != 77]
@@ -113,7 +122,7 @@ async def test_the_producers_of_a_partition_are_described(simulated_broker: Simu
 
 
 async def test_a_partition_that_does_not_exist_has_no_producers(simulated_broker: SimulatedBroker) -> None:
-    assert (await producers(simulated_broker)).error_code == 3
+    assert (await producers(simulated_broker)).error_code == UnknownTopicOrPartition.code
 
 
 async def mark(
@@ -126,11 +135,11 @@ async def mark(
         topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
         coordinator_epoch=-1,
     )
-    response = await simulated_broker.ask(WriteTxnMarkersRequest(markers=[marker]), 1)
+    response = await simulated_broker.send(WriteTxnMarkersRequest(markers=[marker]), 1)
     (result,) = response.markers
     assert result.producer_id == producer_id
-    ((told,),) = [topic.partitions for topic in result.topics]
-    return int(told.error_code)
+    ((marked,),) = [topic.partitions for topic in result.topics]
+    return int(marked.error_code)
 
 
 async def test_a_transaction_that_hangs_can_be_ended_where_it_hangs(simulated_broker: SimulatedBroker) -> None:
@@ -146,7 +155,7 @@ async def test_a_transaction_that_hangs_can_be_ended_where_it_hangs(simulated_br
 async def test_a_transaction_that_has_a_coordinator_is_ended_there(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"x")
-    assert await mark(simulated_broker, producer.producer_id, producer.epoch) == 48
+    assert await mark(simulated_broker, producer.producer_id, producer.epoch) == InvalidTransactionState.code
     assert await producer.commit() == 0
     assert (await partition_contents(simulated_broker)).committed == [b"x"]
 
@@ -155,8 +164,8 @@ async def test_invalid_markers_are_rejected(simulated_broker: SimulatedBroker) -
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     await producer.commit()
-    assert await mark(simulated_broker, producer.producer_id, producer.epoch - 1) == 47
-    assert await mark(simulated_broker, -1, 0) == 42
-    assert await mark(simulated_broker, 1, -1) == 42
-    assert await mark(simulated_broker, 1, 0, partition=9) == 3
-    assert await mark(simulated_broker, 1, 0, topic=TRANSACTION_STATE) == 17
+    assert await mark(simulated_broker, producer.producer_id, producer.epoch - 1) == InvalidProducerEpoch.code
+    assert await mark(simulated_broker, -1, 0) == InvalidRequest.code
+    assert await mark(simulated_broker, 1, -1) == InvalidRequest.code
+    assert await mark(simulated_broker, 1, 0, partition=9) == UnknownTopicOrPartition.code
+    assert await mark(simulated_broker, 1, 0, topic=TRANSACTION_STATE) == InvalidTopic.code

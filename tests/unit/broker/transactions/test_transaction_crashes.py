@@ -1,4 +1,4 @@
-"""A power cut at any step tears no transaction: whatever was told holds, whatever was not is all or nothing."""
+"""Transactions are atomic under a power cut at any step, and acknowledged outcomes hold."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.unit.broker.transactions.transaction_support import (
     state,
 )
 
+from headrace.model.errors import ConcurrentTransactions
 from headrace.testkit.disk import SimulatedPowerCut
 from headrace.testkit.world import World
 
@@ -24,12 +25,12 @@ OUTCOMES = [True, False, True]
 
 
 class Script:
-    """Three transactions over two partitions, and what the producer has heard of them."""
+    """Three transactions over two partitions, and the responses that the producer got."""
 
     def __init__(self, simulated_broker: SimulatedBroker, generation: int) -> None:
         self.producer = Transactor(simulated_broker, generation=generation)
         self.requested: dict[bytes, bool] = {}
-        self.told: dict[bytes, bool] = {}
+        self.acknowledged: dict[bytes, bool] = {}
         self.sent: set[tuple[bytes, int]] = set()
 
     async def run(self) -> None:
@@ -40,47 +41,47 @@ class Script:
                 self.sent.add((label, partition))
             self.requested[label] = commit
             assert await self.producer.end(commit=commit) == 0
-            self.told[label] = commit
+            self.acknowledged[label] = commit
 
     async def end_again(self) -> None:
-        """It has heard nothing, so it asks again until it hears something."""
-        ((label, commit),) = self.requested.items() - self.told.items()
-        while (code := await self.producer.end(commit=commit)) == 51:
+        """Retry after a lost response until there is a response."""
+        ((label, commit),) = self.requested.items() - self.acknowledged.items()
+        while (code := await self.producer.end(commit=commit)) == ConcurrentTransactions.code:
             await asyncio.sleep(0.1)
         assert code == 0
-        self.told[label] = commit
+        self.acknowledged[label] = commit
 
 
 async def check(simulated_broker: SimulatedBroker, script: Script) -> None:
     fates: dict[bytes, set[str]] = {}
     for partition in (0, 1):
-        told = await partition_contents(simulated_broker, partition=partition)
-        assert not told.open
+        result = await partition_contents(simulated_broker, partition=partition)
+        assert not result.open
         for fate in ("committed", "aborted"):
-            for value in getattr(told, fate):
+            for value in getattr(result, fate):
                 fates.setdefault(value, set()).add(fate)
-        for label, commit in script.told.items():
-            assert (label in told.committed) is commit
+        for label, commit in script.acknowledged.items():
+            assert (label in result.committed) is commit
     for label, found in fates.items():
         assert len(found) == 1, f"{label!r} is torn"
-        assert found == {"aborted"} or script.requested[label], f"nobody wanted {label!r} to be committed"
+        assert found == {"aborted"} or script.requested[label], f"no commit of {label!r} was requested"
 
 
 async def recover(simulated_broker: SimulatedBroker, script: Script) -> None:
     await restarted(simulated_broker)
     for partition in (0, 1):
-        told = await partition_contents(simulated_broker, partition=partition)
-        known = {*told.committed, *told.aborted, *told.open}
+        result = await partition_contents(simulated_broker, partition=partition)
+        known = {*result.committed, *result.aborted, *result.open}
         assert known >= {label for label, where in script.sent if where == partition}, "something acknowledged is lost"
-        assert not told.open or await state(simulated_broker) == "Ongoing"
-    if script.requested.keys() != script.told.keys():
+        assert not result.open or await state(simulated_broker) == "Ongoing"
+    if script.requested.keys() != script.acknowledged.keys():
         await script.end_again()
     newcomer = Transactor(simulated_broker, generation=script.producer.generation)
     assert await newcomer.init() == 0
     assert newcomer.producer_id == script.producer.producer_id
     assert newcomer.epoch > script.producer.epoch
     assert await newcomer.send(b"new") == 0
-    script.requested[b"new"] = script.told[b"new"] = False
+    script.requested[b"new"] = script.acknowledged[b"new"] = False
     assert await newcomer.abort() == 0
     await check(simulated_broker, script)
 
@@ -101,7 +102,7 @@ def test_no_power_cut_tears_a_transaction(generation: int) -> None:
         world = World(seed=operations)
         simulated_broker = SimulatedBroker(world, {"transaction.state.log.num.partitions": "1"})
         world.run(simulated_broker.open())
-        world.run(simulated_broker.make_topic("t", 2))
+        world.run(simulated_broker.create_topic("t", 2))
         script = Script(simulated_broker, generation)
         assert world.run(script.producer.init()) == 0
         simulated_broker.host.disk.crash_after(operations)

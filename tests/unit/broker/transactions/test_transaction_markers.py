@@ -1,4 +1,4 @@
-"""How partitions hear of the end of a transaction, wherever they are led, and that they hear it once."""
+"""Every partition of a transaction gets its marker once, whichever broker leads it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from typing import Any
 
 import pytest
 from tests.unit.broker.broker_requests import produce
-from tests.unit.broker.separate_coordinator import LEADER, SeparateCoordinator
 from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.broker.transactions.separate_coordinator import LEADER, SeparateCoordinator
 from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Transactor, partition_contents, state
 
 from headrace.machines.replication.in_sync import IsrState
+from headrace.model.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    RequestTimedOut,
+    TransactionCoordinatorFenced,
+)
 from headrace.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 async def ready(
@@ -40,7 +46,7 @@ def fail(simulated_broker: SimulatedBroker, times: int) -> None:
 # From the coordinator
 
 
-@both
+@each_generation
 async def test_one_request_has_the_markers_of_all_partitions_of_a_leader(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -62,7 +68,7 @@ async def test_an_unavailable_leader_gets_its_markers_when_it_is_back(
     separate_coordinator, producer = await ready(simulated_broker, monkeypatch)
     assert await producer.send(b"x") == 0
     separate_coordinator.silent.add(LEADER)
-    assert await producer.commit() == 51
+    assert await producer.commit() == ConcurrentTransactions.code
     assert await state(separate_coordinator) == "PrepareCommit"
     separate_coordinator.silent.clear()
     await simulated_broker.pass_time(6)
@@ -136,9 +142,9 @@ async def mark(
         coordinator_epoch=coordinator_epoch,
         transaction_version=version,
     )
-    response = await simulated_broker.ask(WriteTxnMarkersRequest(markers=[marker]), 2)
-    ((told,),) = [topic.partitions for topic in response.markers[0].topics]
-    return int(told.error_code)
+    response = await simulated_broker.send(WriteTxnMarkersRequest(markers=[marker]), 2)
+    ((result,),) = [topic.partitions for topic in response.markers[0].topics]
+    return int(result.error_code)
 
 
 async def test_a_marker_that_comes_twice_is_written_once(
@@ -158,7 +164,7 @@ async def test_a_delayed_marker_does_not_end_the_next_transaction(
     assert await producer.send(b"x") == 0
     assert await producer.abort() == 0
     assert await producer.send(b"y") == 0
-    assert await mark(simulated_broker, producer, producer.epoch, version=2) == 47
+    assert await mark(simulated_broker, producer, producer.epoch, version=2) == InvalidProducerEpoch.code
     assert await partition_contents(separate_coordinator) == ([], [b"x"], [b"y"], 1)
     assert await producer.commit() == 0
     assert await mark(simulated_broker, producer, producer.epoch, version=2) == 0
@@ -172,7 +178,10 @@ async def test_a_marker_of_a_former_coordinator_is_rejected(
     assert await producer.send(b"x") == 0
     assert await mark(simulated_broker, producer, producer.epoch, version=1, coordinator_epoch=5) == 0
     assert await producer.send(b"y") == 0
-    assert await mark(simulated_broker, producer, producer.epoch, version=1, coordinator_epoch=4) == 52
+    assert (
+        await mark(simulated_broker, producer, producer.epoch, version=1, coordinator_epoch=4)
+        == TransactionCoordinatorFenced.code
+    )
     assert await partition_contents(separate_coordinator) == ([b"x"], [], [b"y"], 1)
 
 
@@ -183,7 +192,7 @@ async def test_a_marker_is_acknowledged_when_it_is_committed(
     assert await producer.send(b"x") == 0
     with monkeypatch.context() as few:
         few.setattr(IsrState, "has_min_isr", lambda *_: False)
-        assert await mark(simulated_broker, producer, producer.epoch, version=1) == 7
+        assert await mark(simulated_broker, producer, producer.epoch, version=1) == RequestTimedOut.code
     assert (simulated_broker.partition("t").log.flushed_offset, simulated_broker.partition("t").last_stable_offset) == (
         2,
         0,

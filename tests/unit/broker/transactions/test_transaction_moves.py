@@ -1,4 +1,4 @@
-"""What becomes of transactions whose coordinator is another broker from now on, and perhaps this one again."""
+"""Transactions whose coordinator moves to another broker, and perhaps back."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from tests.unit.broker.transactions.transaction_support import (
 
 from headrace.broker.coordination.state_log import StateLog, StoredRecord, StoredTransactionMarker, java_hash
 from headrace.broker.partition import Partition
+from headrace.model.errors import CoordinatorLoading, NotCoordinator, NotEnoughReplicas
 from headrace.model.names import TRANSACTION_STATE
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 def home(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> Partition:
@@ -35,7 +36,7 @@ def home(simulated_broker: SimulatedBroker, transactional_id: str = ID) -> Parti
 
 async def ready(simulated_broker: SimulatedBroker, transactional_id: str = ID, generation: int = NEWER) -> Transactor:
     if simulated_broker.broker.catalogue.find("t") is None:
-        await simulated_broker.make_topic("t", 2)
+        await simulated_broker.create_topic("t", 2)
     producer = Transactor(simulated_broker, transactional_id, generation=generation)
     assert await producer.init() == 0
     return producer
@@ -68,10 +69,10 @@ async def test_ids_of_a_partition_with_another_leader_are_rejected_and_dropped(
     assert home(simulated_broker) is not home(simulated_broker, "another")
     await producer.send(b"x")
     become_follower(simulated_broker, home(simulated_broker))
-    assert await producer.init() == 16
-    assert await producer.commit() == 16
-    assert await producer.add("t", 1) == 16
-    assert (await described(simulated_broker)).error_code == 16
+    assert await producer.init() == NotCoordinator.code
+    assert await producer.commit() == NotCoordinator.code
+    assert await producer.add("t", 1) == NotCoordinator.code
+    assert (await described(simulated_broker)).error_code == NotCoordinator.code
     assert [transaction.transactional_id for transaction in simulated_broker.broker.transactions.transactions()] == [
         "another"
     ]
@@ -79,7 +80,7 @@ async def test_ids_of_a_partition_with_another_leader_are_rejected_and_dropped(
     assert await other.commit() == 0
 
 
-@both
+@each_generation
 async def test_a_waiting_end_gets_not_coordinator_when_the_coordinator_moves(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -90,7 +91,7 @@ async def test_a_waiting_end_gets_not_coordinator_when_the_coordinator_moves(
     await simulated_broker.pass_time(1)
     began = simulated_broker.host.clock.monotonic()
     become_follower(simulated_broker, home(simulated_broker))
-    assert (await ending).error_code == 16
+    assert (await ending).error_code == NotCoordinator.code
     assert simulated_broker.host.clock.monotonic() - began < 0.1
 
 
@@ -108,7 +109,7 @@ async def test_a_former_coordinator_writes_no_more_markers(simulated_broker: Sim
     assert home(simulated_broker).log.end_offset == end_offset
 
 
-@both
+@each_generation
 async def test_the_next_leadership_completes_decided_transactions(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -136,9 +137,9 @@ async def test_requests_get_a_loading_error_while_the_log_is_loaded(
     read_slowly(monkeypatch)
     become_follower(simulated_broker, home(simulated_broker))
     become_leader(simulated_broker, home(simulated_broker))
-    assert await producer.init() == 14
-    assert (await described(simulated_broker)).error_code == 14
-    assert await producer.produce(b"y") == 19
+    assert await producer.init() == CoordinatorLoading.code
+    assert (await described(simulated_broker)).error_code == CoordinatorLoading.code
+    assert await producer.produce(b"y") == NotEnoughReplicas.code
     await simulated_broker.pass_time(10)
     assert await producer.produce(b"y") == 0
     assert await producer.commit() == 0
@@ -158,7 +159,7 @@ async def test_a_leadership_that_ends_during_the_load_leaves_nothing_behind(
     become_follower(simulated_broker, home(simulated_broker))
     await simulated_broker.pass_time(30)
     assert not list(simulated_broker.broker.transactions.transactions())
-    assert await producer.commit() == 16
+    assert await producer.commit() == NotCoordinator.code
 
 
 async def test_a_producer_id_allocated_after_the_end_of_the_leadership_is_not_used(
@@ -179,7 +180,7 @@ async def test_a_producer_id_allocated_after_the_end_of_the_leadership_is_not_us
     end_offset = partition.log.end_offset
     become_follower(simulated_broker, partition)
     become_leader(simulated_broker, partition)
-    assert await initialising == 16
+    assert await initialising == NotCoordinator.code
     assert partition.log.end_offset == end_offset
 
 
@@ -187,7 +188,7 @@ async def test_only_the_current_coordinator_aborts_a_timed_out_transaction(
     simulated_broker: SimulatedBroker,
 ) -> None:
     producer = Transactor(simulated_broker)
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     assert await producer.init(timeout_ms=1_000) == 0
     assert await producer.send(b"x") == 0
     become_follower(simulated_broker, home(simulated_broker))

@@ -1,4 +1,4 @@
-"""What the coordinator knows comes back from its records as it was."""
+"""The state of a transaction is restored unchanged from its records."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_transaction_record_round_trips(transaction: TransactionMetadata) -> N
     assert read_transaction(transactional_id, value) == transaction
 
 
-def test_an_empty_one_has_no_partitions_as_kafka_writes_it() -> None:
+def test_an_empty_transaction_record_has_null_partitions_as_in_kafka() -> None:
     transaction = TransactionMetadata("x", ProducerIdAndEpoch(1, 2), 3, 4)
     _, value = transaction_record(transaction)
     assert value is not None

@@ -1,4 +1,4 @@
-"""What transactional producers may ask, and the words in which each generation of them is answered."""
+"""The requests of transactional producers, and their errors in each version of the protocol."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ from tests.unit.broker.transactions.transaction_support import (
     state,
 )
 
+from headrace.model.errors import (
+    CoordinatorNotAvailable,
+    HeadraceError,
+    InvalidGroupId,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTopic,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    NotCoordinator,
+    OperationNotAttempted,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+    UnknownTopicOrPartition,
+)
 from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.wire.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -28,14 +45,14 @@ from headrace.wire.messages.transactions import (
 
 
 async def ready(simulated_broker: SimulatedBroker, generation: int = OLDER) -> Transactor:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     producer = Transactor(simulated_broker, generation=generation)
     assert await producer.init() == 0
     return producer
 
 
 async def fenced(simulated_broker: SimulatedBroker) -> Transactor:
-    """A producer whom another has taken the id from."""
+    """A producer whose transactional id another producer has taken over."""
     producer = await ready(simulated_broker)
     assert await Transactor(simulated_broker).init() == 0
     return producer
@@ -45,7 +62,7 @@ async def fenced(simulated_broker: SimulatedBroker) -> Transactor:
 
 
 async def init(simulated_broker: SimulatedBroker, version: int = 4, **fields: Any) -> tuple[int, int, int]:
-    response = await simulated_broker.ask(InitProducerIdRequest(**fields), version)
+    response = await simulated_broker.send(InitProducerIdRequest(**fields), version)
     return response.error_code, response.producer_id, response.producer_epoch
 
 
@@ -53,36 +70,44 @@ async def init(simulated_broker: SimulatedBroker, version: int = 4, **fields: An
 async def test_a_producer_without_transactions_gets_a_new_producer_id(
     simulated_broker: SimulatedBroker, version: int
 ) -> None:
-    answers = [await init(simulated_broker, version) for _ in range(3)]
-    assert [(code, epoch) for code, _, epoch in answers] == [(0, 0)] * 3
-    assert len({producer_id for _, producer_id, _ in answers}) == 3
-    assert simulated_broker.broker.catalogue.find(TRANSACTION_STATE) is None, "nobody needs it yet"
+    responses = [await init(simulated_broker, version) for _ in range(3)]
+    assert [(code, epoch) for code, _, epoch in responses] == [(0, 0)] * 3
+    assert len({producer_id for _, producer_id, _ in responses}) == 3
+    assert simulated_broker.broker.catalogue.find(TRANSACTION_STATE) is None, "it is not needed yet"
 
 
 async def test_inconsistent_requests_are_rejected(simulated_broker: SimulatedBroker) -> None:
-    assert await init(simulated_broker, transactional_id="", transaction_timeout_ms=1) == (42, -1, -1)
-    assert await init(simulated_broker, producer_id=1) == (42, -1, -1)
-    assert await init(simulated_broker, producer_epoch=1) == (42, -1, -1)
+    assert await init(simulated_broker, transactional_id="", transaction_timeout_ms=1) == (InvalidRequest.code, -1, -1)
+    assert await init(simulated_broker, producer_id=1) == (InvalidRequest.code, -1, -1)
+    assert await init(simulated_broker, producer_epoch=1) == (InvalidRequest.code, -1, -1)
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001])
-async def test_a_timeout_out_of_bounds_is_refused(simulated_broker: SimulatedBroker, timeout_ms: int) -> None:
-    assert await init(simulated_broker, transactional_id=ID, transaction_timeout_ms=timeout_ms) == (50, -1, -1)
-    assert (await described(simulated_broker)).error_code == 105
+async def test_a_timeout_out_of_bounds_is_rejected(simulated_broker: SimulatedBroker, timeout_ms: int) -> None:
+    assert await init(simulated_broker, transactional_id=ID, transaction_timeout_ms=timeout_ms) == (
+        InvalidTransactionTimeout.code,
+        -1,
+        -1,
+    )
+    assert (await described(simulated_broker)).error_code == TransactionalIdNotFound.code
 
 
-@pytest.mark.parametrize(("version", "code"), [(3, 47), (4, 90), (5, 90)])
+@pytest.mark.parametrize(("version", "error"), [(3, InvalidProducerEpoch), (4, ProducerFenced), (5, ProducerFenced)])
 async def test_a_fenced_producer_gets_the_error_of_its_version(
-    simulated_broker: SimulatedBroker, version: int, code: int
+    simulated_broker: SimulatedBroker, version: int, error: type[HeadraceError]
 ) -> None:
     producer = await fenced(simulated_broker)
-    assert await producer.init(claims=True, version=version) == code
+    assert await producer.init(claims=True, version=version) == error.code
 
 
 async def test_an_unavailable_registry_gives_coordinator_not_available(simulated_broker: SimulatedBroker) -> None:
     simulated_broker.registry.unavailable = True
-    assert await init(simulated_broker) == (15, -1, -1)
-    assert await init(simulated_broker, transactional_id=ID, transaction_timeout_ms=1_000) == (15, -1, -1)
+    assert await init(simulated_broker) == (CoordinatorNotAvailable.code, -1, -1)
+    assert await init(simulated_broker, transactional_id=ID, transaction_timeout_ms=1_000) == (
+        CoordinatorNotAvailable.code,
+        -1,
+        -1,
+    )
     simulated_broker.registry.unavailable = False
     assert (await init(simulated_broker, transactional_id=ID, transaction_timeout_ms=1_000))[0] == 0
 
@@ -102,12 +127,12 @@ async def test_partitions_are_added_all_or_none(simulated_broker: SimulatedBroke
     producer = await ready(simulated_broker)
     request = producer.add_request("t", 0, 7, 1)
     request.v3_and_below_topics.append(AddPartitionsToTxnTopic(name="nowhere", partitions=[0]))
-    response = await simulated_broker.ask(request, 3)
+    response = await simulated_broker.send(request, 3)
     assert codes(response.results_by_topic_v3_and_below) == {
-        ("t", 0): 55,
-        ("t", 7): 3,
-        ("t", 1): 55,
-        ("nowhere", 0): 3,
+        ("t", 0): OperationNotAttempted.code,
+        ("t", 7): UnknownTopicOrPartition.code,
+        ("t", 1): OperationNotAttempted.code,
+        ("nowhere", 0): UnknownTopicOrPartition.code,
     }
     assert await state(simulated_broker) == "Empty"
 
@@ -115,25 +140,25 @@ async def test_partitions_are_added_all_or_none(simulated_broker: SimulatedBroke
 @pytest.mark.parametrize("topic", [CONSUMER_OFFSETS, TRANSACTION_STATE])
 async def test_internal_topics_cannot_be_added(simulated_broker: SimulatedBroker, topic: str) -> None:
     producer = await ready(simulated_broker)
-    assert await producer.add(topic, 0) == 17
+    assert await producer.add(topic, 0) == InvalidTopic.code
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 async def test_errors_are_returned_for_every_partition(simulated_broker: SimulatedBroker, version: int) -> None:
     producer = await fenced(simulated_broker)
-    response = await simulated_broker.ask(producer.add_request("t", 0, 1), version)
-    code = 47 if version < 2 else 90
+    response = await simulated_broker.send(producer.add_request("t", 0, 1), version)
+    code = InvalidProducerEpoch.code if version < 2 else ProducerFenced.code
     assert codes(response.results_by_topic_v3_and_below) == {("t", 0): code, ("t", 1): code}
 
 
 async def test_an_unknown_producer_cannot_add(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
     producer.producer_id += 1
-    assert await producer.add("t", 0) == 49
+    assert await producer.add("t", 0) == InvalidProducerIdMapping.code
     producer.transactional_id = "unknown"
-    assert await producer.add("t", 0) == 49
+    assert await producer.add("t", 0) == InvalidProducerIdMapping.code
     producer.transactional_id = ""
-    assert await producer.add("t", 0) == 42
+    assert await producer.add("t", 0) == InvalidRequest.code
 
 
 async def batched(
@@ -146,7 +171,7 @@ async def batched(
         verify_only=verify,
         topics=[AddPartitionsToTxnTopic(name="t", partitions=[*partitions])],
     )
-    response = await simulated_broker.ask(AddPartitionsToTxnRequest(transactions=[requested]), version)
+    response = await simulated_broker.send(AddPartitionsToTxnRequest(transactions=[requested]), version)
     assert response.error_code == 0
     (result,) = response.results_by_transaction
     assert result.transactional_id == producer.transactional_id
@@ -155,13 +180,17 @@ async def batched(
 
 async def test_one_request_adds_to_or_verifies_many_transactions(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker)
-    assert await batched(simulated_broker, producer, 0, verify=True) == [120]
-    assert await batched(simulated_broker, producer, 0, verify=True, version=4) == [48]
+    assert await batched(simulated_broker, producer, 0, verify=True) == [TransactionAbortable.code]
+    assert await batched(simulated_broker, producer, 0, verify=True, version=4) == [InvalidTransactionState.code]
     assert await batched(simulated_broker, producer, 0, verify=False) == [0]
-    assert await batched(simulated_broker, producer, 0, 1, 9, verify=True) == [0, 120, 3]
+    assert await batched(simulated_broker, producer, 0, 1, 9, verify=True) == [
+        0,
+        TransactionAbortable.code,
+        UnknownTopicOrPartition.code,
+    ]
     producer.epoch += 1
-    assert await batched(simulated_broker, producer, 0, verify=True) == [90]
-    assert await batched(simulated_broker, producer, 0, verify=False) == [90]
+    assert await batched(simulated_broker, producer, 0, verify=True) == [ProducerFenced.code]
+    assert await batched(simulated_broker, producer, 0, verify=False) == [ProducerFenced.code]
 
 
 # AddOffsetsToTxn
@@ -175,35 +204,48 @@ async def test_the_partition_of_the_groups_offsets_becomes_part_of_the_transacti
         transactional_id=ID, producer_id=producer.producer_id, producer_epoch=producer.epoch, group_id="readers"
     )
     for version in (0, 4):
-        assert (await simulated_broker.ask(request, version)).error_code == 0
+        assert (await simulated_broker.send(request, version)).error_code == 0
     index = simulated_broker.broker.offsets_log.partition_of("readers").index
     (topic,) = (await described(simulated_broker)).topics
     assert (topic.topic, topic.partitions) == (CONSUMER_OFFSETS, [index])
     request.producer_epoch += 1
-    assert (await simulated_broker.ask(request, 1)).error_code == 47
-    assert (await simulated_broker.ask(request, 2)).error_code == 90
+    assert (await simulated_broker.send(request, 1)).error_code == InvalidProducerEpoch.code
+    assert (await simulated_broker.send(request, 2)).error_code == ProducerFenced.code
     request.group_id = ""
-    assert (await simulated_broker.ask(request, 4)).error_code == 24
+    assert (await simulated_broker.send(request, 4)).error_code == InvalidGroupId.code
 
 
 # EndTxn
 
 
-async def test_an_end_without_a_transaction_is_refused_in_the_older_protocol(simulated_broker: SimulatedBroker) -> None:
+async def test_an_end_without_a_transaction_is_rejected_in_the_older_protocol(
+    simulated_broker: SimulatedBroker,
+) -> None:
     producer = await ready(simulated_broker)
-    assert await producer.commit() == 48
-    assert await producer.abort() == 48
+    assert await producer.commit() == InvalidTransactionState.code
+    assert await producer.abort() == InvalidTransactionState.code
 
 
 async def test_an_empty_abort_succeeds_in_the_newer_protocol(simulated_broker: SimulatedBroker) -> None:
     producer = await ready(simulated_broker, NEWER)
-    assert await producer.commit() == 48
+    assert await producer.commit() == InvalidTransactionState.code
     assert await producer.abort() == 0
     assert producer.epoch == 1
 
 
-@pytest.mark.parametrize(("version", "code"), [(0, 47), (1, 47), (2, 90), (4, 90), (5, 90)])
-async def test_a_fenced_producer_ends_nothing(simulated_broker: SimulatedBroker, version: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [
+        (0, InvalidProducerEpoch),
+        (1, InvalidProducerEpoch),
+        (2, ProducerFenced),
+        (4, ProducerFenced),
+        (5, ProducerFenced),
+    ],
+)
+async def test_a_fenced_producer_ends_nothing(
+    simulated_broker: SimulatedBroker, version: int, error: type[HeadraceError]
+) -> None:
     producer = await ready(simulated_broker)
     await producer.send(b"x")
     other = Transactor(simulated_broker, generation=OLDER)
@@ -211,17 +253,19 @@ async def test_a_fenced_producer_ends_nothing(simulated_broker: SimulatedBroker,
     await other.send(b"y")
     producer.generation = version
     response = await producer.begin_end()
-    assert response.error_code == code
+    assert response.error_code == error.code
     if version >= 5:
         assert (response.producer_id, response.producer_epoch) == (-1, -1)
     assert await state(simulated_broker) == "Ongoing"
 
 
 async def test_an_end_without_an_id_is_rejected(simulated_broker: SimulatedBroker) -> None:
-    assert (await simulated_broker.ask(EndTxnRequest(transactional_id=""), 3)).error_code == 42
-    assert (await simulated_broker.ask(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 16
+    assert (await simulated_broker.send(EndTxnRequest(transactional_id=""), 3)).error_code == InvalidRequest.code
+    assert (await simulated_broker.send(EndTxnRequest(transactional_id="unknown"), 3)).error_code == NotCoordinator.code
     await ready(simulated_broker, NEWER)
-    assert (await simulated_broker.ask(EndTxnRequest(transactional_id="unknown"), 3)).error_code == 49
+    assert (
+        await simulated_broker.send(EndTxnRequest(transactional_id="unknown"), 3)
+    ).error_code == InvalidProducerIdMapping.code
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -243,5 +287,5 @@ async def test_after_the_last_epoch_a_producer_gets_a_new_id(simulated_broker: S
     assert (late.producer_id, late.epoch) == (producer.producer_id, 0)
     assert await producer.send(b"y") == 0
     assert await producer.commit() == 0
-    told = await partition_contents(simulated_broker)
-    assert told[:2] == (([b"x", b"y"], []) if commit else ([b"y"], [b"x"]))
+    result = await partition_contents(simulated_broker)
+    assert result[:2] == (([b"x", b"y"], []) if commit else ([b"y"], [b"x"]))

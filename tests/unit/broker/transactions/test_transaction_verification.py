@@ -1,19 +1,20 @@
-"""A leader takes transactional batches only on the word of their coordinator, also if that is another broker."""
+"""A leader accepts transactional batches only after the coordinator, perhaps on another broker, has verified them."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from tests.unit.broker.separate_coordinator import COORDINATOR, SeparateCoordinator
 from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.broker.transactions.separate_coordinator import COORDINATOR, SeparateCoordinator
 from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Transactor, partition_contents, state
 
 from headrace.broker.transactions.verified_transactions import VerifiedTransactions
 from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch
+from headrace.model.errors import InvalidProducerEpoch, InvalidTransactionState, NotEnoughReplicas
 from headrace.wire.messages.transactions import AddPartitionsToTxnRequest
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 async def ready(
@@ -25,7 +26,7 @@ async def ready(
     return separate_coordinator, producer
 
 
-@both
+@each_generation
 async def test_a_transaction_is_verified_once(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -43,26 +44,26 @@ async def test_a_transaction_is_verified_once(
     assert (await partition_contents(separate_coordinator)).aborted == [b"next"]
 
 
-async def test_a_partition_that_was_not_added_is_refused(
+async def test_a_partition_that_was_not_added_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, producer = await ready(simulated_broker, monkeypatch, OLDER)
     assert await producer.add("t", 1) == 0
-    assert await producer.produce(b"x", partition=0) == 48
+    assert await producer.produce(b"x", partition=0) == InvalidTransactionState.code
     assert await producer.produce(b"x", partition=1) == 0
 
 
-@both
-async def test_a_producer_that_was_replaced_is_refused(
+@each_generation
+async def test_a_fenced_producer_is_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
     separate_coordinator, old = await ready(simulated_broker, monkeypatch, generation)
     new = Transactor(separate_coordinator, generation=generation)
     assert await new.init() == 0
-    assert await old.produce(b"x") == 47
+    assert await old.produce(b"x") == InvalidProducerEpoch.code
 
 
-@both
+@each_generation
 async def test_an_unavailable_coordinator_is_queried_again(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -70,13 +71,13 @@ async def test_an_unavailable_coordinator_is_queried_again(
     separate_coordinator.silent.add(COORDINATOR)
     if generation == OLDER:
         assert await producer.add("t", 0) == 0
-    assert await producer.produce(b"x") == 19
+    assert await producer.produce(b"x") == NotEnoughReplicas.code
     assert not simulated_broker.broker.catalogue.partition("t", 0).state.producers.describe()
     separate_coordinator.silent.clear()
     assert await producer.produce(b"x") == 0
 
 
-@both
+@each_generation
 async def test_a_marker_cancels_a_verification_in_progress(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -87,7 +88,7 @@ async def test_a_marker_cancels_a_verification_in_progress(
     sending = asyncio.create_task(producer.produce(b"late"))
     await simulated_broker.pass_time(0.1)
     assert await producer.abort() == 0
-    await separate_coordinator.let_go()
+    await separate_coordinator.release_held()
     assert await sending != 0
     assert simulated_broker.partition("t").last_stable_offset == simulated_broker.partition("t").high_watermark
 
@@ -104,15 +105,15 @@ async def test_a_marker_without_batches_here_cancels_too(
     sending = asyncio.create_task(producer.produce(b"late"))
     await simulated_broker.pass_time(0.1)
     assert await producer.abort() == 0
-    await separate_coordinator.let_go()
-    assert await sending == 19
+    await separate_coordinator.release_held()
+    assert await sending == NotEnoughReplicas.code
     assert await partition_contents(separate_coordinator) == ([b"first"], [], [], 1)
 
 
-async def test_a_confirmation_ends_with_the_lead_and_with_the_epoch_of_its_producer(
+async def test_a_verification_ends_with_the_leadership_and_with_the_producer_epoch(
     simulated_broker: SimulatedBroker,
 ) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     partition, verified, producer = simulated_broker.partition("t"), VerifiedTransactions(), ProducerIdAndEpoch(7, 0)
     question = verified.begin_verification(partition, producer)
     assert not verified.holds(partition, producer)
@@ -126,7 +127,7 @@ async def test_a_confirmation_ends_with_the_lead_and_with_the_epoch_of_its_produ
 
 
 async def test_a_cancelled_verification_leaves_nothing_behind(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     partition, verified, producer = simulated_broker.partition("t"), VerifiedTransactions(), ProducerIdAndEpoch(7, 0)
     question = verified.begin_verification(partition, producer)
     verified.give_up(partition, producer, question)

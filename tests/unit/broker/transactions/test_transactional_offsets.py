@@ -1,13 +1,20 @@
-"""TxnOffsetCommit: offsets that count when the transaction does."""
+"""TxnOffsetCommit: offsets take effect when the transaction commits."""
 
 from __future__ import annotations
 
 import pytest
 from tests.unit.broker.groups.classic_members import GROUP, ClassicMember, commit, committed, listed
-from tests.unit.broker.separate_coordinator import SeparateCoordinator
 from tests.unit.broker.simulated_broker import SimulatedBroker
+from tests.unit.broker.transactions.separate_coordinator import SeparateCoordinator
 from tests.unit.broker.transactions.transaction_support import NEWER, OLDER, Transactor, restarted
 
+from headrace.model.errors import (
+    IllegalGeneration,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    UnknownTopicOrPartition,
+    UnstableOffsetCommit,
+)
 from headrace.wire.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -17,7 +24,7 @@ from headrace.wire.messages.group_offsets import (
 )
 from headrace.wire.messages.transactions import AddOffsetsToTxnRequest
 
-both = pytest.mark.parametrize("generation", [OLDER, NEWER])
+each_generation = pytest.mark.parametrize("generation", [OLDER, NEWER])
 
 
 def request(one: Transactor, offset: int, topic: str = "t") -> TxnOffsetCommitRequest:
@@ -40,19 +47,19 @@ async def commit_in(one: Transactor, offset: int, topic: str = "t") -> int:
             producer_epoch=one.epoch,
             group_id=GROUP,
         )
-        assert (await one.simulated_broker.ask(add, 3)).error_code == 0
-    response = await one.simulated_broker.ask(request(one, offset, topic), 5 if one.generation == NEWER else 3)
+        assert (await one.simulated_broker.send(add, 3)).error_code == 0
+    response = await one.simulated_broker.send(request(one, offset, topic), 5 if one.generation == NEWER else 3)
     return int(response.topics[0].partitions[0].error_code)
 
 
 async def transactor(simulated_broker: SimulatedBroker, generation: int = NEWER) -> Transactor:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     one = Transactor(simulated_broker, generation=generation)
     assert await one.init() == 0
     return one
 
 
-@both
+@each_generation
 async def test_offsets_count_when_the_transaction_is_committed(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -64,7 +71,7 @@ async def test_offsets_count_when_the_transaction_is_committed(
     assert await listed(simulated_broker) == {GROUP: "Empty"}
 
 
-@both
+@each_generation
 async def test_offsets_of_an_aborted_transaction_have_no_effect(
     simulated_broker: SimulatedBroker, generation: int
 ) -> None:
@@ -102,10 +109,10 @@ async def test_a_fetch_of_stable_offsets_gets_a_retriable_error(simulated_broker
             topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])],
             require_stable=stable,
         )
-        answer = (await simulated_broker.ask(requested, 7)).topics[0].partitions[0]
-        return answer.error_code, answer.committed_offset
+        response = (await simulated_broker.send(requested, 7)).topics[0].partitions[0]
+        return response.error_code, response.committed_offset
 
-    assert await fetch(stable=True) == (88, -1)
+    assert await fetch(stable=True) == (UnstableOffsetCommit.code, -1)
     assert await fetch(stable=False) == (0, 3)
     await one.commit()
     assert await fetch(stable=True) == (0, 7)
@@ -114,8 +121,8 @@ async def test_a_fetch_of_stable_offsets_gets_a_retriable_error(simulated_broker
 async def test_the_older_protocol_must_add_the_group_first(simulated_broker: SimulatedBroker) -> None:
     one = await transactor(simulated_broker, OLDER)
     await commit(simulated_broker, 3)
-    response = await simulated_broker.ask(request(one, 7), 3)
-    assert response.topics[0].partitions[0].error_code == 48
+    response = await simulated_broker.send(request(one, 7), 3)
+    assert response.topics[0].partitions[0].error_code == InvalidTransactionState.code
 
 
 async def test_a_member_of_an_old_generation_commits_nothing(simulated_broker: SimulatedBroker) -> None:
@@ -124,23 +131,23 @@ async def test_a_member_of_an_old_generation_commits_nothing(simulated_broker: S
     await member.enter()
     requested = request(one, 7)
     requested.member_id, requested.generation_id = member.id, member.generation + 1
-    assert (await simulated_broker.ask(requested, 5)).topics[0].partitions[0].error_code == 22
+    assert (await simulated_broker.send(requested, 5)).topics[0].partitions[0].error_code == IllegalGeneration.code
     requested.generation_id = member.generation
-    assert (await simulated_broker.ask(requested, 5)).topics[0].partitions[0].error_code == 0
+    assert (await simulated_broker.send(requested, 5)).topics[0].partitions[0].error_code == 0
 
 
 async def test_a_producer_that_was_replaced_commits_nothing(simulated_broker: SimulatedBroker) -> None:
     one = await transactor(simulated_broker)
     await Transactor(simulated_broker).init()
-    assert await commit_in(one, 7) == 47
+    assert await commit_in(one, 7) == InvalidProducerEpoch.code
 
 
-async def test_partitions_that_do_not_exist_are_refused_alone(simulated_broker: SimulatedBroker) -> None:
+async def test_only_nonexistent_partitions_are_rejected(simulated_broker: SimulatedBroker) -> None:
     one = await transactor(simulated_broker)
-    assert await commit_in(one, 7, "missing") == 3
+    assert await commit_in(one, 7, "missing") == UnknownTopicOrPartition.code
 
 
-@both
+@each_generation
 async def test_offsets_join_a_transaction_that_another_broker_coordinates(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch, generation: int
 ) -> None:
@@ -154,11 +161,11 @@ async def test_offsets_join_a_transaction_that_another_broker_coordinates(
         assert await committed(simulated_broker) == (7, "m")
 
 
-async def test_offsets_of_a_transaction_that_does_not_hold_the_group_are_refused(
+async def test_offsets_of_a_transaction_without_the_group_are_rejected(
     simulated_broker: SimulatedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate_coordinator = await SeparateCoordinator.build(simulated_broker, monkeypatch)
     one = Transactor(separate_coordinator, generation=OLDER)
     assert await one.init() == 0
-    response = await separate_coordinator.ask(request(one, 7), 3)
-    assert response.topics[0].partitions[0].error_code == 48
+    response = await separate_coordinator.send(request(one, 7), 3)
+    assert response.topics[0].partitions[0].error_code == InvalidTransactionState.code

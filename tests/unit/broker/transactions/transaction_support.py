@@ -1,4 +1,4 @@
-"""A transactional producer of either generation, and what became of the things that it wrote."""
+"""A transactional producer of either protocol version, and the contents of the partitions that it writes to."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OLDER, NEWER = 3, 5  # versions of EndTxn
 class RequestTarget(Protocol):
     """A broker, or several that share the work."""
 
-    async def ask(self, request: object, version: int) -> Any: ...
+    async def send(self, request: object, version: int) -> Any: ...
 
-    def begin(self, request: object, version: int) -> asyncio.Task[Any]: ...
+    def begin_send(self, request: object, version: int) -> asyncio.Task[Any]: ...
 
 
 class Transactor:
@@ -45,13 +45,13 @@ class Transactor:
         request = InitProducerIdRequest(transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms)
         if claims:
             request.producer_id, request.producer_epoch = self.producer_id, self.epoch
-        response = await self.simulated_broker.ask(request, version)
+        response = await self.simulated_broker.send(request, version)
         if response.error_code == 0:
             self._become(response.producer_id, response.producer_epoch)
         return int(response.error_code)
 
     async def add(self, topic: str, *partitions: int, version: int = 3) -> int:
-        response = await self.simulated_broker.ask(self.add_request(topic, *partitions), version)
+        response = await self.simulated_broker.send(self.add_request(topic, *partitions), version)
         ((result, *_),) = [topic.results_by_partition for topic in response.results_by_topic_v3_and_below]
         return int(result.partition_error_code)
 
@@ -81,14 +81,14 @@ class Transactor:
         request = produce_request({(topic, partition): data})
         request.transactional_id = self.transactional_id
         code = only_response(
-            await self.simulated_broker.ask(request, 12 if self.generation == NEWER else 11)
+            await self.simulated_broker.send(request, 12 if self.generation == NEWER else 11)
         ).error_code
         if code == 0:
             self._sequences[topic, partition] = sequence + 1
         return code
 
     async def end(self, *, commit: bool = True) -> int:
-        return self.hear(await self.simulated_broker.ask(self._end_request(commit), self.generation))
+        return self.hear(await self.simulated_broker.send(self._end_request(commit), self.generation))
 
     async def commit(self) -> int:
         return await self.end(commit=True)
@@ -97,7 +97,7 @@ class Transactor:
         return await self.end(commit=False)
 
     def begin_end(self, *, commit: bool = True) -> asyncio.Task[Any]:
-        return self.simulated_broker.begin(self._end_request(commit), self.generation)
+        return self.simulated_broker.begin_send(self._end_request(commit), self.generation)
 
     def _end_request(self, commit: bool) -> EndTxnRequest:
         return EndTxnRequest(
@@ -146,10 +146,10 @@ async def partition_contents(
 async def _batches(
     simulated_broker: RequestTarget, topic: str, partition: int
 ) -> AsyncIterator[tuple[memoryview, BatchHeader]]:
-    """All that is committed, in as many answers as it takes."""
+    """Fetch all committed records, with as many requests as needed."""
     offset, high_watermark = 0, 1
     while offset < high_watermark:
-        data = fetched_partitions(await simulated_broker.ask(fetch_request({(topic, partition): offset}), 11))[
+        data = fetched_partitions(await simulated_broker.send(fetch_request({(topic, partition): offset}), 11))[
             topic, partition
         ]
         assert data.error_code == 0, data
@@ -168,7 +168,7 @@ async def state(simulated_broker: RequestTarget, transactional_id: str = ID) -> 
 
 
 async def described(simulated_broker: RequestTarget, transactional_id: str = ID) -> Any:
-    response = await simulated_broker.ask(DescribeTransactionsRequest(transactional_ids=[transactional_id]), 0)
+    response = await simulated_broker.send(DescribeTransactionsRequest(transactional_ids=[transactional_id]), 0)
     (answer,) = response.transaction_states
     return answer
 

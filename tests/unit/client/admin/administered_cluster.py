@@ -1,4 +1,4 @@
-"""A scripted cluster to administer: its partitions are where a test puts them, and moves arrive when it says so."""
+"""A scripted cluster to administer: a test sets its partitions and completes its reassignments."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.machines.controller.reassignment import begin_reassignment, cancel
 from headrace.model.errors import (
     ElectionNotNeeded,
     HeadraceError,
+    InvalidRequest,
     PreferredLeaderNotAvailable,
     RequestTimedOut,
     UnknownTopicOrPartition,
@@ -58,7 +59,7 @@ from headrace.wire.messages.replicas import (
     ReplicaElectionResult,
 )
 
-_MANY = 1000  # answers per kind, more than any test asks for
+_MANY = 1000  # responses per kind, more than any test needs
 
 
 class AdministeredCluster:
@@ -85,7 +86,7 @@ class AdministeredCluster:
         for node_id in self.live:
             broker = await scripted_cluster.broker(node_id)
             self.brokers.append(broker)
-            answers: dict[int, Callable[[Any], Any]] = {
+            responses: dict[int, Callable[[Any], Any]] = {
                 apis.DESCRIBE_CLUSTER: self._describe_cluster,
                 apis.DESCRIBE_TOPIC_PARTITIONS: self._describe_partitions,
                 apis.DESCRIBE_CONFIGS: self._describe_configs,
@@ -96,7 +97,7 @@ class AdministeredCluster:
                 apis.DRAIN_BROKER: self._drain,
                 apis.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
             }
-            for api_key, response in answers.items():
+            for api_key, response in responses.items():
                 broker.script(api_key, *[response] * _MANY)
 
     def drain(self, node_id: int) -> None:
@@ -120,8 +121,8 @@ class AdministeredCluster:
             for name in sorted(names - known)
         ]
         for topic in dict.fromkeys(topic for topic, _ in page):
-            told = [_described(index, self.records[topic, index]) for name, index in page if name == topic]
-            topics.append(DescribeTopicPartitionsResponseTopic(name=topic, partitions=told))
+            result = [_described(index, self.records[topic, index]) for name, index in page if name == topic]
+            topics.append(DescribeTopicPartitionsResponseTopic(name=topic, partitions=result))
         return DescribeTopicPartitionsResponse(topics=topics, next_cursor=Cursor(*rest[0]) if rest else None)
 
     def _describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
@@ -171,7 +172,7 @@ class AdministeredCluster:
     def _move(self, request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
         responses = []
         for topic in request.topics:
-            told = []
+            result = []
             for requested in topic.partitions:
 
                 def decide(record: PartitionRecord, replicas: list[int] | None = requested.replicas) -> PartitionRecord:
@@ -180,8 +181,8 @@ class AdministeredCluster:
                     )
 
                 code, message = self._change(topic.name, requested.partition_index, decide)
-                told.append(ReassignablePartitionResponse(requested.partition_index, code, message))
-            responses.append(ReassignableTopicResponse(topic.name, told))
+                result.append(ReassignablePartitionResponse(requested.partition_index, code, message))
+            responses.append(ReassignableTopicResponse(topic.name, result))
         return AlterPartitionReassignmentsResponse(responses=responses)
 
     def _elect(self, request: ElectLeadersRequest) -> ElectLeadersResponse:
@@ -199,25 +200,25 @@ class AdministeredCluster:
 
         results = []
         for topic in request.topic_partitions or ():
-            told = [PartitionResult(i, *self._change(topic.topic, i, decide)) for i in topic.partitions]
-            results.append(ReplicaElectionResult(topic.topic, told))
+            result = [PartitionResult(i, *self._change(topic.topic, i, decide)) for i in topic.partitions]
+            results.append(ReplicaElectionResult(topic.topic, result))
         return ElectLeadersResponse(replica_election_results=results)
 
     def _drain(self, request: DrainBrokerRequest) -> DrainBrokerResponse:
         self.drains.append((request.broker_id, request.is_drained))
         if request.broker_id not in self.live:
-            return DrainBrokerResponse(error_code=42, error_message="there has never been a broker like that")
+            return DrainBrokerResponse(error_code=InvalidRequest.code, error_message="no such broker")
         return DrainBrokerResponse()
 
     def _alter_configs(self, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
-        told = []
+        result = []
         for requested in request.resources:
-            told.append(AlterConfigsResourceResponse(0, None, requested.resource_type, requested.resource_name))
+            result.append(AlterConfigsResourceResponse(0, None, requested.resource_type, requested.resource_name))
             assert requested.resource_type == 4
             self.throttles += [
                 (requested.resource_name, c.name, c.config_operation, c.value) for c in requested.configs
             ]
-        return IncrementalAlterConfigsResponse(responses=told)
+        return IncrementalAlterConfigsResponse(responses=result)
 
     def _change(
         self, topic: str, index: int, decide: Callable[[PartitionRecord], PartitionRecord]

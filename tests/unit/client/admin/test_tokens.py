@@ -1,4 +1,4 @@
-"""Tokens by way of a client: made, listed, checked and revoked, and their secrets never sent."""
+"""Tokens through a client: they are created, listed, checked and revoked, and their secrets are never sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.wire import apis
 from headrace.wire.messages.tokens import AlterTokensRequest, AlterTokensResponse, CheckedToken, CheckTokenResponse
 
 
-def test_a_token_goes_from_the_cradle_to_the_grave() -> None:
+def test_a_token_is_created_used_and_revoked() -> None:
     async def scenario() -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -62,7 +62,7 @@ def test_the_secret_is_not_sent_and_no_two_are_the_same() -> None:
     in_scripted_world(scenario)
 
 
-def test_a_scope_that_makes_no_sense_is_refused_before_anything_is_sent() -> None:
+def test_an_invalid_scope_is_rejected_before_sending() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
@@ -78,8 +78,8 @@ def test_a_scope_of_a_newer_broker_allows_nothing_here() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
-        told = CheckedToken(token_id="a", is_known=True, name="ci", scopes=["fly:*", "read:orders"])
-        broker.script(apis.CHECK_TOKEN, CheckTokenResponse(tokens=[told]), CheckTokenResponse())
+        result = CheckedToken(token_id="a", is_known=True, name="ci", scopes=["fly:*", "read:orders"])
+        broker.script(apis.CHECK_TOKEN, CheckTokenResponse(tokens=[result]), CheckTokenResponse())
         async with scripted_cluster.cluster() as cluster:
             (grant,) = await check_tokens(cluster, [("a", b"")])
             assert grant is not None

@@ -46,13 +46,13 @@ def test_errors_are_typed() -> None:
         async with client(world) as cluster:
             admin = TopicAdmin(cluster)
             await admin.create(NewTopic("orders", 3))
-            refusals: list[tuple[type[HeadraceError], NewTopic]] = [
+            errors: list[tuple[type[HeadraceError], NewTopic]] = [
                 (TopicAlreadyExists, NewTopic("orders")),
                 (InvalidTopic, NewTopic("not a name")),
                 (InvalidPartitions, NewTopic("new", 0)),
                 (InvalidConfig, NewTopic("new", configs={"retention.ms": "soon"})),
             ]
-            for kind, topic in refusals:
+            for kind, topic in errors:
                 with pytest.raises(kind):
                     await admin.create(topic)
             with pytest.raises(InvalidPartitions):
@@ -78,7 +78,7 @@ def test_a_trial_changes_nothing() -> None:
     in_world(scenario)
 
 
-def test_settings_are_changed_one_by_one_and_go_back_to_their_default() -> None:
+def test_settings_are_changed_one_by_one_and_reset_to_their_default() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -106,7 +106,7 @@ def test_a_setting_cannot_be_changed_and_reset_at_once() -> None:
     in_world(scenario)
 
 
-def test_trimming_moves_the_start_and_says_where_to() -> None:
+def test_trimming_returns_the_new_log_start() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:

@@ -69,7 +69,7 @@ def transaction(
     state: str = "Ongoing", *partitions: int, error_code: int = 0
 ) -> described.DescribeTransactionsResponse:
     topics = [described.DescribeTransactionsTopic(topic="orders", partitions=[*partitions])] if partitions else []
-    told = described.DescribedTransactionState(
+    result = described.DescribedTransactionState(
         error_code=error_code,
         transactional_id="tx",
         transaction_state=state,
@@ -79,7 +79,7 @@ def transaction(
         producer_epoch=3,
         topics=topics,
     )
-    return described.DescribeTransactionsResponse(transaction_states=[told])
+    return described.DescribeTransactionsResponse(transaction_states=[result])
 
 
 def listing(*names: str, **fields: Any) -> listed.ListTransactionsResponse:
@@ -97,11 +97,11 @@ def open_at(offset: int, *, partition: int = 0, error_code: int = 0, written_ms:
         current_txn_start_offset=offset,
         last_timestamp=written_ms,
     )
-    told = producers.DescribeProducersPartitionResponse(
+    result = producers.DescribeProducersPartitionResponse(
         partition_index=partition, error_code=error_code, active_producers=[state]
     )
     return producers.DescribeProducersResponse(
-        topics=[producers.DescribeProducersTopicResponse(name="orders", partitions=[told])]
+        topics=[producers.DescribeProducersTopicResponse(name="orders", partitions=[result])]
     )
 
 
@@ -115,7 +115,7 @@ def requests(broker: ScriptedBroker, api_key: int) -> list[Any]:
     return [request for key, _, request in broker.requests if key == api_key]
 
 
-def test_every_broker_is_asked_for_its_transactions() -> None:
+def test_every_broker_lists_its_transactions() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         first.script(apis.LIST_TRANSACTIONS, listing(error_code=CoordinatorLoading.code), listing("b", "z"))
         second.script(apis.LIST_TRANSACTIONS, listing("a"))
@@ -139,7 +139,7 @@ def test_a_filter_by_age_alone_lists_open_transactions() -> None:
     play(scene)
 
 
-def test_a_broker_that_cannot_select_by_age_is_not_asked_as_if_it_could() -> None:
+def test_a_broker_without_age_filter_gets_no_age_filter() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         for broker in (first, second):
             broker.versions[apis.LIST_TRANSACTIONS] = (0, 0)
@@ -164,7 +164,9 @@ def test_a_state_that_the_broker_does_not_know_is_no_empty_list() -> None:
 def test_a_transaction_is_described_by_its_coordinator_also_after_that_has_moved() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         first.script(apis.FIND_COORDINATOR, coordinated_by(1))
-        second.script(apis.FIND_COORDINATOR, coordinated_by(2))  # who named one that is none is not asked again
+        second.script(
+            apis.FIND_COORDINATOR, coordinated_by(2)
+        )  # a broker that named a wrong coordinator is not used again
         first.script(apis.DESCRIBE_TRANSACTIONS, transaction(error_code=NotCoordinator.code))
         second.script(apis.DESCRIBE_TRANSACTIONS, transaction("Ongoing", 1, 0))
         view = await admin.describe("tx")
@@ -174,7 +176,7 @@ def test_a_transaction_is_described_by_its_coordinator_also_after_that_has_moved
     play(scene)
 
 
-def test_to_abort_is_to_fence_with_the_same_timeout_as_often_as_it_takes() -> None:
+def test_an_abort_fences_with_the_same_timeout_until_it_succeeds() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         for broker in (first, second):
             broker.script(apis.FIND_COORDINATOR, *[coordinated_by(2)] * 4)
@@ -202,7 +204,7 @@ def test_aborting_an_unknown_id_does_not_create_it() -> None:
     play(scene)
 
 
-def test_open_transactions_are_asked_for_at_the_leaders_and_idle_producers_left_out() -> None:
+def test_open_transactions_are_read_from_the_leaders_without_idle_producers() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         first.script(apis.DESCRIBE_PRODUCERS, open_at(12))
         second.script(
@@ -225,7 +227,7 @@ def test_open_transactions_are_asked_for_at_the_leaders_and_idle_producers_left_
         (("tx",), "CompleteCommit", (), True),
     ],
 )
-def test_it_hangs_unless_its_coordinator_counts_the_partition_in(
+def test_a_transaction_hangs_unless_its_coordinator_lists_the_partition(
     names: tuple[str, ...], state: str, partitions: tuple[int, ...], hangs: bool
 ) -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
@@ -254,7 +256,7 @@ def test_a_transaction_that_was_written_to_recently_does_not_count_as_hanging() 
     play(scene)
 
 
-def test_a_hanging_one_is_ended_by_an_abort_marker_in_its_partition_alone() -> None:
+def test_a_hanging_transaction_is_ended_by_an_abort_marker_in_its_partition() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         first.script(apis.DESCRIBE_PRODUCERS, open_at(12))
         (hanging,) = await admin.find_open([ORDERS])
@@ -271,7 +273,7 @@ def test_a_hanging_one_is_ended_by_an_abort_marker_in_its_partition_alone() -> N
     play(scene)
 
 
-def test_one_that_has_a_coordinator_is_not_torn_out_of_its_hands() -> None:
+def test_a_transaction_known_to_its_coordinator_gets_no_manual_marker() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         first.script(apis.DESCRIBE_PRODUCERS, open_at(12))
         (open_one,) = await admin.find_open([ORDERS])
@@ -286,7 +288,7 @@ def test_one_that_has_a_coordinator_is_not_torn_out_of_its_hands() -> None:
     play(scene)
 
 
-def test_a_marker_that_is_refused_is_an_error() -> None:
+def test_a_rejected_marker_is_an_error() -> None:
     async def scene(admin: TransactionAdmin, first: ScriptedBroker, second: ScriptedBroker) -> None:
         first.script(apis.DESCRIBE_PRODUCERS, open_at(12))
         (hanging,) = await admin.find_open([ORDERS])

@@ -40,7 +40,7 @@ def test_a_webhook_without_a_secret_gets_one_that_is_returned_once() -> None:
     with_queue(scenario)
 
 
-def test_one_that_is_deleted_leaves_nothing_behind() -> None:
+def test_a_deleted_webhook_leaves_nothing_behind() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         first = await set_webhook(cluster, "jobs", "workers", WebhookSettings(URL, rate=7))
         await delete_webhook(cluster, "jobs", "workers")
@@ -60,11 +60,11 @@ def test_invalid_settings_are_rejected_and_secrets_are_not_repeated() -> None:
             WebhookSettings(URL, concurrency=0),
             WebhookSettings(URL, timeout_ms=1),
         ):
-            with pytest.raises(InvalidConfig) as refused:
+            with pytest.raises(InvalidConfig) as rejected:
                 await set_webhook(
                     cluster, "jobs", "workers", WebhookSettings(settings.url, "hush", settings.concurrency, -1)
                 )
-            assert "hush" not in str(refused.value)
+            assert "hush" not in str(rejected.value)
         assert await get_webhook(cluster, "jobs", "workers") is None
 
     with_queue(scenario)

@@ -42,7 +42,7 @@ async def fail(dialer: GuardedDialer, times: int) -> None:
             await dialer.dial(*GONE, 1.0)
 
 
-def test_a_broker_that_cannot_be_dialled_is_not_dialled_by_everybody() -> None:
+def test_an_unreachable_broker_is_not_dialled_by_every_caller() -> None:
     async def scenario(world: World) -> None:
         counting, dialer = guarded(world)
         await fail(dialer, FAILURES_MAX)
@@ -55,7 +55,7 @@ def test_a_broker_that_cannot_be_dialled_is_not_dialled_by_everybody() -> None:
     in_world(scenario)
 
 
-def test_one_tries_again_after_a_while_and_the_time_grows() -> None:
+def test_one_caller_retries_after_a_growing_back_off() -> None:
     async def scenario(world: World) -> None:
         counting, dialer = guarded(world)
         await fail(dialer, FAILURES_MAX)
@@ -69,7 +69,7 @@ def test_one_tries_again_after_a_while_and_the_time_grows() -> None:
     in_world(scenario)
 
 
-def test_one_that_is_back_is_open_to_all() -> None:
+def test_a_reachable_broker_is_open_to_all_callers() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         _, dialer = guarded(world)
@@ -89,7 +89,7 @@ def test_one_that_is_back_is_open_to_all() -> None:
     in_world(scenario)
 
 
-def test_one_that_takes_connections_but_answers_nothing_is_left_alone_too() -> None:
+def test_a_broker_that_accepts_connections_but_never_responds_is_backed_off() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()
@@ -130,7 +130,7 @@ def test_a_connection_that_is_open_is_no_way_around_the_circuit() -> None:
     in_world(scenario)
 
 
-def test_others_are_asked_while_one_is_left_alone() -> None:
+def test_other_brokers_are_used_during_a_back_off() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()

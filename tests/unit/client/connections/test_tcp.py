@@ -11,7 +11,7 @@ from tests.unit.client.scripted_cluster import Fault, ScriptedBroker, ScriptedCl
 from headrace.client.connections.tcp import TcpDialer, TcpTransport
 from headrace.client.connections.transport import VersionRange
 from headrace.client.errors import ConnectionLost, MalformedResponse, Unreachable, VersionMismatch
-from headrace.model.errors import RequestTimedOut
+from headrace.model.errors import RequestTimedOut, UnsupportedVersion
 from headrace.testkit.world import World
 from headrace.wire import apis
 from headrace.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -23,7 +23,7 @@ async def dial(world: World, broker: ScriptedBroker) -> TcpTransport:
     return await TcpDialer(world.network, "test").dial(*broker.address, 5.0)
 
 
-async def ask_metadata(transport: TcpTransport, deadline_seconds: float = 5.0) -> MetadataResponse:
+async def request_metadata(transport: TcpTransport, deadline_seconds: float = 5.0) -> MetadataResponse:
     response: MetadataResponse = await transport.call(apis.METADATA, 12, MetadataRequest(), deadline_seconds)
     return response
 
@@ -38,11 +38,11 @@ def test_dialling_learns_the_versions_of_the_broker() -> None:
     in_world(scenario)
 
 
-def test_an_older_broker_is_asked_again_in_its_own_version() -> None:
+def test_the_request_is_repeated_in_the_version_of_an_older_broker() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         only = [ApiVersion(api_key=apis.API_VERSIONS, min_version=0, max_version=2)]
-        broker.script(apis.API_VERSIONS, ApiVersionsResponse(error_code=35, api_keys=only))
+        broker.script(apis.API_VERSIONS, ApiVersionsResponse(error_code=UnsupportedVersion.code, api_keys=only))
         transport = await dial(world, broker)
         assert [version for _, version, _ in broker.requests] == [4, 2]
         assert apis.FETCH in transport.versions
@@ -53,37 +53,37 @@ def test_an_older_broker_is_asked_again_in_its_own_version() -> None:
 def test_a_broker_that_keeps_refusing_its_versions_is_a_mismatch() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
-        broker.script(apis.API_VERSIONS, *[ApiVersionsResponse(error_code=35)] * 2)
+        broker.script(apis.API_VERSIONS, *[ApiVersionsResponse(error_code=UnsupportedVersion.code)] * 2)
         with pytest.raises(VersionMismatch):
             await dial(world, broker)
 
     in_world(scenario)
 
 
-def test_many_calls_may_be_under_way_and_each_gets_its_own_answer() -> None:
+def test_concurrent_calls_each_get_their_own_response() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         broker.script(apis.METADATA, *[MetadataResponse(cluster_id=str(number)) for number in range(20)])
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:
-            calls = [group.create_task(ask_metadata(transport)) for _ in range(20)]
+            calls = [group.create_task(request_metadata(transport)) for _ in range(20)]
         assert [call.result().cluster_id for call in calls] == [str(number) for number in range(20)]
 
     in_world(scenario)
 
 
-def test_a_large_answer_arrives_whole_in_whatever_pieces_the_network_makes() -> None:
+def test_a_large_response_is_reassembled_from_any_pieces() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         large = bytes(range(256)) * 4000
-        told = FetchableTopicResponse(topic="t", partitions=[PartitionData(records=large)])
+        topic = FetchableTopicResponse(topic="t", partitions=[PartitionData(records=large)])
         small = MetadataResponse(cluster_id="behind it")
-        broker.script(apis.FETCH, FetchResponse(responses=[told]))
+        broker.script(apis.FETCH, FetchResponse(responses=[topic]))
         broker.script(apis.METADATA, small)
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:
             fetched = group.create_task(transport.call(apis.FETCH, 12, FetchRequest(), 60.0))
-            behind = group.create_task(ask_metadata(transport, 60.0))
+            behind = group.create_task(request_metadata(transport, 60.0))
         assert bytes(fetched.result().responses[0].partitions[0].records) == large
         assert behind.result().cluster_id == "behind it"
 
@@ -96,7 +96,7 @@ def test_a_deadline_ends_the_call_and_the_connection_that_is_stuck_behind_it() -
         broker.script(apis.METADATA, Fault.SILENCE)
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:
-            stuck = group.create_task(_outcome(ask_metadata(transport, 1.0)))
+            stuck = group.create_task(_outcome(request_metadata(transport, 1.0)))
             behind = group.create_task(_outcome(transport.call(apis.FETCH, 12, FetchRequest(max_wait_ms=5000), 30.0)))
         assert isinstance(stuck.result(), RequestTimedOut)
         assert isinstance(behind.result(), ConnectionLost)
@@ -112,8 +112,8 @@ def test_a_call_that_is_cancelled_does_not_disturb_the_next() -> None:
         transport = await dial(world, broker)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await ask_metadata(transport)
-        assert (await ask_metadata(transport)).cluster_id == "second"
+                await request_metadata(transport)
+        assert (await request_metadata(transport)).cluster_id == "second"
 
     in_world(scenario)
 
@@ -124,9 +124,9 @@ def test_pending_calls_fail_when_the_broker_closes_the_connection() -> None:
         broker.script(apis.METADATA, Fault.CLOSE)
         transport = await dial(world, broker)
         with pytest.raises(ConnectionLost):
-            await ask_metadata(transport)
+            await request_metadata(transport)
         with pytest.raises(ConnectionLost):
-            await ask_metadata(transport)
+            await request_metadata(transport)
 
     in_world(scenario)
 
@@ -137,7 +137,7 @@ def test_pending_calls_fail_when_the_connection_is_reset() -> None:
         broker.script(apis.METADATA, Fault.SILENCE)
         transport = await dial(world, broker)
         async with asyncio.TaskGroup() as group:
-            call = group.create_task(_outcome(ask_metadata(transport)))
+            call = group.create_task(_outcome(request_metadata(transport)))
             await asyncio.sleep(0.5)
             world.network.reset("localhost", broker.address.host)
         assert isinstance(call.result(), ConnectionLost)
@@ -154,19 +154,19 @@ def test_pending_calls_fail_when_the_connection_is_reset() -> None:
         pytest.param(b"\x00\x00\x00\x07\x00\x00\x00\x02\x00\xff\xff", id="an answer that ends too early"),
     ],
 )
-def test_nonsense_from_the_broker_is_a_malformed_answer_and_closes_the_connection(nonsense: bytes) -> None:
+def test_an_invalid_response_is_a_malformed_response_and_closes_the_connection(nonsense: bytes) -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         broker.script(apis.METADATA, nonsense)
         transport = await dial(world, broker)
         with pytest.raises(MalformedResponse):
-            await ask_metadata(transport)
+            await request_metadata(transport)
         assert transport.closed
 
     in_world(scenario)
 
 
-def test_nobody_listening_is_unreachable() -> None:
+def test_a_port_without_listener_is_unreachable() -> None:
     async def scenario(world: World) -> None:
         with pytest.raises(Unreachable, match="nobody:9092"):
             await TcpDialer(world.network, "test").dial("nobody", 9092, 5.0)
@@ -174,7 +174,7 @@ def test_nobody_listening_is_unreachable() -> None:
     in_world(scenario)
 
 
-def test_a_port_that_takes_connections_but_never_answers_is_unreachable() -> None:
+def test_a_port_that_accepts_connections_but_never_responds_is_unreachable() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         broker.script(apis.API_VERSIONS, Fault.SILENCE)
@@ -184,12 +184,12 @@ def test_a_port_that_takes_connections_but_never_answers_is_unreachable() -> Non
     in_world(scenario)
 
 
-def test_a_posted_request_expects_no_answer() -> None:
+def test_a_posted_request_expects_no_response() -> None:
     async def scenario(world: World) -> None:
         broker = await ScriptedCluster(world).broker()
         transport = await dial(world, broker)
         transport.post(apis.PRODUCE, 9, ProduceRequest(acks=0))
-        await ask_metadata(transport)
+        await request_metadata(transport)
         assert broker.count(apis.PRODUCE) == 1
 
     in_world(scenario)

@@ -56,7 +56,7 @@ def test_all_partitions_are_read_from_the_start() -> None:
     in_world(scenario)
 
 
-def test_iteration_gives_one_record_after_another_and_waits_for_new_ones() -> None:
+def test_iteration_returns_records_in_order_and_waits_for_new_ones() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -96,7 +96,7 @@ def test_an_offset_inside_a_batch_is_begun_with_exactly() -> None:
     in_world(scenario)
 
 
-def test_a_poll_gives_no_more_than_asked_for_and_keeps_the_rest() -> None:
+def test_a_poll_returns_at_most_the_requested_number_and_keeps_the_rest() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -154,7 +154,7 @@ def test_reading_continues_after_a_broken_or_stuck_connection(fault: Fault) -> N
     in_world(scenario)
 
 
-def test_an_offset_that_is_gone_is_replaced_as_the_settings_say() -> None:
+def test_an_offset_out_of_range_is_reset_as_configured() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -176,9 +176,9 @@ def test_an_error_that_stays_is_raised() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        told = PartitionData(partition_index=0, error_code=TopicAuthorizationFailed.code)
-        refused = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])])
-        broker.script(apis.FETCH, refused)
+        result = PartitionData(partition_index=0, error_code=TopicAuthorizationFailed.code)
+        rejected = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[result])])
+        broker.script(apis.FETCH, rejected)
         async with scripted_cluster.cluster() as cluster, Consumer(cluster, ["orders"]) as consumer:
             with pytest.raises(TopicAuthorizationFailed):
                 await consumer.poll()
@@ -193,8 +193,10 @@ def test_a_corrupt_batch_is_raised_and_fetched_again() -> None:
         write(scripted_cluster, b"good")
         bad = bytearray(scripted_cluster.logs[ORDERS])
         bad[-2] ^= 1
-        told = PartitionData(partition_index=0, high_watermark=1, records=bytes(bad))
-        broker.script(apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])]))
+        result = PartitionData(partition_index=0, high_watermark=1, records=bytes(bad))
+        broker.script(
+            apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[result])])
+        )
         async with scripted_cluster.cluster() as cluster, Consumer(cluster, ["orders"]) as consumer:
             with pytest.raises(CorruptMessage):
                 await consumer.poll()
@@ -211,8 +213,10 @@ def test_records_before_an_error_are_returned_and_the_error_is_raised_by_the_nex
         write(scripted_cluster, b"c")
         bad = bytearray(scripted_cluster.logs[ORDERS])
         bad[-2] ^= 1
-        told = PartitionData(partition_index=0, high_watermark=3, records=bytes(bad))
-        broker.script(apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])]))
+        result = PartitionData(partition_index=0, high_watermark=3, records=bytes(bad))
+        broker.script(
+            apis.FETCH, FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[result])])
+        )
         async with scripted_cluster.cluster() as cluster, Consumer(cluster, ["orders"]) as consumer:
             assert [record.value for record in await consumer.poll()] == [b"a", b"b"]
             with pytest.raises(CorruptMessage):
@@ -237,13 +241,13 @@ def test_a_partition_is_not_fetched_further_ahead_than_the_limit() -> None:
     in_world(scenario)
 
 
-def test_refused_fetches_are_paced() -> None:
+def test_rejected_fetches_are_paced() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        told = PartitionData(partition_index=0, error_code=NotLeader.code)
-        refused = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[told])])
-        broker.script(apis.FETCH, *[refused] * 10_000)
+        result = PartitionData(partition_index=0, error_code=NotLeader.code)
+        rejected = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[result])])
+        broker.script(apis.FETCH, *[rejected] * 10_000)
         async with scripted_cluster.cluster() as cluster, Consumer(cluster, ["orders"]):
             await asyncio.sleep(60)
         assert broker.count(apis.FETCH) < 300
@@ -307,7 +311,7 @@ def test_start_none_without_a_commit_raises() -> None:
     in_world(scenario)
 
 
-def test_an_unknown_assignor_is_refused_at_once() -> None:
+def test_an_unknown_assignor_is_rejected_at_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()

@@ -69,7 +69,7 @@ def test_aborted_transactions_are_left_out_and_their_producers_later_ones_are_no
     assert read(data, aborted=aborted) == ([b"kept", b"plain", b"next"], 6)
 
 
-def test_a_flipped_bit_is_corrupt_and_not_given() -> None:
+def test_a_record_with_a_flipped_bit_is_corrupt_and_not_returned() -> None:
     data = bytearray(batch(0, b"good") + batch(1, b"bad"))
     data[-2] ^= 4
     fetched = FetchedRecords(TARGET, memoryview(data), 0)
@@ -84,7 +84,7 @@ def test_a_flipped_bit_is_corrupt_and_not_given() -> None:
     compression=st.integers(0, 4),
     data=st.data(),
 )
-def test_from_any_position_exactly_the_rest_is_given(
+def test_any_position_returns_exactly_the_remaining_records(
     batches: list[list[bytes]], compression: int, data: st.DataObject
 ) -> None:
     encoded = b""

@@ -35,7 +35,7 @@ MEMBERS = st.dictionaries(
 def settle(
     members: dict[str, ConsumerSubscription], counts: PartitionCounts
 ) -> tuple[dict[str, list[TopicPartition]], int]:
-    """Play cooperative rounds until nobody has to let go of anything; returns the result and the number of rounds."""
+    """Run cooperative rounds until no member must revoke a partition; return the result and the number of rounds."""
     for rounds in range(1, 10):
         assigned = assign_cooperative_sticky(members, counts)
         settled = all(set(members[name].owned) <= set(assigned[name]) for name in members)
@@ -114,5 +114,5 @@ def test_of_two_claims_the_later_generation_is_believed() -> None:
 @given(targets=st.lists(st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 50)), unique=True))
 def test_subscriptions_and_assignments_survive_encoding(targets: list[TopicPartition]) -> None:
     assert decode_assignment(encode_assignment(targets)) == sorted(targets)
-    told = decode_subscription(encode_subscription(["a", "b"], targets, 7))
-    assert (told.topics, sorted(told.owned), told.generation) == (["a", "b"], sorted(targets), 7)
+    result = decode_subscription(encode_subscription(["a", "b"], targets, 7))
+    assert (result.topics, sorted(result.owned), result.generation) == (["a", "b"], sorted(targets), 7)

@@ -1,4 +1,4 @@
-"""Members of a group share its partitions, and what was committed is where the next one begins."""
+"""Members of a group share its partitions, and continue from its committed offsets."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_later_member_continues_at_the_committed_offset() -> None:
     in_world(scenario)
 
 
-def test_a_record_still_in_hand_when_the_application_fails_comes_again() -> None:
+def test_an_unprocessed_record_is_delivered_again_after_the_application_fails() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -188,7 +188,7 @@ def test_automatic_commits_can_be_disabled() -> None:
     in_world(scenario)
 
 
-def test_an_application_that_stops_polling_gives_its_partitions_up_and_may_come_back() -> None:
+def test_an_application_that_stops_polling_loses_its_partitions_and_may_return() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster, asyncio.TaskGroup() as group:
@@ -223,7 +223,7 @@ def test_a_poll_that_times_out_does_not_disturb_a_join() -> None:
     in_world(scenario)
 
 
-def test_the_leader_shares_out_anew_when_a_topic_grows() -> None:
+def test_the_leader_reassigns_when_a_topic_grows() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster, asyncio.TaskGroup() as group:
@@ -239,7 +239,7 @@ def test_the_leader_shares_out_anew_when_a_topic_grows() -> None:
     in_world(scenario)
 
 
-def test_a_static_member_that_comes_back_keeps_its_place_and_fences_its_twin() -> None:
+def test_a_returning_static_member_keeps_its_partitions_and_fences_its_duplicate() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster, asyncio.TaskGroup() as group:

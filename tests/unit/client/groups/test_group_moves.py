@@ -1,4 +1,4 @@
-"""A group is looked at in either protocol, and moved to other offsets only while it has no members."""
+"""A group is described in either protocol, and its offsets are changed only while it has no members."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def prepare(cluster: Cluster) -> GroupAdmin:
     return GroupAdmin(cluster)
 
 
-def test_a_group_that_does_not_exist_yet_can_be_given_a_place_to_begin() -> None:
+def test_offsets_can_be_set_for_a_group_that_does_not_exist_yet() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -69,7 +69,7 @@ def test_a_group_with_members_is_not_moved_and_the_error_names_them() -> None:
     in_world(scenario)
 
 
-def test_a_group_of_the_newer_protocol_is_described_too() -> None:
+def test_a_group_of_the_consumer_protocol_is_described() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         broker = await scripted_cluster.broker()

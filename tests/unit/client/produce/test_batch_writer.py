@@ -79,7 +79,7 @@ def play(scenario: Callable[[ScriptedCluster, ScriptedBroker, Cluster, BatchMake
     in_world(run)
 
 
-def refuse(error: type[HeadraceError]) -> Callable[[ProduceRequest], ProduceResponse]:
+def reject(error: type[HeadraceError]) -> Callable[[ProduceRequest], ProduceResponse]:
     def response(request: ProduceRequest) -> ProduceResponse:
         return ProduceResponse(
             responses=[
@@ -115,7 +115,7 @@ def test_batches_are_written_in_order_and_requests_carry_several_partitions() ->
 
 @pytest.mark.parametrize(
     "trouble",
-    [Fault.DONE_THEN_CLOSE, Fault.CLOSE, refuse(NotLeader), refuse(UnknownTopicOrPartition)],
+    [Fault.DONE_THEN_CLOSE, Fault.CLOSE, reject(NotLeader), reject(UnknownTopicOrPartition)],
     ids=["answer lost", "request lost", "leader moved", "topic not known yet"],
 )
 def test_a_temporary_failure_is_retried_and_the_batch_is_written_once(trouble: object) -> None:
@@ -152,7 +152,7 @@ def test_a_batch_follows_its_partition_to_another_leader() -> None:
 
 def test_a_batch_that_was_written_long_ago_counts_as_written() -> None:
     async def scenario(_cast: ScriptedCluster, broker: ScriptedBroker, cluster: Cluster, maker: BatchMaker) -> None:
-        broker.script(apis.PRODUCE, refuse(DuplicateSequence))
+        broker.script(apis.PRODUCE, reject(DuplicateSequence))
         async with BatchWriter(cluster, maker.of) as writer:
             await writer.append(FIRST, [maker.batch(FIRST)])
             await writer.flush()
@@ -164,7 +164,7 @@ def test_a_batch_that_is_too_large_fails_the_writer_with_a_helpful_message() -> 
     async def scenario(
         scripted_cluster: ScriptedCluster, broker: ScriptedBroker, cluster: Cluster, maker: BatchMaker
     ) -> None:
-        broker.script(apis.PRODUCE, refuse(MessageTooLarge))
+        broker.script(apis.PRODUCE, reject(MessageTooLarge))
         async with BatchWriter(cluster, maker.of) as writer:
             await writer.append(FIRST, [maker.batch(FIRST)])
             with pytest.raises(MessageTooLarge, match=r"orders\[0\] refused a batch of 3 records .* smaller batches"):
@@ -238,7 +238,7 @@ def test_leaving_with_batches_in_flight_leaves_no_caller_waiting() -> None:
     play(scenario)
 
 
-def test_a_real_broker_takes_them_and_finds_a_batch_over_its_limit() -> None:
+def test_a_real_broker_accepts_batches_and_rejects_one_over_its_limit() -> None:
     async def run(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:

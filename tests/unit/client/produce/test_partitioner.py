@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own clients send them; records without keys stay together, then move on."""
+"""Keys are partitioned as by Kafka's clients; records without keys use a sticky partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.testkit.entropy import SeededEntropy
 
 
 @given(st.binary(max_size=200))
-def test_the_hash_is_the_one_of_kafkas_clients(key: bytes) -> None:
+def test_the_hash_is_that_of_kafkas_clients(key: bytes) -> None:
     """By the compiled library, where it was built, and in Python."""
     assert murmur2(key) == murmur2_in_python(key) == kafka_murmur2(key) & 0xFFFFFFFF
 
@@ -28,20 +28,20 @@ def test_a_key_always_has_a_partition_and_always_the_same(key: bytes, count: int
     assert partition_for_key(key, count) == partition_for_key(key, count)
 
 
-def test_the_sticky_partition_stays_until_told_to_move_on() -> None:
+def test_the_sticky_partition_stays_until_it_is_switched() -> None:
     sticky = StickyPartitioner(SeededEntropy(1))
     first = sticky.choose("t", 4)
     assert {sticky.choose("t", 4) for _ in range(10)} == {first}
     assert sticky.move_on("t", 4) != first
 
 
-def test_with_one_partition_there_is_nowhere_to_move() -> None:
+def test_with_one_partition_switching_has_no_effect() -> None:
     sticky = StickyPartitioner(SeededEntropy(1))
     assert sticky.choose("t", 1) == 0
     assert sticky.move_on("t", 1) == 0
 
 
-def test_a_topic_made_anew_with_fewer_partitions_is_no_trouble() -> None:
+def test_a_topic_recreated_with_fewer_partitions_is_handled() -> None:
     sticky = StickyPartitioner(SeededEntropy(3))
     while sticky.choose("t", 9) < 2:
         sticky.move_on("t", 9)

@@ -37,12 +37,12 @@ from headrace.wire.messages.produce import (
 ORDERS = TopicPartition("orders", 0)
 
 
-def refused(code: int, partition: int = 0, message: str | None = None) -> ProduceResponse:
-    told = PartitionProduceResponse(index=partition, error_code=code, base_offset=-1, error_message=message)
-    return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[told])])
+def rejected(code: int, partition: int = 0, message: str | None = None) -> ProduceResponse:
+    result = PartitionProduceResponse(index=partition, error_code=code, base_offset=-1, error_message=message)
+    return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[result])])
 
 
-def test_a_published_record_is_acknowledged_with_its_place() -> None:
+def test_a_published_record_is_acknowledged_with_its_partition_and_offset() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -94,7 +94,7 @@ def test_an_error_that_passes_is_waited_out_and_order_is_kept() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, refused(NotLeader.code), refused(NotLeader.code))
+        broker.script(apis.PRODUCE, rejected(NotLeader.code), rejected(NotLeader.code))
         async with scripted_cluster.cluster() as cluster, Producer(cluster) as producer:
             for number in range(10):
                 await producer.submit("orders", b"%d" % number)
@@ -138,7 +138,7 @@ def test_a_broker_that_lost_the_producers_state_is_met_with_a_new_identity(error
         broker = await scripted_cluster.broker()
         async with scripted_cluster.cluster() as cluster, Producer(cluster) as producer:
             await producer.publish("orders", b"a")
-            broker.script(apis.PRODUCE, refused(error.code))
+            broker.script(apis.PRODUCE, rejected(error.code))
             assert (await producer.publish("orders", b"b")).offset == 1
             assert (await producer.publish("orders", b"c")).offset == 2
         assert broker.count(apis.INIT_PRODUCER_ID) == 2
@@ -150,7 +150,7 @@ def test_a_batch_in_doubt_is_never_sent_under_a_new_identity() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, Fault.DONE_THEN_CLOSE, refused(OutOfOrderSequence.code))
+        broker.script(apis.PRODUCE, Fault.DONE_THEN_CLOSE, rejected(OutOfOrderSequence.code))
         async with scripted_cluster.cluster() as cluster, Producer(cluster) as producer:
             with pytest.raises(OutOfOrderSequence):
                 await producer.publish("orders", b"a")
@@ -171,7 +171,7 @@ def test_the_sequence_of_a_batch_in_doubt_is_not_used_again_when_the_next_look_u
         def append(request: ProduceRequest) -> Any:
             broker._produce(request)
             broker.script(apis.METADATA, deny)
-            return response if response is Fault.CLOSE else refused(response.code)
+            return response if response is Fault.CLOSE else rejected(response.code)
 
         def deny(request: MetadataRequest) -> MetadataResponse:
             metadata = broker._metadata(request)
@@ -188,7 +188,7 @@ def test_the_sequence_of_a_batch_in_doubt_is_not_used_again_when_the_next_look_u
     in_world(scenario)
 
 
-@pytest.mark.parametrize("response", [ProduceResponse(), refused(-1)], ids=["left out", "unknown error"])
+@pytest.mark.parametrize("response", [ProduceResponse(), rejected(-1)], ids=["left out", "unknown error"])
 def test_the_sequence_of_a_batch_is_not_used_again_after_an_error_that_is_no_verdict(response: ProduceResponse) -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
@@ -237,7 +237,7 @@ def test_a_rejected_record_raises_and_the_next_one_takes_its_sequence() -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
         async with scripted_cluster.cluster() as cluster, Producer(cluster) as producer:
-            broker.script(apis.PRODUCE, refused(InvalidRecord.code, message="a key is needed"))
+            broker.script(apis.PRODUCE, rejected(InvalidRecord.code, message="a key is needed"))
             with pytest.raises(InvalidRecord, match="a key is needed"):
                 await producer.publish("orders", b"a")
             assert (await producer.publish("orders", b"b")).offset == 0
@@ -250,7 +250,7 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, refused(MessageTooLarge.code), refused(MessageTooLarge.code))
+        broker.script(apis.PRODUCE, rejected(MessageTooLarge.code), rejected(MessageTooLarge.code))
         async with scripted_cluster.cluster() as cluster, Producer(cluster) as producer:
             deliveries = [await producer.submit("orders", b"%d" % number) for number in range(9)]
             assert [(await delivery).offset for delivery in deliveries] == list(range(9))
@@ -264,7 +264,7 @@ def test_a_single_record_that_is_too_large_raises() -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
         async with scripted_cluster.cluster() as cluster, Producer(cluster) as producer:
-            broker.script(apis.PRODUCE, refused(MessageTooLarge.code))
+            broker.script(apis.PRODUCE, rejected(MessageTooLarge.code))
             with pytest.raises(MessageTooLarge):
                 await producer.publish("orders", b"x" * 1000)
             with pytest.raises(MessageTooLarge, match="record_bytes_max"):
@@ -297,7 +297,7 @@ def test_flush_raises_a_failure_that_was_not_awaited() -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
         async with scripted_cluster.cluster() as cluster, Producer(cluster) as producer:
-            broker.script(apis.PRODUCE, refused(InvalidRecord.code))
+            broker.script(apis.PRODUCE, rejected(InvalidRecord.code))
             await producer.submit("orders", b"a")
             with pytest.raises(InvalidRecord):
                 await producer.flush()
@@ -310,7 +310,7 @@ def test_memory_is_bounded_by_waiting() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, refused(NotLeader.code), refused(NotLeader.code))
+        broker.script(apis.PRODUCE, rejected(NotLeader.code), rejected(NotLeader.code))
         rules = ProducerSettings(buffer_bytes_max=3000, record_bytes_max=2000, batch_bytes_max=1100)
         async with scripted_cluster.cluster() as cluster, Producer(cluster, rules) as producer:
             for number in range(20):
@@ -336,7 +336,7 @@ def test_without_acks_nothing_is_awaited() -> None:
     in_world(scenario)
 
 
-def test_keys_go_where_kafkas_own_clients_send_them_and_a_chosen_partition_is_kept() -> None:
+def test_keys_are_partitioned_as_by_kafkas_clients_and_a_chosen_partition_is_kept() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=7)
         await scripted_cluster.broker()
@@ -387,7 +387,7 @@ def test_closing_without_a_flush_fails_waiting_records() -> None:
     in_world(scenario)
 
 
-def test_settings_that_cannot_work_are_refused_at_once() -> None:
+def test_invalid_settings_are_rejected_at_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world)
         await scripted_cluster.broker()
@@ -426,7 +426,7 @@ FAULTS = st.sampled_from(
     faults=st.lists(FAULTS, max_size=25),
     pauses=st.lists(st.integers(0, 300), max_size=40),
 )
-def test_whatever_fails_every_record_is_written_once_and_in_order(
+def test_every_record_is_written_once_and_in_order_under_faults(
     seed: int, faults: list[Fault | str | None], pauses: list[int]
 ) -> None:
     async def scenario(world: World) -> None:

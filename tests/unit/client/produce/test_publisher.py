@@ -25,9 +25,9 @@ from headrace.wire.batches.batch import BatchRecord
 from headrace.wire.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 
-def refused(code: int) -> ProduceResponse:
-    told = PartitionProduceResponse(index=0, error_code=code, base_offset=-1)
-    return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[told])])
+def rejected(code: int) -> ProduceResponse:
+    result = PartitionProduceResponse(index=0, error_code=code, base_offset=-1)
+    return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[result])])
 
 
 def records(*values: bytes) -> list[BatchRecord]:
@@ -45,7 +45,7 @@ async def publish(publisher: Publisher, *values: bytes, alone: bool = False) -> 
     return found
 
 
-def test_callers_of_one_moment_share_a_batch_and_each_gets_its_own_offsets() -> None:
+def test_concurrent_callers_share_a_batch_and_each_gets_its_own_offsets() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -62,7 +62,7 @@ def test_callers_of_one_moment_share_a_batch_and_each_gets_its_own_offsets() -> 
     in_world(scenario)
 
 
-def test_records_that_are_to_be_alone_have_no_company() -> None:
+def test_records_that_need_their_own_batch_share_none() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
@@ -95,11 +95,11 @@ def test_records_that_exceed_one_batch_are_written_in_several_in_order() -> None
     in_world(scenario)
 
 
-def test_a_batch_that_the_broker_finds_too_large_is_halved_and_everybody_is_answered() -> None:
+def test_a_batch_rejected_as_too_large_is_split_and_every_caller_gets_a_result() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, refused(MessageTooLarge.code))
+        broker.script(apis.PRODUCE, rejected(MessageTooLarge.code))
         async with scripted_cluster.cluster() as cluster:
             publisher = Publisher(cluster)
             await publisher.topic("orders")
@@ -111,7 +111,7 @@ def test_a_batch_that_the_broker_finds_too_large_is_halved_and_everybody_is_answ
     in_world(scenario)
 
 
-@pytest.mark.parametrize("fault", [refused(NotLeader.code), Fault.CLOSE, Fault.DONE_THEN_CLOSE])
+@pytest.mark.parametrize("fault", [rejected(NotLeader.code), Fault.CLOSE, Fault.DONE_THEN_CLOSE])
 def test_temporary_faults_are_retried_and_nothing_is_written_twice(fault: object) -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
@@ -130,15 +130,15 @@ def test_an_error_reaches_all_callers_with_records_in_the_batch() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, refused(PolicyViolation.code))
+        broker.script(apis.PRODUCE, rejected(PolicyViolation.code))
         async with scripted_cluster.cluster() as cluster:
             publisher = Publisher(cluster)
             await publisher.topic("orders")
 
             async def fails() -> type[HeadraceError]:
-                with pytest.raises(HeadraceError) as told:
+                with pytest.raises(HeadraceError) as raised:
                     await publish(publisher, b"bad")
-                return told.type
+                return raised.type
 
             async with asyncio.TaskGroup() as group:
                 requested = [group.create_task(fails()) for _ in range(3)]
@@ -150,12 +150,12 @@ def test_an_error_reaches_all_callers_with_records_in_the_batch() -> None:
     in_world(scenario)
 
 
-def test_a_record_that_breaks_a_rule_is_refused_alone() -> None:
+def test_only_the_invalid_record_is_rejected() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
         # Of four records the third is bad: the whole, the second half, and at last the record itself are refused.
-        bad = refused(InvalidRecord.code)
+        bad = rejected(InvalidRecord.code)
         broker.script(apis.PRODUCE, bad, broker._behave, bad, bad)
         async with scripted_cluster.cluster() as cluster:
             publisher = Publisher(cluster)
@@ -205,7 +205,7 @@ def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     in_world(scenario)
 
 
-def test_beyond_the_budget_records_are_refused_at_once() -> None:
+def test_records_beyond_the_buffer_limit_are_rejected_at_once() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()
@@ -252,7 +252,7 @@ def test_a_missing_topic_is_reported_soon() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         broker = await scripted_cluster.broker()
-        broker.script(apis.PRODUCE, *[refused(UnknownTopicOrPartition.code)] * 100)
+        broker.script(apis.PRODUCE, *[rejected(UnknownTopicOrPartition.code)] * 100)
         async with scripted_cluster.cluster() as cluster:
             publisher = Publisher(cluster, PublisherSettings(topic_wait_seconds=3.0))
             began = cluster.clock.monotonic()
@@ -282,7 +282,7 @@ def test_closing_fails_waiting_callers() -> None:
     in_world(scenario)
 
 
-def test_only_the_topic_that_is_wanted_is_made() -> None:
+def test_only_the_requested_topic_is_created() -> None:
     async def scenario(world: World) -> None:
         scripted_cluster = ScriptedCluster(world, orders=1)
         await scripted_cluster.broker()

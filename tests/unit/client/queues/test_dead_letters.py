@@ -114,7 +114,7 @@ def test_dead_letters_in_a_partition_that_was_added_through_another_client_are_f
     in_world(scenario)
 
 
-def test_a_topic_without_dead_letters_says_so() -> None:
+def test_a_topic_without_dead_letters_gives_an_error() -> None:
     async def scenario(_: Broker, __: Cluster, queue: DeadLetterQueue) -> None:
         with pytest.raises(UnknownTopicOrPartition, match=r"there is no topic 'orders\.dlq'"):
             await queue.redrive(ALL)
@@ -135,7 +135,7 @@ def test_all_are_sent_back_once() -> None:
     with_dead(scenario, b"a", b"b", b"c")
 
 
-def test_one_is_sent_back_by_its_id() -> None:
+def test_a_dead_letter_is_redriven_by_its_id() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         one = DeadLetterSelection(ids=[MessageId("orders.dlq", 0, 1)])
         assert await queue.redrive(one) == RedriveResult(chosen=1, settled=1)
@@ -148,7 +148,7 @@ def test_one_is_sent_back_by_its_id() -> None:
 
 
 @pytest.mark.parametrize("text", ["orders.dlq:0:7", "orders.dlq:1:0", "orders:0:0"])
-def test_an_id_of_no_dead_letter_is_refused(text: str) -> None:
+def test_an_id_of_no_dead_letter_is_rejected(text: str) -> None:
     async def scenario(_: Broker, __: Cluster, queue: DeadLetterQueue) -> None:
         topic, partition, offset = text.split(":")
         with pytest.raises(InvalidRequest, match=f"there is no dead letter {text}"):
@@ -207,8 +207,8 @@ def test_a_letter_that_came_back_too_often_stays() -> None:
             assert await queue.redrive(ALL, RedriveOptions(max_redrives=2)) == RedriveResult(chosen=1, settled=1)
             await broker.dead_letters.dead_letter("orders", 0, turn + 1, "workers", 5, "boom again")
         outcome = await queue.redrive(ALL, RedriveOptions(max_redrives=2))
-        refused = [(MessageId("orders.dlq", 0, 2), "it came back 2 times already")]
-        assert outcome == RedriveResult(chosen=1, refused=refused)
+        rejected = [(MessageId("orders.dlq", 0, 2), "it came back 2 times already")]
+        assert outcome == RedriveResult(chosen=1, refused=rejected)
         assert await queue.count() == 1
         assert await queue.redrive(ALL, RedriveOptions(max_redrives=3)) == RedriveResult(chosen=1, settled=1)
 
@@ -253,18 +253,18 @@ async def test_letters_that_were_sent_before_a_failure_count_as_sent() -> None:
 def test_a_rate_is_kept() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         began = cluster.clock.monotonic()
-        told: list[int] = []
+        result: list[int] = []
         outcome = await queue.redrive(
-            ALL, RedriveOptions(rate=2), report_progress=lambda so_far: told.append(so_far.settled)
+            ALL, RedriveOptions(rate=2), report_progress=lambda so_far: result.append(so_far.settled)
         )
-        assert outcome.settled == told[-1] == 20
+        assert outcome.settled == result[-1] == 20
         assert 9.4 <= cluster.clock.monotonic() - began < 12
-        assert told[0] < 20
+        assert result[0] < 20
 
     with_dead(scenario, *(b"%d" % at for at in range(20)))
 
 
-def test_a_target_that_is_missing_loses_nothing() -> None:
+def test_a_missing_target_topic_loses_no_dead_letter() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         for _attempt in range(7):
             with pytest.raises(UnknownTopicOrPartition):
@@ -275,7 +275,7 @@ def test_a_target_that_is_missing_loses_nothing() -> None:
     with_dead(scenario, b"a", b"b")
 
 
-def test_a_letter_that_its_topic_does_not_take_stays_and_the_others_go() -> None:
+def test_a_dead_letter_rejected_by_its_topic_stays_and_the_others_are_redriven() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         await TopicAdmin(cluster).alter_configs("orders", set_to={"max.message.bytes": "200"})
         outcome = await queue.redrive(ALL)
@@ -336,7 +336,7 @@ def test_a_letter_that_was_sent_but_not_settled_is_stored_once_where_ids_are_kno
     with_dead(scenario, b"a", b"b")
 
 
-def test_letters_whose_lease_was_granted_by_a_response_that_was_lost_are_sent_back(
+def test_dead_letters_leased_by_a_lost_response_are_redriven(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
@@ -357,7 +357,7 @@ def test_letters_whose_lease_was_granted_by_a_response_that_was_lost_are_sent_ba
     with_dead(scenario, b"a", b"b")
 
 
-def test_the_id_that_a_message_had_comes_back_only_where_it_does_no_harm() -> None:
+def test_the_dedup_id_of_a_message_is_restored_only_where_it_is_safe() -> None:
     death = DeadLetterOrigin("boom", 5, "workers", "orders", 0, 7, 99)
     headers = [*with_dead_letter_headers([("x", b"1")], death), (DEDUP_ID, b"own"), ("headrace-dead-dedup-id", b"mine")]
     record = ConsumedRecord("orders.dlq", 0, 3, 0, None, b"a", headers)
@@ -366,7 +366,7 @@ def test_the_id_that_a_message_had_comes_back_only_where_it_does_no_harm() -> No
     assert header_value(redriven_headers(letter, has_window=True), DEDUP_ID) == b"redrive/orders.dlq:0:3/99"
 
 
-def test_a_message_that_a_client_wrote_to_the_dead_letter_topic_goes_to_the_topic_of_its_name() -> None:
+def test_a_message_written_by_a_client_to_the_dead_letter_topic_is_redriven_to_the_topic_of_its_name() -> None:
     async def scenario(_: Broker, cluster: Cluster, queue: DeadLetterQueue) -> None:
         async with Producer(cluster) as producer:
             await producer.publish("orders.dlq", b"by hand")

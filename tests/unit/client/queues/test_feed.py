@@ -1,4 +1,4 @@
-"""A feed gives its receiver what its credit allows, and nothing is leased beyond it."""
+"""A feed gives its receiver as many messages as its credit allows, and leases no more."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_take_waits_for_a_message_at_most_for_its_wait_time() -> None:
     with_queue(scenario)
 
 
-def test_withdrawing_the_credit_ends_take_and_takes_no_message_back() -> None:
+def test_withdrawing_the_credit_ends_take_and_revokes_no_message() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         feed = Feed(cluster, "workers", ["jobs"], 10, 3600.0)
         await put(cluster, b"a")
@@ -141,7 +141,7 @@ def test_leases_are_kept_for_as_long_as_the_work_takes_and_lost_ones_are_forgott
     with_queue(scenario)
 
 
-def test_an_extension_keeps_a_message_in_flight_and_one_that_is_refused_does_not() -> None:
+def test_an_extension_keeps_a_message_in_flight_and_a_rejected_one_does_not() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a")
         feed = Feed(cluster, "workers", ["jobs"], 10, 3.0)
@@ -225,7 +225,7 @@ def test_the_credit_is_shared_among_brokers_also_if_it_is_less_than_they_are(cre
     of_three_brokers(scenario)
 
 
-def test_brokers_that_have_nothing_hold_up_the_others_for_moments_only() -> None:
+def test_brokers_without_messages_delay_the_others_only_briefly() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         await put(cluster, *(b"%d" % number for number in range(10)))
         feed = Feed(cluster, "workers", ["jobs"], 1)

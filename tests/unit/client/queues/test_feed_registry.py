@@ -37,7 +37,7 @@ def test_settlements_in_other_processes_return_credit_within_a_second() -> None:
     with_queue(scenario, partitions=2)
 
 
-def test_a_stream_that_holds_many_messages_and_settles_none_asks_about_few_of_them(
+def test_a_stream_that_settles_none_of_many_messages_checks_few_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     requested: list[int] = []
@@ -72,7 +72,7 @@ def test_a_stream_that_holds_many_messages_and_settles_none_asks_about_few_of_th
     with_queue(scenario)
 
 
-def test_a_lease_that_is_over_makes_room_also_if_the_message_comes_back_to_the_same_receiver() -> None:
+def test_an_expired_lease_frees_credit_even_if_the_same_receiver_gets_the_message_again() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         await put(cluster, b"a")
         feed = Feed(cluster, "workers", ["jobs"], 1, 5.0)

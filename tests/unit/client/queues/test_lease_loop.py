@@ -78,7 +78,7 @@ def test_a_feed_leases_from_other_partitions_while_one_has_no_leader(monkeypatch
     with_first_leader(-1, scenario, monkeypatch)
 
 
-def test_a_leader_that_fails_is_left_alone_for_a_pause_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_leader_is_backed_off_and_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, patch: pytest.MonkeyPatch) -> None:
         delivered: list[LeasedMessage] = []
         leases = LeaseLoop(cluster, "workers", ["jobs"], delivered.extend, purpose="test")
@@ -122,7 +122,7 @@ def test_an_error_that_retrying_does_not_help_is_reported_without_a_pause(monkey
     with_first_leader(1, scenario, monkeypatch)
 
 
-def test_leaving_ends_requests_that_wait_and_delivers_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_ends_waiting_requests_and_delivers_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, _: pytest.MonkeyPatch) -> None:
         delivered: list[LeasedMessage] = []
         leases = LeaseLoop(cluster, "workers", ["jobs"], delivered.extend, purpose="test")

@@ -96,7 +96,7 @@ def test_a_pull_waits_for_the_first_message_at_most_for_its_wait_time() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 0.0105, 0.0005])
-def test_the_last_fraction_of_a_millisecond_of_a_wait_is_not_spent_asking_again(seconds: float) -> None:
+def test_no_request_is_sent_for_the_last_fraction_of_a_millisecond(seconds: float) -> None:
     """The protocol counts in milliseconds, so a Lease for less than one does not wait. In the broker's own process it
     does not even let the loop turn."""
 
@@ -287,18 +287,18 @@ def test_a_leader_that_does_not_respond_delays_no_other(monkeypatch: pytest.Monk
 def test_a_pull_finds_a_leader_that_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, puller: Puller) -> None:
         await put(cluster, b"a")
-        refusals = [NotLeader("it has moved"), NotLeader("it still has")]
+        errors = [NotLeader("it has moved"), NotLeader("it still has")]
         call = cluster.call
 
         async def moved(request: Any, **options: Any) -> Any:
-            if isinstance(request, LeaseRequest) and refusals:
-                refused = refusals.pop()
-                return LeaseResponse(error_code=refused.code, error_message=refused.message)
+            if isinstance(request, LeaseRequest) and errors:
+                rejected = errors.pop()
+                return LeaseResponse(error_code=rejected.code, error_message=rejected.message)
             return await call(request, **options)
 
         monkeypatch.setattr(cluster, "call", moved)
         assert values(await puller.pull(1)) == [b"a"]
-        assert not refusals
+        assert not errors
 
     pulling(scenario)
 

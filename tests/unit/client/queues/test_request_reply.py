@@ -69,7 +69,7 @@ def test_every_request_gets_its_own_reply() -> None:
     in_world(scenario)
 
 
-def test_requests_are_answered_again_after_the_topic_of_replies_has_expired() -> None:
+def test_requests_get_replies_again_after_the_reply_topic_has_expired() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster, client(world, "there") as other:
@@ -118,14 +118,14 @@ def test_a_request_without_a_reply_times_out() -> None:
     in_world(scenario)
 
 
-def test_a_request_says_where_the_reply_goes_and_until_when() -> None:
+def test_a_request_has_its_reply_topic_and_deadline() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
             await TopicAdmin(cluster).create(NewTopic("questions", 1))
             async with Requests(cluster) as requests:
                 now_ms = cluster.clock.now_ms()
-                asking = asyncio.create_task(
+                pending = asyncio.create_task(
                     requests.request("questions", b"a", key=b"k", headers=[("x", b"1")], timeout_seconds=5)
                 )
                 async with Consumer(cluster, ["questions"]) as consumer, Responder(cluster) as responder:
@@ -138,17 +138,17 @@ def test_a_request_says_where_the_reply_goes_and_until_when() -> None:
                     async with asyncio.TaskGroup() as tasks:
                         tasks.create_task(responder.reply(requested, b"this one", headers=[("y", b"2")]))
                         tasks.create_task(responder.reply(requested, b"nor this one"))
-                reply = await asking
+                reply = await pending
                 assert (reply.value, header_value(reply.headers, "y")) == (b"this one", b"2")
-                asking = asyncio.create_task(requests.request("questions", b"b", timeout_seconds=5))
+                pending = asyncio.create_task(requests.request("questions", b"b", timeout_seconds=5))
                 async with Responder(cluster) as responder:
                     await responder.reply(await next_of("questions", cluster, 1), b"and the next one")
-                assert (await asking).value == b"and the next one"
+                assert (await pending).value == b"and the next one"
 
     in_world(scenario)
 
 
-def test_a_message_that_asks_for_no_reply_gets_none() -> None:
+def test_a_message_without_a_reply_topic_gets_no_reply() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -171,7 +171,7 @@ def test_a_message_that_asks_for_no_reply_gets_none() -> None:
     in_world(scenario)
 
 
-def test_a_reply_goes_to_no_topic_but_one_for_replies() -> None:
+def test_replies_are_sent_only_to_reply_topics() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -186,7 +186,7 @@ def test_a_reply_goes_to_no_topic_but_one_for_replies() -> None:
     in_world(scenario)
 
 
-def test_the_topic_of_replies_goes_with_its_client() -> None:
+def test_the_reply_topic_is_deleted_with_its_client() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -197,7 +197,7 @@ def test_the_topic_of_replies_goes_with_its_client() -> None:
     in_world(scenario)
 
 
-def test_the_topic_of_a_client_that_is_gone_without_a_word_ends_by_itself() -> None:
+def test_the_reply_topic_of_a_crashed_client_expires() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         settings = RequestSettings(idle_seconds=30)
@@ -222,10 +222,10 @@ def test_closing_fails_pending_requests() -> None:
         async with client(world) as cluster:
             await TopicAdmin(cluster).create(NewTopic("questions", 1))
             async with Requests(cluster) as requests:
-                asking = asyncio.create_task(requests.request("questions", b"a"))
+                pending = asyncio.create_task(requests.request("questions", b"a"))
                 await asyncio.sleep(1)
             with pytest.raises(RequestTimedOut, match="closed before the reply came"):
-                await asking
+                await pending
             with pytest.raises(RequestTimedOut, match="closed"):
                 await requests.request("questions", b"a")
 

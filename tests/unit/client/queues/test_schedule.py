@@ -16,7 +16,7 @@ from headrace.model.ids import message_id_from_text
 from headrace.testkit.world import World
 
 
-def test_a_message_is_scheduled_moved_and_comes() -> None:
+def test_a_message_is_scheduled_rescheduled_and_released() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -87,7 +87,7 @@ def test_a_cancelled_message_does_not_come() -> None:
     in_world(scenario)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_schedules_are_rejected() -> None:
     async def scenario(world: World) -> None:
         await start_broker(world)
         async with client(world) as cluster:
@@ -104,7 +104,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     in_world(scenario)
 
 
-def test_the_id_says_for_which_topic_a_message_waits() -> None:
+def test_the_id_contains_the_topic_of_a_delayed_message() -> None:
     assert topic_of(message_id_from_text("__delayed.orders:3:5")) == "orders"
     for text in ("orders:3:5", "__acks.orders:3:5"):
         with pytest.raises(InvalidRequest):

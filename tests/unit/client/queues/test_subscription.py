@@ -77,7 +77,7 @@ def test_a_lease_waits_for_the_first_message_and_no_longer() -> None:
     queue(scenario)
 
 
-def test_the_last_fraction_of_a_millisecond_of_a_wait_is_not_spent_asking_again() -> None:
+def test_no_request_is_sent_for_the_last_fraction_of_a_millisecond() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with Subscription(cluster, "jobs", "workers") as subscription:
             await subscription.lease()
@@ -121,9 +121,9 @@ def test_failed_settlements_are_returned_and_the_others_take_effect() -> None:
         subscription = Subscription(cluster, "jobs", "workers", LeasingRules(lease_seconds=1.0))
         messages = await subscription.lease(10)
         assert await subscription.ack([messages[1]]) == []
-        refused = await subscription.ack(messages)
-        assert [one.receipt for one in refused] == [messages[1].receipt]
-        assert isinstance(refused[0].error, InvalidRecordState)
+        rejected = await subscription.ack(messages)
+        assert [one.receipt for one in rejected] == [messages[1].receipt]
+        assert isinstance(rejected[0].error, InvalidRecordState)
         await asyncio.sleep(2)
         assert [one.receipt for one in await subscription.nack(messages)] == [one.receipt for one in messages]
         await subscription.close()
@@ -271,7 +271,7 @@ def test_an_invalid_request_is_raised_and_not_retried() -> None:
     queue(scenario)
 
 
-def test_a_connection_that_breaks_is_made_again() -> None:
+def test_a_broken_connection_is_reopened() -> None:
     async def scenario(cluster: Cluster, world: World) -> None:
         host = world.host("worker")
         settings = ClientSettings(request_timeout_seconds=4.0, dial_timeout_seconds=2.0)

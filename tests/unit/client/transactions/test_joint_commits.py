@@ -1,4 +1,4 @@
-"""Bundles as a client uses them: against a real broker for what they promise, against a script for what goes wrong."""
+"""Joint commits of a client: guarantees against a real broker, failures against a script."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_replaced_driver_gets_an_error_and_its_members_are_aborted() -> None:
     with_broker(scenario)
 
 
-def test_an_attempt_that_begins_anew_shuts_out_the_one_before() -> None:
+def test_a_new_attempt_fences_the_previous_one() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         transaction = MemberTransaction(cluster, BUNDLE, "0", 60.0)
         first = await transaction.begin()
@@ -159,7 +159,7 @@ def test_an_abort_ends_open_transactions_and_reverts_no_commit() -> None:
     with_broker(scenario)
 
 
-def test_a_member_is_committed_by_its_bundle_alone() -> None:
+def test_a_member_is_committed_only_by_its_joint_commit() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with TransactionalProducer(cluster, member_id(BUNDLE, "0")) as producer:
             await producer.begin()
@@ -216,7 +216,7 @@ def test_a_member_travels_between_processes() -> None:
 
 
 class ScriptedCoordinator:
-    """A broker that coordinates the bundle, and notes what it is asked."""
+    """A broker that coordinates the joint commit and records the requests."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self.broker = broker
@@ -264,7 +264,7 @@ def test_requests_without_a_response_are_repeated_unchanged() -> None:
     with_script(scenario)
 
 
-def test_a_commit_that_is_never_answered_is_in_doubt() -> None:
+def test_a_commit_without_a_response_is_in_doubt() -> None:
     async def scenario(cluster: Cluster, coordinating: ScriptedCoordinator) -> None:
         coordinating.broker.script(apis.END_BUNDLE, *[Fault.CLOSE] * 100)
         with pytest.raises(CommitInDoubt, match="ask again"):
@@ -277,8 +277,8 @@ def test_a_commit_that_is_never_answered_is_in_doubt() -> None:
 
 def test_an_error_has_the_message_of_the_broker() -> None:
     async def scenario(cluster: Cluster, coordinating: ScriptedCoordinator) -> None:
-        refused = EndBundleResponse(error_code=ProducerFenced.code, error_message="epoch 0 is over")
-        coordinating.broker.script(apis.END_BUNDLE, refused)
+        rejected = EndBundleResponse(error_code=ProducerFenced.code, error_message="epoch 0 is over")
+        coordinating.broker.script(apis.END_BUNDLE, rejected)
         with pytest.raises(ProducerFenced, match="epoch 0 is over"):
             await commit_jointly(cluster, BUNDLE, 3, MEMBERS)
 

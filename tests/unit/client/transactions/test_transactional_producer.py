@@ -1,4 +1,4 @@
-"""The transactional producer: against a real broker for what it promises, against a script for what goes wrong."""
+"""The transactional producer: guarantees against a real broker, failures against a script."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_open_transaction_is_not_read_and_leaving_the_producer_aborts_it() ->
     with_broker(scenario)
 
 
-def test_a_reader_of_committed_records_that_begins_at_the_end_gets_what_is_committed_later() -> None:
+def test_a_read_committed_consumer_at_the_end_gets_records_committed_later() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         settings = ConsumerSettings(start="latest", fetching=FetchingRules(read_committed=True))
         async with TransactionalProducer(cluster, "t-1") as producer:
@@ -153,7 +153,7 @@ def test_starting_aborts_the_open_transaction_of_the_previous_producer_and_fence
     with_broker(scenario)
 
 
-def test_offsets_come_into_force_with_the_commit_and_not_with_an_abort() -> None:
+def test_offsets_take_effect_with_the_commit_and_not_with_an_abort() -> None:
     async def scenario(cluster: Cluster, _world: World) -> None:
         async with TransactionalProducer(cluster, "t-1") as producer:
             await producer.begin()
@@ -177,7 +177,7 @@ def test_offsets_of_a_former_member_are_rejected_and_nothing_is_committed() -> N
             assert await consumer.poll(timeout_seconds=10) == []
             async with producer.transaction():
                 await producer.send_offsets("readers", {SOURCE: 1}, consumer.membership)
-            for stranger, refusal in (
+            for stranger, error in (
                 (
                     ConsumerGroupMetadata(consumer.membership.generation - 1, consumer.membership.member_id),
                     IllegalGeneration,
@@ -190,7 +190,7 @@ def test_offsets_of_a_former_member_are_rejected_and_nothing_is_committed() -> N
                         await write(producer, b"never")
                         await producer.send_offsets("readers", {SOURCE: 9}, membership)
 
-                with pytest.raises(refusal):
+                with pytest.raises(error):
                     await commit()
             assert (await committed(cluster, "readers"))[SOURCE].offset == 1
             assert await committed_values(cluster) == []
@@ -248,12 +248,12 @@ def test_one_transaction_is_open_at_a_time() -> None:
 
 
 class ScriptedCoordinator:
-    """A broker that coordinates whatever it is asked, and notes what it is told."""
+    """A broker that coordinates every id and records the requests."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self.broker = broker
         self.epoch = -1
-        self.told: list[str] = []
+        self.requests: list[str] = []
         broker._behave = self.behave  # type: ignore[method-assign]
         self._behave = ScriptedBroker._behave
 
@@ -263,12 +263,12 @@ class ScriptedCoordinator:
         if isinstance(request, InitProducerIdRequest):
             assert request.producer_epoch == self.epoch if request.producer_id >= 0 else True
             self.epoch += 1
-            self.told.append(f"epoch {self.epoch}")
+            self.requests.append(f"epoch {self.epoch}")
             return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
         if isinstance(request, AddPartitionsToTxnRequest):
             return self.added(request)
         if isinstance(request, EndTxnRequest):
-            self.told.append("commit" if request.committed else "abort")
+            self.requests.append("commit" if request.committed else "abort")
             return EndTxnResponse()
         if isinstance(request, ProduceRequest):
             assert request.transactional_id == "t-1"
@@ -277,13 +277,13 @@ class ScriptedCoordinator:
                     assert data.records is not None
                     header = parse_header(data.records)
                     assert header.is_transactional
-                    self.told.append(f"{topic.name}-{data.index} {header.producer_epoch}/{header.base_sequence}")
+                    self.requests.append(f"{topic.name}-{data.index} {header.producer_epoch}/{header.base_sequence}")
         return await self._behave(self.broker, request)
 
     def added(self, request: AddPartitionsToTxnRequest, code: int = 0) -> AddPartitionsToTxnResponse:
         results = []
         for topic in request.v3_and_below_topics:
-            self.told += [f"add {topic.name}-{index}" for index in topic.partitions]
+            self.requests += [f"add {topic.name}-{index}" for index in topic.partitions]
             parts = [AddPartitionsToTxnPartitionResult(index, code) for index in topic.partitions]
             results.append(AddPartitionsToTxnTopicResult(topic.name, parts))
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
@@ -309,7 +309,7 @@ def test_a_partition_is_added_once_before_its_first_batch() -> None:
         async with producer.transaction():
             pass
         batches = ["target-0 0/0", "target-0 0/1"]
-        assert coordinating.told == [
+        assert coordinating.requests == [
             *("epoch 0", "add target-0", *batches, "commit"),
             *("add target-0", "target-0 0/2", "commit"),
         ]
@@ -317,14 +317,14 @@ def test_a_partition_is_added_once_before_its_first_batch() -> None:
     with_script(scenario)
 
 
-def test_after_an_abort_the_epoch_is_raised_and_sequences_begin_anew() -> None:
+def test_after_an_abort_the_epoch_is_bumped_and_sequences_restart() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         await producer.begin()
         await (await producer.submit("target", b"a"))
         await producer.abort()
         async with producer.transaction():
             await producer.submit("target", b"b")
-        assert coordinating.told == [
+        assert coordinating.requests == [
             *("epoch 0", "add target-0", "target-0 0/0", "abort"),
             *("epoch 1", "add target-0", "target-0 1/0", "commit"),
         ]
@@ -339,7 +339,7 @@ def test_lost_requests_and_responses_are_retried(api: int, fault: Fault) -> None
         coordinating.broker.script(api, fault)
         async with producer.transaction():
             await producer.submit("target", b"a")
-        assert coordinating.told[-1] == "commit"
+        assert coordinating.requests[-1] == "commit"
         assert coordinating.broker.cast.values("target") == [b"a"]
 
     with_script(scenario)
@@ -354,12 +354,12 @@ def test_retriable_errors_are_retried(error: type[HeadraceError]) -> None:
         broker.script(apis.END_TXN, EndTxnResponse(error_code=error.code))
         async with producer.transaction():
             await producer.submit("target", b"a")
-        assert coordinating.told[-1] == "commit"
+        assert coordinating.requests[-1] == "commit"
 
     with_script(scenario)
 
 
-def test_a_commit_that_is_never_answered_is_in_doubt_and_the_next_transaction_begins_anew() -> None:
+def test_a_commit_without_a_response_is_in_doubt_and_the_next_transaction_reinitializes() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
         async def commit() -> None:
             async with producer.transaction():
@@ -373,21 +373,21 @@ def test_a_commit_that_is_never_answered_is_in_doubt_and_the_next_transaction_be
         coordinating.broker._scripts[apis.END_TXN].clear()
         async with producer.transaction():
             await producer.submit("target", b"b")
-        assert coordinating.told[-4:] == ["epoch 1", "add target-0", "target-0 1/0", "commit"]
+        assert coordinating.requests[-4:] == ["epoch 1", "add target-0", "target-0 1/0", "commit"]
 
     with_script(scenario)
 
 
-def test_a_producer_that_is_fenced_by_a_partition_says_so() -> None:
+def test_a_producer_fenced_by_a_partition_raises_the_error() -> None:
     async def scenario(producer: TransactionalProducer, coordinating: ScriptedCoordinator) -> None:
-        refused = PartitionProduceResponse(index=0, error_code=InvalidProducerEpoch.code)
-        response = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[refused])])
+        rejected = PartitionProduceResponse(index=0, error_code=InvalidProducerEpoch.code)
+        response = ProduceResponse(responses=[TopicProduceResponse(name="target", partition_responses=[rejected])])
         coordinating.broker.script(apis.PRODUCE, response)
         await producer.begin()
         await producer.submit("target", b"a")
         with pytest.raises(ProducerFenced, match="'t-1'"):
             await producer.commit()
         await producer.abort()
-        assert coordinating.told == ["epoch 0", "add target-0", "abort"]
+        assert coordinating.requests == ["epoch 0", "add target-0", "abort"]
 
     with_script(scenario)

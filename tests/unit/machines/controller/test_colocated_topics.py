@@ -1,4 +1,4 @@
-"""Companions stay with their owner: same places, same leader, whatever happens to either."""
+"""Co-located topics keep the replicas and the leader of their owner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def led(leader: int = 1, isr: tuple[int, ...] = (1, 2, 3), **fields: Any) -> Par
 def settled(
     owner: PartitionRecord, *colocated_topics: PartitionRecord, live: LiveBrokers = ALL, prefers: bool = False
 ) -> list[PartitionRecord]:
-    """What they are after one look of the controller."""
+    """The records after one pass of the controller."""
     before = [owner, *colocated_topics]
     kept = [ConfiguredPartition(record, 1) for record in before]
     changed = update_colocated(kept[0], kept[1:], live, prefers=prefers)
@@ -37,7 +37,7 @@ def leaders(records: list[PartitionRecord]) -> list[int]:
     return [record.leader for record in records]
 
 
-def test_what_is_well_is_left_alone() -> None:
+def test_a_healthy_partition_is_left_unchanged() -> None:
     assert settled(led(2), led(2), led(2)) == [led(2)] * 3
 
 
@@ -46,13 +46,13 @@ def test_a_companion_is_led_by_its_owners_leader_at_once() -> None:
     assert list(map(without_past, found)) == [led(2), led(2, leader_epoch=6), led(2)]
 
 
-def test_one_that_the_owners_leader_cannot_lead_without_loss_waits_until_it_can() -> None:
+def test_a_colocated_partition_waits_until_the_owners_leader_can_lead_it_without_loss() -> None:
     apart = settled(led(2, (2,)), led(1, (1, 3)))
     assert leaders(apart) == [2, 1]
     assert leaders(settled(led(2, (2,)), led(1, (1, 2, 3)))) == [2, 2]
 
 
-def test_the_owner_goes_where_its_companions_are_if_only_that_brings_them_together() -> None:
+def test_the_owner_moves_to_its_colocated_partitions_if_only_that_reunites_them() -> None:
     assert leaders(settled(led(2), led(1, (1, 3)))) == [1, 1]
     assert leaders(settled(led(2), led(1, (1, 3)), led(3, (3,)))) == [3, 3, 3]
 
@@ -63,19 +63,19 @@ def test_when_all_lose_their_leader_the_same_replica_follows() -> None:
     assert leaders(settled(led(1, (1, 2)), led(1, (1, 3)), live=live)) == [2, 3], "nobody has everything of both"
 
 
-def test_a_leader_that_is_about_to_go_hands_all_of_them_over_together() -> None:
+def test_a_draining_leader_transfers_colocated_partitions_together() -> None:
     live = {**ALL, 1: broker_record(1, is_draining=True)}
     assert leaders(settled(led(), led(), led(1, (1, 3)), live=live)) == [3, 3, 3]
     assert leaders(settled(led(1, (1,)), led(), live=live)) == [1, 2], "what can be handed over is"
 
 
-def test_the_preferred_replica_leads_again_only_if_it_can_lead_all_of_them() -> None:
+def test_the_preferred_replica_leads_again_only_if_it_can_lead_all_colocated_partitions() -> None:
     assert leaders(settled(led(2), led(2), prefers=True)) == [1, 1]
     assert leaders(settled(led(2), led(2, (2, 3)), prefers=True)) == [2, 2]
     assert leaders(settled(led(2), prefers=True)) == [1], "without companions nobody is asked"
 
 
-def test_a_move_takes_the_companions_along_and_ends_when_all_have_arrived() -> None:
+def test_a_reassignment_includes_colocated_partitions_and_ends_when_all_are_in_sync() -> None:
     live = brokers_up(1, 2, 3, 4)
     moving = begin_reassignment(led(), (4, 2, 3))
     owner, colocated_topic = settled(moving, led(), live=live)
@@ -95,11 +95,11 @@ def test_a_move_that_is_cancelled_brings_the_companions_back() -> None:
     assert settled(cancel_reassignment(owner), colocated_topic) == [cancel_reassignment(owner)] * 2
 
 
-def test_another_order_of_preference_holds_for_the_companions_too() -> None:
+def test_a_new_replica_order_applies_to_colocated_partitions() -> None:
     assert [one.replicas for one in settled(begin_reassignment(led(), (3, 2, 1)), led())] == [(3, 2, 1)] * 2
 
 
-def test_a_companion_whose_last_copy_would_go_stays_until_another_has_it() -> None:
+def test_the_last_copy_of_a_colocated_partition_stays_until_another_is_in_sync() -> None:
     owner, colocated_topic = led(2, (2, 3), replicas=(2, 3)), led(1, (1,), replicas=(1, 2), adding=(2,))
     assert settled(owner, colocated_topic) == [
         owner,
@@ -139,7 +139,7 @@ def caught_up(record: PartitionRecord, live: LiveBrokers) -> PartitionRecord:
 
 
 @given(records(), st.lists(records(), max_size=2), st.sets(st.sampled_from(NODES)), st.sets(st.sampled_from(NODES)))
-def test_whatever_they_were_they_come_to_rest_and_together_when_all_are_up(
+def test_colocated_partitions_converge_to_one_leader_when_all_brokers_are_up(
     owner: PartitionRecord, colocated_topics: list[PartitionRecord], up: set[int], draining: set[int]
 ) -> None:
     together = [owner, *colocated_topics]

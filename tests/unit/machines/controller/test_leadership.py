@@ -1,4 +1,4 @@
-"""Who leads and who is in sync, as brokers come and go."""
+"""Leader, in-sync set and eligible leaders as brokers start and stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def leaderless(isr: tuple[int, ...], **fields: Any) -> PartitionRecord:
     return led(NO_LEADER, isr, leader_broker_epoch=NO_EPOCH, **fields)
 
 
-def test_a_partition_that_is_well_is_left_alone() -> None:
+def test_a_healthy_partition_is_left_unchanged() -> None:
     assert update_leadership(led(), ALL, 2) is None
     assert update_leadership(led(2), ALL, 2) is None  # being the preferred one does not make it leader
 
@@ -53,7 +53,7 @@ def test_a_dead_follower_leaves_the_isr_and_the_leader_epoch_stays() -> None:
     assert update_leadership(led(), brokers_up(1, 3), 2) == led(1, (1, 3))
 
 
-def test_a_leader_that_was_started_again_leads_in_a_new_epoch() -> None:
+def test_a_restarted_leader_leads_in_a_new_epoch() -> None:
     live = {**ALL, 1: broker_record(1, 2)}
     assert without_past(update_leadership(led(), live, 2)) == led(leader_epoch=6, leader_broker_epoch=2)
 
@@ -67,14 +67,14 @@ def test_the_last_of_the_isr_stays_in_it_when_it_dies() -> None:
     assert without_past(update_leadership(offline, back, 1)) == led(1, (1,), leader_epoch=7, leader_broker_epoch=9)
 
 
-def test_all_that_die_together_may_all_lead_again() -> None:
+def test_replicas_that_stop_together_all_remain_eligible() -> None:
     offline = update_leadership(led(1, (1, 2)), {}, 2)
     assert offline is not None
     assert without_past(offline) == leaderless((1, 2), leader_epoch=6)
     assert without_past(update_leadership(offline, brokers_up(2), 2)) == led(2, (2,), elr=(1,), leader_epoch=7)
 
 
-def test_who_leaves_an_isr_that_is_too_small_goes_to_the_elr() -> None:
+def test_a_replica_that_leaves_a_too_small_isr_joins_the_elr() -> None:
     assert with_isr(led(), (1, 2), 2) == led(1, (1, 2))
     assert with_isr(led(1, (1, 2)), (1,), 2) == led(1, (1,), elr=(2,))
     assert with_isr(led(), (1,), 2) == led(1, (1,), elr=(2,))
@@ -82,7 +82,7 @@ def test_who_leaves_an_isr_that_is_too_small_goes_to_the_elr() -> None:
     assert with_isr(led(1, (1,), elr=(2,)), (1,), 2) == led(1, (1,), elr=(2,))
 
 
-def test_the_elr_keeps_those_that_left_last() -> None:
+def test_the_elr_keeps_the_replicas_that_left_last() -> None:
     assert with_isr(led(1, (1, 3), elr=(2,)), (1,), 3) == led(1, (1,), elr=(2, 3))
     assert with_isr(led(1, (1, 3), elr=(2,)), (1,), 2) == led(1, (1,), elr=(3,))
 
@@ -92,7 +92,7 @@ def test_the_elr_is_emptied_when_the_isr_is_large_enough() -> None:
     assert update_leadership(led(1, (1,), elr=(2,)), ALL, 1) == led(1, (1,))  # min.insync.replicas was lowered
 
 
-def test_a_member_of_the_elr_leads_when_the_isr_is_gone() -> None:
+def test_a_member_of_the_elr_leads_when_the_isr_is_down() -> None:
     assert without_past(update_leadership(led(1, (1,), elr=(2, 3)), brokers_up(3), 3)) == led(
         3, (3,), elr=(1, 2), leader_epoch=6
     )
@@ -120,19 +120,19 @@ def test_a_draining_leader_hands_over_and_stays_in_the_isr() -> None:
     assert update_leadership(handed_over, live, 2) is None
 
 
-def test_a_draining_leader_stays_if_nobody_else_has_everything() -> None:
+def test_a_draining_leader_stays_if_no_other_replica_is_in_sync() -> None:
     draining = {1: broker_record(1, is_draining=True), 2: broker_record(2, is_draining=True), 3: broker_record(3)}
     assert update_leadership(led(1, (1,)), draining, 1) is None
     assert update_leadership(led(1, (1, 2)), draining, 1) is None
     assert update_leadership(led(1, (1,), elr=(3,)), draining, 2) is None
 
 
-def test_a_draining_broker_leads_if_nobody_else_can() -> None:
+def test_a_draining_broker_leads_if_no_other_can() -> None:
     draining = {2: broker_record(2, is_draining=True), 3: broker_record(3)}
     assert without_past(update_leadership(led(1, (1, 2)), draining, 1)) == led(2, (2,), leader_epoch=6)
 
 
-def test_the_preferred_replica_takes_the_lead_if_it_can() -> None:
+def test_the_preferred_replica_becomes_leader_if_it_can() -> None:
     assert without_past(elect_preferred(led(2), ALL, 2)) == led(1, leader_epoch=6)
     assert elect_preferred(led(1), ALL, 2) is None
     assert elect_preferred(led(2, (2, 3)), ALL, 2) is None
@@ -140,7 +140,7 @@ def test_the_preferred_replica_takes_the_lead_if_it_can() -> None:
     assert elect_preferred(led(2), {**ALL, 1: broker_record(1, is_draining=True)}, 2) is None
 
 
-def test_an_unclean_election_says_so_in_the_record() -> None:
+def test_an_unclean_election_is_marked_in_the_record() -> None:
     offline = leaderless((1,), elr=(2,))
     assert elect_unclean(offline, brokers_up(3)) == led(3, (3,), leader_epoch=6, unclean_epoch=6)
     assert elect_unclean(offline, brokers_up(4)) is None
@@ -153,7 +153,7 @@ def test_the_operator_may_name_who_is_elected_uncleanly() -> None:
     assert elect_unclean(offline, brokers_up(2, 4), 4) is None
 
 
-def test_an_unclean_election_is_refused_while_a_clean_one_will_do() -> None:
+def test_an_unclean_election_is_rejected_if_a_clean_one_is_possible() -> None:
     with pytest.raises(ElectionNotNeeded):
         elect_unclean(led(), ALL)
     with pytest.raises(ElectionNotNeeded):
@@ -162,7 +162,7 @@ def test_an_unclean_election_is_refused_while_a_clean_one_will_do() -> None:
         elect_unclean(leaderless((1,), elr=(2,)), brokers_up(2, 3), 3)
 
 
-def test_who_may_have_lost_records_is_struck_out_everywhere() -> None:
+def test_a_replica_that_may_have_lost_records_leaves_isr_and_elr() -> None:
     assert remove_from_isr(led(), 2, 2) == led(1, (1, 3))
     assert without_past(remove_from_isr(led(), 1, 2)) == leaderless((2, 3), leader_epoch=6)
     assert remove_from_isr(led(1, (1,), elr=(2,)), 2, 2) == led(1, (1,))
@@ -170,7 +170,7 @@ def test_who_may_have_lost_records_is_struck_out_everywhere() -> None:
     assert remove_from_isr(led(1, (1, 3)), 3, 2) == led(1, (1,))  # and not into the elr
 
 
-def test_a_record_remembers_who_led_before() -> None:
+def test_a_record_contains_the_previous_leaders() -> None:
     second = update_leadership(led(), brokers_up(2, 3), 1)
     assert second is not None
     offline = update_leadership(second, {}, 1)
@@ -195,7 +195,7 @@ def test_elections_without_restarts_displace_no_leader_from_the_record() -> None
     assert record.past == (Leadership(5, 1, 1), Leadership(6, 2, 1))
 
 
-def test_a_log_has_a_foreign_history_if_its_last_epoch_was_given_to_an_unknown_leader_too() -> None:
+def test_a_log_whose_last_epoch_was_also_given_to_an_unknown_leader_is_foreign() -> None:
     record = led(2, leader_epoch=7, past=(Leadership(5, 1, 1), Leadership(6, 3, 4)))
 
     def is_foreign(latest_epoch: int, *known: int) -> bool:
@@ -208,7 +208,7 @@ def test_a_log_has_a_foreign_history_if_its_last_epoch_was_given_to_an_unknown_l
     assert not is_foreign(4), "all are unknown, and none is missing in the record"
 
 
-def test_a_log_counts_as_foreign_if_the_record_does_not_go_back_to_a_known_leader() -> None:
+def test_a_log_is_foreign_if_the_record_does_not_reach_back_to_a_known_leader() -> None:
     record = led(past=tuple(Leadership(epoch, 2, epoch) for epoch in range(100, 100 + PAST_MAX)), leader_epoch=200)
     assert has_foreign_history(record, 4, lambda _: False)
     assert not has_foreign_history(record, 100, lambda one: one.leader_epoch == 100)
@@ -255,7 +255,9 @@ def test_a_settled_partition_is_settled(record: PartitionRecord, live: dict[int,
 
 
 @given(record=records(), isr=replica_sets, min_insync=min_insyncs)
-def test_the_elr_fills_up_what_the_isr_lacks(record: PartitionRecord, isr: tuple[int, ...], min_insync: int) -> None:
+def test_the_elr_fills_the_gap_to_min_insync_replicas(
+    record: PartitionRecord, isr: tuple[int, ...], min_insync: int
+) -> None:
     changed = with_isr(record, isr, min_insync)
     assert {*changed.isr} == {*isr}
     assert {*changed.elr} <= {*record.isr, *record.elr} - {*isr}

@@ -1,4 +1,4 @@
-"""Where replicas go: apart, evenly, and without moving more than it takes."""
+"""Replicas are placed on different brokers, evenly, with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ def test_new_partitions_are_placed_evenly(data: st.DataObject, size: int, partit
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 30))
-def test_replicas_are_in_as_many_racks_as_there_are(
-    data: st.DataObject, racks: int, rack_size: int, partitions: int
-) -> None:
+def test_replicas_are_spread_over_all_racks(data: st.DataObject, racks: int, rack_size: int, partitions: int) -> None:
     brokers = in_racks(*(f"rack-{index % racks}" for index in range(racks * rack_size)))
     replication = data.draw(st.integers(1, len(brokers)))
     placed = place_replicas(partitions, replication, brokers, {}, {})
@@ -83,7 +81,7 @@ def test_the_partitions_of_one_broker_are_shared_with_many_others() -> None:
 
 
 @pytest.mark.parametrize("replication", [0, 3])
-def test_a_replication_that_cannot_be_had_is_refused(replication: int) -> None:
+def test_an_impossible_replication_factor_is_rejected(replication: int) -> None:
     with pytest.raises(InvalidReplicationFactor):
         place_replicas(1, replication, brokers_up(1, 2), {}, {})
     with pytest.raises(InvalidReplicationFactor):
@@ -98,7 +96,9 @@ def test_removing_a_broker_moves_only_its_replicas() -> None:
 
 
 @given(st.data(), clusters, clusters, st.integers(1, 40))
-def test_spreading_moves_no_more_than_it_takes(data: st.DataObject, before: int, after: int, partitions: int) -> None:
+def test_balancing_moves_as_few_replicas_as_possible(
+    data: st.DataObject, before: int, after: int, partitions: int
+) -> None:
     """Brokers are added at the end and removed from the start."""
     replication = data.draw(st.integers(1, min(before, after)))
     gone = data.draw(st.integers(0, before - 1))
@@ -117,7 +117,7 @@ def test_spreading_moves_no_more_than_it_takes(data: st.DataObject, before: int,
 
 
 @given(st.integers(2, 7), st.integers(1, 40))
-def test_what_is_even_stays_where_it_is(size: int, partitions: int) -> None:
+def test_a_balanced_placement_is_left_unchanged(size: int, partitions: int) -> None:
     brokers = brokers_up(*range(1, size + 1))
     current = dict(enumerate(place_replicas(partitions, 2, brokers, {}, {})))
     assert balance_replicas(current, brokers) == {}

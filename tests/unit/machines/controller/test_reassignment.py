@@ -1,4 +1,4 @@
-"""The move of a partition: first add, then wait, then drop."""
+"""A reassignment adds the new replicas, waits for them, then removes the old ones."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_a_move_adds_the_new_replicas_and_keeps_the_old_ones() -> None:
     assert begun == record((4, 2, 5, 1, 3), (2, 1, 3), adding=(4, 5), removing=(1, 3))
 
 
-def test_a_new_order_alone_is_no_move() -> None:
+def test_a_new_replica_order_is_no_reassignment() -> None:
     assert begin_reassignment(record(), (3, 1, 2)) == record((3, 1, 2), (3, 1, 2))
     assert begin_reassignment(record(), (1, 2, 3)) == record()
 
 
 @pytest.mark.parametrize("target", [(), (1, 2, 1)])
-def test_a_target_without_sense_is_refused(target: tuple[int, ...]) -> None:
+def test_an_invalid_target_is_rejected(target: tuple[int, ...]) -> None:
     with pytest.raises(InvalidReplicaAssignment):
         begin_reassignment(record(), target)
 
@@ -49,7 +49,7 @@ def test_the_leader_stays_if_it_is_in_the_target() -> None:
     assert complete_reassignment(moving, 2, ALL) == record((4, 1), (4, 1))
 
 
-def test_a_move_waits_for_those_of_the_target_that_stay() -> None:
+def test_a_reassignment_waits_for_the_target_replicas_that_stay() -> None:
     moving = record((1, 2, 3), (1, 3), removing=(3,))
     assert complete_reassignment(moving, 1, ALL) is None
     assert complete_reassignment(replace(moving, isr=(1, 2, 3)), 1, brokers_up(1, 3)) is None
@@ -69,7 +69,7 @@ def test_a_cancelled_move_leaves_the_replicas_of_before() -> None:
         cancel_reassignment(record())
 
 
-def test_a_new_replica_that_leads_gives_the_lead_up_when_the_move_is_cancelled() -> None:
+def test_a_leading_new_replica_gives_up_leadership_when_the_reassignment_is_cancelled() -> None:
     moving = record((4, 2, 1), (4, 2), leader=4, adding=(4,), removing=(1,))
     assert without_past(cancel_reassignment(moving)) == record(
         (2, 1), (2,), leader=NO_LEADER, leader_epoch=6, leader_broker_epoch=NO_EPOCH
@@ -85,7 +85,7 @@ def test_a_move_that_replaces_another_starts_from_the_replicas_before_both() -> 
     assert begin_reassignment(third, (1, 2, 3)) == record()
 
 
-def test_what_was_added_and_is_wanted_still_stays_in_the_isr() -> None:
+def test_an_added_replica_that_is_still_a_target_stays_in_the_isr() -> None:
     moving = record((4, 2, 3, 1), (4, 2, 3, 1), adding=(4,), removing=(1,))
     assert begin_reassignment(moving, (4, 3)) == record((4, 3, 2, 1), (4, 3, 2, 1), adding=(4,), removing=(2, 1))
 

@@ -1,4 +1,4 @@
-"""What a registry lacks, decided from logs and topic files."""
+"""Missing registry records are rebuilt from logs and topic files."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def test_a_topic_that_was_grown_since_is_grown_again_and_a_partition_without_a_l
     assert plan.problems == ["orders-2: no log was found; the partition is created empty"]
 
 
-def test_a_name_that_is_taken_stays_with_the_topic_that_has_it() -> None:
+def test_an_existing_topic_keeps_its_name() -> None:
     namesake = replace(ORDERS, id=OTHER, created_ms=9)
     plan = plan_rebuild([namesake], {}, {ID: ORDERS}, {(ID, 0): {1: LogEnd(0, 1)}})
     assert plan.created == []
     assert "another topic has this name" in plan.problems[0]
 
 
-def test_of_two_topics_of_one_name_the_newer_one_gets_it() -> None:
+def test_the_newer_of_two_topics_gets_the_name() -> None:
     newer = replace(ORDERS, id=OTHER, created_ms=9)
     logs = {(ID, 0): {1: LogEnd(0, 1)}, (OTHER, 0): {1: LogEnd(0, 1)}}
     plan = plan_rebuild([], {}, {ID: ORDERS, OTHER: newer}, logs)
     assert [record.id for record, _ in plan.created] == [OTHER]
 
 
-def test_a_co_located_topic_comes_with_its_owner_and_not_without() -> None:
+def test_a_co_located_topic_is_restored_only_with_its_owner() -> None:
     acks = TopicRecord(name="__acks.orders", id=OTHER, partitions=1, created_ms=0, owner=ID)
     logs = {(ID, 0): {1: LogEnd(0, 1)}, (OTHER, 0): {1: LogEnd(0, 1)}}
     both = plan_rebuild([], {}, {OTHER: acks, ID: ORDERS}, logs)
@@ -70,7 +70,7 @@ def test_a_co_located_topic_comes_with_its_owner_and_not_without() -> None:
     assert "is missing" in alone.problems[0]
 
 
-def test_logs_without_a_topic_file_are_told_of() -> None:
+def test_logs_without_a_topic_file_are_reported() -> None:
     plan = plan_rebuild([], {}, {}, {(ID, 0): {1: LogEnd(0, 1)}})
     assert plan.is_empty
     assert "its name is unknown" in plan.problems[0]

@@ -1,4 +1,4 @@
-"""Cron finds the next time, as somebody would who looks at every minute."""
+"""The next time of a cron expression agrees with a search minute by minute."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_time_ends_with_the_year_9999() -> None:
      "00000000099 * * * *", "0" * 5000 + " * * * *"],
 )  # fmt: skip
 def test_an_invalid_cron_expression_is_rejected(text: str) -> None:
-    with pytest.raises(InvalidCron) as refused:
+    with pytest.raises(InvalidCron) as rejected:
         Cron(text)
-    assert refused.value.message
+    assert rejected.value.message
 
 
 def fields(lowest: int, highest: int) -> st.SearchStrategy[str]:
@@ -116,7 +116,7 @@ def naive_match(time: datetime, text: str) -> bool:
     text=st.tuples(fields(0, 59), fields(0, 23), fields(1, 31), fields(1, 12), fields(0, 7)).map(" ".join),
     start=st.integers(ms("1999-12-20 00:00") // MINUTE_MS, ms("2028-03-05 00:00") // MINUTE_MS),
 )
-def test_it_is_the_first_minute_that_matches(text: str, start: int) -> None:
+def test_the_next_time_is_the_first_matching_minute(text: str, start: int) -> None:
     try:
         found = Cron(text).next_ms(start * MINUTE_MS)
     except InvalidCron:
@@ -136,7 +136,7 @@ def test_it_is_the_first_minute_that_matches(text: str, start: int) -> None:
 
 
 @given(st.integers(100, 10**9), st.integers(0, 10**12), st.integers(0, 10**12))
-def test_every_so_often_keeps_its_rhythm_and_skips_what_was_missed(interval_ms: int, due_ms: int, now_ms: int) -> None:
+def test_an_interval_keeps_its_phase_and_skips_missed_times(interval_ms: int, due_ms: int, now_ms: int) -> None:
     found = parse_repeat(f"every {interval_ms}ms").next_ms(due_ms, now_ms)
     assert found is not None
     assert (found - due_ms) % interval_ms == 0
@@ -159,13 +159,13 @@ def test_every_text_is_either_parsed_or_rejected(text: str) -> None:
         parse_repeat(text).next_ms(0, 0)
 
 
-def test_a_long_text_is_refused_before_it_is_parsed_and_not_echoed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_expression_is_rejected_before_parsing_and_not_echoed(monkeypatch: pytest.MonkeyPatch) -> None:
     # 16 MB of `*,*,...` kept the event loop busy for 12 s.
     monkeypatch.setattr(schedule, "Cron", lambda _text: pytest.fail("it was parsed"))
     for text in ("*," * 1000 + "* * * * *", "every " + "1s" * 1000):
-        with pytest.raises(InvalidRepeat, match="longer than 256 characters") as refused:
+        with pytest.raises(InvalidRepeat, match="longer than 256 characters") as rejected:
             parse_repeat(text)
-        assert len(refused.value.message) < 300
+        assert len(rejected.value.message) < 300
 
 
 def test_the_rarest_day_is_found_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:

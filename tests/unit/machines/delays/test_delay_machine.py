@@ -1,4 +1,4 @@
-"""Any order of messages, events and time: the index knows what a plain dict would know."""
+"""Any order of messages, events and time: the delay index agrees with a plain dict."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class DelaysMachine(RuleBasedStateMachine):
         return offset
 
     @rule(span=spans, count=st.integers(1, 20))
-    def messages_come(self, span: int, count: int) -> None:
+    def messages_arrive(self, span: int, count: int) -> None:
         for step in range(count):
             offset, due_ms = self.offset(), max(self.now_ms + span + step * 7, 0)
             self.delays.add(offset, due_ms)
@@ -70,7 +70,7 @@ class DelaysMachine(RuleBasedStateMachine):
             self.past.append(("add", offset, 0, due_ms))
 
     @rule(span=spans, producer=st.integers(1, 2))
-    def a_message_of_a_transaction_comes(self, span: int, producer: int) -> None:
+    def transactional_message_arrives(self, span: int, producer: int) -> None:
         offset, due_ms = self.offset(), max(self.now_ms + span, 0)
         self.delays.hold(producer, offset, due_ms)
         self.undecided.setdefault(producer, {})[offset] = due_ms
@@ -87,21 +87,21 @@ class DelaysMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.waiting)
     @rule(pick=picks, drops=st.booleans())
-    def one_is_cancelled(self, pick: int, drops: bool) -> None:
+    def message_is_cancelled(self, pick: int, drops: bool) -> None:
         offset = self.pick(pick)
         self.write(Dropped(0, [offset], "because") if drops else Cancelled(0, [offset]))
         del self.waiting[offset]
 
     @precondition(lambda self: self.waiting)
     @rule(pick=picks, span=spans)
-    def one_is_moved(self, pick: int, span: int) -> None:
+    def message_is_rescheduled(self, pick: int, span: int) -> None:
         offset, due_ms = self.pick(pick), max(self.now_ms + span, 0)
         self.write(Rescheduled(0, offset, due_ms))
         self.waiting[offset] = due_ms
 
     @precondition(lambda self: len(self.waiting) > 1)
     @rule(pick=picks)
-    def one_is_moved_to_the_time_of_another_and_back(self, pick: int) -> None:
+    def message_is_rescheduled_to_another_due_time_and_back(self, pick: int) -> None:
         offset, other = self.pick(pick), self.pick(pick + 1)
         due_ms = self.waiting[offset]
         self.write(Rescheduled(0, offset, self.waiting[other]))
@@ -147,13 +147,13 @@ class DelaysMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.open)
     @rule(pick=picks)
-    def releases_are_over(self, pick: int) -> None:
+    def releases_complete(self, pick: int) -> None:
         done = self.open[pick % len(self.open)][0]
         self.write(Released(0, done))
         self.open = [one for one in self.open if one[0] > done]
 
     @rule()
-    def the_first_is_told(self) -> None:
+    def first_due_time_matches_the_model(self) -> None:
         first_ms = self.delays.first_ms()
         if first_ms is not None:
             assert first_ms in self.waiting.values()
@@ -161,16 +161,16 @@ class DelaysMachine(RuleBasedStateMachine):
                 assert first_ms == min(self.waiting.values())
 
     @rule()
-    def the_house_is_swept(self) -> None:
+    def index_is_swept(self) -> None:
         self.delays.sweep()
 
     @rule()
-    def what_is_over_goes(self) -> None:
+    def completed_entries_are_cleaned(self) -> None:
         over = self.delays.over(0)
         self.past = [one for one in self.past if one[0] == "decide" or one[1] not in over]  # markers stay anyway
 
     @rule()
-    def the_log_is_read_again(self) -> None:
+    def log_is_replayed(self) -> None:
         self.delays = DelayIndex(0, self.now_ms)
         for kind, offset, producer, what in self.past:
             if kind == "event":
@@ -187,25 +187,25 @@ class DelaysMachine(RuleBasedStateMachine):
         self.delays.replayed_to = self.next_offset
 
     @invariant()
-    def it_knows_what_waits(self) -> None:
+    def waiting_messages_match_the_model(self) -> None:
         assert len(self.delays) == len(self.waiting)
         assert all(offset in self.delays for offset in self.waiting)
         assert [release.offset for release in self.delays.open] == [offset for offset, _ in self.open]
 
     @invariant()
-    def nothing_that_is_needed_lies_below_the_floor(self) -> None:
+    def floor_is_the_lowest_needed_offset(self) -> None:
         needed = [self.next_offset, *self.waiting, *(offset for held in self.undecided.values() for offset in held)]
         needed += [offset for one, offsets in self.open for offset in (one, *offsets)]
         assert self.delays.floor == min(needed)
 
     @invariant()
-    def nothing_that_is_needed_is_over(self) -> None:
+    def needed_offsets_are_not_completed(self) -> None:
         needed = {*self.waiting, *(offset for held in self.undecided.values() for offset in held)}
         needed |= {offset for one, offsets in self.open for offset in (one, *offsets)}
         assert not needed & set(self.delays.over(0))
 
     @invariant()
-    def pages_show_it_by_due_time(self) -> None:
+    def pages_list_messages_by_due_time(self) -> None:
         expected = sorted(DueMessage(due_ms, offset) for offset, due_ms in self.waiting.items())
         found: list[DueMessage] = []
         while page := self.delays.page(found[-1] if found else DueMessage(-1, -1), 7):

@@ -1,4 +1,4 @@
-"""When a message is due follows from its headers, and from nothing else."""
+"""The due time of a message follows from its headers alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SENT_MS = 1_700_000_000_000
         (None, b"300000d", None, SENT_MS + 300_000 * 86_400_000),
     ],
 )
-def test_the_headers_say_when(
+def test_the_headers_determine_the_due_time(
     deliver_at: bytes | None, delay: bytes | None, repeat: bytes | None, expected_ms: int
 ) -> None:
     assert due_time_ms((7, SENT_MS, deliver_at, delay, repeat)) == min(expected_ms, TIME_MS_MAX)
@@ -41,7 +41,7 @@ def test_a_message_without_a_timestamp_is_delayed_from_the_beginning_of_time() -
     assert due_time_ms((7, -1, None, b"10s", None)) == 10_000
 
 
-def test_only_what_was_understood_is_taken_off() -> None:
+def test_only_valid_delay_headers_are_removed() -> None:
     headers = [("a", b"1"), ("headrace-delay", b"10s"), ("headrace-repeat", b"often"), ("headrace-delayed-id", b"x")]
     assert released_headers(headers, "id") == [
         ("a", b"1"),

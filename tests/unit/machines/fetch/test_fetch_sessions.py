@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: epochs, slots, and only the partitions of which there is something to say."""
+"""Incremental fetch sessions: epochs, slots, and responses that contain only changed partitions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ready(session: FetchSession) -> list[int]:
     return [entry.partition for entry in session.ready]
 
 
-def test_epoch_zero_opens_a_session_and_the_answer_names_everything(sessions: FetchSessions) -> None:
+def test_epoch_zero_opens_a_session_and_returns_every_partition(sessions: FetchSessions) -> None:
     session = begin(sessions, partitions=3)
     assert (session.id, session.epoch, session.full) == (1, 1, True)
     assert ready(session) == [0, 1, 2]
@@ -79,7 +79,7 @@ def test_the_epoch_wraps_to_one(sessions: FetchSessions) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
-def test_any_other_epoch_is_refused_and_changes_nothing(sessions: FetchSessions, epoch: int) -> None:
+def test_any_other_epoch_is_rejected_and_changes_nothing(sessions: FetchSessions, epoch: int) -> None:
     session = begin(sessions)
     begin(sessions, session.id, 1)
     with pytest.raises(InvalidFetchSessionEpoch):
@@ -87,7 +87,7 @@ def test_any_other_epoch_is_refused_and_changes_nothing(sessions: FetchSessions,
     assert session.epoch == 2
 
 
-def test_an_unknown_session_is_refused(sessions: FetchSessions) -> None:
+def test_an_unknown_session_is_rejected(sessions: FetchSessions) -> None:
     with pytest.raises(FetchSessionIdNotFound):
         begin(sessions, 99, 1)
     with pytest.raises(FetchSessionIdNotFound):
@@ -96,9 +96,9 @@ def test_an_unknown_session_is_refused(sessions: FetchSessions) -> None:
 
 def test_names_and_ids_do_not_mix_in_a_session(sessions: FetchSessions) -> None:
     session = begin(sessions, ids=True)
-    with pytest.raises(FetchSessionTopicIdMismatch) as refusal:
+    with pytest.raises(FetchSessionTopicIdMismatch) as error:
         begin(sessions, session.id, 1, ids=False)
-    assert refusal.value.code == 106
+    assert error.value.code == FetchSessionTopicIdMismatch.code
 
 
 def test_the_final_epoch_closes_the_session_and_fetches_without_one(sessions: FetchSessions) -> None:
@@ -117,7 +117,7 @@ def test_opening_again_closes_the_session_that_is_named(sessions: FetchSessions)
     assert len(sessions) == 1
 
 
-def test_an_id_is_never_zero_and_never_taken_twice() -> None:
+def test_a_session_id_is_never_zero_and_never_reused() -> None:
     sessions = FetchSessions(iter([0, 7, 7, 0, 8]).__next__)
     assert begin(sessions).id == 7
     assert begin(sessions).id == 8
@@ -179,7 +179,7 @@ def test_the_clients_new_position_makes_a_partition_ready(sessions: FetchSession
     assert ready(session) == [1, 0]
 
 
-def test_a_partition_that_was_served_goes_to_the_end_of_the_line(sessions: FetchSessions) -> None:
+def test_a_served_partition_moves_to_the_end_of_the_order(sessions: FetchSessions) -> None:
     session = begin(sessions, partitions=3)
     session.entries[TOPIC, 0].record_response(10, 0, has_records=True)
     assert ready(session) == [1, 2, 0]
@@ -231,13 +231,13 @@ class TestWhatAnIncrementalAnswerNames:
 
 
 class TestSlots:
-    def test_when_all_are_taken_the_fetch_has_no_session(self, sessions: FetchSessions) -> None:
+    def test_a_fetch_has_no_session_when_all_slots_are_used(self, sessions: FetchSessions) -> None:
         kept = [begin(sessions), begin(sessions)]
         session = begin(sessions, partitions=5)
         assert (session.id, session.full, session.epoch) == (0, True, -1)
         assert not any(other.closed for other in kept)
 
-    def test_the_one_unused_for_longest_is_evicted(self, sessions: FetchSessions) -> None:
+    def test_the_least_recently_used_session_is_evicted(self, sessions: FetchSessions) -> None:
         first, second = begin(sessions, now_ms=0), begin(sessions, now_ms=1)
         begin(sessions, first.id, 1, now_ms=2)
         assert begin(sessions, now_ms=EVICT_MS + 1).id == 0
@@ -286,18 +286,18 @@ class FetchSessionsMachine(RuleBasedStateMachine):
         self.now_ms = 0
 
     def settle(self) -> None:
-        """Clients learn that their sessions are gone by the next answer."""
+        """Clients learn of an evicted session from the next response."""
         self.believed = {id_: belief for id_, belief in self.believed.items() if not belief[0].closed}
 
     @rule(partitions=st.integers(0, 5), privileged=st.booleans())
-    def somebody_opens_a_session(self, partitions: int, privileged: bool) -> None:
+    def client_opens_session(self, partitions: int, privileged: bool) -> None:
         session = begin(self.sessions, partitions=partitions, privileged=privileged, now_ms=self.now_ms)
         if session.id:
             self.believed[session.id] = (session, 1, set(range(partitions)))
         self.settle()
 
     @rule(pick=st.integers(0, 2), add=st.sets(st.integers(0, 6)), drop=st.sets(st.integers(0, 6)))
-    def somebody_fetches(self, pick: int, add: set[int], drop: set[int]) -> None:
+    def client_fetches(self, pick: int, add: set[int], drop: set[int]) -> None:
         if pick >= len(self.believed):
             return
         session_id = list(self.believed)[pick]

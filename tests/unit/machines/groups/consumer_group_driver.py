@@ -1,4 +1,4 @@
-"""A group of the newer protocol with its topics, its clock and its log, and clients that behave as real ones do."""
+"""A group of the consumer protocol with its topics, its clock and its log, and realistic clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ConsumerGroupDriver:
         self._topics_made = 0
         self.view = TopicsImage({})
         for name, partitions in topics.items():
-            self.make_topic(name, partitions)
+            self.create_topic(name, partitions)
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -41,7 +41,7 @@ class ConsumerGroupDriver:
 
     # Topics
 
-    def make_topic(self, name: str, partitions: int) -> None:
+    def create_topic(self, name: str, partitions: int) -> None:
         self._topics_made += 1
         self._look({**self._shapes, name: TopicImage(UUID(int=self._topics_made), partitions)})
 
@@ -111,7 +111,7 @@ class AnyClient(Protocol):
 
     @property
     def is_member(self) -> bool: ...
-    def beat(self, *, is_heard: bool = True, is_full: bool = False) -> object: ...
+    def beat(self, *, has_response: bool = True, is_full: bool = False) -> object: ...
     def revoke(self) -> None: ...
     def leave(self, epoch: int = -1) -> None: ...
 
@@ -136,24 +136,24 @@ class Client:
     def is_member(self) -> bool:
         return self.id in self.driver.state.metadata_by_member
 
-    def beat(self, *, is_heard: bool = True, is_full: bool = False) -> ConsumerHeartbeatResult | None:
+    def beat(self, *, has_response: bool = True, is_full: bool = False) -> ConsumerHeartbeatResult | None:
         """Report; the answer may be lost on the way, then the next time it says everything. Once thrown out it lets go
         of everything and joins again."""
-        said: dict[str, Any] = {"owned": frozenset(self.owned), **self.more}
+        fields: dict[str, Any] = {"owned": frozenset(self.owned), **self.more}
         if is_full or self._is_unsure or self.epoch == 0:
-            said |= {"topics": self.topics, "regex": self.regex, "rebalance_timeout_ms": REBALANCE_MS}
+            fields |= {"topics": self.topics, "regex": self.regex, "rebalance_timeout_ms": REBALANCE_MS}
         try:
-            answer = self.driver.beat(self.id, self.epoch, **said)
+            response = self.driver.beat(self.id, self.epoch, **fields)
         except (FencedMemberEpoch, UnknownMemberId):
             self.epoch, self.owned, self.wanted = 0, set(), set()
             return None
-        self._is_unsure = not is_heard
-        if is_heard:
-            self.epoch = answer.member_epoch
-            if answer.assigned is not None:
-                self.wanted = set(answer.assigned)
+        self._is_unsure = not has_response
+        if has_response:
+            self.epoch = response.member_epoch
+            if response.assigned is not None:
+                self.wanted = set(response.assigned)
                 self.owned |= self.wanted
-        return answer
+        return response
 
     def revoke(self) -> None:
         self.owned &= self.wanted

@@ -1,4 +1,4 @@
-"""Runs one group as a broker would: tokens, a log of what was stored, a clock that only the test moves."""
+"""Runs one group like a broker: request tokens, a log of stored records, and a manual clock."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GroupDriver:
         self.stored: list[GroupSnapshot | None] = []
         self.holds_stores = False
         self.held_tickets: list[int] = []
-        self.answers: dict[int, JoinGroupResult | SyncGroupResult] = {}
+        self.responses: dict[int, JoinGroupResult | SyncGroupResult] = {}
         self.requested: set[int] = set()
         self._last_token = 0
         self._last_member = 0
@@ -118,8 +118,8 @@ class GroupDriver:
             if isinstance(effect, SendResponse):
                 assert isinstance(effect.token, int)
                 assert effect.token in self.requested
-                assert effect.token not in self.answers, "a request was answered twice"
-                self.answers[effect.token] = effect.result
+                assert effect.token not in self.responses, "a request was answered twice"
+                self.responses[effect.token] = effect.result
             else:
                 self._store(effect)
 
@@ -163,17 +163,17 @@ class GroupDriver:
     # What members see.
 
     def joined(self, token: int) -> JoinGroupResult:
-        answer = self.answers[token]
-        assert isinstance(answer, JoinGroupResult)
-        return answer
+        response = self.responses[token]
+        assert isinstance(response, JoinGroupResult)
+        return response
 
     def synced(self, token: int) -> SyncGroupResult:
-        answer = self.answers[token]
-        assert isinstance(answer, SyncGroupResult)
-        return answer
+        response = self.responses[token]
+        assert isinstance(response, SyncGroupResult)
+        return response
 
     def waits(self, token: int) -> bool:
-        return token not in self.answers
+        return token not in self.responses
 
     def state(self) -> GroupState:
         return self.group.state

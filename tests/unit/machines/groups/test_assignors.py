@@ -1,4 +1,4 @@
-"""Every claimed partition goes to one who claims it, evenly, and moves only if it must."""
+"""Every claimed partition is assigned to a member that claims it, evenly, with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def assert_is_whole(
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(before=subscriptions, after=subscriptions, sizes=sizes, grown=sizes)
-def test_every_claimed_partition_goes_to_one_who_claims_it(
+def test_every_claimed_partition_is_assigned_to_a_member_that_claims_it(
     name: str,
     before: dict[str, frozenset[UUID]],
     after: dict[str, frozenset[UUID]],

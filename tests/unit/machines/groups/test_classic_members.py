@@ -1,4 +1,4 @@
-"""Members of the classic protocol in a consumer group: what they are told, and when they are out."""
+"""Members of the classic protocol in a consumer group: their responses, and when they are removed."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def test_a_classic_member_shares_the_partitions_with_the_others(driver: Consumer
 
 def test_a_join_gets_an_immediate_response(driver: ConsumerGroupDriver) -> None:
     Client(driver, "new", "t").beat()
-    answer = ClassicClient(driver, "old", "t").join()
-    assert (answer.error_code, answer.member_id, answer.generation_id) == (0, "old-0", 2)
-    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
-    assert (answer.leader, answer.members) == ("", ())
+    response = ClassicClient(driver, "old", "t").join()
+    assert (response.error_code, response.member_id, response.generation_id) == (0, "old-0", 2)
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
+    assert (response.leader, response.members) == ("", ())
 
 
 def test_an_assignment_has_the_version_of_the_subscription(driver: ConsumerGroupDriver) -> None:
     client = ClassicClient(driver, "old", "t")
     client.join()
-    answer = client.sync()
-    assert version_of(answer.assignment) == 1
-    (topic,) = decode_assignment(answer.assignment).assigned_partitions
+    response = client.sync()
+    assert version_of(response.assignment) == 1
+    (topic,) = decode_assignment(response.assignment).assigned_partitions
     assert (topic.topic, topic.partitions) == ("t", [0, 1, 2, 3])
-    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
 
 
 def test_a_cooperative_member_gives_up_before_another_gets_it(driver: ConsumerGroupDriver) -> None:
@@ -87,7 +87,7 @@ def test_a_cooperative_member_gives_up_before_another_gets_it(driver: ConsumerGr
     assert new.owned == driver.partitions("t") - old.owned
 
 
-def test_a_member_joins_again_when_what_it_lacks_is_free(driver: ConsumerGroupDriver) -> None:
+def test_a_member_rejoins_when_its_missing_partitions_are_free(driver: ConsumerGroupDriver) -> None:
     new, old = Client(driver, "new", "t"), ClassicClient(driver, "old", "t")
     new.beat()
     old.beat()
@@ -104,7 +104,7 @@ def test_a_member_joins_again_when_what_it_lacks_is_free(driver: ConsumerGroupDr
     old.heartbeat()
 
 
-def test_a_sync_of_a_generation_that_is_over_is_told_to_join_again(driver: ConsumerGroupDriver) -> None:
+def test_a_sync_of_an_old_generation_gets_rebalance_in_progress(driver: ConsumerGroupDriver) -> None:
     old = ClassicClient(driver, "old", "t")
     old.join()
     Client(driver, "new", "t").beat()
@@ -166,7 +166,7 @@ def test_commits_and_fetches_need_the_generation(driver: ConsumerGroupDriver) ->
 # Time
 
 
-def test_a_member_that_sends_no_heartbeats_is_out_after_its_own_session(driver: ConsumerGroupDriver) -> None:
+def test_a_member_without_heartbeats_is_removed_after_its_own_session_timeout(driver: ConsumerGroupDriver) -> None:
     old = ClassicClient(driver, "old", "t")
     old.join(session_timeout_ms=SESSION_MS // 3)
     old.sync()
@@ -203,7 +203,7 @@ def test_a_member_that_does_not_rejoin_in_time_is_removed(driver: ConsumerGroupD
     assert old.is_member is joins
 
 
-def test_members_go_on_after_a_restart(driver: ConsumerGroupDriver) -> None:
+def test_members_continue_after_a_restart(driver: ConsumerGroupDriver) -> None:
     new, old = Client(driver, "new", "t"), ClassicClient(driver, "old", "t", is_cooperative=True)
     settle([new, old])
     before = set(old.owned)
@@ -240,7 +240,7 @@ def test_members_leave_one_by_one_or_together(driver: ConsumerGroupDriver) -> No
 # Static members
 
 
-def test_a_static_member_comes_back_with_either_protocol(driver: ConsumerGroupDriver) -> None:
+def test_a_static_member_returns_with_either_protocol(driver: ConsumerGroupDriver) -> None:
     other = Client(driver, "other", "t")
     first = ClassicClient(driver, "first", "t", instance_id="i")
     settle([other, first])
@@ -268,7 +268,7 @@ def test_both_processes_of_a_static_member_with_the_consumer_protocol_may_not_ru
 
 
 def test_a_regular_expression_does_not_outlive_the_protocol_that_knows_it(driver: ConsumerGroupDriver) -> None:
-    driver.make_topic("u", 1)
+    driver.create_topic("u", 1)
     Client(driver, "new", regex="t|u", instance_id="i").beat()
     old = ClassicClient(driver, "old", "t", instance_id="i")
     old.beat()

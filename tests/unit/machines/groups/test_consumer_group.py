@@ -1,4 +1,4 @@
-"""A group of the newer protocol: who may come in, what each is told, and who is thrown out."""
+"""A group of the consumer protocol: admission, responses, and fencing of members."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from headrace.model.errors import (
 
 def test_the_first_member_gets_everything_at_once() -> None:
     driver = ConsumerGroupDriver(t=3)
-    answer = driver.join("m1", "t")
-    assert answer.member_epoch == 1
-    assert answer.heartbeat_interval_ms == 5_000
-    assert answer.assigned == driver.partitions("t")
+    response = driver.join("m1", "t")
+    assert response.member_epoch == 1
+    assert response.heartbeat_interval_ms == 5_000
+    assert response.assigned == driver.partitions("t")
     assert driver.group.phase is ConsumerGroupPhase.STABLE
 
 
@@ -71,7 +71,7 @@ def test_a_member_that_reports_no_partitions_has_revoked_none() -> None:
     assert driver.beat("m1", 1, owned=frozenset()).member_epoch == 2
 
 
-def test_the_assignment_is_told_when_it_changes_or_when_the_member_says_everything() -> None:
+def test_the_assignment_is_returned_when_it_changes_or_after_a_full_heartbeat() -> None:
     driver = ConsumerGroupDriver(t=2)
     everything = driver.partitions("t")
     driver.join("m1", "t")
@@ -80,8 +80,8 @@ def test_the_assignment_is_told_when_it_changes_or_when_the_member_says_everythi
     full = {"topics": frozenset("t"), "rebalance_timeout_ms": 1, "owned": owned}
     assert driver.beat("m1", 1, **full).assigned == everything
     driver.grow("t", 3)
-    answer = driver.beat("m1", 1)
-    assert (answer.member_epoch, answer.assigned) == (2, driver.partitions("t"))
+    response = driver.beat("m1", 1)
+    assert (response.member_epoch, response.assigned) == (2, driver.partitions("t"))
 
 
 def test_a_quiet_heartbeat_stores_nothing() -> None:
@@ -89,17 +89,17 @@ def test_a_quiet_heartbeat_stores_nothing() -> None:
     driver.join("m1", "t")
     before = len(driver.log)
     driver.beat("m1", 1)
-    driver.make_topic("another", 1)
+    driver.create_topic("another", 1)
     driver.beat("m1", 1)
     assert len(driver.log) == before
 
 
-def test_a_member_that_did_not_hear_its_new_epoch_may_come_with_the_one_before() -> None:
+def test_a_member_that_lost_the_response_may_send_its_previous_epoch() -> None:
     driver = ConsumerGroupDriver(t=2)
     one = Client(driver, "m1", "t")
     one.beat()
     driver.grow("t", 3)
-    one.beat(is_heard=False)
+    one.beat(has_response=False)
     assert one.epoch == 1
     one.beat()
     assert (one.epoch, one.owned) == (2, driver.partitions("t"))
@@ -129,11 +129,11 @@ def test_an_unknown_member_must_join() -> None:
         driver.beat("m2", -1)
 
 
-def test_a_member_that_joins_again_keeps_its_partitions_and_is_told_them() -> None:
+def test_a_rejoining_member_keeps_its_partitions_and_gets_them_returned() -> None:
     driver = ConsumerGroupDriver(t=2)
     driver.join("m1", "t")
-    answer = driver.join("m1", "t")
-    assert (answer.member_epoch, answer.assigned) == (1, driver.partitions("t"))
+    response = driver.join("m1", "t")
+    assert (response.member_epoch, response.assigned) == (1, driver.partitions("t"))
 
 
 def test_a_leaving_member_frees_its_partitions_at_once() -> None:
@@ -209,7 +209,7 @@ def test_a_static_member_that_left_for_a_while_finds_its_partitions_under_its_ne
         driver.beat("m1", -1, instance_id="i")
 
 
-def test_a_static_member_that_does_not_come_back_is_out_when_its_session_is_over() -> None:
+def test_a_static_member_that_does_not_return_is_removed_when_its_session_expires() -> None:
     driver = ConsumerGroupDriver(t=2)
     static = Client(driver, "m1", "t", instance_id="i")
     static.beat()
@@ -222,7 +222,7 @@ def test_a_static_member_that_does_not_come_back_is_out_when_its_session_is_over
     assert not static.is_member
 
 
-def test_a_static_member_that_leaves_for_a_while_lets_go_of_what_it_was_told_to_give_up() -> None:
+def test_a_static_member_that_leaves_temporarily_releases_partitions_it_had_to_revoke() -> None:
     driver = ConsumerGroupDriver(t=2)
     static, other = Client(driver, "m1", "t", instance_id="i"), Client(driver, "m2", "t")
     for client in (static, other, static):
@@ -232,7 +232,7 @@ def test_a_static_member_that_leaves_for_a_while_lets_go_of_what_it_was_told_to_
     assert len(other.owned) == 1
 
 
-def test_an_instance_that_is_in_use_is_not_taken_over() -> None:
+def test_an_instance_id_in_use_is_not_taken_over() -> None:
     driver = ConsumerGroupDriver(t=2)
     driver.join("m1", "t", instance_id="i")
     with pytest.raises(UnreleasedInstanceId):
@@ -244,7 +244,7 @@ def test_an_instance_that_is_in_use_is_not_taken_over() -> None:
         driver.beat("m1", 7, instance_id="i")
 
 
-def test_a_static_member_that_is_away_is_not_back_by_an_old_heartbeat() -> None:
+def test_an_old_heartbeat_does_not_bring_back_an_absent_static_member() -> None:
     driver = ConsumerGroupDriver(t=2)
     driver.join("m1", "t", instance_id="i")
     driver.grow("t", 3)
@@ -258,11 +258,11 @@ def test_a_static_member_that_is_away_is_not_back_by_an_old_heartbeat() -> None:
 # Topics
 
 
-def test_members_follow_topics_that_come_grow_and_go() -> None:
+def test_assignments_follow_created_grown_and_deleted_topics() -> None:
     driver = ConsumerGroupDriver(t=1)
     client = Client(driver, "m1", "t", "u")
     client.beat()
-    driver.make_topic("u", 2)
+    driver.create_topic("u", 2)
     client.beat()
     assert client.owned == driver.partitions("t", "u")
     driver.grow("t", 3)
@@ -276,12 +276,12 @@ def test_members_follow_topics_that_come_grow_and_go() -> None:
     assert client.epoch == driver.state.epoch == 4
 
 
-def test_a_regular_expression_follows_topics_too() -> None:
+def test_a_regular_expression_follows_topic_changes() -> None:
     driver = ConsumerGroupDriver(t1=1, other=1)
     client = Client(driver, "m1", regex="t.*")
     client.beat()
     assert client.owned == driver.partitions("t1")
-    driver.make_topic("t2", 2)
+    driver.create_topic("t2", 2)
     client.beat()
     assert client.owned == driver.partitions("t1", "t2")
     assert driver.group.is_subscribed_to("t2")
@@ -295,14 +295,14 @@ def test_names_and_a_regular_expression_add_up() -> None:
     assert driver.join("m1", "a", regex="b").assigned == driver.partitions("a", "b")
 
 
-def test_a_regular_expression_that_cannot_be_used_changes_nothing() -> None:
+def test_an_invalid_regular_expression_changes_nothing() -> None:
     driver = ConsumerGroupDriver(t=1)
     with pytest.raises(InvalidRegularExpression):
         driver.join("m1", regex="(")
     assert driver.log == []
 
 
-def test_a_member_may_change_its_mind() -> None:
+def test_a_member_may_change_its_subscription() -> None:
     driver = ConsumerGroupDriver(t=1, u=1)
     client = Client(driver, "m1", "t")
     client.beat()
@@ -313,7 +313,7 @@ def test_a_member_may_change_its_mind() -> None:
     assert client.owned == driver.partitions("u")
 
 
-def test_the_assignor_that_most_ask_for_is_taken() -> None:
+def test_the_most_requested_assignor_is_used() -> None:
     driver = ConsumerGroupDriver(t=4)
     driver.join("m1", "t", assignor="range")
     driver.join("m2", "t", assignor="uniform")
@@ -333,7 +333,7 @@ def test_a_full_group_rejects_new_members() -> None:
 # Offsets
 
 
-def test_members_commit_with_their_epoch_and_for_what_they_hold_with_an_older_one() -> None:
+def test_members_commit_with_their_epoch_and_for_owned_partitions_with_an_older_one() -> None:
     driver = ConsumerGroupDriver(t=2)
     group = driver.group
     group.check_commit("", -1)
@@ -375,7 +375,7 @@ def test_only_a_group_without_members_can_be_deleted() -> None:
     assert driver.group.offset_retention().kept_topics == frozenset()
 
 
-def test_after_a_restart_members_go_on_and_have_whole_sessions() -> None:
+def test_after_a_restart_members_continue_with_full_session_timeouts() -> None:
     driver = ConsumerGroupDriver(t=2)
     one, two = Client(driver, "m1", "t"), Client(driver, "m2", "t")
     for client in (one, two, one):
@@ -409,12 +409,12 @@ JOINING: dict[str, Any] = {"rebalance_timeout_ms": 1, "owned": frozenset(), "top
     ],
 )
 def test_an_invalid_request_is_rejected(changes: dict[str, Any], version: int, words: str) -> None:
-    said = {"group_id": "g", "member_id": "m1", "member_epoch": 0, **JOINING, **changes}
+    fields = {"group_id": "g", "member_id": "m1", "member_epoch": 0, **JOINING, **changes}
     with pytest.raises(InvalidRequest, match=words.replace("(", r"\(")):
-        check_heartbeat(ConsumerHeartbeat(**said), version, ["uniform"])
+        check_heartbeat(ConsumerHeartbeat(**fields), version, ["uniform"])
 
 
-def test_an_assignor_that_the_broker_has_not_is_refused() -> None:
+def test_an_unsupported_assignor_is_rejected() -> None:
     beat = ConsumerHeartbeat(group_id="g", member_id="", member_epoch=0, **JOINING)
     check_heartbeat(beat, 0, ["uniform"])
     with pytest.raises(UnsupportedAssignor, match="Supported assignors: uniform, range"):

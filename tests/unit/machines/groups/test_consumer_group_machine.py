@@ -1,5 +1,5 @@
-"""Any order of requests of both protocols, lost answers, slow revocations, changing topics and restarts keeps the
-group's promises."""
+"""Any order of requests of both protocols, lost responses, slow revocations, changing topics and restarts preserves the
+invariants of a group."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         return client
 
     @precondition(lambda self: len(self.clients) < 5)
-    @rule(topics=subscriptions, regex=regexes, is_heard=st.booleans())
-    def somebody_joins(self, topics: tuple[str, ...], regex: str | None, is_heard: bool) -> None:
-        self.new_client(topics, regex, None).beat(is_heard=is_heard)
+    @rule(topics=subscriptions, regex=regexes, has_response=st.booleans())
+    def member_joins(self, topics: tuple[str, ...], regex: str | None, has_response: bool) -> None:
+        self.new_client(topics, regex, None).beat(has_response=has_response)
 
     @precondition(lambda self: len(self.clients) < 5)
     @rule(topics=subscriptions)
@@ -58,9 +58,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.new_client(topics, None, f"i{self.made}").beat()
 
     @precondition(lambda self: len(self.clients) < 5)
-    @rule(topics=subscriptions, is_cooperative=st.booleans(), is_static=st.booleans(), is_heard=st.booleans())
+    @rule(topics=subscriptions, is_cooperative=st.booleans(), is_static=st.booleans(), has_response=st.booleans())
     def a_classic_member_joins(
-        self, topics: tuple[str, ...], is_cooperative: bool, is_static: bool, is_heard: bool
+        self, topics: tuple[str, ...], is_cooperative: bool, is_static: bool, has_response: bool
     ) -> None:
         self.made += 1
         client = ClassicClient(
@@ -71,33 +71,33 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             instance_id=f"c{self.made}" if is_static else None,
         )
         self.clients.append(client)
-        client.beat(is_heard=is_heard)
+        client.beat(has_response=has_response)
 
     @precondition(lambda self: self.clients)
-    @rule(position=positions, is_heard=st.booleans(), is_full=st.booleans())
-    def somebody_reports(self, position: int, is_heard: bool, is_full: bool) -> None:
-        self.client(position).beat(is_heard=is_heard, is_full=is_full)
+    @rule(position=positions, has_response=st.booleans(), is_full=st.booleans())
+    def member_sends_heartbeat(self, position: int, has_response: bool, is_full: bool) -> None:
+        self.client(position).beat(has_response=has_response, is_full=is_full)
 
     @rule()
-    def everybody_reports(self) -> None:
+    def all_members_send_heartbeats(self) -> None:
         for client in self.clients:
             client.beat()
 
     @precondition(lambda self: self.clients)
     @rule(position=positions)
-    def somebody_gives_up_what_it_must(self, position: int) -> None:
+    def member_revokes_partitions(self, position: int) -> None:
         self.client(position).revoke()
 
     @precondition(lambda self: self.clients)
     @rule(position=positions, topics=subscriptions, regex=regexes)
-    def somebody_subscribes_anew(self, position: int, topics: tuple[str, ...], regex: str | None) -> None:
+    def member_changes_subscription(self, position: int, topics: tuple[str, ...], regex: str | None) -> None:
         client = self.client(position)
         client.topics, client.regex = frozenset(topics), regex or ""
         client.beat(is_full=True)
 
     @precondition(lambda self: self.clients)
     @rule(position=positions)
-    def somebody_leaves(self, position: int) -> None:
+    def member_leaves(self, position: int) -> None:
         client = self.client(position)
         self.clients.remove(client)
         if client.is_member:
@@ -105,7 +105,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(client.more["instance_id"] for client in self.clients))
     @rule(comes_back=st.booleans())
-    def a_static_member_leaves_for_a_while(self, comes_back: bool) -> None:
+    def static_member_leaves_temporarily(self, comes_back: bool) -> None:
         client = next(client for client in self.clients if client.more["instance_id"])
         self.clients.remove(client)
         if client.is_member:
@@ -115,7 +115,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clients)
     @rule(position=positions)
-    def somebody_crashes(self, position: int) -> None:
+    def member_crashes(self, position: int) -> None:
         client = self.client(position)
         self.clients.remove(client)
         if not client.more["instance_id"]:  # nobody may come back for that instance until its session is over
@@ -123,7 +123,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.crashed)
     @rule()
-    def somebody_wakes_up_late(self) -> None:
+    def crashed_member_sends_late_heartbeat(self) -> None:
         client = self.crashed.pop()
         client.beat()
         self.clients.append(client)
@@ -133,13 +133,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.driver.pass_time(elapsed_ms)
 
     @rule(name=st.sampled_from(TOPICS), more=st.integers(1, 3))
-    def a_topic_is_made_or_grows(self, name: str, more: int) -> None:
+    def topic_is_created_or_grows(self, name: str, more: int) -> None:
         if name in self.sizes:
             self.sizes[name] = min(self.sizes[name] + more, 8)
             self.driver.grow(name, self.sizes[name])
         else:
             self.sizes[name] = more
-            self.driver.make_topic(name, more)
+            self.driver.create_topic(name, more)
 
     @precondition(lambda self: self.sizes)
     @rule(name=st.sampled_from(TOPICS))
@@ -173,7 +173,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             self.member_epochs[member_id] = max(current_assignment.epoch, 0)
 
     @invariant()
-    def the_log_gives_the_same_state_again(self) -> None:
+    def replaying_the_log_rebuilds_the_state(self) -> None:
         assert vars(replayed(self.driver.log)) == vars(self.driver.state)
         last = {self._key(event): event for event in self.driver.log}  # in the order of compaction: by the last
         order = sorted(
@@ -186,7 +186,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         return type(event).__name__, getattr(event, "member_id", getattr(event, "regex", ""))
 
     @invariant()
-    def everybody_has_a_session_and_only_members_have(self) -> None:
+    def exactly_the_members_have_sessions(self) -> None:
         group = self.driver.group
         assert group.deadlines.sessions.keys() == group.state.metadata_by_member.keys()
         assert group.deadlines.revocations.keys() == {

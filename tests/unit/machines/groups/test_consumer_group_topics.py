@@ -1,4 +1,4 @@
-"""What a subscription means, and when the topics behind it have changed."""
+"""The topics of a subscription, and the detection of their changes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_a_regular_expression_means_whole_names(regex: str, names: set[str]) -> 
     assert VIEW.matching(regex) == names
 
 
-def test_a_pattern_that_cannot_be_used_matches_nothing() -> None:
+def test_an_invalid_pattern_matches_nothing() -> None:
     assert VIEW.matching("(?=a)a") == frozenset()
 
 
-def test_the_hash_tells_when_a_subscribed_topic_grows_goes_or_is_made_again() -> None:
+def test_the_hash_changes_when_a_subscribed_topic_grows_or_is_deleted_or_recreated() -> None:
     names = {"orders", "missing"}
     now = VIEW.hash_of(names)
     assert TopicsImage(dict(VIEW.topics)).hash_of(names) == now

@@ -1,4 +1,4 @@
-"""Describing, deleting, closing and restoring a group, and what it says of its offsets."""
+"""Describing, deleting, closing and restoring a group, and protecting its offsets."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def test_members_that_did_not_survive_the_restart_expire(driver: GroupDriver) ->
 def test_a_restored_static_member_is_still_static(driver: GroupDriver) -> None:
     driver.stable(1, instance_id="i")
     driver.restart()
-    answer = driver.joined(driver.join(instance_id="i"))
-    assert (answer.error_code, answer.generation_id) == (0, 1)
+    response = driver.joined(driver.join(instance_id="i"))
+    assert (response.error_code, response.generation_id) == (0, 1)
     assert driver.state() is GroupState.STABLE
 
 
-def test_what_is_stored_is_what_is_restored(driver: GroupDriver) -> None:
+def test_a_stored_group_is_restored_unchanged(driver: GroupDriver) -> None:
     driver.stable(3, instance_id=None)
     snapshot = driver.group.snapshot()
     restored = ClassicGroup.restore("g", driver.config, snapshot, driver.now_ms)

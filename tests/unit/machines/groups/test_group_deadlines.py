@@ -1,4 +1,4 @@
-"""What time does to a group: sessions, joins and syncs that do not come."""
+"""Deadlines of a group: sessions, and joins and syncs that do not arrive."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def test_a_member_that_is_silent_for_its_session_is_removed(driver: GroupDriver)
     assert driver.joined(driver.join(leader)).members[0].member_id == leader
 
 
-def test_a_leader_that_dies_is_replaced(driver: GroupDriver) -> None:
+def test_an_expired_leader_is_replaced(driver: GroupDriver) -> None:
     _, follower = driver.stable(2)
     driver.pass_time(SESSION_MS - 1)
     driver.heartbeat(follower)
     driver.pass_time(1)
-    answer = driver.joined(driver.join(follower))
-    assert (answer.leader, [member.member_id for member in answer.members]) == (follower, [follower])
+    response = driver.joined(driver.join(follower))
+    assert (response.leader, [member.member_id for member in response.members]) == (follower, [follower])
 
 
-def test_when_all_die_the_group_becomes_empty(driver: GroupDriver) -> None:
+def test_a_group_whose_members_all_expire_becomes_empty(driver: GroupDriver) -> None:
     driver.stable(3)
     driver.pass_time(SESSION_MS)
     assert driver.state() is GroupState.EMPTY
@@ -99,12 +99,12 @@ def test_waiting_members_need_no_heartbeats(driver: GroupDriver) -> None:
     assert driver.waits(waiting)
     driver.join(follower)
     assert driver.joined(waiting).error_code == 0
-    # From the answer on it has a whole session again.
+    # From the response on it has a full session timeout.
     driver.pass_time(SESSION_MS - 1)
     driver.heartbeat(leader)
 
 
-def test_a_member_that_is_gone_when_its_answer_comes_has_one_session_left(driver: GroupDriver) -> None:
+def test_a_disconnected_member_has_one_session_timeout_after_its_join_response(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     driver.join(leader)
     for _ in range(3):
@@ -118,13 +118,13 @@ def test_a_member_that_is_gone_when_its_answer_comes_has_one_session_left(driver
     assert driver.state() is GroupState.EMPTY
 
 
-def test_a_new_member_has_an_ordinary_session_once_it_is_answered(driver: GroupDriver) -> None:
+def test_a_new_member_has_a_normal_session_after_its_join_response(driver: GroupDriver) -> None:
     driver.join()
     driver.pass_time(SESSION_MS)
     assert driver.state() is GroupState.EMPTY
 
 
-def test_a_new_member_whose_client_has_gone_is_not_waited_for_for_ever(driver: GroupDriver) -> None:
+def test_a_new_member_whose_client_disconnected_is_not_waited_for_forever(driver: GroupDriver) -> None:
     leader, _ = driver.stable(2)
     waiting = driver.join(rebalance_timeout_ms=2 * NEW_MEMBER_MS)
     for _ in range(NEW_MEMBER_MS // 5_000):
@@ -166,7 +166,7 @@ def test_a_follower_that_never_syncs_is_removed_from_the_stable_group(driver: Gr
     assert [member.member_id for member in driver.group.describe().members] == [leader]
 
 
-def test_once_everybody_has_synced_the_rebalance_timeout_means_nothing(driver: GroupDriver) -> None:
+def test_the_rebalance_timeout_does_not_apply_after_all_members_synced(driver: GroupDriver) -> None:
     (member,) = driver.stable(1)
     for _ in range(2 * REBALANCE_MS // 5_000):
         driver.pass_time(5_000)

@@ -1,4 +1,4 @@
-"""JoinGroup: who is let in, when the generation begins, and what everybody is told."""
+"""JoinGroup: admission, the start of a generation, and the responses."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def driver() -> GroupDriver:
     return GroupDriver()
 
 
-def test_the_first_member_leads_and_learns_of_everybody(driver: GroupDriver) -> None:
-    answer = driver.joined(driver.join())
-    assert (answer.error_code, answer.member_id, answer.leader) == (0, "m1", "m1")
-    assert (answer.generation_id, answer.protocol_type, answer.protocol_name) == (1, "consumer", "range")
-    assert answer.members == (JoinedMember("m1", None, b"range-metadata"),)
+def test_the_first_member_leads_and_gets_all_members(driver: GroupDriver) -> None:
+    response = driver.joined(driver.join())
+    assert (response.error_code, response.member_id, response.leader) == (0, "m1", "m1")
+    assert (response.generation_id, response.protocol_type, response.protocol_name) == (1, "consumer", "range")
+    assert response.members == (JoinedMember("m1", None, b"range-metadata"),)
     assert driver.state() is GroupState.COMPLETING_REBALANCE
 
 
-def test_a_follower_is_told_the_leader_but_not_the_members(driver: GroupDriver) -> None:
+def test_a_follower_gets_the_leader_but_not_the_members(driver: GroupDriver) -> None:
     first = driver.join()
     second = driver.join()
     assert driver.waits(second)
@@ -45,16 +45,16 @@ def test_a_follower_is_told_the_leader_but_not_the_members(driver: GroupDriver) 
     assert driver.joined(again).generation_id == driver.joined(first).generation_id + 1
 
 
-def test_a_member_without_an_id_is_given_one_and_comes_again(driver: GroupDriver) -> None:
-    refused = driver.joined(driver.join(require_known_member_id=True))
-    assert (refused.error_code, refused.member_id) == (MemberIdRequired.code, "m1")
+def test_a_member_without_an_id_gets_one_and_rejoins(driver: GroupDriver) -> None:
+    rejected = driver.joined(driver.join(require_known_member_id=True))
+    assert (rejected.error_code, rejected.member_id) == (MemberIdRequired.code, "m1")
     assert driver.state() is GroupState.EMPTY
     assert not driver.group.has_no_members
     accepted = driver.joined(driver.join("m1", require_known_member_id=True))
     assert (accepted.error_code, accepted.member_id) == (0, "m1")
 
 
-def test_an_id_that_was_handed_out_is_good_for_one_session_timeout(driver: GroupDriver) -> None:
+def test_an_assigned_member_id_is_valid_for_one_session_timeout(driver: GroupDriver) -> None:
     driver.join(require_known_member_id=True)
     driver.pass_time(SESSION_MS)
     assert driver.group.has_no_members
@@ -66,8 +66,8 @@ def test_a_static_member_needs_no_second_round(driver: GroupDriver) -> None:
 
 
 def test_a_member_id_that_the_group_never_gave_is_unknown(driver: GroupDriver) -> None:
-    refused = driver.joined(driver.join("stranger"))
-    assert (refused.error_code, refused.member_id) == (UnknownMemberId.code, "stranger")
+    rejected = driver.joined(driver.join("stranger"))
+    assert (rejected.error_code, rejected.member_id) == (UnknownMemberId.code, "stranger")
     assert driver.group.has_no_members
 
 
@@ -81,7 +81,7 @@ def test_a_pending_member_is_waited_for(driver: GroupDriver) -> None:
     assert [member.member_id for member in driver.joined(leader).members] == ["m1", "m2"]
 
 
-def test_a_pending_member_that_never_comes_does_not_hold_up_the_others(driver: GroupDriver) -> None:
+def test_a_pending_member_that_never_joins_does_not_delay_the_others(driver: GroupDriver) -> None:
     driver.stable(1)
     driver.join(require_known_member_id=True)
     leader = driver.join("m1")
@@ -90,9 +90,9 @@ def test_a_pending_member_that_never_comes_does_not_hold_up_the_others(driver: G
 
 
 @pytest.mark.parametrize("timeout_ms", [5_999, 1_800_001])
-def test_a_session_timeout_outside_the_limits_is_refused(driver: GroupDriver, timeout_ms: int) -> None:
-    answer = driver.joined(driver.join(session_timeout_ms=timeout_ms))
-    assert answer.error_code == InvalidSessionTimeout.code
+def test_a_session_timeout_outside_the_limits_is_rejected(driver: GroupDriver, timeout_ms: int) -> None:
+    response = driver.joined(driver.join(session_timeout_ms=timeout_ms))
+    assert response.error_code == InvalidSessionTimeout.code
     assert driver.group.has_no_members
 
 
@@ -108,14 +108,14 @@ def test_the_first_member_must_bring_protocols(driver: GroupDriver, changes: dic
     [{"protocol_type": "connect"}, {"protocols": (("sticky", b""),)}],
     ids=["another type", "no common protocol"],
 )
-def test_a_member_that_does_not_fit_is_refused(driver: GroupDriver, changes: dict[str, Any]) -> None:
+def test_a_member_with_inconsistent_protocols_is_rejected(driver: GroupDriver, changes: dict[str, Any]) -> None:
     driver.stable(1)
     assert driver.joined(driver.join(**changes)).error_code == InconsistentGroupProtocol.code
     assert driver.joined(driver.join("m1", **changes)).error_code == InconsistentGroupProtocol.code
     assert driver.state() is GroupState.STABLE
 
 
-def test_an_empty_group_takes_another_protocol_type(driver: GroupDriver) -> None:
+def test_an_empty_group_accepts_another_protocol_type(driver: GroupDriver) -> None:
     driver.stable(1)
     driver.leave("m1")
     assert driver.joined(driver.join(protocol_type="connect")).protocol_type == "connect"
@@ -140,8 +140,8 @@ def test_a_protocol_named_twice_counts_once(driver: GroupDriver) -> None:
 
 def test_a_follower_that_joins_again_unchanged_keeps_its_generation(driver: GroupDriver) -> None:
     _, follower = driver.stable(2)
-    answer = driver.joined(driver.join(follower))
-    assert (answer.error_code, answer.generation_id, answer.leader) == (0, 2, "m1")
+    response = driver.joined(driver.join(follower))
+    assert (response.error_code, response.generation_id, response.leader) == (0, 2, "m1")
     assert driver.state() is GroupState.STABLE
 
 
@@ -157,7 +157,7 @@ def test_a_follower_with_other_metadata_starts_a_rebalance(driver: GroupDriver) 
     assert driver.state() is GroupState.PREPARING_REBALANCE
 
 
-def test_a_member_that_lost_the_join_answer_gets_it_again(driver: GroupDriver) -> None:
+def test_a_member_that_lost_the_join_response_gets_it_again(driver: GroupDriver) -> None:
     driver.join()
     driver.join()
     driver.join("m1")
@@ -176,7 +176,7 @@ def test_other_metadata_before_the_assignment_starts_over(driver: GroupDriver) -
     assert driver.synced(follower).error_code == RebalanceInProgress.code
 
 
-def test_a_second_join_of_a_waiting_member_takes_the_place_of_the_first(driver: GroupDriver) -> None:
+def test_a_second_join_of_a_waiting_member_replaces_the_first(driver: GroupDriver) -> None:
     driver.stable(2)
     first = driver.join("m1")
     second = driver.join("m1")
@@ -185,11 +185,11 @@ def test_a_second_join_of_a_waiting_member_takes_the_place_of_the_first(driver: 
     assert driver.joined(second).error_code == 0
 
 
-def test_a_full_group_takes_nobody_new(driver: GroupDriver) -> None:
+def test_a_full_group_rejects_new_members(driver: GroupDriver) -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=0, max_size=2))
     leader, follower = driver.stable(2)
-    refused = driver.joined(driver.join())
-    assert (refused.error_code, refused.member_id) == (GroupMaxSizeReached.code, "")
+    rejected = driver.joined(driver.join())
+    assert (rejected.error_code, rejected.member_id) == (GroupMaxSizeReached.code, "")
     assert driver.state() is GroupState.STABLE
     driver.join(leader)
     driver.join(follower, protocols=(("range", b"changed"),))
@@ -207,13 +207,13 @@ def test_a_group_that_is_too_large_after_a_restart_loses_the_last_to_rejoin(driv
     assert len(driver.group.describe().members) == 2
 
 
-def test_a_full_group_still_takes_a_static_member_back(driver: GroupDriver) -> None:
+def test_a_full_group_accepts_a_returning_static_member(driver: GroupDriver) -> None:
     driver = GroupDriver(GroupConfig(initial_rebalance_delay_ms=0, max_size=1))
     driver.stable(1, instance_id="i")
     assert driver.joined(driver.join(instance_id="i")).error_code == 0
 
 
-def test_a_dead_group_sends_its_members_to_look_for_the_coordinator(driver: GroupDriver) -> None:
+def test_members_of_a_dead_group_get_coordinator_not_available(driver: GroupDriver) -> None:
     driver.run(driver.group.delete(driver.now_ms))
     assert driver.joined(driver.join()).error_code == CoordinatorNotAvailable.code
     assert driver.joined(driver.join("m1")).error_code == CoordinatorNotAvailable.code
@@ -248,7 +248,7 @@ class TestTheFirstRebalance:
         driver.pass_time(1)
         assert driver.joined(token).generation_id == 1
 
-    def test_takes_in_who_comes_meanwhile_and_waits_once_more(self, driver: GroupDriver) -> None:
+    def test_new_members_extend_the_initial_rebalance_delay(self, driver: GroupDriver) -> None:
         first = driver.join()
         driver.pass_time(1_000)
         second = driver.join()
@@ -266,7 +266,7 @@ class TestTheFirstRebalance:
             elapsed_ms += 500
         assert elapsed_ms == 7_000
 
-    def test_a_single_group_that_is_left_before_it_began_becomes_empty(self, driver: GroupDriver) -> None:
+    def test_a_group_left_before_its_first_generation_becomes_empty(self, driver: GroupDriver) -> None:
         token = driver.join()
         driver.leave("m1")
         assert driver.joined(token).error_code == UnknownMemberId.code
@@ -274,7 +274,7 @@ class TestTheFirstRebalance:
         assert driver.state() is GroupState.EMPTY
         assert driver.group.generation_id == 1
 
-    def test_comes_again_after_the_group_was_empty(self, driver: GroupDriver) -> None:
+    def test_the_initial_rebalance_delay_applies_again_after_the_group_was_empty(self, driver: GroupDriver) -> None:
         driver.join()
         driver.pass_time(self.DELAY_MS)
         driver.leave("m1")
@@ -287,7 +287,7 @@ class TestTheFirstRebalance:
 
 def test_a_cooperative_follow_up_rebalance_gives_the_next_generation(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
-    # The follower revoked something and tells so by joining again with other metadata.
+    # The follower revoked partitions and reports it by rejoining with other metadata.
     again = driver.join(follower, protocols=(("range", b"owns less"),))
     with pytest.raises(RebalanceInProgress):
         driver.heartbeat(leader)
@@ -298,7 +298,7 @@ def test_a_cooperative_follow_up_rebalance_gives_the_next_generation(driver: Gro
     driver.heartbeat(follower)
 
 
-def test_a_member_id_with_a_wrong_instance_id_is_refused(driver: GroupDriver) -> None:
+def test_a_member_id_with_a_wrong_instance_id_is_rejected(driver: GroupDriver) -> None:
     driver.stable(1, instance_id="i")
     assert driver.joined(driver.join("m9", instance_id="i")).error_code == FencedInstanceId.code
     assert driver.joined(driver.join("m1", instance_id="other")).error_code == UnknownMemberId.code

@@ -1,4 +1,4 @@
-"""Any order of requests, time, slow or failing stores and restarts leaves a group that keeps its promises."""
+"""Any order of requests, time, slow or failing stores and restarts preserves the invariants of a group."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class GroupMachine(RuleBasedStateMachine):
         self.generation_id = 0
 
     def member(self, position: int) -> str:
-        """Somebody who was told an id at some time, perhaps long ago."""
+        """A member id that was returned at some time, perhaps long ago."""
         return self.known[-1 - position % len(self.known)]
 
     def learn(self) -> None:
-        for answer in self.driver.answers.values():
-            if isinstance(answer, JoinGroupResult) and answer.member_id and answer.member_id not in self.known:
-                self.known.append(answer.member_id)
+        for response in self.driver.responses.values():
+            if isinstance(response, JoinGroupResult) and response.member_id and response.member_id not in self.known:
+                self.known.append(response.member_id)
 
     @rule(protocols=protocols, instance_id=instance_ids, require=st.booleans(), skips=st.booleans())
-    def somebody_new_joins(
+    def new_member_joins(
         self, protocols: tuple[tuple[str, bytes], ...], instance_id: str | None, require: bool, skips: bool
     ) -> None:
         self.driver.join(
@@ -56,29 +56,27 @@ class GroupMachine(RuleBasedStateMachine):
         self.learn()
 
     @rule(position=positions, protocols=protocols, instance_id=instance_ids)
-    def somebody_joins_again(
-        self, position: int, protocols: tuple[tuple[str, bytes], ...], instance_id: str | None
-    ) -> None:
+    def member_rejoins(self, position: int, protocols: tuple[tuple[str, bytes], ...], instance_id: str | None) -> None:
         self.driver.join(self.member(position), protocols=protocols, instance_id=instance_id)
         self.learn()
 
     @rule()
-    def everybody_joins_again(self) -> None:
+    def all_members_rejoin(self) -> None:
         for member in self.driver.group.describe().members:
             self.driver.join(member.member_id, instance_id=member.instance_id, protocols=(A, B))
         self.learn()
 
     @rule(position=positions)
-    def somebody_syncs(self, position: int) -> None:
+    def member_syncs(self, position: int) -> None:
         self.driver.sync(self.member(position), assignments={m: m.encode() for m in self.known})
 
     @rule()
-    def everybody_syncs(self) -> None:
+    def all_members_sync(self) -> None:
         for member in self.driver.group.describe().members:
             self.driver.sync(member.member_id, assignments={m: m.encode() for m in self.known})
 
     @rule(position=positions)
-    def somebody_sends_a_heartbeat(self, position: int) -> None:
+    def member_sends_heartbeat(self, position: int) -> None:
         member_ids = {member.member_id for member in self.driver.group.describe().members}
         try:
             self.driver.heartbeat(self.member(position))
@@ -87,7 +85,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.member(position) in member_ids
 
     @rule(position=positions, age=st.integers(1, 3))
-    def nobody_of_an_old_generation_gets_anywhere(self, position: int, age: int) -> None:
+    def old_generation_is_rejected(self, position: int, age: int) -> None:
         member_id, old = self.member(position), self.driver.group.generation_id - age
         token = self.driver.sync(member_id, old)
         assert self.driver.synced(token).error_code in (UnknownMemberId.code, IllegalGeneration.code)
@@ -98,7 +96,7 @@ class GroupMachine(RuleBasedStateMachine):
                 self.driver.commit(member_id, old)
 
     @rule(position=positions, instance_id=instance_ids)
-    def somebody_leaves(self, position: int, instance_id: str | None) -> None:
+    def member_leaves(self, position: int, instance_id: str | None) -> None:
         self.driver.leave(LeavingMember(self.member(position)), LeavingMember("", instance_id))
 
     @rule(elapsed_ms=st.sampled_from([1, 2_999, 3_000, 9_999, 10_000, 60_000, 300_000]))
@@ -106,17 +104,17 @@ class GroupMachine(RuleBasedStateMachine):
         self.driver.pass_time(elapsed_ms)
 
     @rule(elapsed_ms=st.sampled_from([5_000, 30_000]))
-    def the_broker_is_late(self, elapsed_ms: int) -> None:
+    def broker_handles_deadlines_late(self, elapsed_ms: int) -> None:
         self.driver.now_ms += elapsed_ms
         self.driver.settle()
 
     @rule()
-    def the_disk_is_slow(self) -> None:
+    def stores_are_held(self) -> None:
         self.driver.holds_stores = True
 
     @precondition(lambda self: self.driver.holds_stores)
     @rule(failed=st.booleans())
-    def the_disk_is_quick_again(self, failed: bool) -> None:
+    def held_stores_complete(self, failed: bool) -> None:
         self.driver.holds_stores = False
         self.driver.release_stores(NotCoordinator.code if failed else 0)
         self.driver.settle()
@@ -124,18 +122,18 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.stored and not self.driver.holds_stores)
     @rule()
     def the_broker_restarts(self) -> None:
-        self.lost |= self.driver.requested - self.driver.answers.keys()
+        self.lost |= self.driver.requested - self.driver.responses.keys()
         self.driver.restart()
         # A generation that was not stored is lost, but it had no assignment either; its members join again.
         self.generation_id = min(self.generation_id, self.driver.group.generation_id)
 
     @invariant()
-    def every_request_waits_in_one_place_or_was_answered(self) -> None:
+    def every_request_waits_once_or_has_a_response(self) -> None:
         roster = self.driver.group._roster
         waiting = Counter(
             token for member in roster for token in (member.join_token, member.sync_token) if token is not None
         )
-        assert waiting == Counter(self.driver.requested - self.driver.answers.keys() - self.lost)
+        assert waiting == Counter(self.driver.requested - self.driver.responses.keys() - self.lost)
         assert roster.joined_count == sum(member.join_token is not None for member in roster)
 
     @invariant()
@@ -152,7 +150,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.generation_id = self.driver.group.generation_id
 
     @invariant()
-    def a_group_without_members_is_empty_or_still_waits_for_some(self) -> None:
+    def group_without_members_is_empty_or_waits(self) -> None:
         rebalance = self.driver.group._rebalance
         if rebalance.roster.members:
             assert rebalance.state is not GroupState.EMPTY
@@ -161,7 +159,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert rebalance.is_first or rebalance.roster.pending
 
     @invariant()
-    def everything_that_waits_has_a_deadline_and_none_has_passed(self) -> None:
+    def every_wait_has_a_deadline_in_the_future(self) -> None:
         group, rebalance = self.driver.group, self.driver.group._rebalance
         earliest_ms, wake_ms = rebalance.earliest_deadline_ms(), group.deadline()
         if earliest_ms is not None:
@@ -173,7 +171,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert rebalance.sync_deadline_ms is not None
 
     @invariant()
-    def all_members_know_the_protocol_of_the_generation(self) -> None:
+    def all_members_support_the_protocol(self) -> None:
         rebalance = self.driver.group._rebalance
         if rebalance.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             assert all(rebalance.protocol_name in dict(member.protocols) for member in rebalance.roster)
@@ -186,7 +184,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.driver.release_stores()
         self.driver.pass_time(1_000_000)
         assert self.driver.group.has_no_members, "a group whose members have gone becomes empty"
-        assert self.driver.requested == self.driver.answers.keys() | self.lost
+        assert self.driver.requested == self.driver.responses.keys() | self.lost
 
 
 GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)

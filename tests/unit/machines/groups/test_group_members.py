@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat, OffsetCommit and LeaveGroup: only members of the present generation get anywhere."""
+"""SyncGroup, Heartbeat, OffsetCommit and LeaveGroup succeed only for members of the current generation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_followers_wait_for_the_leaders_assignment(driver: GroupDriver) -> None:
     assert driver.state() is GroupState.STABLE
 
 
-def test_nobody_is_told_before_the_assignment_is_stored(driver: GroupDriver) -> None:
+def test_sync_responds_only_after_the_assignment_is_stored(driver: GroupDriver) -> None:
     leader, follower = completing_pair(driver)
     driver.holds_stores = True
     tokens = [driver.sync(leader, assignments={leader: b"L", follower: b"F"}), driver.sync(follower)]
@@ -70,14 +70,14 @@ def test_a_member_without_an_assignment_gets_an_empty_one(driver: GroupDriver) -
     assert (driver.synced(waiting).error_code, driver.synced(waiting).assignment) == (0, b"")
 
 
-def test_a_late_sync_of_a_stable_group_is_answered_at_once(driver: GroupDriver) -> None:
+def test_a_late_sync_of_a_stable_group_gets_its_response_at_once(driver: GroupDriver) -> None:
     leader, follower = completing_pair(driver)
     driver.sync(leader, assignments={follower: b"F"})
     assert driver.synced(driver.sync(follower)).assignment == b"F"
     assert driver.synced(driver.sync(follower)).assignment == b"F"
 
 
-def test_when_the_assignment_cannot_be_stored_everybody_joins_again(driver: GroupDriver) -> None:
+def test_all_members_rejoin_when_the_assignment_cannot_be_stored(driver: GroupDriver) -> None:
     leader, follower = completing_pair(driver)
     driver.holds_stores = True
     tokens = [driver.sync(follower), driver.sync(leader, assignments={leader: b"L", follower: b"F"})]
@@ -99,7 +99,7 @@ def test_an_assignment_that_is_stored_too_late_has_no_effect(driver: GroupDriver
     assert driver.group.describe().members[0].assignment == b""
 
 
-def test_a_leader_that_syncs_again_takes_the_place_of_its_first_request(driver: GroupDriver) -> None:
+def test_a_repeated_sync_of_the_leader_replaces_the_first(driver: GroupDriver) -> None:
     leader, _ = completing_pair(driver)
     driver.holds_stores = True
     first = driver.sync(leader, assignments={leader: b"1"})
@@ -110,13 +110,13 @@ def test_a_leader_that_syncs_again_takes_the_place_of_its_first_request(driver: 
     assert driver.state() is GroupState.STABLE
 
 
-def test_sync_during_a_rebalance_is_told_to_join(driver: GroupDriver) -> None:
+def test_sync_during_a_rebalance_gets_rebalance_in_progress(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     driver.join(leader)
     assert driver.synced(driver.sync(follower)).error_code == RebalanceInProgress.code
 
 
-def test_sync_with_another_protocol_is_refused(driver: GroupDriver) -> None:
+def test_sync_with_another_protocol_is_rejected(driver: GroupDriver) -> None:
     leader, _ = completing_pair(driver)
     for token in (driver.sync(leader, protocol_type="connect"), driver.sync(leader, protocol_name="sticky")):
         assert driver.synced(token).error_code == InconsistentGroupProtocol.code
@@ -125,13 +125,13 @@ def test_sync_with_another_protocol_is_refused(driver: GroupDriver) -> None:
 
 
 @pytest.mark.parametrize("away", [-1, 1])
-def test_sync_of_another_generation_is_refused(driver: GroupDriver, away: int) -> None:
+def test_sync_of_another_generation_is_rejected(driver: GroupDriver, away: int) -> None:
     leader, _ = completing_pair(driver)
     token = driver.sync(leader, driver.group.generation_id + away)
     assert driver.synced(token).error_code == IllegalGeneration.code
 
 
-def test_sync_of_a_stranger_is_refused(driver: GroupDriver) -> None:
+def test_sync_of_an_unknown_member_is_rejected(driver: GroupDriver) -> None:
     assert driver.synced(driver.sync("m1")).error_code == UnknownMemberId.code
     completing_pair(driver)
     assert driver.synced(driver.sync("stranger")).error_code == UnknownMemberId.code
@@ -148,7 +148,7 @@ def test_heartbeats_keep_a_member_in_the_group(driver: GroupDriver) -> None:
     assert driver.state() is GroupState.STABLE
 
 
-def test_heartbeats_before_the_assignment_are_fine(driver: GroupDriver) -> None:
+def test_heartbeats_before_the_assignment_succeed(driver: GroupDriver) -> None:
     leader, follower = completing_pair(driver)
     for _ in range(3):
         driver.pass_time(SESSION_MS - 1)
@@ -156,7 +156,7 @@ def test_heartbeats_before_the_assignment_are_fine(driver: GroupDriver) -> None:
         driver.heartbeat(follower)
 
 
-def test_a_heartbeat_during_a_rebalance_asks_to_join_and_keeps_the_session(driver: GroupDriver) -> None:
+def test_a_heartbeat_during_a_rebalance_gets_rebalance_in_progress_and_keeps_the_session(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     waiting = driver.join(leader)
     for _ in range(5):
@@ -177,14 +177,14 @@ requests = pytest.mark.parametrize(
 
 
 @requests
-def test_an_old_generation_is_refused(driver: GroupDriver, request_of: Request) -> None:
+def test_an_old_generation_is_rejected(driver: GroupDriver, request_of: Request) -> None:
     leader, _ = driver.stable(2)
     with pytest.raises(IllegalGeneration):
         request_of(driver)(leader, driver.group.generation_id - 1)
 
 
 @requests
-def test_a_stranger_is_refused(driver: GroupDriver, request_of: Request) -> None:
+def test_an_unknown_member_is_rejected(driver: GroupDriver, request_of: Request) -> None:
     driver.stable(1)
     with pytest.raises(UnknownMemberId):
         request_of(driver)("stranger")
@@ -236,7 +236,7 @@ def test_anybody_may_commit_to_an_empty_group_without_a_generation(driver: Group
     driver.commit("", -1)
 
 
-def test_nobody_commits_past_the_members(driver: GroupDriver) -> None:
+def test_a_client_without_membership_cannot_commit_to_an_active_group(driver: GroupDriver) -> None:
     driver.stable(1)
     with pytest.raises(UnknownMemberId):
         driver.commit("", -1)
@@ -251,8 +251,8 @@ def test_when_a_member_leaves_the_others_rebalance_at_once(driver: GroupDriver) 
     leader, follower = driver.stable(2)
     assert driver.leave(leader)[0].error_code == 0
     assert driver.group.leader == follower
-    answer = driver.joined(driver.join(follower))
-    assert (answer.generation_id, answer.leader) == (3, follower)
+    response = driver.joined(driver.join(follower))
+    assert (response.generation_id, response.leader) == (3, follower)
 
 
 def test_when_the_last_member_leaves_the_group_is_empty_and_that_is_stored(driver: GroupDriver) -> None:
@@ -264,7 +264,7 @@ def test_when_the_last_member_leaves_the_group_is_empty_and_that_is_stored(drive
     assert (snapshot.members, snapshot.generation_id, snapshot.protocol_type) == ((), 2, "consumer")
 
 
-def test_several_leave_in_one_request_and_each_is_answered(driver: GroupDriver) -> None:
+def test_several_members_leave_in_one_request_with_one_result_each(driver: GroupDriver) -> None:
     members = driver.stable(3)
     departed = driver.leave(LeavingMember(members[0]), LeavingMember("stranger"), LeavingMember(members[2]))
     assert [(d.member_id, d.error_code) for d in departed] == [
@@ -275,12 +275,12 @@ def test_several_leave_in_one_request_and_each_is_answered(driver: GroupDriver) 
     assert [member.member_id for member in driver.group.describe().members] == [members[1]]
 
 
-def test_a_member_that_leaves_while_it_waits_is_answered(driver: GroupDriver) -> None:
+def test_a_member_that_leaves_while_it_waits_gets_a_response(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     waiting = driver.join(leader)
     driver.leave(leader)
-    refused = driver.joined(waiting)
-    assert (refused.error_code, refused.member_id) == (UnknownMemberId.code, "")
+    rejected = driver.joined(waiting)
+    assert (rejected.error_code, rejected.member_id) == (UnknownMemberId.code, "")
     assert driver.joined(driver.join(follower)).error_code == 0
 
 
@@ -307,14 +307,14 @@ def test_a_pending_member_may_leave_without_troubling_the_others(driver: GroupDr
     assert driver.joined(driver.join("m2")).error_code == UnknownMemberId.code
 
 
-def test_leaving_by_nothing_is_refused(driver: GroupDriver) -> None:
+def test_a_leave_without_ids_is_rejected(driver: GroupDriver) -> None:
     driver.stable(1)
     assert driver.leave(LeavingMember(""))[0].error_code == UnknownMemberId.code
     assert driver.state() is GroupState.STABLE
 
 
-def test_leaving_a_dead_group_is_refused(driver: GroupDriver) -> None:
+def test_leaving_a_dead_group_is_rejected(driver: GroupDriver) -> None:
     driver.run(driver.group.delete(driver.now_ms))
-    with pytest.raises(HeadraceError) as refusal:
+    with pytest.raises(HeadraceError) as error:
         driver.leave("m1")
-    assert refusal.type is CoordinatorNotAvailable
+    assert error.type is CoordinatorNotAvailable

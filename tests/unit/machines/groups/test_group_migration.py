@@ -1,4 +1,4 @@
-"""A group with members changes its protocol, as far as the policy lets it, and nobody loses what it has."""
+"""A group with members changes its protocol as its policy allows, and members keep their partitions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MANY = 2**31 - 1
 
 def subscription(*topics: str, owned: list[int] | None = None, **more: Any) -> bytes:
     held = [NamedTopicPartitions(topic="t", partitions=owned)] if owned else []
-    said = ConsumerProtocolSubscription(topics=list(topics), owned_partitions=held, **more)
-    return encode_subscription(said)
+    fields = ConsumerProtocolSubscription(topics=list(topics), owned_partitions=held, **more)
+    return encode_subscription(fields)
 
 
 def assignment(*indexes: int, user_data: bytes | None = None) -> bytes:
@@ -84,7 +84,7 @@ def test_classic_members_become_members_that_use_the_classic_protocol() -> None:
     ("policy", "may_upgrade", "may_downgrade"),
     [(BIDIRECTIONAL, True, True), (UPGRADE, True, False), (DOWNGRADE, False, True), (DISABLED, False, False)],
 )
-def test_the_policy_says_which_way_a_group_may_go(
+def test_the_migration_policy_determines_the_allowed_direction(
     policy: MigrationPolicy, may_upgrade: bool, may_downgrade: bool
 ) -> None:
     driver = classic_group(assignment(0, 1, 2, 3))
@@ -116,7 +116,7 @@ def test_a_group_whose_metadata_cannot_be_read_stays_classic(metadata: bytes, as
         upgraded(driver)
 
 
-def test_a_group_whose_assignor_keeps_data_of_its_own_stays_classic() -> None:
+def test_a_group_whose_assignor_has_user_data_stays_classic() -> None:
     driver = classic_group(assignment(0, user_data=b"tasks"), protocols=(("streams", subscription("t")),))
     with pytest.raises(GroupIdNotFound, match="an unsupported custom assignor is in use"):
         upgraded(driver)
@@ -129,12 +129,12 @@ def test_user_data_of_the_assignors_of_kafkas_clients_is_not_missed() -> None:
     assert held(upgraded(driver), "m1") == {0}
 
 
-def test_partitions_of_topics_that_are_gone_are_held_by_nobody() -> None:
+def test_partitions_of_deleted_topics_have_no_owner() -> None:
     driver = classic_group(assignment(0, 1), protocols=(("range", subscription("t", "u")),))
     assert replayed(upgrade(driver.group, BIDIRECTIONAL, MANY, ConsumerGroupDriver(u=1).view)).owners == {}
 
 
-def test_a_partition_that_an_assignor_gave_to_two_members_stays_with_the_first() -> None:
+def test_a_partition_assigned_to_two_members_stays_with_the_first() -> None:
     state = upgraded(classic_group(assignment(0, 1), assignment(1, 2)))
     assert [held(state, member_id) for member_id in ("m1", "m2")] == [{0, 1}, {2}]
     assert {index: owner for (_, index), owner in state.owners.items()} == {0: "m1", 1: "m1", 2: "m2"}
@@ -149,7 +149,7 @@ def test_a_group_that_rebalances_keeps_its_generation_and_its_assignment() -> No
     assert state.epoch == driver.group.generation_id == 1
 
 
-def test_a_cooperative_member_whose_rebalance_was_begun_anew_still_holds_what_it_owns() -> None:
+def test_a_cooperative_member_keeps_its_partitions_when_the_rebalance_restarts() -> None:
     driver = classic_group(assignment(0, 1))
     owns = (("range", subscription("t", owned=[0, 1])),)
     driver.join("m1", protocols=owns)
@@ -178,7 +178,7 @@ def downgraded(driver: ConsumerGroupDriver, *removed: str) -> ClassicGroup:
     return downgrade(GROUP, driver.state, GroupConfig(), driver.view, driver.now_ms, removed)
 
 
-def test_what_is_left_of_the_consumer_protocol_decides() -> None:
+def test_the_remaining_consumer_protocol_records_determine_the_group_type() -> None:
     driver, client, _ = mixed_group("a", "b")
     assert not can_downgrade(driver.state, BIDIRECTIONAL, MANY)
     assert not can_downgrade(driver.state, BIDIRECTIONAL, MANY, ["a-0"])
@@ -188,7 +188,7 @@ def test_what_is_left_of_the_consumer_protocol_decides() -> None:
     assert not can_downgrade(driver.state, BIDIRECTIONAL, MANY, ["a-0", "b-0", client.id])
 
 
-def test_a_downgraded_group_goes_on_at_its_epoch_with_what_it_has() -> None:
+def test_a_downgraded_group_continues_at_its_epoch_with_its_assignment() -> None:
     driver, client, (one, two) = mixed_group("a", "b")
     group = downgraded(driver, client.id)
     assert (group.state, group.generation_id, group.protocol_name) == (GroupState.STABLE, driver.state.epoch, "range")
@@ -212,7 +212,7 @@ def test_an_upgrade_of_a_downgraded_group_gives_the_same_members_again() -> None
 
 
 def test_a_group_that_was_to_rebalance_does_so_when_it_is_restored() -> None:
-    """Else nobody would have the partitions of the member that left."""
+    """Otherwise the partitions of the member that left would have no owner."""
     driver, client, _ = mixed_group("a", "b")
     group = downgraded(driver, client.id)
     now_ms = driver.now_ms

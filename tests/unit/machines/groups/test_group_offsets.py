@@ -1,4 +1,4 @@
-"""Committed offsets: what was committed is what is fetched, until it is deleted or grows too old."""
+"""A committed offset is returned until it is deleted or expires."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_commit_changes_nothing_until_it_is_applied(offsets: GroupOffsets) -> 
     assert offsets.fetch("g", "t", 0) == CommittedOffset(5, -1, "", 1_000, -1, ZERO_ID)
 
 
-def test_everything_that_was_committed_comes_back(offsets: GroupOffsets) -> None:
+def test_committed_offsets_are_restored(offsets: GroupOffsets) -> None:
     committed(offsets, leader_epoch=3, metadata="note", retention_ms=500)
     assert offsets.fetch("g", "t", 0) == CommittedOffset(5, 3, "note", 1_000, 1_500, ZERO_ID)
 
@@ -77,7 +77,7 @@ def test_groups_topics_and_partitions_do_not_mix(offsets: GroupOffsets) -> None:
     assert list(offsets.fetch_all("nobody")) == []
 
 
-def test_metadata_that_is_too_long_is_refused() -> None:
+def test_metadata_that_is_too_long_is_rejected() -> None:
     offsets = GroupOffsets(metadata_bytes_max=4)
     offsets.commit("g", "t", 0, 5, now_ms=0, metadata="1234")
     with pytest.raises(OffsetMetadataTooLarge):
@@ -97,7 +97,7 @@ def test_an_offset_without_a_topic_id_counts_for_the_name(offsets: GroupOffsets)
     assert offsets.fetch("g", "t", 0, UUID(int=1)) is not None
 
 
-def test_a_forgotten_offset_is_gone_and_an_unknown_one_needs_no_tombstone(offsets: GroupOffsets) -> None:
+def test_a_deleted_offset_is_removed_and_an_unknown_one_needs_no_tombstone(offsets: GroupOffsets) -> None:
     committed(offsets)
     event = offsets.forget("g", "t", 0)
     assert event == OffsetForgotten("g", "t", 0)
@@ -154,7 +154,7 @@ def test_a_group_may_keep_all_its_offsets(offsets: GroupOffsets) -> None:
     assert offsets.expired("g", None, 10 * WEEK_MS) == []
 
 
-def test_a_commit_may_bring_its_own_retention(offsets: GroupOffsets) -> None:
+def test_a_commit_may_have_its_own_retention(offsets: GroupOffsets) -> None:
     committed(offsets, now_ms=1_000, retention_ms=10)
     assert offsets.expired("g", BY_COMMIT, 1_009) == []
     assert offsets.expired("g", OffsetRetention(500, frozenset()), 1_010) == [OffsetForgotten("g", "t", 0)]

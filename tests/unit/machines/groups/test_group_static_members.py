@@ -35,12 +35,12 @@ def stable_pair(driver: GroupDriver, **changes: Any) -> tuple[str, str]:
 
 def test_a_follower_that_restarts_gets_a_new_id_and_its_old_assignment(driver: GroupDriver) -> None:
     leader, follower = stable_pair(driver)
-    answer = driver.joined(driver.join(instance_id="b"))
-    assert answer.error_code == 0
-    assert answer.member_id not in (leader, follower)
-    assert (answer.generation_id, answer.leader, answer.members) == (2, leader, ())
+    response = driver.joined(driver.join(instance_id="b"))
+    assert response.error_code == 0
+    assert response.member_id not in (leader, follower)
+    assert (response.generation_id, response.leader, response.members) == (2, leader, ())
     assert driver.state() is GroupState.STABLE
-    assert driver.synced(driver.sync(answer.member_id)).assignment == f"for {follower}".encode()
+    assert driver.synced(driver.sync(response.member_id)).assignment == f"for {follower}".encode()
 
 
 def test_the_new_id_is_stored_before_the_response(driver: GroupDriver) -> None:
@@ -55,36 +55,36 @@ def test_the_new_id_is_stored_before_the_response(driver: GroupDriver) -> None:
     assert {member.instance_id: member.member_id for member in snapshot.members}["b"] == new_id
 
 
-def test_a_leader_that_restarts_is_told_to_skip_the_assignment(driver: GroupDriver) -> None:
+def test_a_restarted_leader_gets_skip_assignment(driver: GroupDriver) -> None:
     _, follower = stable_pair(driver)
-    answer = driver.joined(driver.join(instance_id="a", skips_assignment=True))
-    assert answer.skip_assignment
-    assert answer.leader == answer.member_id
-    assert {member.member_id for member in answer.members} == {answer.member_id, follower}
+    response = driver.joined(driver.join(instance_id="a", skips_assignment=True))
+    assert response.skip_assignment
+    assert response.leader == response.member_id
+    assert {member.member_id for member in response.members} == {response.member_id, follower}
     assert driver.state() is GroupState.STABLE
 
 
-def test_a_follower_is_never_told_to_skip_the_assignment(driver: GroupDriver) -> None:
+def test_a_follower_never_gets_skip_assignment(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
-    answer = driver.joined(driver.join(instance_id="b", skips_assignment=True))
-    assert not answer.skip_assignment
-    assert (answer.leader, answer.members) == (leader, ())
+    response = driver.joined(driver.join(instance_id="b", skips_assignment=True))
+    assert not response.skip_assignment
+    assert (response.leader, response.members) == (leader, ())
 
 
-def test_a_leader_of_an_older_version_is_not_told_that_it_leads(driver: GroupDriver) -> None:
+def test_a_restarted_leader_of_an_older_version_is_not_returned_as_leader(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
-    answer = driver.joined(driver.join(instance_id="a"))
-    assert answer.leader == leader != answer.member_id
-    assert (answer.members, answer.skip_assignment) == ((), False)
-    assert driver.group.leader == answer.member_id
+    response = driver.joined(driver.join(instance_id="a"))
+    assert response.leader == leader != response.member_id
+    assert (response.members, response.skip_assignment) == ((), False)
+    assert driver.group.leader == response.member_id
 
 
 def test_the_former_process_is_fenced_everywhere(driver: GroupDriver) -> None:
     _, follower = stable_pair(driver)
     driver.join(instance_id="b")
-    for refused in (driver.heartbeat, driver.commit):
+    for rejected in (driver.heartbeat, driver.commit):
         with pytest.raises(FencedInstanceId):
-            refused(follower, instance_id="b")
+            rejected(follower, instance_id="b")
     assert driver.synced(driver.sync(follower, instance_id="b")).error_code == FencedInstanceId.code
     assert driver.joined(driver.join(follower, instance_id="b")).error_code == FencedInstanceId.code
     assert driver.leave(LeavingMember(follower, "b"))[0].error_code == FencedInstanceId.code
@@ -97,8 +97,8 @@ def test_waiting_requests_of_the_former_process_are_fenced(driver: GroupDriver) 
     waiting = driver.join(leader, instance_id="a")
     assert driver.waits(waiting)
     driver.join(instance_id="a")
-    refused = driver.joined(waiting)
-    assert (refused.error_code, refused.member_id) == (FencedInstanceId.code, leader)
+    rejected = driver.joined(waiting)
+    assert (rejected.error_code, rejected.member_id) == (FencedInstanceId.code, leader)
 
 
 def test_a_restart_before_the_assignment_starts_over(driver: GroupDriver) -> None:
@@ -136,8 +136,8 @@ def test_a_restart_that_changes_the_vote_starts_a_rebalance(driver: GroupDriver)
     range_first = (("range", b""), ("sticky", b""))
     driver.stable(1, instance_id="a", protocols=range_first)
     assert driver.group.protocol_name == "range"
-    answer = driver.joined(driver.join(instance_id="a", protocols=range_first[::-1]))
-    assert (answer.generation_id, answer.protocol_name) == (2, "sticky")
+    response = driver.joined(driver.join(instance_id="a", protocols=range_first[::-1]))
+    assert (response.generation_id, response.protocol_name) == (2, "sticky")
 
 
 def test_when_the_new_id_cannot_be_stored_the_old_one_stays(driver: GroupDriver) -> None:
@@ -151,7 +151,7 @@ def test_when_the_new_id_cannot_be_stored_the_old_one_stays(driver: GroupDriver)
     driver.heartbeat(follower, instance_id="b")
 
 
-def test_of_two_processes_that_come_at_once_the_later_one_stays(driver: GroupDriver) -> None:
+def test_of_two_concurrent_processes_with_one_instance_id_the_later_one_stays(driver: GroupDriver) -> None:
     stable_pair(driver)
     driver.holds_stores = True
     first, second = driver.join(instance_id="b"), driver.join(instance_id="b")
@@ -160,7 +160,7 @@ def test_of_two_processes_that_come_at_once_the_later_one_stays(driver: GroupDri
     driver.heartbeat(driver.joined(second).member_id, instance_id="b")
 
 
-def test_when_neither_of_two_processes_can_be_stored_both_are_refused(driver: GroupDriver) -> None:
+def test_two_processes_that_cannot_be_stored_are_both_rejected(driver: GroupDriver) -> None:
     stable_pair(driver)
     driver.holds_stores = True
     tokens = [driver.join(instance_id="b"), driver.join(instance_id="b")]
@@ -191,12 +191,12 @@ def test_the_leader_that_misses_a_rebalance_loses_the_lead(driver: GroupDriver) 
     leader, follower = stable_pair(driver, session_timeout_ms=1_000_000)
     token = driver.join(follower, instance_id="b", session_timeout_ms=1_000_000, protocols=(("range", b"changed"),))
     driver.pass_time(REBALANCE_MS)
-    answer = driver.joined(token)
-    assert answer.leader == follower
-    assert {member.member_id for member in answer.members} == {leader, follower}
+    response = driver.joined(token)
+    assert response.leader == follower
+    assert {member.member_id for member in response.members} == {leader, follower}
 
 
-def test_when_no_static_member_comes_back_the_rebalance_waits_for_their_sessions(driver: GroupDriver) -> None:
+def test_without_returning_static_members_the_rebalance_waits_for_their_sessions(driver: GroupDriver) -> None:
     leader, follower = stable_pair(driver, session_timeout_ms=150_000)
     extra = driver.join()
     driver.leave(driver.group.describe().members[-1].member_id)
@@ -235,7 +235,7 @@ def test_commits_of_a_static_member_need_its_present_id(driver: GroupDriver) -> 
     driver.commit(follower, instance_id="b")
     errors: list[type[HeadraceError]] = []
     for member_id, instance_id in (("m99", "b"), (follower, "nobody"), ("m99", None)):
-        with pytest.raises(HeadraceError) as refusal:
+        with pytest.raises(HeadraceError) as error:
             driver.commit(member_id, instance_id=instance_id)
-        errors.append(refusal.type)
+        errors.append(error.type)
     assert errors == [FencedInstanceId, UnknownMemberId, UnknownMemberId]

@@ -1,4 +1,4 @@
-"""Offsets inside transactions: they count when the transaction commits, as of their own place in the log."""
+"""Offsets in transactions take effect at the commit, ordered by their position in the log."""
 
 from __future__ import annotations
 

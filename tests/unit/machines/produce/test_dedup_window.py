@@ -1,4 +1,4 @@
-"""Ids within a window: the same id is found for as long as the window is, and not a moment longer."""
+"""A dedup id is found exactly as long as it is within the window."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_window_that_changes_counts_at_once() -> None:
     assert window.find([X], 9 * WINDOW_MS) == [None]
 
 
-def test_a_clock_that_goes_back_makes_no_id_end_before_an_earlier_one() -> None:
+def test_a_clock_that_goes_back_keeps_the_order_of_expirations() -> None:
     window = DedupWindow(WINDOW_MS)
     window.add(X, 5, 1000)
     window.add(Y, 6, 500)
@@ -130,7 +130,7 @@ class WindowAndAList(RuleBasedStateMachine):
         assert bool(self.window) == bool(self.current())
 
     @invariant()
-    def it_holds_all_that_counts_and_no_more_than_was_noted(self) -> None:
+    def window_holds_exactly_the_current_ids(self) -> None:
         assert len(self.current()) <= len(self.window) <= len(self.noted)
 
     def current(self) -> dict[bytes, int]:

@@ -1,4 +1,4 @@
-"""Idempotent producers: a batch that is sent again is stored once, and no batch may be missing before it."""
+"""Idempotent producers: a retried batch is stored once, and a sequence gap is rejected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def states_after(*batches: Header) -> ProducerStates:
     return states
 
 
-def test_a_batch_that_is_sent_again_is_answered_with_its_first_offset() -> None:
+def test_a_retried_batch_gets_its_first_offset() -> None:
     states = states_after(batch(0, 10), batch(10, 5))
     assert states.check(batch(0, 10)) == Duplicate(100, 109, 1_000)
     assert states.check(batch(10, 5)) == Duplicate(110, 114, 1_000)
@@ -151,7 +151,7 @@ def test_any_batch_resets_the_idle_time(kind: str) -> None:
     assert expired(states, 2 * DAY, 3 * DAY - 1, 3 * DAY) == [0, 0, 1]
 
 
-def test_time_in_which_nothing_was_expired_does_not_count_against_a_batch_that_came_meanwhile() -> None:
+def test_time_without_expiration_runs_does_not_expire_a_newer_batch() -> None:
     """After a pause of the process, the first batch may come before the first look at the clock."""
     states = states_after(batch(0))
     expired(states, 0, 1)
@@ -159,7 +159,7 @@ def test_time_in_which_nothing_was_expired_does_not_count_against_a_batch_that_c
     assert expired(states, 5 * DAY) == [0]
 
 
-def test_a_restored_producer_goes_on_with_its_idle_time_and_the_clock_may_begin_anew() -> None:
+def test_a_restored_producer_keeps_its_idle_time_even_if_the_clock_restarts() -> None:
     states = states_after(batch(0))
     expired(states, 1_000_000, 1_000_000 + DAY / 2)
     restored = ProducerStates.restore(states.snapshot())
@@ -183,7 +183,7 @@ def test_an_empty_snapshot_restores_nothing() -> None:
     assert len(ProducerStates.restore(ProducerStates().snapshot())) == 0
 
 
-def test_a_damaged_snapshot_is_refused() -> None:
+def test_a_damaged_snapshot_is_rejected() -> None:
     snapshot = states_after(*(batch(n) for n in range(7)), batch(0, producer_id=9)).snapshot()
     for length in range(len(snapshot)):
         with pytest.raises(CorruptMessage):

@@ -121,8 +121,8 @@ class SubscriptionDriver:
 
     def dead_letter(self) -> list[int]:
         """Settle dying messages as dead letters."""
-        buried = []
+        settled = []
         for dying in self.machine.dying():
             self.store([Settled(self.now_ms, "dead", [(dying.offset, dying.offset)])])
-            buried.append(dying.offset)
-        return buried
+            settled.append(dying.offset)
+        return settled

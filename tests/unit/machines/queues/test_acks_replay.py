@@ -96,7 +96,7 @@ def test_a_replay_that_begins_inside_a_snapshot_waits_for_the_next() -> None:
     assert replayed(again, len(log) + 1).is_complete
 
 
-def test_what_was_deleted_before_a_snapshot_is_not_in_it() -> None:
+def test_subscriptions_deleted_before_a_snapshot_are_not_in_it() -> None:
     log = [*a_log(), ("a", Deleted(9))]
     assert set(replayed([*log, *snapshot(log)], len(log)).subscriptions) == {"b"}
     behind = [*log, *snapshot(log), ("b", Deleted(9)), ("c", Created(9, 1))]

@@ -102,7 +102,7 @@ class Callers(RuleBasedStateMachine):
         self.now_ms += milliseconds
 
     @rule()
-    def a_caller_tries(self) -> None:
+    def caller_sends(self) -> None:
         was_closed = self.circuit.state == "closed"
         due_ms = self.circuit.retry_at_ms
         allowed = self.circuit.may_try(self.now_ms)
@@ -112,13 +112,13 @@ class Callers(RuleBasedStateMachine):
             assert not self.circuit.may_try(self.now_ms)
 
     @rule()
-    def it_works(self) -> None:
+    def send_succeeds(self) -> None:
         self.failures_in_a_row = 0
         self.circuit.succeeded()
         assert self.circuit.state == "closed"
 
     @rule()
-    def it_fails(self) -> None:
+    def send_fails(self) -> None:
         self.failures_in_a_row += 1
         was = self.circuit.state
         due_ms = self.circuit.retry_at_ms
@@ -135,11 +135,11 @@ class Callers(RuleBasedStateMachine):
         assert self.circuit.may_try(self.now_ms)
 
     @invariant()
-    def it_is_closed_just_while_failures_are_few(self) -> None:
+    def closed_only_below_the_failure_limit(self) -> None:
         assert (self.circuit.state == "closed") == (self.failures_in_a_row < 3)
 
     @invariant()
-    def nobody_waits_for_longer_than_the_cap(self) -> None:
+    def open_time_is_at_most_the_cap(self) -> None:
         assert self.circuit.retry_at_ms <= self.now_ms + 1000
 
 

@@ -215,10 +215,10 @@ def test_patterns_with_linear_cost_may_be_long() -> None:
     ],
 )
 def test_invalid_text_is_rejected_with_its_position(text: str, position: int, problem: str) -> None:
-    with pytest.raises(InvalidFilter, match=problem) as refused:
+    with pytest.raises(InvalidFilter, match=problem) as rejected:
         compile_filter(text)
-    assert refused.value.position == position
-    assert f"at character {position + 1}:" in refused.value.message
+    assert rejected.value.position == position
+    assert f"at character {position + 1}:" in rejected.value.message
 
 
 @given(st.text(alphabet="headr.key '()[]<>=!,not like in and or 1.5tag\\%_", max_size=60))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.machines.queues.rate_limiter import RateLimiter
 
 
-def test_what_was_taken_must_be_waited_for() -> None:
+def test_used_tokens_must_be_waited_for() -> None:
     rate = RateLimiter(100)
     assert rate.is_free(0.0)
     rate.take(250, 0.0)

@@ -72,7 +72,7 @@ def test_skipped_new_messages_are_delivered_later(driver: SubscriptionDriver) ->
     assert driver.choose() == [(0, 19), (30, 99)]
 
 
-# --- what is refused ---
+# --- rejected requests ---
 
 
 @pytest.mark.parametrize("how", [Ack(), Nack(), Reject(), OffsetGap()])

@@ -46,22 +46,22 @@ class Message:
         self.exists = True
         self.arrived_ms = opened.arrived_ms
         self.is_settled = False
-        self.is_doomed = False  # rejected, or at the delivery limit of its time
-        self.is_dying = False
+        self.was_rejected = False  # rejected, or at the delivery limit of its time
+        self.is_dead_letter_pending = False
         self.attempts = 0  # failed ones
         self.due_ms = 0
         self.reason = ""
         self.lease: tuple[str, int] | None = None
 
     def is_ready(self, now_ms: int) -> bool:
-        return not self.is_settled and not self.is_dying and self.lease is None and self.due_ms <= now_ms
+        return not self.is_settled and not self.is_dead_letter_pending and self.lease is None and self.due_ms <= now_ms
 
     def standing(self, now_ms: int) -> DeliveryState:
         if self.is_settled:
             return DeliveryState("settled")
         if self.lease is not None:
             return DeliveryState("leased", self.attempts + 1, *self.lease, self.reason)
-        if self.is_dying:
+        if self.is_dead_letter_pending:
             return DeliveryState("dying", self.attempts, reason=self.reason)
         if self.due_ms > now_ms:
             return DeliveryState("waiting", self.attempts, until_ms=self.due_ms, reason=self.reason)
@@ -116,8 +116,8 @@ class PlainMachine(RuleBasedStateMachine):
             one.attempts += 1
             one.lease, one.reason, one.due_ms = None, how.reason, 0
             if isinstance(how, Reject) or one.attempts >= self.config.share_delivery_count_limit:
-                one.is_dying = one.is_doomed = self.config.headrace_dead_letters_enable
-                one.is_settled = not one.is_dying
+                one.is_dead_letter_pending = one.was_rejected = self.config.headrace_dead_letters_enable
+                one.is_settled = not one.is_dead_letter_pending
             elif how.delay_ms is None:
                 one.due_ms = self.now_ms + min(BACKOFF_MS * 2 ** (one.attempts - 1), BACKOFF_MAX_MS)
             else:
@@ -152,9 +152,9 @@ class PlainMachine(RuleBasedStateMachine):
             self.model[offset] = Message(message(offset))
         self.driver.end += count
 
-    @rule(ms=st.sampled_from([1, 1, 99, 100, 1_000, 29_999, 30_000]), is_noticed=st.booleans())
-    def time_goes_by(self, ms: int, is_noticed: bool) -> None:
-        if is_noticed:
+    @rule(ms=st.sampled_from([1, 1, 99, 100, 1_000, 29_999, 30_000]), advances_machine=st.booleans())
+    def time_passes(self, ms: int, advances_machine: bool) -> None:
+        if advances_machine:
             self.driver.wait(ms)
             self.expire_in_model()
         else:
@@ -233,10 +233,10 @@ class PlainMachine(RuleBasedStateMachine):
                 self.settle(first, last, how, member, granted.attempt if position % 2 else None)
 
     @precondition(lambda self: self.outstanding)
-    @rule(position=positions, member=members, how=st.sampled_from([Ack(), Nack()]), says_attempt=st.booleans())
-    def any_member_settles(self, position: int, member: str, how: Settlement, says_attempt: bool) -> None:
+    @rule(position=positions, member=members, how=st.sampled_from([Ack(), Nack()]), has_attempt=st.booleans())
+    def arbitrary_member_settles(self, position: int, member: str, how: Settlement, has_attempt: bool) -> None:
         granted = self.outstanding[position % len(self.outstanding)][1]
-        self.settle(granted.first, granted.last, how, member, granted.attempt if says_attempt else None)
+        self.settle(granted.first, granted.last, how, member, granted.attempt if has_attempt else None)
 
     @precondition(lambda self: self.outstanding)
     @rule(position=positions, lease_ms=st.sampled_from([1, 90_000]))
@@ -260,21 +260,21 @@ class PlainMachine(RuleBasedStateMachine):
             self.model[offset].lease = None
 
     @rule()
-    def the_dead_are_buried(self) -> None:
-        dying = [offset for offset, one in self.model.items() if one.is_dying and not one.is_settled]
+    def dead_letters_are_written(self) -> None:
+        dying = [offset for offset, one in self.model.items() if one.is_dead_letter_pending and not one.is_settled]
         assert self.driver.dead_letter() == dying
         self.settle_in_model(dying)
 
     @rule(position=positions, kind=st.sampled_from(["trim", "seek", "limit", "limit"]))
-    def something_rare_happens(self, position: int, kind: str) -> None:
+    def log_start_floor_or_limit_changes(self, position: int, kind: str) -> None:
         if kind == "trim":
-            self.the_log_is_trimmed(min(self.driver.machine.floor + position % 4, self.driver.end))
+            self.trim_log(min(self.driver.machine.floor + position % 4, self.driver.end))
         elif kind == "seek":
             self.an_administrator_seeks(min(self.start + position, self.driver.end))
         else:
-            self.the_limit_changes(1 + position % 4)
+            self.change_delivery_limit(1 + position % 4)
 
-    def the_log_is_trimmed(self, log_start: int) -> None:
+    def trim_log(self, log_start: int) -> None:
         event = self.driver.machine.trimmed(log_start, self.now_ms)
         self.driver.store([] if event is None else [event])
         self.settle_in_model(o for o in self.model if o < log_start)
@@ -285,15 +285,15 @@ class PlainMachine(RuleBasedStateMachine):
             self.model[offset] = Message(one.opened)
             self.model[offset].is_settled = offset < floor
 
-    def the_limit_changes(self, limit: int) -> None:
+    def change_delivery_limit(self, limit: int) -> None:
         self.driver.config = dataclasses.replace(self.driver.config, share_delivery_count_limit=limit)
         self.driver.machine.reconfigure(self.driver.config)
-        self.follow_the_limit()
+        self.apply_delivery_limit()
 
-    def follow_the_limit(self) -> None:
+    def apply_delivery_limit(self) -> None:
         for one in self.model.values():
-            has_failed_enough = one.is_doomed or one.attempts >= self.config.share_delivery_count_limit
-            one.is_dying = has_failed_enough and not one.is_settled and one.lease is None
+            has_failed_enough = one.was_rejected or one.attempts >= self.config.share_delivery_count_limit
+            one.is_dead_letter_pending = has_failed_enough and not one.is_settled and one.lease is None
 
     # --- the log ---
 
@@ -318,12 +318,12 @@ class PlainMachine(RuleBasedStateMachine):
         assert self.durable() == before
         for one in self.model.values():
             one.lease = None
-        self.follow_the_limit()
+        self.apply_delivery_limit()
 
     # --- invariants ---
 
     @invariant()
-    def every_message_stands_as_the_model_says(self) -> None:
+    def delivery_states_match_the_model(self) -> None:
         machine = self.driver.machine
         machine.choose(self.now_ms, 0, 0)  # makes due retries ready
         for offset, one in self.model.items():
@@ -340,7 +340,7 @@ class PlainMachine(RuleBasedStateMachine):
         )
 
     @invariant()
-    def the_next_due_time_is_that_of_the_model(self) -> None:
+    def next_due_time_matches_the_model(self) -> None:
         assert self.driver.machine.next_due_ms() == min(self.due_times(), default=None)
 
     def due_times(self) -> list[int]:
@@ -419,10 +419,10 @@ class OpenedMachine(PlainMachine):
             messages = [one.opened for o, one in self.model.items() if begin <= o < end and one.exists]
             self.driver.store(machine.offer(messages, end, self.now_ms))
             for offset, one in self.model.items():
-                if begin <= offset < end and one.lease is None and not one.is_dying:
+                if begin <= offset < end and one.lease is None and not one.is_dead_letter_pending:
                     is_over = one.opened.expires_ms is not None and one.opened.expires_ms <= self.now_ms
                     one.is_settled |= is_over or not one.opened.matches or not one.exists
-                if begin <= offset < end and not one.is_settled and not one.is_dying:
+                if begin <= offset < end and not one.is_settled and not one.is_dead_letter_pending:
                     # A message does not arrive before earlier messages, nor before the log was read to its end.
                     one.arrived_ms = self.newest_ms = max(min(one.opened.arrived_ms, self.now_ms), self.newest_ms)
         assert machine.classified_to == self.driver.end
@@ -433,12 +433,12 @@ class OpenedMachine(PlainMachine):
         self.settle_in_model(expired_ranges)
 
     def is_outlived(self, one: Message) -> bool:
-        if one.is_settled or one.is_dying or one.opened.expires_ms is None:
+        if one.is_settled or one.is_dead_letter_pending or one.opened.expires_ms is None:
             return False
         return one.opened.expires_ms <= self.now_ms
 
-    def the_log_is_trimmed(self, log_start: int) -> None:
-        super().the_log_is_trimmed(log_start)
+    def trim_log(self, log_start: int) -> None:
+        super().trim_log(log_start)
         self.offer()
 
     def an_administrator_seeks(self, floor: int) -> None:
@@ -448,8 +448,8 @@ class OpenedMachine(PlainMachine):
             self.model[offset].exists = exists
         self.offer_again()
 
-    def the_limit_changes(self, limit: int) -> None:
-        super().the_limit_changes(limit)
+    def change_delivery_limit(self, limit: int) -> None:
+        super().change_delivery_limit(limit)
         self.offer_again()
 
     @rule(from_snapshot=st.booleans())
@@ -468,7 +468,7 @@ class OpenedMachine(PlainMachine):
         used = Counter[bytes]()
         for offset, one in self.model.items():
             key = one.opened.key
-            if slots and key is not None and not one.is_settled and not one.is_dying:
+            if slots and key is not None and not one.is_settled and not one.is_dead_letter_pending:
                 used[key] += 1
                 if used[key] > slots:
                     assert one.lease is None
@@ -497,7 +497,10 @@ class OpenedMachine(PlainMachine):
         lives = [
             one.opened.expires_ms
             for one in self.model.values()
-            if one.opened.expires_ms is not None and not one.is_settled and not one.is_dying and one.lease is None
+            if one.opened.expires_ms is not None
+            and not one.is_settled
+            and not one.is_dead_letter_pending
+            and one.lease is None
         ]
         return super().due_times() + lives
 

@@ -1,7 +1,7 @@
 """One partition, its registry key and its brokers, in as few lines as the rules of replication allow.
 
-Nobody sees the registry at once: a broker acts on what it saw there last, and what it writes arrives later or never.
-Every step checks what was promised (reliability.md 8: I5 to I8, I11).
+A broker acts on the record that it read last, and its commits arrive later or never.
+Every step checks the invariants I5 to I8 and I11.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Commit:
     epoch: int
     version: int
     record: PartitionRecord
-    starts: Mapping[int, int]  # the broker epochs of those who are to join the isr
+    starts: Mapping[int, int]  # the broker epochs of the replicas that join the isr
 
 
 class World:
@@ -107,7 +107,7 @@ class World:
 
     # The brokers.
 
-    def look(self, broker: Broker) -> None:
+    def mirror_registry(self, broker: Broker) -> None:
         """The broker learns what the registry holds. While a commit of its own is under way, only a new version tells
         what became of it."""
         is_same_lead = (
@@ -135,7 +135,7 @@ class World:
         broker.flushed = len(broker.log)
         self._commit(broker, min_insync)
 
-    def fetch(self, follower: Broker, min_insync: int, *, is_answer_lost: bool = False) -> None:
+    def fetch(self, follower: Broker, min_insync: int, *, is_response_lost: bool = False) -> None:
         known = follower.known
         if known is None or follower.lead is not None or known.leader == NO_LEADER:
             return
@@ -153,7 +153,7 @@ class World:
         except (UnknownLeaderEpoch, StaleBrokerEpoch):
             return
         self._commit(leader, min_insync)
-        if not is_answer_lost:
+        if not is_response_lost:
             follower.log[agreed:] = leader.log[agreed:]
             follower.flushed = len(follower.log)
             follower.high_watermark = max(follower.high_watermark, min(leader.high_watermark, follower.flushed))
@@ -172,7 +172,7 @@ class World:
         self.under_way.append(Commit(broker, broker.epoch, broker.version, proposal, starts))
 
     def stop(self, broker: Broker) -> None:
-        """Nobody is told. What was not flushed is gone; what was sent may still arrive."""
+        """Crash without notice. Unflushed records are lost; sent messages may still arrive."""
         broker.is_up = False
         broker.lead = broker.known = None
         del broker.log[broker.flushed :]

@@ -1,4 +1,4 @@
-"""The leader's view of its followers: what it may commit, and whom it lets in and out."""
+"""The leader's view of its followers: the high watermark, and changes of the in-sync set."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def propose(
     return in_sync.proposal(ALL, now, LAG, high_watermark, min_insync)
 
 
-def test_alone_in_the_isr_what_is_flushed_is_committed() -> None:
+def test_with_the_leader_alone_in_the_isr_flushed_records_are_committed() -> None:
     in_sync = lead((1,))
     assert in_sync.high_watermark(7, 3, 1) == 7
     assert in_sync.high_watermark(7, 9, 1) == 9  # never back
 
 
-def test_the_high_watermark_is_what_all_of_the_isr_have_flushed() -> None:
+def test_the_high_watermark_is_the_lowest_flushed_offset_of_the_isr() -> None:
     in_sync = lead()
     fetch(in_sync, 2, 8)
     fetch(in_sync, 3, 6)
@@ -87,7 +87,7 @@ def test_nothing_is_committed_while_the_elr_has_members() -> None:
     assert in_sync.high_watermark(10, 4, 1) == 10
 
 
-def test_who_is_about_to_leave_is_waited_for_until_the_registry_was_read() -> None:
+def test_a_leaving_replica_is_waited_for_until_the_registry_was_read() -> None:
     in_sync = lead()
     fetch(in_sync, 2, 100, now=111.0)
     smaller = propose(in_sync, now=111.0)
@@ -101,7 +101,7 @@ def test_who_is_about_to_leave_is_waited_for_until_the_registry_was_read() -> No
     assert in_sync.high_watermark(100, 0, 2) == 100
 
 
-def test_who_is_about_to_join_is_waited_for_even_if_the_proposal_failed() -> None:
+def test_a_joining_replica_is_waited_for_even_if_the_proposal_failed() -> None:
     in_sync = lead((1, 2))
     fetch(in_sync, 2, 100)
     fetch(in_sync, 3, 100)
@@ -199,7 +199,7 @@ def test_a_follower_that_has_everything_need_not_fetch_to_stay_in_the_isr() -> N
     assert propose(in_sync, now=161.0) == replace(in_sync.record, isr=(1,), elr=(2,))
 
 
-def test_a_leader_whose_disk_failed_proposes_to_be_struck_out() -> None:
+def test_a_leader_whose_disk_failed_proposes_to_leave_the_isr() -> None:
     in_sync = lead((1, 2))
     fetch(in_sync, 2, 100)
     struck = remove_from_isr(in_sync.record, 1, 2)
@@ -209,7 +209,7 @@ def test_a_leader_whose_disk_failed_proposes_to_be_struck_out() -> None:
     assert in_sync.high_watermark(100, 50, 2) == 50
 
 
-def test_a_busy_partition_does_not_run_away_from_who_is_about_to_join() -> None:
+def test_a_busy_partition_waits_for_a_joining_replica() -> None:
     in_sync = lead((1,))
     fetch(in_sync, 3, 90, end_offset=100, now=101.0)
     fetch(in_sync, 3, 100, end_offset=110, now=102.0)
@@ -220,7 +220,7 @@ def test_a_busy_partition_does_not_run_away_from_who_is_about_to_join() -> None:
     assert propose(in_sync, 115, now=103.0, min_insync=1) == replace(in_sync.record, isr=(1, 3))
 
 
-def test_who_does_not_join_in_time_is_waited_for_no_longer() -> None:
+def test_a_replica_that_does_not_join_in_time_is_no_longer_waited_for() -> None:
     in_sync = lead((1,))
     fetch(in_sync, 3, 100)
     assert propose(in_sync, 110, min_insync=1) is None
@@ -229,7 +229,7 @@ def test_who_does_not_join_in_time_is_waited_for_no_longer() -> None:
     assert in_sync.high_watermark(120, 110, 1) == 120
 
 
-def test_strangers_and_starts_that_are_over_are_refused() -> None:
+def test_unknown_replicas_and_old_broker_epochs_are_rejected() -> None:
     in_sync = lead()
     with pytest.raises(UnknownLeaderEpoch):
         fetch(in_sync, 4, 10)
@@ -249,7 +249,7 @@ def test_an_empty_log_counts_only_if_its_broker_is_in_sync_or_agreed_before_in_t
     assert lead((1,), elr=(2,)).shares_history(2)
 
 
-def test_a_replica_that_is_added_counts_from_when_the_registry_says_so() -> None:
+def test_an_added_replica_counts_once_the_registry_lists_it() -> None:
     in_sync = lead((1, 2))
     in_sync.update_record(replace(in_sync.record, replicas=(1, 2, 4), adding=(4,)))
     fetch(in_sync, 4, 100)
@@ -274,7 +274,7 @@ def test_a_replica_without_its_disk_does_not_get_in_by_an_old_proposal() -> None
     world.change(lambda record: update_leadership(record, world.live, 2))
     leader, follower, newcomer = world.brokers.values()
     for broker in world.brokers.values():
-        world.look(broker)
+        world.mirror_registry(broker)
     world.append(leader)
     world.flush(leader, 2)
     for _ in range(2):

@@ -1,5 +1,7 @@
-"""Deaths, returns, lost disks, zombies, commits of unknown outcome and moves: no committed record is ever lost, and
-when all is well again the partition heals by itself."""
+"""No committed record is lost by crashes, restarts, lost disks, outdated leaders, unknown commits and reassignments.
+
+The partition recovers when all brokers are up again.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ BROKERS = 4
 nodes = st.integers(1, BROKERS)
 targets = st.lists(nodes, min_size=1, max_size=3, unique=True).map(tuple)
 beliefs = st.one_of(st.none(), st.sets(nodes))
-"""Who is believed to be up; None for the truth."""
+"""The brokers that are believed to be live; None for those that are."""
 
 
 class ReplicationMachine(RuleBasedStateMachine):
@@ -30,7 +32,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         self.world = World(BROKERS, (1, 2, 3))
         self.world.change(self.settled)
         for broker in self.up():
-            self.world.look(broker)
+            self.world.mirror_registry(broker)
 
     def up(self) -> list[Broker]:
         return [broker for broker in self.world.brokers.values() if broker.is_up]
@@ -48,7 +50,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         }
 
     @rule(reachable=st.sets(nodes, min_size=2))
-    def some_of_them_work_undisturbed(self, reachable: set[int]) -> None:
+    def reachable_brokers_converge(self, reachable: set[int]) -> None:
         self.beat([broker for broker in self.up() if broker.node_id in reachable])
 
     @rule(node_id=nodes, is_flushed=st.booleans())
@@ -58,14 +60,14 @@ class ReplicationMachine(RuleBasedStateMachine):
         if is_flushed and broker.lead is not None:
             self.world.flush(broker, self.min_insync)
 
-    @rule(node_id=nodes, is_answer_lost=st.booleans())
-    def fetch(self, node_id: int, is_answer_lost: bool) -> None:
-        self.world.fetch(self.world.brokers[node_id], self.min_insync, is_answer_lost=is_answer_lost)
+    @rule(node_id=nodes, is_response_lost=st.booleans())
+    def fetch(self, node_id: int, is_response_lost: bool) -> None:
+        self.world.fetch(self.world.brokers[node_id], self.min_insync, is_response_lost=is_response_lost)
 
     @rule(node_id=nodes)
-    def look(self, node_id: int) -> None:
+    def mirror_registry(self, node_id: int) -> None:
         if self.world.brokers[node_id].is_up:
-            self.world.look(self.world.brokers[node_id])
+            self.world.mirror_registry(self.world.brokers[node_id])
 
     @rule(seconds=st.sampled_from([1.0, LAG_SECONDS_MAX + 1]))
     def time_passes(self, seconds: float) -> None:
@@ -77,7 +79,7 @@ class ReplicationMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.under_way)
     @rule(choice=st.integers(0, 9), is_lost=st.booleans())
-    def commit_arrives_or_not(self, choice: int, is_lost: bool) -> None:
+    def commit_succeeds_or_is_lost(self, choice: int, is_lost: bool) -> None:
         commit = self.world.under_way[choice % len(self.world.under_way)]
         if is_lost:
             self.world.lose(commit)
@@ -85,25 +87,25 @@ class ReplicationMachine(RuleBasedStateMachine):
             self.world.arrive(commit)
 
     @rule(belief=beliefs, min_insync=st.integers(1, 3))
-    def controller_settles(self, belief: set[int] | None, min_insync: int) -> None:
-        """It need not have heard of the last change of min.insync.replicas."""
+    def controller_elects(self, belief: set[int] | None, min_insync: int) -> None:
+        """The controller may not know the last change of min.insync.replicas."""
         live = self.believed(belief)
         self.world.change(lambda record: update_leadership(record, live, min_insync))
         assert update_leadership(self.world.record, live, min_insync) is None
 
     @rule()
-    def controller_prefers(self) -> None:
+    def controller_prefers_first_replica(self) -> None:
         self.world.change(lambda record: elect_preferred(record, self.world.live, self.min_insync))
 
     @rule(wanted=st.one_of(st.none(), targets))
-    def operator_moves_it(self, wanted: tuple[int, ...] | None) -> None:
+    def operator_reassigns(self, wanted: tuple[int, ...] | None) -> None:
         with suppress(HeadraceError):
             self.world.change(
                 lambda record: cancel_reassignment(record) if wanted is None else begin_reassignment(record, wanted)
             )
 
     @rule(belief=beliefs)
-    def move_is_advanced(self, belief: set[int] | None) -> None:
+    def reassignment_advances(self, belief: set[int] | None) -> None:
         live = self.believed(belief)
         self.world.change(lambda record: complete_reassignment(record, self.min_insync, live))
 
@@ -123,11 +125,11 @@ class ReplicationMachine(RuleBasedStateMachine):
 
     @rule(node_id=nodes)
     def session_ends(self, node_id: int) -> None:
-        """Also of one that runs on, and will learn it last."""
+        """The session may also end for a broker that runs on and learns of it later."""
         self.world.live.pop(node_id, None)
 
     @rule(node_id=nodes, is_registered=st.booleans())
-    def come_back(self, node_id: int, is_registered: bool) -> None:
+    def restart(self, node_id: int, is_registered: bool) -> None:
         broker = self.world.brokers[node_id]
         if not broker.is_up:
             self.world.start(broker)
@@ -136,7 +138,7 @@ class ReplicationMachine(RuleBasedStateMachine):
             broker.has_lost_disk = False
         if is_registered:
             self.world.register(broker)
-        self.world.look(broker)
+        self.world.mirror_registry(broker)
 
     @rule(node_id=nodes, is_draining=st.booleans())
     def drain(self, node_id: int, is_draining: bool) -> None:
@@ -144,16 +146,16 @@ class ReplicationMachine(RuleBasedStateMachine):
             self.world.live[node_id] = replace(self.world.live[node_id], is_draining=is_draining)
 
     @invariant()
-    def promises_are_kept(self) -> None:
+    def no_committed_record_is_lost(self) -> None:
         self.world.check()
 
     def teardown(self) -> None:
-        """I26: once all are up and hear each other, all replicas are in sync and all is committed."""
+        """I26: once all are up and reach each other, all replicas are in sync and all is committed."""
         if not hasattr(self, "world"):
             return
         self.min_insync = min(self.min_insync, len(self.world.record.replicas) - len(self.world.record.removing))
         for node_id in self.world.brokers:
-            self.come_back(node_id, is_registered=True)
+            self.restart(node_id, is_registered=True)
             self.drain(node_id, is_draining=False)
         for _ in range(12):
             self.beat(self.up())
@@ -175,7 +177,7 @@ class ReplicationMachine(RuleBasedStateMachine):
         world.change(self.settled)
         world.change(lambda record: complete_reassignment(record, self.min_insync, world.live))
         for broker in brokers:
-            world.look(broker)
+            world.mirror_registry(broker)
             world.append(broker)
             world.flush(broker, self.min_insync)
         for _ in range(3):

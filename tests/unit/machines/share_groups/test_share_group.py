@@ -73,12 +73,12 @@ def assigned_partitions(answer: ShareHeartbeatResult) -> list[int] | None:
 
 def test_the_assignment_is_sent_only_when_it_changes() -> None:
     driver = Driver(t=2)
-    answer = driver.beat("m1", 0, "t")
-    assert (answer.member_epoch, answer.heartbeat_interval_ms, assigned_partitions(answer)) == (1, 5_000, [0, 1])
+    response = driver.beat("m1", 0, "t")
+    assert (response.member_epoch, response.heartbeat_interval_ms, assigned_partitions(response)) == (1, 5_000, [0, 1])
     assert assigned_partitions(driver.beat("m1", 1)) is None
     assert assigned_partitions(driver.beat("m2", 0, "t")) == [1]
-    answer = driver.beat("m1", 1)
-    assert (answer.member_epoch, assigned_partitions(answer)) == (2, [0])
+    response = driver.beat("m1", 1)
+    assert (response.member_epoch, assigned_partitions(response)) == (2, [0])
     assert assigned_partitions(driver.beat("m1", 2)) is None
 
 
@@ -173,9 +173,9 @@ def test_after_a_restart_members_keep_their_epochs_and_get_their_assignment() ->
     driver.restart()
     assert driver.group.deadline() == driver.now_ms + 45_000
     for member, epoch in (("m1", 1), ("m2", 2)):
-        answer = driver.beat(member, epoch)
-        assert answer.member_epoch == 2
-        assert assigned_partitions(answer) == driver.reads(member)
+        response = driver.beat(member, epoch)
+        assert response.member_epoch == 2
+        assert assigned_partitions(response) == driver.reads(member)
     assert sorted(driver.reads("m1") + driver.reads("m2")) == [0, 1]
     with pytest.raises(FencedMemberEpoch):
         driver.beat("m1", 3)

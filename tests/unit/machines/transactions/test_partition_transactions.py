@@ -1,4 +1,4 @@
-"""Transactions as one partition sees them: what is open, what is stable, what was aborted."""
+"""The transactions of one partition: open ones, the last stable offset, and aborted ones."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_only_aborted_transactions_are_listed_and_only_where_they_matter() -> No
     assert log.aborted(end + 1, log.end_offset) == []
 
 
-def test_aborted_transactions_are_told_in_the_order_in_which_they_began() -> None:
+def test_aborted_transactions_are_returned_in_the_order_of_their_first_offsets() -> None:
     log = Log()
     for producer_id in (7, 8, 9):
         log.send(producer_id, 0)
@@ -140,7 +140,7 @@ def test_transactions_removed_by_compaction_are_forgotten() -> None:
     assert log.aborted(0, 9) == [(8, 2, second)]
 
 
-def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_refused() -> None:
+def test_a_batch_outside_of_the_open_transaction_of_its_producer_is_rejected() -> None:
     log = Log()
     log.send(7, 0)
     with pytest.raises(InvalidTransactionState):
@@ -156,7 +156,7 @@ def test_a_new_epoch_cannot_begin_before_the_transaction_of_the_old_one_has_ende
     log.send(7, 0, epoch=1)
 
 
-def test_after_a_marker_with_a_new_epoch_a_delayed_batch_of_the_old_one_comes_too_late() -> None:
+def test_after_a_marker_with_a_new_epoch_a_delayed_batch_of_the_old_epoch_is_rejected() -> None:
     log = Log()
     log.send(7, 0)
     log.mark(7, epoch=1)
@@ -167,14 +167,14 @@ def test_after_a_marker_with_a_new_epoch_a_delayed_batch_of_the_old_one_comes_to
     log.send(7, 0, epoch=1)
 
 
-def test_after_a_marker_of_the_same_epoch_the_sequences_go_on() -> None:
+def test_after_a_marker_of_the_same_epoch_the_sequences_continue() -> None:
     log = Log()
     log.send(7, 0)
     log.mark(7)
     log.send(7, 1)
 
 
-def test_a_marker_of_an_old_producer_or_of_an_old_coordinator_is_refused() -> None:
+def test_a_marker_of_an_old_producer_or_an_old_coordinator_is_rejected() -> None:
     log = Log()
     log.send(7, 0, epoch=3)
     log.mark(7, epoch=3, coordinator_epoch=5)
@@ -184,7 +184,7 @@ def test_a_marker_of_an_old_producer_or_of_an_old_coordinator_is_refused() -> No
         log.mark(7, epoch=3, coordinator_epoch=4)
 
 
-def test_a_marker_that_stands_is_known() -> None:
+def test_a_written_marker_is_recognized() -> None:
     log = Log()
     assert not log.states.has_marker(7, 0)
     log.send(7, 0)
@@ -223,12 +223,12 @@ def test_producers_are_described_with_their_transactions() -> None:
     log = Log()
     log.send(1, 5, transactional=False)
     first = log.send(7, 0)
-    told = {one.producer_id: one for one in log.states.describe()}
-    assert (told[1].last_sequence, told[1].first_offset) == (5, -1)
-    assert (told[7].last_sequence, told[7].first_offset) == (0, first)
+    result = {one.producer_id: one for one in log.states.describe()}
+    assert (result[1].last_sequence, result[1].first_offset) == (5, -1)
+    assert (result[7].last_sequence, result[7].first_offset) == (0, first)
 
 
-def test_a_damaged_list_of_aborted_transactions_is_refused() -> None:
+def test_a_damaged_list_of_aborted_transactions_is_rejected() -> None:
     log = Log()
     log.send(7, 0)
     log.mark(7, is_commit=False)
@@ -262,7 +262,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.entries.append(("commit" if is_commit else "abort", producer_id, self.epochs.get(producer_id, 0)))
 
     @rule(producer_id=st.integers(1, 4))
-    def write_what_was_delayed(self, producer_id: int) -> None:
+    def write_delayed_batch(self, producer_id: int) -> None:
         epoch = self.epochs.get(producer_id, 0) - 1
         if epoch >= 0:
             with pytest.raises(HeadraceError):
@@ -278,7 +278,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.log.commit_all()
 
     @invariant()
-    def nothing_unstable_is_called_stable(self) -> None:
+    def last_stable_offset_excludes_open_transactions(self) -> None:
         expected = self.log.high_watermark
         for first, end, _, _ in self._transactions():
             if end is None or end >= self.log.high_watermark:
@@ -286,7 +286,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         assert self.log.stable == expected
 
     @invariant()
-    def the_aborted_ones_are_those_of_the_log(self) -> None:
+    def aborted_transactions_match_the_log(self) -> None:
         size = self.log.end_offset
         for start, end in ((0, size), (size // 3, size // 2), (size // 2, size)):
             expected = sorted(

@@ -1,4 +1,4 @@
-"""Any order of producers, retries, delays, time-outs and crashes leaves every transaction whole."""
+"""Any order of producers, retries, delays, timeouts and crashes leaves every transaction atomic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSALS = (ProducerFenced, InvalidProducerIdMapping, InvalidProducerEpoch, Inva
 
 
 class Client:
-    """A producer as it sees itself. It does one thing after the other, and again what it has heard nothing of."""
+    """A producer and its view of its state. It sends one request at a time and retries those without a response."""
 
     def __init__(self, world: World, *, bumps_epoch: bool) -> None:
         self.world = world
@@ -36,11 +36,11 @@ class Client:
         self.label: int | None = None
         self.joined: set[TopicPartition] = set()
         self.has_written = False
-        self.outcome: bool | None = None  # that it has asked for, and not heard of
+        self.outcome: bool | None = None  # requested, without a response so far
         self.doing: str | None = None
         self.attempts = 0
         self.is_dead = False
-        self.is_innocent = True  # it and the broker are the only ones who ever change anything
+        self.is_innocent = True  # no other client changed anything
         self.late: list[Callable[[], None]] = []
 
     def init(self) -> None:
@@ -51,17 +51,17 @@ class Client:
         self.attempts += 1
         attempt = self.attempts
 
-        def told(producer: ProducerIdAndEpoch) -> None:
+        def result(producer: ProducerIdAndEpoch) -> None:
             if self.attempts != attempt or self.doing != "init":
                 return  # it does not listen any more
             assert producer.epoch <= EPOCH_LAST
             assert producer != claim, "it asked for another epoch"
             self._reset_log(producer)
 
-        self.world.init(claim, told, self._refused)
+        self.world.init(claim, result, self._refused)
 
     def produce(self, where: TopicPartition) -> None:
-        """In the older protocol it says AddPartitionsToTxn, and produces another time."""
+        """In the older protocol, send AddPartitionsToTxn, and produce later."""
         producer = self.producer
         if producer is None or self.is_dead or self.doing is not None:
             return
@@ -107,7 +107,7 @@ class Client:
             self._end(not self.outcome)
 
     def notice_crash(self) -> None:
-        """Whatever was under way got no answer; what it must know it will ask again."""
+        """Requests in flight get no response; the client will retry those that matter."""
         if self.doing == "produce":
             self.doing = None
 
@@ -119,11 +119,11 @@ class Client:
         if label is not None and is_commit:
             self.world.watch.commit_asked.add(label)
 
-        def told(present: ProducerIdAndEpoch) -> None:
+        def result(present: ProducerIdAndEpoch) -> None:
             if label is not None:
                 assert self.world.watch.outcomes.get(label, is_commit) is is_commit, "it was told otherwise"
             if self.producer != producer or self.label != label or self.doing != "end":
-                return  # it was told before
+                return  # a repeated response
             assert present.epoch <= EPOCH_LAST
             assert (present != producer) is bumps_epoch
             if label is not None and is_commit:
@@ -132,7 +132,7 @@ class Client:
 
         if bumps_epoch:
             self.late.append(lambda: self.world.end(producer, _nobody, _nothing, is_commit=is_commit, bumps_epoch=True))
-        self.world.end(producer, told, self._refused, is_commit=is_commit, bumps_epoch=bumps_epoch)
+        self.world.end(producer, result, self._refused, is_commit=is_commit, bumps_epoch=bumps_epoch)
 
     def _reset_log(self, producer: ProducerIdAndEpoch) -> None:
         self.producer = producer
@@ -149,11 +149,11 @@ class Client:
 
 
 def _nobody(_: ProducerIdAndEpoch) -> None:
-    """Who is told has long gone."""
+    """The client of this response is gone."""
 
 
 def _nothing(_: HeadraceError) -> None:
-    """Who is refused has long gone."""
+    """The client of this error is gone."""
 
 
 class TransactionMachine(RuleBasedStateMachine):
@@ -166,7 +166,7 @@ class TransactionMachine(RuleBasedStateMachine):
         """One of the last few, if there are any."""
         return [self.clients[-1 - pick % len(self.clients)]] if self.clients else []
 
-    def nobody_is_alone(self) -> None:
+    def mark_clients_as_contended(self) -> None:
         for client in self.clients:
             client.is_innocent = False
 
@@ -176,56 +176,56 @@ class TransactionMachine(RuleBasedStateMachine):
             self.world.settle()
 
     @rule(bumps_epoch=st.booleans(), is_quick=quick)
-    def a_new_producer_takes_over(self, bumps_epoch: bool, is_quick: bool) -> None:
+    def new_producer_takes_over(self, bumps_epoch: bool, is_quick: bool) -> None:
         self.clients.append(Client(self.world, bumps_epoch=bumps_epoch))
         if len(self.clients) > 1:
-            self.nobody_is_alone()
+            self.mark_clients_as_contended()
         self.clients[-1].init()
         self.then(is_quick)
 
     @rule(pick=picks, is_quick=quick)
-    def one_goes_on_after_an_error(self, pick: int, is_quick: bool) -> None:
+    def producer_reinitializes(self, pick: int, is_quick: bool) -> None:
         for client in self.some(pick):
             client.init()
             self.then(is_quick)
 
     @rule(pick=picks, where=places, is_quick=quick)
-    def one_produces(self, pick: int, where: TopicPartition, is_quick: bool) -> None:
+    def producer_produces(self, pick: int, where: TopicPartition, is_quick: bool) -> None:
         for client in self.some(pick):
             client.produce(where)
             self.then(is_quick)
 
     @rule(where=places)
-    def the_newest_produces_everywhere(self, where: TopicPartition) -> None:
+    def newest_producer_produces_everywhere(self, where: TopicPartition) -> None:
         for place in (where, where, ("t", 0), ("t", 0)):
-            self.one_produces(0, place, is_quick=True)
+            self.producer_produces(0, place, is_quick=True)
 
     @rule(pick=picks, is_commit=st.booleans(), is_quick=quick)
-    def one_ends_its_transaction(self, pick: int, is_commit: bool, is_quick: bool) -> None:
+    def producer_ends_transaction(self, pick: int, is_commit: bool, is_quick: bool) -> None:
         for client in self.some(pick):
             client.end(is_commit=is_commit)
             self.then(is_quick)
 
     @rule(pick=picks, is_quick=quick)
-    def one_has_heard_nothing_and_ends_again(self, pick: int, is_quick: bool) -> None:
+    def producer_retries_end(self, pick: int, is_quick: bool) -> None:
         for client in self.some(pick):
             client.end_again()
             self.then(is_quick)
 
     @rule(pick=picks, is_quick=quick)
-    def one_changes_its_mind(self, pick: int, is_quick: bool) -> None:
+    def producer_ends_with_the_opposite_outcome(self, pick: int, is_quick: bool) -> None:
         for client in self.some(pick):
             client.change_its_mind()
             self.then(is_quick)
 
     @rule(pick=picks, which=st.integers(0, 20))
-    def something_arrives_late(self, pick: int, which: int) -> None:
+    def delayed_request_arrives(self, pick: int, which: int) -> None:
         for client in self.some(pick):
             if client.late:
                 client.late[-1 - which % len(client.late)]()
 
     @rule()
-    def the_log_is_flushed(self) -> None:
+    def log_is_flushed(self) -> None:
         self.world.flush()
 
     @rule(where=places)
@@ -234,41 +234,41 @@ class TransactionMachine(RuleBasedStateMachine):
         partition.durable = len(partition.entries)
 
     @rule(where=places)
-    def a_partition_is_told(self, where: TopicPartition) -> None:
+    def marker_is_written(self, where: TopicPartition) -> None:
         self.world.tell(where)
 
     @rule()
-    def a_transaction_is_over(self) -> None:
+    def transaction_completes(self) -> None:
         self.world.complete()
 
     @rule()
-    def nothing_goes_wrong_for_a_while(self) -> None:
+    def all_pending_work_completes(self) -> None:
         self.world.settle()
 
     @rule(part=st.sampled_from([0.1, 1.1]))
     def time_passes(self, part: float) -> None:
         if self.world.pass_time(int(TIMEOUT_MS * part)):
-            self.nobody_is_alone()
+            self.mark_clients_as_contended()
 
     @rule(kept=st.integers(0, 3), kept_in_partitions=st.integers(0, 3), is_quick=quick)
-    def the_broker_crashes(self, kept: int, kept_in_partitions: int, is_quick: bool) -> None:
+    def broker_crashes(self, kept: int, kept_in_partitions: int, is_quick: bool) -> None:
         self.world.crash(kept, kept_in_partitions)
         for client in self.clients:
             client.notice_crash()
         self.then(is_quick)
 
     @rule(where=places, is_commit=st.booleans(), kept=st.integers(0, 1), is_fickle=st.booleans())
-    def the_broker_crashes_before_an_end_is_answered(
+    def broker_crashes_before_an_end_has_a_response(
         self, where: TopicPartition, is_commit: bool, kept: int, is_fickle: bool
     ) -> None:
-        self.the_newest_produces_everywhere(where)
-        self.one_ends_its_transaction(0, is_commit, is_quick=False)
-        self.the_broker_crashes(kept, kept_in_partitions=0, is_quick=True)
+        self.newest_producer_produces_everywhere(where)
+        self.producer_ends_transaction(0, is_commit, is_quick=False)
+        self.broker_crashes(kept, kept_in_partitions=0, is_quick=True)
         if is_fickle:
-            self.one_changes_its_mind(0, is_quick=True)
+            self.producer_ends_with_the_opposite_outcome(0, is_quick=True)
 
     @invariant()
-    def what_is_open_in_a_partition_is_known_to_the_coordinator(self) -> None:
+    def open_partitions_are_known_to_the_coordinator(self) -> None:
         transaction = self.world.machine.find(ID)
         for where, partition in self.world.partitions.items():
             for producer_id in partition.open:
@@ -278,7 +278,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 assert where in transaction.partitions
 
     @invariant()
-    def the_log_tells_the_same_story(self) -> None:
+    def replaying_the_log_rebuilds_the_state(self) -> None:
         replayed = TransactionStates(1)
         for transaction in self.world.log:
             replayed.restore(transaction, self.world.now_ms)

@@ -1,11 +1,11 @@
-"""A model of all that surrounds the transaction machine: a log that is durable later, partitions, impatient producers.
+"""A model of the surroundings of the transaction machine: a log that is flushed later, partitions, and producers.
 
-It takes the same steps as the broker's coordinator, but one at a time, so that anything can happen between two of them:
-an append is durable only after a flush, an answer leaves only when what it tells is durable, a crash keeps what was
-flushed and as much of the rest as it likes.
+It takes the same steps as the broker's coordinator, but one at a time, so that anything can happen between two of them.
+An append is durable only after a flush. A response is sent only when its result is durable. A crash keeps the flushed
+entries and any number of the others.
 
-Every batch carries the label of the producer's transaction that it was sent in. The model watches over the labels: what
-belongs together ends together, and what was not to be committed is not.
+Every batch has the label of its transaction. The model checks that all batches of one label have the same outcome, and
+that no batch is committed without a request to commit it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ID = "shop"
 TIMEOUT_MS = 60_000
 TIMEOUT_MAX_MS = 900_000
 
-Told = Callable[[ProducerIdAndEpoch], None]
-Refused = Callable[[HeadraceError], None]
+OnSuccess = Callable[[ProducerIdAndEpoch], None]
+OnError = Callable[[HeadraceError], None]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Watch:
     def __init__(self) -> None:
         self.outcomes: dict[int, bool] = {}
         self.commit_asked: set[int] = set()
-        self.promised: dict[int, set[TopicPartition]] = {}  # told to be committed, and where it was written to
+        self.promised: dict[int, set[TopicPartition]] = {}  # acknowledged commits, and their partitions
 
     def ended(self, label: int, is_commit: bool) -> None:
         assert self.outcomes.setdefault(label, is_commit) is is_commit, "partitions disagree"
@@ -119,7 +119,7 @@ class Watch:
 class Ending:
     transaction: TransactionMetadata
     end_offset: int
-    told: dict[TopicPartition, int] = field(default_factory=dict)  # up to where the partition must be flushed
+    marker_ends: dict[TopicPartition, int] = field(default_factory=dict)  # up to where the partition must be flushed
     then: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -140,60 +140,70 @@ class World:
 
     # What producers ask
 
-    def init(self, claim: ProducerIdAndEpoch | None, told: Told, refused: Refused, *, again: bool = False) -> None:
+    def init(
+        self, claim: ProducerIdAndEpoch | None, on_success: OnSuccess, on_error: OnError, *, again: bool = False
+    ) -> None:
         try:
             transaction = self.machine.init(ID, TIMEOUT_MS, claim, self._spare(), self.now_ms)
         except HeadraceError as error:
-            self._answer(lambda error=error: refused(error))  # type: ignore[misc]
+            self._respond(lambda error=error: on_error(error))  # type: ignore[misc]
             return
         if self.machine.find(ID) is None:
             transaction = replace(transaction, producer=ProducerIdAndEpoch(transaction.producer.id, self._first_epoch))
         self._store(transaction)
         if not transaction.is_ending:
-            self._answer(lambda: told(transaction.producer))
+            self._respond(lambda: on_success(transaction.producer))
         elif again:
-            refused(ConcurrentTransactions())
+            on_error(ConcurrentTransactions())
         else:
-            self.endings[ID].then.append(lambda: self.init(claim, told, refused, again=True))
+            self.endings[ID].then.append(lambda: self.init(claim, on_success, on_error, again=True))
 
-    def join(self, producer: ProducerIdAndEpoch, where: TopicPartition, told: Told, refused: Refused) -> None:
+    def join(
+        self, producer: ProducerIdAndEpoch, where: TopicPartition, on_success: OnSuccess, on_error: OnError
+    ) -> None:
         try:
             transaction = self.machine.add(ID, producer, {where}, self.now_ms)
         except HeadraceError as error:
-            self._answer(lambda error=error: refused(error))  # type: ignore[misc]
+            self._respond(lambda error=error: on_error(error))  # type: ignore[misc]
             return
         if transaction is not self.machine.find(ID):
             self._store(transaction)
             self._joining.setdefault(where, len(self.log))
-        self._answer(lambda: told(producer))
+        self._respond(lambda: on_success(producer))
 
-    def produce(self, producer: ProducerIdAndEpoch, where: TopicPartition, label: int, refused: Refused) -> bool:
+    def produce(self, producer: ProducerIdAndEpoch, where: TopicPartition, label: int, on_error: OnError) -> bool:
         try:
             self.machine.verify(ID, producer, where)
             if self._joining.get(where, 0) > self.durable:
                 raise ConcurrentTransactions
             self.partitions[where].produce(Data(producer, label))
         except HeadraceError as error:
-            refused(error)
+            on_error(error)
             return False
         return True
 
     def end(
-        self, producer: ProducerIdAndEpoch, told: Told, refused: Refused, *, is_commit: bool, bumps_epoch: bool
+        self,
+        producer: ProducerIdAndEpoch,
+        on_success: OnSuccess,
+        on_error: OnError,
+        *,
+        is_commit: bool,
+        bumps_epoch: bool,
     ) -> None:
         try:
             transaction = self.machine.end(
                 ID, producer, self._spare(), self.now_ms, is_commit=is_commit, bumps_epoch=bumps_epoch
             )
         except HeadraceError as error:
-            self._answer(lambda error=error: refused(error))  # type: ignore[misc]
+            self._respond(lambda error=error: on_error(error))  # type: ignore[misc]
             return
         if transaction is not self.machine.find(ID):
             self._store(transaction)
         if transaction.is_ending:
-            self.endings[ID].then.append(lambda: told(transaction.next_producer))
+            self.endings[ID].then.append(lambda: on_success(transaction.next_producer))
         else:
-            self._answer(lambda: told(transaction.next_producer))
+            self._respond(lambda: on_success(transaction.next_producer))
 
     def acknowledge(self, label: int | None) -> set[TopicPartition]:
         """A producer ends its transaction when all it sent is acknowledged, and so durable; where that is."""
@@ -212,10 +222,10 @@ class World:
 
     def flush(self) -> None:
         self.durable = len(self.log)
-        ready = [answer for end_offset, answer in self._answers if end_offset <= self.durable]
+        ready = [response for end_offset, response in self._answers if end_offset <= self.durable]
         self._answers = [entry for entry in self._answers if entry[0] > self.durable]
-        for answer in ready:
-            answer()
+        for response in ready:
+            response()
 
     def tell(self, where: TopicPartition) -> None:
         """Write the marker of a decided transaction to one partition, if that may be."""
@@ -224,15 +234,16 @@ class World:
             return
         partition = self.partitions[where]
         partition.mark(Marker(ending.transaction.producer, ending.transaction.is_commit))
-        ending.told[where] = len(partition.entries)
+        ending.marker_ends[where] = len(partition.entries)
 
     def complete(self) -> None:
-        """Store that a transaction is over, if all its partitions have it on disk; then answer who waits for that."""
+        """Complete a transaction whose markers are on disk in all partitions, then run its waiting callbacks."""
         ending = self.endings.get(ID)
         if ending is None or ending.end_offset > self.durable:
             return
         if any(
-            self.partitions[where].durable < ending.told.get(where, 2**31) for where in ending.transaction.partitions
+            self.partitions[where].durable < ending.marker_ends.get(where, 2**31)
+            for where in ending.transaction.partitions
         ):
             return
         del self.endings[ID]
@@ -241,7 +252,7 @@ class World:
             then()
 
     def pass_time(self, ms: int) -> bool:
-        """Whether somebody was too slow."""
+        """Return whether a transaction timed out."""
         self.now_ms += ms
         timed_out = self.machine.timed_out(self.now_ms)
         for transaction in timed_out:
@@ -249,7 +260,7 @@ class World:
         return bool(timed_out)
 
     def crash(self, kept: int, kept_in_partitions: int) -> None:
-        """Everybody who waits is left alone; of what was not flushed only the first so many are kept."""
+        """Drop all waiting callbacks; of the unflushed entries keep only the first `kept`."""
         self.log = self.log[: self.durable + kept]
         for partition in self.partitions.values():
             partition.crash(partition.durable + kept_in_partitions)
@@ -271,7 +282,7 @@ class World:
                 partition.durable = len(partition.entries)
             self.complete()
 
-    def _answer(self, answer: Callable[[], None]) -> None:
+    def _respond(self, answer: Callable[[], None]) -> None:
         """Now, or when what is known is durable."""
         if len(self.log) <= self.durable:
             answer()

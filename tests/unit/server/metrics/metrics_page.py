@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from tests.unit.broker.simulated_broker import SimulatedBroker
-from tests.unit.broker.three_brokers import SimulatedClusterBroker
+from tests.unit.broker.simulated_cluster import SimulatedClusterBroker
 
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.server.metrics import BrokerMetrics

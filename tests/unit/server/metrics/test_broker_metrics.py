@@ -29,7 +29,7 @@ async def test_process_metrics_are_reported(simulated_broker: SimulatedBroker) -
 
 @with_simulated_broker
 async def test_metrics_are_collected_at_most_once_a_second(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     metrics = metrics_of(simulated_broker)
     first = await simulated_broker.host.start(metrics.page(), "scrape")
     await produce(simulated_broker, "t", b"a")
@@ -41,7 +41,7 @@ async def test_metrics_are_collected_at_most_once_a_second(simulated_broker: Sim
 
 @with_simulated_broker
 async def test_a_cancelled_scrape_does_not_block_the_next(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 20)
+    await simulated_broker.create_topic("t", 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cooperative_yield, "_TURN_SECONDS", -1.0)
         metrics = metrics_of(simulated_broker)
@@ -53,7 +53,7 @@ async def test_a_cancelled_scrape_does_not_block_the_next(simulated_broker: Simu
 
 @with_simulated_broker
 async def test_a_scrape_yields_to_other_tasks(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 50)
+    await simulated_broker.create_topic("t", 50)
     turns = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cooperative_yield, "_TURN_SECONDS", -1.0)
@@ -68,7 +68,7 @@ async def test_a_scrape_yields_to_other_tasks(simulated_broker: SimulatedBroker)
 @with_simulated_broker
 async def test_topics_may_be_deleted_during_a_scrape(simulated_broker: SimulatedBroker) -> None:
     for number in range(10):
-        await simulated_broker.make_topic(f"t{number}")
+        await simulated_broker.create_topic(f"t{number}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cooperative_yield, "_TURN_SECONDS", -1.0)
         scraping = simulated_broker.host.start(metrics_of(simulated_broker).page(), "scrape")
@@ -90,7 +90,7 @@ async def test_the_lag_of_the_event_loop_is_measured(simulated_broker: Simulated
 
 @with_simulated_broker
 async def test_readiness_names_the_failed_checks(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     metrics = metrics_of(simulated_broker)
     assert metrics.checks() == {"groups": None, "disk": None, "logs": None, "registry": None}
     simulated_broker.host.disk.capacity_bytes = 1000
@@ -104,7 +104,7 @@ async def test_readiness_names_the_failed_checks(simulated_broker: SimulatedBrok
 
 @with_simulated_broker
 async def test_a_failed_log_makes_the_broker_unready(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     simulated_broker.host.disk.fail_next("sync", "*.log")
     assert (await send(simulated_broker, "t", batch(b"b"))).error_code == 56

@@ -26,7 +26,7 @@ def sum_of(page: MetricsPage, name: str, group: str, topic: str = "t") -> float:
 
 @with_simulated_broker
 async def test_a_classic_group_has_members_and_lag(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
+    await simulated_broker.create_topic("t", 2)
     await produce(simulated_broker, "t", b"a", b"b", b"c")
     member = ClassicMember(simulated_broker)
     await member.enter()
@@ -41,7 +41,7 @@ async def test_a_classic_group_has_members_and_lag(simulated_broker: SimulatedBr
 
 @with_simulated_broker
 async def test_a_consumer_group_has_members_and_lag(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a", b"b", b"c")
     members = [ConsumerMember(simulated_broker, name, "t", group="new") for name in ("m1", "m2")]
     await settle(*members)
@@ -53,7 +53,7 @@ async def test_a_consumer_group_has_members_and_lag(simulated_broker: SimulatedB
 
 @with_simulated_broker
 async def test_a_share_group_has_members_and_lag(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     member = ShareMember(simulated_broker)
     await member.beat()
     await member.fetch(0)
@@ -69,7 +69,7 @@ async def test_a_share_group_has_members_and_lag(simulated_broker: SimulatedBrok
 
 @with_simulated_broker
 async def test_a_group_and_a_subscription_of_the_same_name_are_reported_once(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("jobs")
+    await simulated_broker.create_topic("jobs")
     member = ShareMember(simulated_broker, group="both")
     await member.fetch(0)
     await produce(simulated_broker, "jobs", b"a", b"b", b"c")
@@ -80,7 +80,7 @@ async def test_a_group_and_a_subscription_of_the_same_name_are_reported_once(sim
 
 @with_simulated_broker
 async def test_offsets_of_deleted_topics_have_no_lag(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await commit(simulated_broker, 5)
     simulated_broker.broker.catalogue.on_topic_deleted.clear()
     await simulated_broker.delete_topic("t")
@@ -92,7 +92,7 @@ async def test_offsets_of_deleted_topics_have_no_lag(simulated_broker: Simulated
 
 @with_simulated_broker
 async def test_group_names_are_escaped(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     names = ['quo"te', "back\\slash", "new\nline", '"} 1\nfake_metric 2', "ü😀", "{a=b}", "\\n"]
     for name in names:
         assert await commit(simulated_broker, 1, "t", name) == 0
@@ -106,7 +106,7 @@ async def test_group_names_are_escaped(simulated_broker: SimulatedBroker) -> Non
 async def test_many_positions_are_summed_per_topic(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "SERIES_MAX", 2)
-        await simulated_broker.make_topic("t")
+        await simulated_broker.create_topic("t")
         await produce(simulated_broker, "t", b"a", b"b", b"c")
         for name in ("a", "b", "c"):
             await commit(simulated_broker, 1, "t", name)
@@ -118,11 +118,11 @@ async def test_many_positions_are_summed_per_topic(simulated_broker: SimulatedBr
 
 @in_simulated_cluster(nodes=2, offsets_topic_num_partitions="1", offsets_topic_replication_factor="1")
 async def test_end_offsets_are_requested_from_remote_leaders(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("here", (1,))
+    await simulated_cluster.create_topic("here", (1,))
     await commit(simulated_cluster[1], 0, "here", "g")
     coordinator = simulated_cluster.leader("__consumer_offsets")
     other = simulated_cluster[3 - coordinator.node_id]
-    await simulated_cluster.make_topic("there", (other.node_id,))
+    await simulated_cluster.create_topic("there", (other.node_id,))
     await produce(other, "there", b"a", b"b", b"c")
     await commit(coordinator, 1, "there", "g")
     page = await scrape(coordinator)

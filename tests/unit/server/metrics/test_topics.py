@@ -16,8 +16,8 @@ TOTAL = "kafka_server_brokertopicmetrics_{}_total"
 
 @with_simulated_broker
 async def test_topic_counters_match_the_requests(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", 2)
-    await simulated_broker.make_topic("quiet")
+    await simulated_broker.create_topic("t", 2)
+    await simulated_broker.create_topic("quiet")
     await produce(simulated_broker, "t", b"a", b"b", b"c")
     await send(simulated_broker, "t", b"x" * 99)
     await read_all(simulated_broker, "t")
@@ -42,7 +42,7 @@ async def test_topic_counters_match_the_requests(simulated_broker: SimulatedBrok
 
 @with_simulated_broker
 async def test_dropped_duplicates_are_counted(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t", dedup_window_ms="300000")
+    await simulated_broker.create_topic("t", dedup_window_ms="300000")
     await put(simulated_broker, marked(simulated_broker, b"1:a", b"2:b", b"3:c"))
     await put(simulated_broker, marked(simulated_broker, b"1:a", b"4:d", b"2:b", b"3:c"))
     page = await scrape(simulated_broker)
@@ -53,7 +53,7 @@ async def test_dropped_duplicates_are_counted(simulated_broker: SimulatedBroker)
 async def test_many_partitions_are_summed(simulated_broker: SimulatedBroker) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topics, "SERIES_MAX", 10)
-        await simulated_broker.make_topic("wide", 11)
+        await simulated_broker.create_topic("wide", 11)
         await produce(simulated_broker, "wide", b"a", b"b", partition=3)
         await produce(simulated_broker, "wide", b"c", partition=7)
         page = await scrape(simulated_broker)
@@ -71,7 +71,7 @@ async def test_many_topics_are_summed(simulated_broker: SimulatedBroker) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topics, "SERIES_MAX", 3)
         for name in ("a", "b", "c", "d"):
-            await simulated_broker.make_topic(name, 2)
+            await simulated_broker.create_topic(name, 2)
             await produce(simulated_broker, name, b"1", b"2")
         page = await scrape(simulated_broker)
         assert page.value(TOTAL.format("messagesin"), topic="all") == 8
@@ -82,7 +82,7 @@ async def test_many_topics_are_summed(simulated_broker: SimulatedBroker) -> None
 
 @with_simulated_broker
 async def test_a_failed_log_is_counted(simulated_broker: SimulatedBroker) -> None:
-    await simulated_broker.make_topic("t")
+    await simulated_broker.create_topic("t")
     await produce(simulated_broker, "t", b"a")
     simulated_broker.host.disk.fail_next("sync", "*.log")
     assert (await send(simulated_broker, "t", batch(b"b"))).error_code == 56
@@ -91,15 +91,15 @@ async def test_a_failed_log_is_counted(simulated_broker: SimulatedBroker) -> Non
 
 @in_simulated_cluster(nodes=3)
 async def test_the_leader_reports_an_out_of_sync_replica(simulated_cluster: SimulatedCluster) -> None:
-    await simulated_cluster.make_topic("t", (1, 2, 3), min_insync_replicas="3")
+    await simulated_cluster.create_topic("t", (1, 2, 3), min_insync_replicas="3")
     await produce(simulated_cluster[1], "t", b"a")
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")
     where = {"topic": "t", "partition": "0"}
     page = await scrape(simulated_cluster[1])
     assert page.value("kafka_topic_partition_in_sync_replica", **where) == 3
     assert page.value("kafka_brokers") == 3
     simulated_cluster[3].kill()
-    await simulated_cluster.until_in_sync("t", 1, 2)
+    await simulated_cluster.wait_until_in_sync("t", 1, 2)
     await simulated_cluster[1].pass_time(1)
     page = await scrape(simulated_cluster[1])
     assert page.value("kafka_topic_partition_in_sync_replica", **where) == 2
@@ -109,7 +109,7 @@ async def test_the_leader_reports_an_out_of_sync_replica(simulated_cluster: Simu
     assert page.value("kafka_server_replicamanager_underminisrpartitioncount") == 1
     assert "kafka_topic_partition_in_sync_replica" not in (await scrape(simulated_cluster[2])).kinds
     await simulated_cluster.open(3)
-    await simulated_cluster.until_in_sync("t")
+    await simulated_cluster.wait_until_in_sync("t")
     await simulated_cluster[1].pass_time(1)
     page = await scrape(simulated_cluster[1])
     assert page.value("kafka_server_replicamanager_isrshrinks_total") == 1

@@ -24,7 +24,7 @@ from headrace.wire.messages.transactions import (
 )
 
 LEADER, COORDINATOR = 1, 2
-TO_THE_COORDINATOR = (
+COORDINATOR_REQUESTS = (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
@@ -34,8 +34,11 @@ TO_THE_COORDINATOR = (
 
 
 class SeparateCoordinator:
-    """Clients ask it, and it asks the broker that they would ask. `calls` are the requests from broker to broker;
-    those of a type in `held` are not answered until it is taken out, those to a node in `silent` not at all."""
+    """Sends each request to the broker that a client would choose.
+
+    `calls` are the requests between the brokers. The response to a request whose type is in `held` is delayed until
+    the type is removed; calls to a node in `silent` fail.
+    """
 
     def __init__(self, leader: SimulatedBroker, coordinator: SimulatedBroker) -> None:
         self.leader = leader
@@ -52,21 +55,21 @@ class SeparateCoordinator:
         await coordinator.open()
         separate_coordinator = cls(leader, coordinator)
         for simulated_broker in (leader, coordinator):
-            await simulated_broker.make_topic("t", 2)
-            assert await Transactor(simulated_broker, "first of all").init() == 0
-            await simulated_broker.make_topic(CONSUMER_OFFSETS, 2, cleanup_policy="compact")
+            await simulated_broker.create_topic("t", 2)
+            assert await Transactor(simulated_broker, "first").init() == 0
+            await simulated_broker.create_topic(CONSUMER_OFFSETS, 2, cleanup_policy="compact")
         separate_coordinator._separate(patch)
         return separate_coordinator
 
-    async def ask(self, request: object, version: int) -> Any:
-        return await self.begin(request, version)
+    async def send(self, request: object, version: int) -> Any:
+        return await self.begin_send(request, version)
 
-    def begin(self, request: object, version: int) -> asyncio.Task[Any]:
-        simulated_broker = self.coordinator if isinstance(request, TO_THE_COORDINATOR) else self.leader
-        return simulated_broker.begin(request, version)
+    def begin_send(self, request: object, version: int) -> asyncio.Task[Any]:
+        simulated_broker = self.coordinator if isinstance(request, COORDINATOR_REQUESTS) else self.leader
+        return simulated_broker.begin_send(request, version)
 
-    async def let_go(self) -> None:
-        """What was held goes on."""
+    async def release_held(self) -> None:
+        """Deliver the responses that were held."""
         self.held.clear()
         await asyncio.sleep(0.1)
 
@@ -78,13 +81,13 @@ class SeparateCoordinator:
         for index in range(ours.topic(TRANSACTION_STATE).partition_count):
             self.leader.broker.transactions.end(ours.partition(TRANSACTION_STATE, index))
         theirs = self.coordinator.broker.catalogue
-        led_here = theirs.partition
+        partition_of = theirs.partition
 
         def partition(topic: str, index: int) -> Any:
             theirs.partition_record(topic, index)
             if topic != TRANSACTION_STATE:
-                raise NotLeader(f"{topic}-{index} is led elsewhere")
-            return led_here(topic, index)
+                raise NotLeader(f"{topic}-{index} has another leader")
+            return partition_of(topic, index)
 
         patch.setattr(theirs, "partition", partition)
         for catalogue in (ours, theirs):
@@ -93,7 +96,7 @@ class SeparateCoordinator:
 
     def _leader_node(self, topic: str, _index: int) -> BrokerRecord:
         node_id = COORDINATOR if topic == TRANSACTION_STATE else LEADER
-        return BrokerRecord(node_id=node_id, epoch=1, host="somewhere", port=9092)
+        return BrokerRecord(node_id=node_id, epoch=1, host="broker.example", port=9092)
 
     async def _call(
         self,
@@ -111,7 +114,7 @@ class SeparateCoordinator:
         self.calls.append(request)
         versions: Iterable[int | None] = (API_OF[type(request)].max_version, version_max)
         simulated_broker = self.leader if node_id == LEADER else self.coordinator
-        answer = await simulated_broker.ask(request, min(version for version in versions if version is not None))
+        response = await simulated_broker.send(request, min(version for version in versions if version is not None))
         while type(request) in self.held:
             await asyncio.sleep(0.01)
-        return answer
+        return response
