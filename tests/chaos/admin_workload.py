@@ -20,7 +20,7 @@ from tests.chaos.admin_judgement import (
     deleted_offsets,
     of_administration,
 )
-from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
+from tests.chaos.client import FLUSH_SECONDS
 from tests.chaos.cluster import Cluster
 from tests.chaos.judgement import few, of_clients, of_topic
 from tests.chaos.names import CHANGING, CHANGING_REPLICAS, SCRATCH
@@ -29,6 +29,7 @@ from tests.chaos.parts import Part
 from tests.chaos.processes import Processes, wait_drained
 from tests.chaos.reading import committed_offsets, log_bounds, read_all
 from tests.chaos.transcript import Transcript
+from tests.compat.time_limit import LIBRARY_HUNG
 from tests.integration.process import PATIENCE_SECONDS
 
 from headrace.client.admin.topic_admin import ResourceType
@@ -65,8 +66,8 @@ class Administration(Part):
             self.transcripts[name] = Transcript(self._processes.launch(host, name, module))
 
     def supervise(self) -> None:
-        self._processes.restart_given_up(MEMBER)
-        self._processes.read_on(self.transcripts, restarted=(GAVE_UP,))
+        self._processes.restart_hung(MEMBER)
+        self._processes.read_on(self.transcripts, restarted=(LIBRARY_HUNG,))
 
     def stop_writers(self) -> None:
         """Also the administrator: what is read and compared afterwards must not change any more."""
@@ -87,7 +88,8 @@ class Administration(Part):
             committed.update(committed_offsets(self._cluster.bootstrap, GROUP, CHANGING))
             return ends.items() <= committed.items()
 
-        wait_drained(all_committed, f"the group of {CHANGING} has committed {ends}", lambda: f"it is at {committed}")
+        goal = f"the group of {CHANGING} has committed {ends}"
+        wait_drained(all_committed, goal, lambda: sum(committed.values()), lambda: f"it has committed {committed}")
 
     def stop_readers(self) -> None:
         self._processes.stop((MEMBER,), PATIENCE_SECONDS)

@@ -17,18 +17,16 @@ An operation is printed when it begins and again when it succeeds: what never do
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from tests.chaos.names import FEEDER
+from tests.compat.time_limit import CALL_SECONDS, time_limit
 
 QUICK = {
     # A host that is cut off answers nothing at all: without these a client waits a minute until it asks another.
@@ -44,10 +42,6 @@ COUNT_SECONDS = 3.0
 MEMBERSHIP_SECONDS = 12.0
 """After so long a member leaves its group and joins it again, so that there are rebalances without faults, too."""
 FLUSH_SECONDS = 120.0
-PATIENCE_SECONDS = 45.0
-"""A commit or a close that takes longer is given up with the whole process. librdkafka 2.16 may wait for ever for a
-coordinator that vanished from the metadata and came back (its issues 5511 and 3740), whatever the cluster does."""
-GAVE_UP = 75
 
 stops: list[int] = []
 """The signals that told this process to stop."""
@@ -194,11 +188,13 @@ class Member:
             consumer.subscribe([self._topic], on_assign=self._look)
             leaves = time.monotonic() + MEMBERSHIP_SECONDS
             while not stops and time.monotonic() < leaves:
-                ends = tell_poll(consumer.consume(500, timeout=0.2))
+                with reported_time_limit("poll"):
+                    messages = consumer.consume(500, timeout=0.2)
+                ends = tell_poll(messages)
                 if ends:
                     self._commit(consumer, ends)
                 sys.stdout.flush()
-            with patience("close"):
+            with reported_time_limit("close"):
                 consumer.close()
 
     def _look(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -218,7 +214,7 @@ class Member:
             tell("commit", began, partition, offset)
         places = [TopicPartition(self._topic, partition, offset) for partition, offset in ends.items()]
         try:
-            with patience("commit"):
+            with reported_time_limit("commit"):
                 answers = consumer.commit(offsets=places, asynchronous=False) or []
         except KafkaException as error:
             tell("error", time.monotonic_ns(), str(error))
@@ -228,22 +224,15 @@ class Member:
                 tell("committed", time.monotonic_ns(), began, answer.partition)
 
 
-@contextmanager
-def patience(what: str) -> Iterator[None]:
-    """No signal reaches Python while the main thread is inside librdkafka: another thread must end it."""
+def reported_time_limit(call: str, seconds: float = CALL_SECONDS) -> AbstractContextManager[None]:
+    """Like `time_limit`; the output of this client names the call that did not return."""
 
-    def give_up() -> None:
-        tell("error", time.monotonic_ns(), f"a {what} took more than {PATIENCE_SECONDS:.0f} s")
+    def report() -> None:
+        tell("error", time.monotonic_ns(), f"a {call} took more than {seconds:.0f} s")
         tell("end", time.monotonic_ns())
         sys.stdout.flush()
-        os._exit(GAVE_UP)
 
-    timer = threading.Timer(PATIENCE_SECONDS, give_up)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    return time_limit(seconds, report)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +72,12 @@ class Damage:
         )
 
     def _quarantined_by(self) -> list[str]:
-        """The names of the loggers that told of it."""
+        """Return the logger of each line that reports the quarantine."""
+        path = re.compile(rf"{re.escape(str(self.log))}(?=[\s:,]|$)")
         with self.broker.log_path.open(errors="replace") as file:
             file.seek(self.logged_before)
-            told = [line for line in file if f"log {self.log} is quarantined" in line]
-        return [line.split()[3] for line in told]
+            lines = [line for line in file if "quarantined" in line and path.search(line)]
+        return [line.split()[3] for line in lines]
 
 
 def damage_one(broker: BrokerNode, logs: Sequence[Path], chance: random.Random) -> Damage | None:

@@ -130,7 +130,8 @@ class JavaClients(Part):
             found.update(committed_offsets(self._cluster.bootstrap, group, JAVA_NUMBERS))
             return found == ends
 
-        wait_drained(all_committed, f"{group!r} has committed {ends}", lambda: f"it has committed {found}")
+        goal = f"{group!r} has committed {ends}"
+        wait_drained(all_committed, goal, lambda: sum(found.values()), lambda: f"it has committed {found}")
 
 
 def of_java_clients(transcripts: Mapping[str, Transcript], final: Mapping[int, Log]) -> list[str]:

@@ -43,7 +43,8 @@ class Queue:
             left.update(asyncio.run(self._left(transcripts.values())))
             return was_settled and not any(left.values())
 
-        wait_drained(all_settled, f"the queue {self.topic} is empty", lambda: f"there are {left}")
+        goal = f"the queue {self.topic} is empty"
+        wait_drained(all_settled, goal, lambda: -sum(left.values()), lambda: f"messages left: {left}")
 
     def history(self, transcripts: Mapping[str, Transcript]) -> QueueHistory:
         """All that happened."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from tests.chaos.processes import DRAIN_SECONDS, Stuck
+from tests.chaos.processes import StallTimer
 from tests.chaos.transcript import Log
 
 ANSWER_SECONDS = 10.0
@@ -23,15 +22,15 @@ def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> d
         "fetch.wait.max.ms": 50,
         "log_level": 0,
     }
-    deadline = time.monotonic() + DRAIN_SECONDS
+    timer, count = StallTimer(f"{topic} is read to its end"), 0
     with closing(Consumer(settings)) as consumer:
         unfinished = set(partitions_of(consumer, topic))
         logs: dict[int, Log] = {partition: [] for partition in unfinished}
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unfinished])
         while unfinished:
-            if time.monotonic() > deadline:
-                raise Stuck(f"{topic} cannot be read to its end within {DRAIN_SECONDS:.0f} s")
+            timer.check(count, f"{count} records are read, partitions not at their end: {sorted(unfinished)}")
             for message in consumer.consume(1000, timeout=0.2):
+                count += 1
                 error, partition = message.error(), message.partition() or 0
                 if error is None:
                     logs[partition].append((message.offset() or 0, message.value() or b""))

@@ -166,7 +166,7 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
         "records in source": len(source),
         "records in copies": len(copies),
         "starts of copiers": workload.copier_starts,
-        "members started anew because their library waited for ever": workload.given_up,
+        "clients restarted because their library hung": workload.libraries_hung,
     }
     outcome.violations += judgement.of_history(workload.transcripts, final)
     outcome.violations += judgement.of_copies(source, copies)

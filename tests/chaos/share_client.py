@@ -30,7 +30,7 @@ from confluent_kafka import (
     Message,
     ShareConsumer,
 )
-from tests.chaos.client import MEMBERSHIP_SECONDS, QUICK, Writer, patience, stops, tell
+from tests.chaos.client import MEMBERSHIP_SECONDS, QUICK, Writer, reported_time_limit, stops, tell
 from tests.chaos.names import SHARED
 from tests.chaos.queue_client import ACK_HOW, NACK, ORDINARY, PATIENT_ATTEMPTS, POISON, REJECT, STUBBORN, now_ms
 
@@ -100,7 +100,7 @@ class Member:
             if crashes and not stops and self._take(consumer):
                 sys.stdout.flush()
                 os._exit(CRASHED)
-            with patience("close"):
+            with reported_time_limit("close"):
                 consumer.close()
 
     def _work(self, consumer: ShareConsumer) -> None:
@@ -119,7 +119,9 @@ class Member:
         self._polls.append(now_ms())
         granted = self._polls[0] - RESPONSE_AGE_MS_MAX
         taken = list[tuple[int, Message]]()
-        for message in consumer.poll(0.5):
+        with reported_time_limit("poll"):
+            messages = consumer.poll(0.5)
+        for message in messages:
             error = message.error()
             if error is not None:
                 tell("error", now_ms(), f"{error.name()}: {error.str()}")
@@ -142,7 +144,7 @@ class Member:
     def _commit(self, consumer: ShareConsumer, taken: list[tuple[int, Message]]) -> None:
         """What is not confirmed may have taken effect."""
         try:
-            with patience("commit"):
+            with reported_time_limit("commit"):
                 answers = consumer.commit_sync(COMMIT_SECONDS) or {}
         except KafkaException as error:
             tell("error", now_ms(), str(error))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
+from tests.chaos.client import FLUSH_SECONDS
 from tests.chaos.cluster import Cluster
 from tests.chaos.names import SHARED
 from tests.chaos.parts import Part
@@ -23,6 +23,7 @@ from tests.chaos.queue_state import Queue
 from tests.chaos.share_client import CRASHED, GROUP, LOCK_MS
 from tests.chaos.share_judgement import of_share_group
 from tests.chaos.transcript import Transcript
+from tests.compat.time_limit import LIBRARY_HUNG
 from tests.integration.process import PATIENCE_SECONDS
 
 PARTITIONS = 3
@@ -60,11 +61,11 @@ class ShareGroup(Part):
 
     def supervise(self) -> None:
         for name in MEMBERS:
-            self._processes.restart_given_up(name)
+            self._processes.restart_hung(name)
             if self._processes.exit_code(name) == CRASHED:
                 self._crashes[name] += 1
                 self._processes.restart(name)
-        self._processes.read_on(self.transcripts, restarted=(GAVE_UP, CRASHED))
+        self._processes.read_on(self.transcripts, restarted=(LIBRARY_HUNG, CRASHED))
 
     def stop_writers(self) -> None:
         self._processes.stop((PUBLISHER,), FLUSH_SECONDS + PATIENCE_SECONDS)

@@ -128,7 +128,14 @@ class SparkCopy(Part):
             copied = sum(len(log) for log in read_all(self._cluster.bootstrap, SPARK_COPIES).values())
             return copied >= rows
 
-        wait_drained(all_copied, f"Spark has copied {rows} rows", lambda: f"{copied} are; {self._driver.log_tail(5)}")
+        goal = f"Spark has copied {rows} rows"
+        wait_drained(
+            all_copied,
+            goal,
+            lambda: copied + self._driver.last_batch(PLANNED) + self._driver.last_batch(DONE),
+            lambda: f"{copied} are copied; {self._driver.log_tail(5)}",
+            START_SECONDS,  # the driver may have to be restarted
+        )
 
     def stop_readers(self) -> None:
         """The query ends in no other way. Whatever its workers write after this must not be read."""

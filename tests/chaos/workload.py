@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from tests.chaos import java_workload, spark_workload
 from tests.chaos.admin_workload import Administration
-from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
+from tests.chaos.client import FLUSH_SECONDS
 from tests.chaos.cluster import Cluster
 from tests.chaos.java_workload import JavaClients
 from tests.chaos.names import (
@@ -42,6 +42,7 @@ from tests.chaos.share_workload import ShareGroup
 from tests.chaos.spark_workload import SparkCopy
 from tests.chaos.transcript import Transcript
 from tests.compat.copier import TARGET_PARTITIONS
+from tests.compat.time_limit import LIBRARY_HUNG
 from tests.integration.process import PATIENCE_SECONDS
 
 WRONG_CLOCKS = ("w1", MEMBERS[0], COPIERS[0])
@@ -76,8 +77,8 @@ class Workload:
             self.left_out["Spark query"] = reason
 
     @property
-    def given_up(self) -> int:
-        return self._processes.given_up
+    def libraries_hung(self) -> int:
+        return self._processes.libraries_hung
 
     def start(self) -> None:
         for topic, partitions in PARTITIONS.items():
@@ -100,8 +101,8 @@ class Workload:
             if self._processes.exit_code(name) is not None:
                 self._launch_copier(name)
         for name in MEMBERS:
-            self._processes.restart_given_up(name)
-        self._processes.read_on(self.transcripts, restarted=(GAVE_UP,))
+            self._processes.restart_hung(name)
+        self._processes.read_on(self.transcripts, restarted=(LIBRARY_HUNG,))
         for part in self.parts:
             part.supervise()
 
@@ -149,7 +150,8 @@ class Workload:
             seen = len(entries)
             return stands == ends
 
-        wait_drained(at_the_end, f"the reader is at {ends}", lambda: f"it is at {stands}")
+        goal = f"the reader is at {ends}"
+        wait_drained(at_the_end, goal, lambda: sum(stands.values()), lambda: f"it is at {stands}")
 
     def wait_committed(self, ends: dict[int, int]) -> None:
         """Until the group has committed all there is."""
@@ -160,7 +162,8 @@ class Workload:
             found.update(committed_offsets(self._cluster.bootstrap, GROUP, NUMBERS))
             return found == ends
 
-        wait_drained(all_committed, f"the group has committed {ends}", lambda: f"it has committed {found}")
+        goal = f"the group has committed {ends}"
+        wait_drained(all_committed, goal, lambda: sum(found.values()), lambda: f"it has committed {found}")
 
     def wait_copied(self, count: int) -> None:
         """Until the copiers have copied so many records."""
@@ -172,7 +175,7 @@ class Workload:
             copied = sum(len(log) for log in read_all(self._cluster.bootstrap, COPIES).values())
             return copied >= count
 
-        wait_drained(all_copied, f"{count} records are copied", lambda: f"{copied} are")
+        wait_drained(all_copied, f"{count} records are copied", lambda: copied, lambda: f"{copied} are copied")
 
     def _read_on(self) -> None:
         for transcript in self.transcripts.values():

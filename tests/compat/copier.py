@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import sys
-import threading
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from tests.compat.time_limit import CALL_SECONDS, time_limit
 
 ABORTED = b"aborted "
 """Stands before the number in a record that nobody who reads committed may see."""
@@ -28,8 +27,7 @@ TARGET_PARTITIONS = 4
 TRANSACTION_RECORDS = 20
 SESSION_TIMEOUT_MS = 2000
 TRANSACTION_SECONDS = 90.0
-"""A transaction that takes longer, which is more than the coordinator allows it, is given up with the whole process:
-librdkafka 2.16 may wait for ever to send offsets to a coordinator that left the metadata (its issue 5511)."""
+"""The time limit of one attempt to copy. It is longer than the coordinator lets a transaction take."""
 
 
 def main(client: str, address: str, source: str, target: str, name: str, *partitions: str) -> None:
@@ -78,7 +76,8 @@ class ConfluentCopier:
 
     def run(self) -> None:
         while True:
-            message = self._consumer.poll(0.05)
+            with time_limit(CALL_SECONDS):
+                message = self._consumer.poll(0.05)
             if message is not None:
                 if error := message.error():
                     raise KafkaException(error)
@@ -88,12 +87,8 @@ class ConfluentCopier:
                 self._messages.clear()
 
     def _transact_in_time(self) -> bool:
-        patience = threading.Timer(TRANSACTION_SECONDS, os._exit, (75,))
-        patience.start()
-        try:
+        with time_limit(TRANSACTION_SECONDS):
             return self._transact()
-        finally:
-            patience.cancel()
 
     def _transact(self) -> bool:
         """Whether the messages were copied; if not, the transaction was aborted and they are to be copied again."""
@@ -143,7 +138,8 @@ async def copy_by_aiokafka(address: str, source: str, target: str, name: str, pa
     async with producer, consumer:
         consumer.assign([AioPartition(source, partition) for partition in partitions])
         for turn in itertools.count(1):
-            records = await consumer.getmany(timeout_ms=50, max_records=TRANSACTION_RECORDS)
+            with time_limit(CALL_SECONDS):
+                records = await consumer.getmany(timeout_ms=50, max_records=TRANSACTION_RECORDS)
             batches = {place: [record.value for record in batch] for place, batch in records.items()}
             ends = {place: batch[-1].offset + 1 for place, batch in records.items()}
             if not batches:
