@@ -56,7 +56,7 @@ public class KafkaClient {
         } else {
             readAsGroup(memberSettings(bootstrap, arguments[6], arguments[7]), topic);
         }
-        tell("[\"end\",%d]", System.nanoTime());
+        emit("[\"end\",%d]", System.nanoTime());
         flush();
         System.exit(0); // threads of the library may go on for a while
     }
@@ -86,16 +86,16 @@ public class KafkaClient {
             }
             int partition = (int) (number % partitions);
             String value = name + "-" + number++;
-            tell("[\"send\",%d,%d,%s]", System.nanoTime(), partition, quoted(value));
+            emit("[\"send\",%d,%d,%s]", System.nanoTime(), partition, quoted(value));
             producer.send(
                     new ProducerRecord<>(topic, partition, null, value),
                     (metadata, error) -> {
                         slots.release();
                         if (error == null) {
                             long offset = metadata.hasOffset() ? metadata.offset() : -1;
-                            tell("[\"ack\",%d,%d,%s,%d]", System.nanoTime(), partition, quoted(value), offset);
+                            emit("[\"ack\",%d,%d,%s,%d]", System.nanoTime(), partition, quoted(value), offset);
                         } else {
-                            tell("[\"refused\",%d,%s,%s]", System.nanoTime(), quoted(value), quoted(error.toString()));
+                            emit("[\"refused\",%d,%s,%s]", System.nanoTime(), quoted(value), quoted(error.toString()));
                             if (!(error instanceof TimeoutException)) {
                                 // A cluster that loses nothing never refuses an idempotent producer: it is judged.
                                 tellError(error);
@@ -182,7 +182,7 @@ public class KafkaClient {
                 told.append('[').append(record.offset()).append(',').append(quoted(record.value())).append(']');
                 ends.put(partition.partition(), record.offset() + 1);
             }
-            tell("[\"poll\",%d,%d,[%s]]", now, partition.partition(), told);
+            emit("[\"poll\",%d,%d,[%s]]", now, partition.partition(), told);
         }
         return ends;
     }
@@ -191,7 +191,7 @@ public class KafkaClient {
         long began = System.nanoTime();
         Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
         ends.forEach((partition, offset) -> {
-            tell("[\"commit\",%d,%d,%d]", began, partition, offset);
+            emit("[\"commit\",%d,%d,%d]", began, partition, offset);
             offsets.put(new TopicPartition(topic, partition), new OffsetAndMetadata(offset));
         });
         try {
@@ -201,7 +201,7 @@ public class KafkaClient {
             return;
         }
         long ended = System.nanoTime();
-        ends.keySet().forEach(partition -> tell("[\"committed\",%d,%d,%d]", ended, began, partition));
+        ends.keySet().forEach(partition -> emit("[\"committed\",%d,%d,%d]", ended, began, partition));
     }
 
     /** Prints the committed offsets of partitions when they are assigned. */
@@ -214,7 +214,7 @@ public class KafkaClient {
             long began = System.nanoTime();
             try {
                 consumer.committed(new HashSet<>(partitions), Duration.ofSeconds(5)).forEach((partition, found) ->
-                        tell(
+                        emit(
                                 "[\"found\",%d,%d,%d,%d]",
                                 began, System.nanoTime(), partition.partition(), found == null ? -1 : found.offset()));
             } catch (KafkaException error) {
@@ -240,11 +240,11 @@ public class KafkaClient {
     }
 
     static void tellError(Object error) {
-        tell("[\"error\",%d,%s]", System.nanoTime(), quoted(error.toString()));
+        emit("[\"error\",%d,%s]", System.nanoTime(), quoted(error.toString()));
     }
 
     /** The threads of the library print, too: whole lines. */
-    static synchronized void tell(String format, Object... values) {
+    static synchronized void emit(String format, Object... values) {
         try {
             OUT.write(String.format(format, values) + "\n");
         } catch (IOException error) {

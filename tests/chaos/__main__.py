@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.chaos import report
 from tests.chaos.cluster import clean
-from tests.chaos.outcome import Options
 from tests.chaos.run import run
+from tests.chaos.run_result import Options
 from tests.chaos.schedule import KINDS
 
 REGISTRY_HELP = "sqlite: one host that runs `headrace serve --brokers N`, instead of one for each broker"
@@ -47,7 +47,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave through the clean-up, as Ctrl-C does
     folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     sys.stderr.write(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}\n")
-    outcome = run(
+    result = run(
         Options(
             options.seed,
             options.minutes * 60,
@@ -61,15 +61,15 @@ def main() -> int:
             spark=options.minutes >= LONG_MINUTES if options.spark is None else options.spark,
         )
     )
-    page = report.write(outcome, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")
-    for violation in outcome.violations:
+    page = report.write(result, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")
+    for violation in result.violations:
         sys.stderr.write(f"VIOLATION {violation}\n")
     sys.stderr.write(f"{page}\n")
-    if outcome.violations or options.keep:
+    if result.violations or options.keep:
         sys.stderr.write(f"kept for a closer look: {folder}\n")
     else:
         shutil.rmtree(folder)
-    return 1 if outcome.violations else 0
+    return 1 if result.violations else 0
 
 
 if __name__ == "__main__":

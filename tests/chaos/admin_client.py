@@ -31,7 +31,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.chaos.client import tell
+from tests.chaos.client import emit
 from tests.chaos.names import CHANGING, COPIES, JOBS, NUMBERS, REPLICAS, SCRATCH
 
 from headrace import AsyncClient
@@ -57,7 +57,7 @@ CONFIGS = {"retention.ms": 36_000_000, "max.message.bytes": 1_048_588, "segment.
 
 def main(seed: str, bootstrap: str, brokers: str) -> None:
     asyncio.run(_main(seed, bootstrap, [int(number) for number in brokers.split(",")]))
-    tell("end", time.monotonic_ns())
+    emit("end", time.monotonic_ns())
     sys.stdout.flush()
 
 
@@ -96,7 +96,7 @@ class Administrator:
             try:
                 await self._chance.choice(self._operations)()
             except HeadraceError as error:
-                tell("error", time.monotonic_ns(), repr(error))
+                emit("error", time.monotonic_ns(), repr(error))
             sys.stdout.flush()
             await asyncio.sleep(self._chance.uniform(*PAUSE_SECONDS))
         give_up = time.monotonic() + UNDO_SECONDS
@@ -107,7 +107,7 @@ class Administrator:
         """Whether the cluster confirmed it."""
         number, self._number = self._number, self._number + 1
         began = time.monotonic_ns()
-        tell("do", number, began, kind, arguments)
+        emit("do", number, began, kind, arguments)
         sys.stdout.flush()
         try:
             refused = await action()
@@ -116,12 +116,12 @@ class Administrator:
                 raise error
         except HeadraceError as error:
             self._in_doubt.add(arguments.get("topic", ""))
-            tell("error", time.monotonic_ns(), f"{kind} {arguments}: {error!r}")
+            emit("error", time.monotonic_ns(), f"{kind} {arguments}: {error!r}")
             return False
         ended = time.monotonic_ns()
         if ended - began >= REPEATED_NS:
             self._in_doubt.add(arguments.get("topic", ""))
-        tell("done", number, ended)
+        emit("done", number, ended)
         return True
 
     async def _create(self) -> None:

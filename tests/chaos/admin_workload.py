@@ -3,7 +3,7 @@
     changing    grows, is trimmed by DeleteRecords and reassigned; one writer, one member of a group
     scratch-N   created, written to, changed and deleted
 
-See tests/chaos/admin_client.py for the operations and tests/chaos/admin_judgement.py for the rules.
+See tests/chaos/admin_client.py for the operations and tests/chaos/admin_checks.py for the rules.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import asyncio
 import time
 from collections import Counter
 
-from tests.chaos.admin_judgement import (
+from tests.chaos.admin_checks import (
     AdminOperation,
     ClusterState,
     TopicState,
     admin_operations,
+    check_administration,
     deleted_offsets,
-    of_administration,
 )
+from tests.chaos.checks import check_clients, check_topic, first_few
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
-from tests.chaos.judgement import few, of_clients, of_topic
+from tests.chaos.cluster_reads import committed_offsets, log_bounds, read_all
 from tests.chaos.names import CHANGING, CHANGING_REPLICAS, SCRATCH
 from tests.chaos.nodes import BrokerNode
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes, wait_drained
-from tests.chaos.reading import committed_offsets, log_bounds, read_all
 from tests.chaos.transcript import Transcript
 from tests.compat.time_limit import LIBRARY_HUNG
 from tests.integration.process import PATIENCE_SECONDS
@@ -46,7 +46,7 @@ START_PARTITIONS = 3
 SETTINGS = ClientSettings(request_timeout_seconds=10.0)
 
 
-class Administration(Part):
+class AdminWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, seed: int, rate: float) -> None:
         self._cluster, self._processes, self._seed, self._rate = cluster, processes, seed, rate
         self.transcripts: dict[str, Transcript] = {}
@@ -76,9 +76,9 @@ class Administration(Part):
     def wait_finished(self) -> None:
         """Until every confirmed operation is in force as each broker says, and the group has read all there is."""
         deadline = time.monotonic() + 2 * PATIENCE_SECONDS
-        while (found := self._judge_state()) and time.monotonic() < deadline:
+        while (found := self._check_state()) and time.monotonic() < deadline:
             time.sleep(1.0)
-        self._violations += few(found, "administration")
+        self._violations += first_few(found, "administration")
         bounds = log_bounds(self._cluster.bootstrap, CHANGING)
         ends = {partition: end for partition, (start, end) in bounds.items() if end > start}
         committed: dict[int, int] = {}
@@ -94,14 +94,14 @@ class Administration(Part):
     def stop_readers(self) -> None:
         self._processes.stop((MEMBER,), PATIENCE_SECONDS)
 
-    def judge(self) -> list[str]:
+    def check(self) -> list[str]:
         self._processes.read_on(self.transcripts)
         final = read_all(self._cluster.bootstrap, CHANGING)
         clients = {name: self.transcripts[name] for name in (WRITER, MEMBER)}
         return [
             *self._violations,
-            *of_topic(CHANGING, clients, {MEMBER: GROUP}, final, deleted_offsets(self._operations(), CHANGING)),
-            *of_clients(self.transcripts, (WRITER,)),
+            *check_topic(CHANGING, clients, {MEMBER: GROUP}, final, deleted_offsets(self._operations(), CHANGING)),
+            *check_clients(self.transcripts, (WRITER,)),
         ]
 
     def counts(self) -> dict[str, int]:
@@ -115,20 +115,20 @@ class Administration(Part):
     def _operations(self) -> list[AdminOperation]:
         return admin_operations(self.transcripts[ADMINISTRATOR].entries)
 
-    def _judge_state(self) -> list[str]:
+    def _check_state(self) -> list[str]:
         self.supervise()
         operations = self._operations()
         found = list[str]()
         for broker in self._cluster.brokers:
             try:
-                state = asyncio.run(state_of(broker, self._cluster.bootstrap))
+                state = asyncio.run(read_cluster_state(broker, self._cluster.bootstrap))
             except HeadraceError as error:
                 return [f"{broker.name} cannot be asked for its state: {error!r}"]
-            found += of_administration(operations, state)
+            found += check_administration(operations, state)
         return found
 
 
-async def state_of(broker: BrokerNode, bootstrap: str) -> ClusterState:
+async def read_cluster_state(broker: BrokerNode, bootstrap: str) -> ClusterState:
     """The cluster as this broker describes it."""
     async with connect(broker.address, SETTINGS) as cluster:
         metadata = await cluster.call(MetadataRequest(topics=None), node_id=broker.number)

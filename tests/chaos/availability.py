@@ -14,7 +14,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class RoundAvailability:
     """What one round of faults did to the writers."""
 
     acknowledged: int
@@ -34,11 +34,11 @@ class Acknowledgements:
         for moment, partition in ordered:
             self._by_partition[partition].append(moment)
 
-    def stay(self, began: float, ended: float, until: float) -> Stay:
+    def availability(self, began: float, ended: float, until: float) -> RoundAvailability:
         """From the beginning of a round to its end, and, for the stalls, until some time after it."""
         count = bisect_right(self.moments, ended) - bisect_left(self.moments, began)
         worst = max((_longest_gap(moments, began, until) for moments in self._by_partition.values()), default=0.0)
-        return Stay(count, _longest_gap(self.moments, began, until), worst)
+        return RoundAvailability(count, _longest_gap(self.moments, began, until), worst)
 
     def per_second(self, began: float, ended: float) -> list[int]:
         """How many in each second."""

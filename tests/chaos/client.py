@@ -28,7 +28,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from tests.chaos.names import FEEDER
 from tests.compat.time_limit import CALL_SECONDS, time_limit
 
-QUICK = {
+SHORT_TIMEOUTS = {
     # A host that is cut off answers nothing at all: without these a client waits a minute until it asks another.
     "socket.timeout.ms": 5000,
     "socket.connection.setup.timeout.ms": 2000,
@@ -43,23 +43,23 @@ MEMBERSHIP_SECONDS = 12.0
 """After so long a member leaves its group and joins it again, so that there are rebalances without faults, too."""
 FLUSH_SECONDS = 120.0
 
-stops: list[int] = []
+stop_signals: list[int] = []
 """The signals that told this process to stop."""
 
 
 def main(role: str, name: str, bootstrap: str, topic: str, partitions: str, rate: str, group: str) -> None:
-    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
     if role in ("writer", "growing-writer"):
         Writer(name, bootstrap, topic, int(partitions), float(rate), follows_growth=role != "writer").run()
     elif role == "reader":
         read(bootstrap, topic, int(partitions))
     else:
         Member(bootstrap, topic, group).run()
-    tell("end", time.monotonic_ns())
+    emit("end", time.monotonic_ns())
     sys.stdout.flush()
 
 
-def tell(*what: Any) -> None:
+def emit(*what: Any) -> None:
     sys.stdout.write(json.dumps(what, separators=(",", ":")) + "\n")
 
 
@@ -72,7 +72,7 @@ class Writer:
         self._name, self._topic, self._partitions, self._rate = name, topic, partitions, rate
         self._follows_growth = follows_growth
         self._settings = {
-            **QUICK,
+            **SHORT_TIMEOUTS,
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "acks": "all",
@@ -85,16 +85,16 @@ class Writer:
         self._counted = self._began
 
     def run(self) -> None:
-        while not stops:
+        while not stop_signals:
             try:
                 self._work()
             except KafkaException as error:
                 # A cluster that loses nothing never brings an idempotent producer to its end: this will be judged.
-                tell("error", time.monotonic_ns(), str(error))
+                emit("error", time.monotonic_ns(), str(error))
                 self._producer = Producer(self._settings)
         left = self._producer.flush(FLUSH_SECONDS)
         if left:
-            tell("error", time.monotonic_ns(), f"{left} records were neither acknowledged nor refused")
+            emit("error", time.monotonic_ns(), f"{left} records were neither acknowledged nor refused")
 
     def _work(self) -> None:
         if self._follows_growth and time.monotonic() > self._counted + COUNT_SECONDS:
@@ -122,22 +122,22 @@ class Writer:
         partition = number % self._partitions
         # The copiers want bare numbers, and only one writer writes for them.
         value = str(number) if self._name == FEEDER else f"{self._name}-{number}"
-        tell("send", time.monotonic_ns(), partition, value)
+        emit("send", time.monotonic_ns(), partition, value)
         self._producer.produce(self._topic, value, partition=partition, on_delivery=self._on_delivery)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         value = (message.value() or b"").decode()
         if error is None:
             offset = message.offset()  # unknown when the broker said no more than that it has the record already
-            tell("ack", time.monotonic_ns(), message.partition(), value, -1 if offset is None else offset)
+            emit("ack", time.monotonic_ns(), message.partition(), value, -1 if offset is None else offset)
         else:
-            tell("refused", time.monotonic_ns(), value, str(error))
+            emit("refused", time.monotonic_ns(), value, str(error))
 
 
 def read(bootstrap: str, topic: str, partitions: int) -> None:
     """Everything from the beginning, in order, for ever."""
     settings = {
-        **QUICK,
+        **SHORT_TIMEOUTS,
         "bootstrap.servers": bootstrap,
         "group.id": "none",
         "enable.auto.commit": False,
@@ -146,23 +146,23 @@ def read(bootstrap: str, topic: str, partitions: int) -> None:
     }
     with closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-        while not stops:
-            tell_poll(consumer.consume(500, timeout=0.2))
+        while not stop_signals:
+            emit_poll(consumer.consume(500, timeout=0.2))
             sys.stdout.flush()
 
 
-def tell_poll(messages: list[Message]) -> dict[int, int]:
+def emit_poll(messages: list[Message]) -> dict[int, int]:
     """Print what came; returns where each partition is to be read on."""
     found = defaultdict[int, list[tuple[int, str]]](list)
     now = time.monotonic_ns()
     for message in messages:
         error = message.error()
         if error is not None:
-            tell("error", now, f"{error.name()}: {error.str()}")
+            emit("error", now, f"{error.name()}: {error.str()}")
         else:
             found[message.partition() or 0].append((message.offset() or 0, (message.value() or b"").decode()))
     for partition, records in found.items():
-        tell("poll", now, partition, records)
+        emit("poll", now, partition, records)
     return {partition: records[-1][0] + 1 for partition, records in found.items()}
 
 
@@ -172,7 +172,7 @@ class Member:
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self._topic = topic
         self._settings = {
-            **QUICK,
+            **SHORT_TIMEOUTS,
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "enable.auto.commit": False,
@@ -183,14 +183,14 @@ class Member:
         }
 
     def run(self) -> None:
-        while not stops:
+        while not stop_signals:
             consumer = Consumer(self._settings)
             consumer.subscribe([self._topic], on_assign=self._look)
             leaves = time.monotonic() + MEMBERSHIP_SECONDS
-            while not stops and time.monotonic() < leaves:
+            while not stop_signals and time.monotonic() < leaves:
                 with reported_time_limit("poll"):
                     messages = consumer.consume(500, timeout=0.2)
-                ends = tell_poll(messages)
+                ends = emit_poll(messages)
                 if ends:
                     self._commit(consumer, ends)
                 sys.stdout.flush()
@@ -202,34 +202,34 @@ class Member:
         try:
             found = consumer.committed(partitions, timeout=5.0)
         except KafkaException as error:
-            tell("error", time.monotonic_ns(), str(error))
+            emit("error", time.monotonic_ns(), str(error))
             return
         for place in found:
             if place.error is None:
-                tell("found", began, time.monotonic_ns(), place.partition, max(place.offset, -1))
+                emit("found", began, time.monotonic_ns(), place.partition, max(place.offset, -1))
 
     def _commit(self, consumer: Consumer, ends: dict[int, int]) -> None:
         began = time.monotonic_ns()
         for partition, offset in ends.items():
-            tell("commit", began, partition, offset)
+            emit("commit", began, partition, offset)
         places = [TopicPartition(self._topic, partition, offset) for partition, offset in ends.items()]
         try:
             with reported_time_limit("commit"):
                 answers = consumer.commit(offsets=places, asynchronous=False) or []
         except KafkaException as error:
-            tell("error", time.monotonic_ns(), str(error))
+            emit("error", time.monotonic_ns(), str(error))
             return
         for answer in answers:
             if answer.error is None:
-                tell("committed", time.monotonic_ns(), began, answer.partition)
+                emit("committed", time.monotonic_ns(), began, answer.partition)
 
 
 def reported_time_limit(call: str, seconds: float = CALL_SECONDS) -> AbstractContextManager[None]:
     """Like `time_limit`; the output of this client names the call that did not return."""
 
     def report() -> None:
-        tell("error", time.monotonic_ns(), f"a {call} took more than {seconds:.0f} s")
-        tell("end", time.monotonic_ns())
+        emit("error", time.monotonic_ns(), f"a {call} took more than {seconds:.0f} s")
+        emit("end", time.monotonic_ns())
         sys.stdout.flush()
 
     return time_limit(seconds, report)

@@ -45,7 +45,7 @@ def compile_library(folder: Path) -> Path:
     return library
 
 
-def why_not(folder: Path) -> str | None:
+def unavailable_reason(folder: Path) -> str | None:
     """The reason why no clock can be set wrong here; None when they can."""
     if shutil.which(COMPILER) is None:
         return f"{COMPILER} is not installed"

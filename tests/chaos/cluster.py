@@ -15,7 +15,6 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos import clocks, disks, namespaces
-from tests.chaos.claims import claim, leftovers
 from tests.chaos.clocks import WrongClock
 from tests.chaos.damage import Damage
 from tests.chaos.disks import SmallDisk
@@ -23,6 +22,7 @@ from tests.chaos.names import REPLICAS
 from tests.chaos.namespaces import Host, Namespaces
 from tests.chaos.nodes import BrokerNode, Node, ZooKeeperNode
 from tests.chaos.one_host import ChildBroker, HostNode
+from tests.chaos.run_locks import acquire_run_lock, leftover_locks
 from tests.integration.ensemble import ports_in_a_row
 from tests.integration.process import PATIENCE_SECONDS, free_ports, wait_until
 from tests.integration.raw import RawConnection
@@ -41,7 +41,7 @@ SETTINGS = {
     "min.insync.replicas": str(MIN_IN_SYNC),
 }
 METADATA, METADATA_VERSION = 3, 12
-ANSWER_SECONDS = 2.0
+RESPONSE_SECONDS = 2.0
 ONE_HOST = "h1"
 ROLES = ("leader", "follower", "controller", "group coordinator", "transaction coordinator", "any")
 
@@ -76,20 +76,20 @@ class Cluster:
         """from when to when the wall clock of a broker was wrong, in milliseconds of the right one"""
         self._stack = ExitStack()
         try:
-            self._attach_partitions = claim(folder)
-            self._stack.callback(self._attach_partitions.release)
-            self.why_no_network = namespaces.why_not()
-            self.why_no_disks = disks.why_not(folder)
-            self.why_no_clocks = clocks.why_not(folder)
+            self._run_lock = acquire_run_lock(folder)
+            self._stack.callback(self._run_lock.release)
+            self.no_network_reason = namespaces.unavailable_reason()
+            self.no_disks_reason = disks.unavailable_reason(folder)
+            self.no_clocks_reason = clocks.unavailable_reason(folder)
             numbers = range(1, brokers + 1)
             broker_hosts = [f"b{number}" for number in numbers] if servers else [ONE_HOST]
             names = [*broker_hosts, *(f"z{number}" for number in range(1, servers + 1)), "c1", "c2"]
-            self._stack.callback(namespaces.remove, self._attach_partitions.number)
-            self.network = Namespaces(self._attach_partitions, names) if self.why_no_network is None else None
+            self._stack.callback(namespaces.remove, self._run_lock.number)
+            self.network = Namespaces(self._run_lock, names) if self.no_network_reason is None else None
             self._hosts = {name: Host(name, "127.0.0.1") for name in names}
             if self.network is not None:
                 self._hosts = self.network.hosts
-            self._clock_library = clocks.compile_library(folder) if self.why_no_clocks is None else None
+            self._clock_library = clocks.compile_library(folder) if self.no_clocks_reason is None else None
             self.client_clock = self._wrong_clock("clients")
             self.zookeepers = [self._zookeeper(number) for number in range(1, servers + 1)]
             for node in self.zookeepers:
@@ -196,10 +196,10 @@ class Cluster:
 
     # --- health ---
 
-    def revive(self, hurt: Iterable[str] = ()) -> None:
+    def restart_ended(self, hurt: Iterable[str] = ()) -> None:
         """Start what ended by itself, as a supervisor would; but not what a fault keeps from running."""
         for node in self.nodes:
-            code = node.take_ending()
+            code = node.reap()
             if code is not None:
                 self._note(f"{node.name} ended by itself with exit code {code}")
             if node.process is None and node.is_meant_to_run and node.name not in hurt:
@@ -210,7 +210,7 @@ class Cluster:
         views: dict[str, View | None] = {}
 
         def all_in_sync() -> bool:
-            self.revive()
+            self.restart_ended()
             views.update({broker.name: view_of(broker) for broker in self.brokers})
             return all(view is not None and view.is_healthy(len(self.brokers)) for view in views.values())
 
@@ -256,7 +256,7 @@ class Cluster:
         broker.clock = self._wrong_clock(broker.name)
         if broker.clock is not None:
             broker.host = broker.clock.on(broker.host)
-        if self.why_no_disks is None:
+        if self.no_disks_reason is None:
             broker.disk = SmallDisk(self.folder / f"{broker.name}-disk")
             self._stack.callback(broker.disk.close)
 
@@ -288,7 +288,7 @@ def _child(parent: HostNode, number: int) -> ChildBroker:
 def view_of(broker: BrokerNode) -> View | None:
     """None when it does not answer."""
     try:
-        with RawConnection(broker.address, ANSWER_SECONDS) as raw:
+        with RawConnection(broker.address, RESPONSE_SECONDS) as raw:
             told = raw.call(METADATA, METADATA_VERSION, topics=None)
     except OSError:
         return None
@@ -312,7 +312,7 @@ def view_of(broker: BrokerNode) -> View | None:
 def clean() -> list[str]:
     """Clear away what harnesses that are gone left behind; says what."""
     cleared = []
-    for left in leftovers():
+    for left in leftover_locks():
         namespaces.remove(left.number)
         for place in disks.mounted_under(left.folder):
             disks.unmount(place)

@@ -6,7 +6,7 @@ Invariants:
   be cut off, and that would be no violation.
 - The leader epoch in the header of a batch is left alone. Kafka's format does not cover it by the checksum, since
   every leader writes its own.
-- A damage must be found and lead to quarantine; `judge` tells of one that is still there or went in another way.
+- A damage must be found and lead to quarantine; `check` reports one that is still there or disappeared in another way.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Damage:
         """The broker then copies the log again at its next start only, because fetches are under way."""
         return self._quarantined_by()[-1:] == ["headrace.storage.log.log"]
 
-    def judge(self) -> list[str]:
+    def check(self) -> list[str]:
         if self.is_there:
             return [f"damage never repaired: {self}"]
         return (
@@ -115,8 +115,8 @@ def repair(damage: Damage) -> None:
     wait_until(lambda: not damage.is_there, f"{broker.name} replaces the damaged log: {damage}")
 
 
-def judge(damages: Iterable[Damage]) -> list[str]:
-    return [sentence for damage in damages for sentence in damage.judge()]
+def check(damages: Iterable[Damage]) -> list[str]:
+    return [sentence for damage in damages for sentence in damage.check()]
 
 
 def _batches(log: Path) -> Iterator[tuple[Path, int, int]]:

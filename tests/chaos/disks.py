@@ -85,7 +85,7 @@ class SmallDisk:
         return any(_text(file) == str(self.image) for file in files)
 
 
-def why_not(folder: Path) -> str | None:
+def unavailable_reason(folder: Path) -> str | None:
     """The reason why no small disks are to be had here; None when they are."""
     if os.geteuid() != 0:
         return "mounting small disks needs root"

@@ -30,14 +30,14 @@ from tests.chaos.schedule import (
     NEED_STRACE,
     ON_ONE_HOST,
     QUIET,
-    Planned,
+    PlannedFault,
 )
 from tests.integration.process import wait_until
 
 FSYNC_DELAY_MS = 150
 FAILING_FSYNC_EVERY = 7
 OUT_OF_SERVICE = r"CRITICAL .* out of service .*Input/output error"
-"""What a broker must tell its operator when its disk fails."""
+"""What a broker must report to its operator when its disk fails."""
 CLOCK_JUMPS_SECONDS = (20.0, 300.0, 3600.0, 6 * 3600.0)
 LOSS_PERCENT = 25
 
@@ -46,10 +46,10 @@ Pair = tuple[str, str]
 
 
 @dataclass
-class Injected:
+class InjectedFault:
     """A fault under way, or over. Times are those of the monotonic clock, which all processes here share."""
 
-    planned: Planned
+    planned: PlannedFault
     nodes: tuple[str, ...]
     began: float
     ends: float
@@ -67,26 +67,26 @@ def kinds_possible(cluster: Cluster) -> tuple[list[str], dict[str, str]]:
     if cluster.parent is not None:
         of_others = [kind for kind in KINDS if kind not in ON_ONE_HOST]
         reasons |= dict.fromkeys(of_others, "all brokers are children of one process, and SQLite is their registry")
-    if cluster.why_no_network is not None:
-        reasons |= dict.fromkeys(NEED_NETWORK, cluster.why_no_network)
-    if cluster.why_no_disks is not None:
-        reasons |= dict.fromkeys(NEED_DISKS, cluster.why_no_disks)
+    if cluster.no_network_reason is not None:
+        reasons |= dict.fromkeys(NEED_NETWORK, cluster.no_network_reason)
+    if cluster.no_disks_reason is not None:
+        reasons |= dict.fromkeys(NEED_DISKS, cluster.no_disks_reason)
     if shutil.which("strace") is None:
         reasons |= dict.fromkeys(NEED_STRACE, "strace is not installed")
-    if cluster.why_no_clocks is not None:
-        reasons |= dict.fromkeys(NEED_CLOCKS, cluster.why_no_clocks)
+    if cluster.no_clocks_reason is not None:
+        reasons |= dict.fromkeys(NEED_CLOCKS, cluster.no_clocks_reason)
     if cluster.parent is None and len(cluster.zookeepers) < 3:
         reasons |= dict.fromkeys(NEED_ENSEMBLE, "there is one ZooKeeper server only")
     return [kind for kind in KINDS if kind not in reasons], reasons
 
 
-def inject(cluster: Cluster, planned: Planned, nodes: tuple[Node, ...], chance: random.Random) -> Injected:
+def inject(cluster: Cluster, planned: PlannedFault, nodes: tuple[Node, ...], chance: random.Random) -> InjectedFault:
     began = time.monotonic()
     heal = _INJECTORS[planned.kind](cluster, nodes, chance)
-    return Injected(planned, tuple(node.name for node in nodes), began, began + planned.lasts_seconds, heal)
+    return InjectedFault(planned, tuple(node.name for node in nodes), began, began + planned.lasts_seconds, heal)
 
 
-def leaves_majority(faults: Iterable[Injected]) -> bool:
+def leaves_majority(faults: Iterable[InjectedFault]) -> bool:
     """Whether at most one broker and one ZooKeeper server were hurt at a time: then writes must go on."""
     hurt = [name for fault in faults if fault.planned.kind != "rolling restart" for name in fault.nodes]
     return all(sum(name.startswith(kind) for name in hurt) <= 1 for kind in "bz")
@@ -174,13 +174,13 @@ def _both(node: Node, others: Iterable[str]) -> list[Pair]:
     return inwards + [(target, source) for source, target in inwards]
 
 
-def _everybody(cluster: Cluster) -> list[str]:
+def _all_hosts(cluster: Cluster) -> list[str]:
     assert cluster.network is not None
     return list(cluster.network.hosts)
 
 
 def _cut_off(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    return _drop(cluster, _both(nodes[0], _everybody(cluster)))
+    return _drop(cluster, _both(nodes[0], _all_hosts(cluster)))
 
 
 def _cut_from_cluster(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
@@ -198,17 +198,17 @@ def _cut_from_registry(cluster: Cluster, nodes: tuple[Node, ...], chance: random
 
 def _deaf(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
     """It is heard, but hears nobody."""
-    return _drop(cluster, _to(nodes[0], _everybody(cluster)))
+    return _drop(cluster, _to(nodes[0], _all_hosts(cluster)))
 
 
 def _mute(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
     """It hears everybody, but nobody hears it."""
-    inwards = _to(nodes[0], _everybody(cluster))
+    inwards = _to(nodes[0], _all_hosts(cluster))
     return _drop(cluster, [(target, source) for source, target in inwards])
 
 
 def _packet_loss(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    return _drop(cluster, _both(nodes[0], _everybody(cluster)), LOSS_PERCENT)
+    return _drop(cluster, _both(nodes[0], _all_hosts(cluster)), LOSS_PERCENT)
 
 
 def _majority_ring(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:

@@ -4,7 +4,7 @@
                     of the consumer protocol (KIP-848), each of two members in one process
 
 The clients are tests/chaos/KafkaClient.java, compiled once for each run. They print what the Python clients
-print, and the same rules judge it. `why_not` says what is missing where they cannot run.
+print, and the same rules check it. `unavailable_reason` says what is missing where they cannot run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from tests.chaos.checks import check_clients, check_topic
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
-from tests.chaos.judgement import of_clients, of_topic
+from tests.chaos.cluster_reads import committed_offsets, log_bounds, read_all
 from tests.chaos.names import JAVA_NUMBERS
 from tests.chaos.namespaces import Host
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes, wait_drained
-from tests.chaos.reading import committed_offsets, log_bounds, read_all
 from tests.chaos.transcript import Log, Transcript
 from tests.integration.process import PATIENCE_SECONDS, wait_until
 
@@ -42,7 +42,7 @@ CLOSE_SECONDS = 60.0
 
 
 @cache
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Why there can be no Java clients here; None if there can."""
     java = shutil.which("java")
     if java is None:
@@ -53,7 +53,7 @@ def why_not() -> str | None:
     return None if "jdk.compiler@" in modules else f"{java} has no compiler (jdk.compiler)"
 
 
-class JavaClients(Part):
+class JavaWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, rate: float) -> None:
         self._cluster, self._processes, self._rate = cluster, processes, rate
         self._classes = cluster.folder / "java"
@@ -67,7 +67,7 @@ class JavaClients(Part):
         self._launch(first, "writer", WRITER)
         for group, protocol in GROUPS.items():
             self._launch(second, "group", group, protocol)
-        wait_until(self._take_part, "the Java clients take part", START_SECONDS)
+        wait_until(self._are_started, "the Java clients take part", START_SECONDS)
 
     def supervise(self) -> None:
         self._processes.read_on(self.transcripts)
@@ -84,9 +84,9 @@ class JavaClients(Part):
     def stop_readers(self) -> None:
         self._processes.stop(GROUPS, CLOSE_SECONDS)
 
-    def judge(self) -> list[str]:
+    def check(self) -> list[str]:
         self.supervise()
-        return of_java_clients(self.transcripts, read_all(self._cluster.bootstrap, JAVA_NUMBERS))
+        return check_java_clients(self.transcripts, read_all(self._cluster.bootstrap, JAVA_NUMBERS))
 
     def counts(self) -> dict[str, int]:
         self.supervise()
@@ -109,7 +109,7 @@ class JavaClients(Part):
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, f"{SOURCE_FILE} cannot be compiled:\n{done.stderr}"
 
-    def _take_part(self) -> bool:
+    def _are_started(self) -> bool:
         self.supervise()
         return bool(self._count(WRITER, "ack")) and all(self._count(group, "committed") for group in GROUPS)
 
@@ -134,7 +134,7 @@ class JavaClients(Part):
         wait_drained(all_committed, goal, lambda: sum(found.values()), lambda: f"it has committed {found}")
 
 
-def of_java_clients(transcripts: Mapping[str, Transcript], final: Mapping[int, Log]) -> list[str]:
+def check_java_clients(transcripts: Mapping[str, Transcript], final: Mapping[int, Log]) -> list[str]:
     """The rules of the Python clients; the process of each group has its name."""
     groups = {group: group for group in GROUPS}
-    return of_topic(JAVA_NUMBERS, transcripts, groups, final) + of_clients(transcripts, (WRITER,))
+    return check_topic(JAVA_NUMBERS, transcripts, groups, final) + check_clients(transcripts, (WRITER,))

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from tests.chaos.claims import Claim
+from tests.chaos.run_locks import RunLock
 
 TOOLS = ("ip", "tc")
 SUBNET = "10.77"
@@ -39,16 +39,16 @@ class Host:
 class Namespaces:
     """The hosts of one run. Two runs at a time do not meet: each claims a number of its own."""
 
-    def __init__(self, claim: Claim, names: list[str]) -> None:
-        self._bridge = f"hr{claim.number}"
+    def __init__(self, run_lock: RunLock, names: list[str]) -> None:
+        self._bridge = f"hr{run_lock.number}"
         self._cuts: set[tuple[str, str]] = set()
         self.hosts: dict[str, Host] = {}
         _ip("link", "add", self._bridge, "type", "bridge")
-        _ip("addr", "add", f"{SUBNET}.{claim.number}.254/24", "dev", self._bridge)
+        _ip("addr", "add", f"{SUBNET}.{run_lock.number}.254/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
         for number, name in enumerate(names, 1):
             space = f"{self._bridge}-{name}"
-            address = f"{SUBNET}.{claim.number}.{number}"
+            address = f"{SUBNET}.{run_lock.number}.{number}"
             _ip("netns", "add", space)
             _ip("link", "add", space, "type", "veth", "peer", "name", "eth0", "netns", space)
             _ip("link", "set", space, "master", self._bridge, "up")
@@ -79,7 +79,7 @@ class Namespaces:
         return ["-n", f"{self._bridge}-{target}", "filter", verb, "dev", "eth0", "ingress", "pref", number]
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """The reason why there are no namespaces to be had here; None when there are."""
     if os.geteuid() != 0:
         return "network namespaces need root"

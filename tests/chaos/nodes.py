@@ -35,7 +35,7 @@ class Node:
     process: subprocess.Popen[bytes] | None = None
     is_meant_to_run: bool = False
     excused: str = ""
-    """a pattern of log lines that look like bugs and tell of a fault that was injected"""
+    """a pattern of log lines that look like bugs and come from a fault that was injected"""
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -65,7 +65,7 @@ class Node:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def take_ending(self) -> int | None:
+    def reap(self) -> int | None:
         """The exit code, if it has ended by itself since the last look."""
         if self.process is None or self.process.poll() is None:
             return None

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 STALL_SECONDS = 120.0
 """How long a client that catches up may make no progress. It is longer than the library of a copier may hang before the
 copier is restarted (`TRANSACTION_SECONDS` in `tests/compat/copier.py`)."""
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 class Stuck(AssertionError):
@@ -124,4 +124,4 @@ def wait_drained(
     timer = StallTimer(goal, stall_seconds)
     while not condition():
         timer.check(progress(), state())
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)

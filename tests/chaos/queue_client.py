@@ -28,7 +28,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from tests.chaos.client import tell
+from tests.chaos.client import emit
 from tests.chaos.names import JOBS
 
 from headrace import AsyncClient, AsyncMessage, LeaseLost, Receipt
@@ -62,7 +62,7 @@ SETTINGS = ClientSettings(dial_timeout_seconds=2.0, request_timeout_seconds=5.0,
 
 def main(role: str, name: str, bootstrap: str, rate: str) -> None:
     asyncio.run(_main(role, name, bootstrap, float(rate)))
-    tell("end", now_ms())
+    emit("end", now_ms())
     sys.stdout.flush()
 
 
@@ -108,7 +108,7 @@ class Publisher:
         value = f"{kind} {self._name}-{number}"
         began, is_delayed = now_ms(), number % 5 == 2
         due = began + int(self._chance.uniform(0.0, DELAY_SECONDS_MAX) * 1000) if is_delayed else None
-        tell("publish", began, value, due)
+        emit("publish", began, value, due)
         try:
             receipt = await self._client.publish(
                 JOBS,
@@ -116,19 +116,19 @@ class Publisher:
                 key=str(number % KEYS),
                 deliver_at=None if due is None else datetime.fromtimestamp(due / 1000, UTC),
             )
-            tell("published", now_ms(), value)
+            emit("published", now_ms(), value)
             if is_delayed and number % 20 == 12:
                 await self._cancel(receipt, value)
         except HeadraceError as error:
-            tell("error", now_ms(), f"{value!r} could not be published: {error!r}")
+            emit("error", now_ms(), f"{value!r} could not be published: {error!r}")
         finally:
             self._in_flight -= 1
 
     async def _cancel(self, receipt: Receipt, value: str) -> None:
-        tell("cancel", now_ms(), value)
+        emit("cancel", now_ms(), value)
         with suppress(HeadraceError):  # it may be due already; and whoever is not answered knows nothing
             await self._client.cancel(receipt)
-            tell("cancelled", now_ms(), value)
+            emit("cancelled", now_ms(), value)
 
 
 class Verdict(NamedTuple):
@@ -152,7 +152,7 @@ class Shifts:
             try:
                 await self.work(connect(self._bootstrap, SETTINGS))
             except* HeadraceError as errors:
-                tell("error", now_ms(), repr(errors.exceptions))
+                emit("error", now_ms(), repr(errors.exceptions))
             sys.stdout.flush()
 
     async def work(self, cluster: Cluster) -> None:
@@ -163,7 +163,7 @@ class Shifts:
         """Returns the number of the delivery."""
         number, self._number = self._number, self._number + 1
         value, until = (message.value or b"").decode(), message.leased_until_ms
-        tell("lease", number, value, str(message.id), message.attempt, until - int(lease_seconds * 1000), until)
+        emit("lease", number, value, str(message.id), message.attempt, until - int(lease_seconds * 1000), until)
         return number
 
     def verdict(self, message: LeasedMessage) -> Verdict:
@@ -199,7 +199,7 @@ class Worker(Shifts):
         verdict = self.verdict(message.leased)
         if self._chance.random() < 0.01:
             await asyncio.sleep(1.5 * LEASE_SECONDS)  # the SDK extends it meanwhile
-        tell("settle", number, now_ms(), *verdict)
+        emit("settle", number, now_ms(), *verdict)
         try:
             if verdict.how == ACK_HOW:
                 await message.ack()
@@ -207,11 +207,11 @@ class Worker(Shifts):
                 await message.nack((verdict.delay_ms or 0) / 1000)
             else:
                 await message.reject("poison")
-            tell("settled", number, now_ms())
+            emit("settled", number, now_ms())
         except LeaseLost as lost:
-            tell("refused", number, now_ms(), lost.message)
+            emit("refused", number, now_ms(), lost.message)
         except HeadraceError as error:
-            tell("error", now_ms(), repr(error))
+            emit("error", now_ms(), repr(error))
         sys.stdout.flush()
 
 
@@ -238,7 +238,7 @@ class Straggler(Shifts):
         (topic, partition, offset), attempt, epoch, member = message.receipt
         item = SettleItem(first=offset, last=offset, attempt=attempt, how=ACK)
         request = SettleRequest(SUBSCRIPTION, member, [SettleTopic(topic, [SettlePartition(partition, epoch, [item])])])
-        tell("settle", number, now_ms(), LATE, None)
+        emit("settle", number, now_ms(), LATE, None)
         try:
             leader = (await cluster.partition(topic, partition)).leader
             answer: SettleResponse = await cluster.call(request, node_id=leader)
@@ -247,15 +247,15 @@ class Straggler(Shifts):
             raise_for_code(told.error_code, told.error_message)
             for refused in told.refused:
                 raise_for_code(refused.error_code, refused.error_message)
-            tell("settled", number, now_ms())
+            emit("settled", number, now_ms())
         except InvalidRecordState as refusal:
-            tell("refused", number, now_ms(), refusal.message)
+            emit("refused", number, now_ms(), refusal.message)
         except HeadraceError as error:
-            tell("error", now_ms(), repr(error))
+            emit("error", now_ms(), repr(error))
 
     async def _settle(self, subscription: Subscription, number: int, message: LeasedMessage) -> None:
         verdict = self.verdict(message)
-        tell("settle", number, now_ms(), *verdict)
+        emit("settle", number, now_ms(), *verdict)
         if verdict.how == ACK_HOW:
             refused = await subscription.ack([message])
         elif verdict.how == NACK:
@@ -263,12 +263,12 @@ class Straggler(Shifts):
         else:
             refused = await subscription.reject([message], "poison")
         if not refused:
-            tell("settled", number, now_ms())
+            emit("settled", number, now_ms())
         for _, error in refused:
             if error.retriable:
-                tell("error", now_ms(), repr(error))
+                emit("error", now_ms(), repr(error))
             else:
-                tell("refused", number, now_ms(), error.message)
+                emit("refused", number, now_ms(), error.message)
 
 
 if __name__ == "__main__":

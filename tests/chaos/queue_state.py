@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tests.chaos.cluster_reads import read_all
 from tests.chaos.processes import wait_drained
 from tests.chaos.queue_client import DELIVERIES_MAX
 from tests.chaos.queue_history import DeadCopy, QueueHistory, queue_history_of
-from tests.chaos.reading import read_all
 from tests.chaos.transcript import Transcript
 
 from headrace import AsyncClient

@@ -3,7 +3,7 @@
     jobs            written by the publisher, also through `__delayed.jobs`; leased and settled by the others
     jobs.dlq        what nobody could work on
 
-See tests/chaos/queue_client.py for what each of them does, and tests/chaos/queue_judgement.py for what is demanded.
+See tests/chaos/queue_client.py for what each of them does, and tests/chaos/queue_checks.py for what is demanded.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from functools import partial
 
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
 from tests.chaos.names import JOBS
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes
+from tests.chaos.queue_checks import check_queue, check_queue_clients
 from tests.chaos.queue_client import SUBSCRIPTION
 from tests.chaos.queue_history import QueueHistory
-from tests.chaos.queue_judgement import of_queue, of_queue_clients
 from tests.chaos.queue_state import Queue
 from tests.chaos.transcript import Transcript
 from tests.integration.process import PATIENCE_SECONDS, wait_until
@@ -34,7 +34,7 @@ ACKS = acks_topic(JOBS)
 """All but `__delayed.jobs`, whose replicas are trimmed at different moments."""
 
 
-class QueueWorkload(Part):
+class QueueWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, rate: float) -> None:
         self._cluster, self._processes, self._rate = cluster, processes, rate
         self._queue = Queue(cluster.bootstrap, JOBS, SUBSCRIPTION)
@@ -70,8 +70,8 @@ class QueueWorkload(Part):
     def stop_readers(self) -> None:
         self._processes.stop((*WORKERS, STRAGGLER), PATIENCE_SECONDS)
 
-    def judge(self) -> list[str]:
-        return of_queue_clients(self.transcripts, PUBLISHER) + of_queue(self._whole_history())
+    def check(self) -> list[str]:
+        return check_queue_clients(self.transcripts, PUBLISHER) + check_queue(self._whole_history())
 
     def counts(self) -> dict[str, int]:
         return self._whole_history().counts("queue")

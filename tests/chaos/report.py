@@ -9,9 +9,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.availability import Stay
-from tests.chaos.faults import Injected, leaves_majority
-from tests.chaos.outcome import Options, Outcome
+from tests.chaos.availability import RoundAvailability
+from tests.chaos.faults import InjectedFault, leaves_majority
+from tests.chaos.run_result import Options, RunResult
 
 ROOT = Path(__file__).parents[2]
 BAR_SECONDS = 10
@@ -37,64 +37,64 @@ CHECKS = (
 )
 
 
-def write(outcome: Outcome, folder: Path, name: str) -> Path:
+def write(result: RunResult, folder: Path, name: str) -> Path:
     """Both files; returns the path of the one for people."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = as_json(outcome)
+    content = as_json(result)
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     page = folder / f"{name}.md"
-    page.write_text("\n".join(_page(outcome, content)) + "\n")
+    page.write_text("\n".join(_page(result, content)) + "\n")
     return page
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
-    options, began = outcome.options, outcome.began
+def as_json(result: RunResult) -> dict[str, Any]:
+    options, began = result.options, result.began
     return {
         "seed": options.seed,
         "commit": _commit(),
-        "seconds": round(outcome.ended - began, 1),
+        "seconds": round(result.ended - began, 1),
         "session_timeout_seconds": options.session_seconds,
         "registry": "zookeeper" if options.servers else "sqlite",
         "zookeeper_servers": options.servers,
         "records_per_second_wanted": options.rate,
-        "violations": outcome.violations,
-        "counts": outcome.counts,
-        "impossible": outcome.impossible,
-        "left_out": outcome.left_out,
-        "rounds": [_round(outcome, faults) for faults in outcome.rounds if faults],
-        "events": [[round(moment - began, 1), what] for moment, what in outcome.events],
-        "acknowledged_per_second": outcome.acknowledgements.per_second(began, outcome.ended),
+        "violations": result.violations,
+        "counts": result.counts,
+        "impossible": result.impossible,
+        "left_out": result.left_out,
+        "rounds": [_round(result, faults) for faults in result.rounds if faults],
+        "events": [[round(moment - began, 1), what] for moment, what in result.events],
+        "acknowledged_per_second": result.acknowledgements.per_second(began, result.ended),
     }
 
 
-def _round(outcome: Outcome, faults: list[Injected]) -> dict[str, Any]:
-    stay = outcome.stay(faults)
+def _round(result: RunResult, faults: list[InjectedFault]) -> dict[str, Any]:
+    availability = result.availability(faults)
     return {
         "faults": [
             {
                 "kind": fault.planned.kind,
                 "role": fault.planned.role,
                 "nodes": fault.nodes,
-                "began": round(fault.began - outcome.began, 1),
-                "healed": round((fault.healed or fault.ends) - outcome.began, 1),
+                "began": round(fault.began - result.began, 1),
+                "healed": round((fault.healed or fault.ends) - result.began, 1),
             }
             for fault in faults
         ],
         "leaves_majority": leaves_majority(faults),
-        "acknowledged": stay.acknowledged,
-        "stall_seconds": round(stay.stall_seconds, 1),
-        "partition_stall_seconds": round(stay.partition_stall_seconds, 1),
+        "acknowledged": availability.acknowledged,
+        "stall_seconds": round(availability.stall_seconds, 1),
+        "partition_stall_seconds": round(availability.partition_stall_seconds, 1),
     }
 
 
-def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
-    found = outcome.violations
+def _page(result: RunResult, content: dict[str, Any]) -> list[str]:
+    found = result.violations
     verdict = "No violation." if not found else f"{len(found)} violations."
     rounds = content["rounds"]
     summary = (
         f"{verdict} {sum(len(one['faults']) for one in rounds)} faults in {len(rounds)} rounds; "
         f"commit `{content['commit']}`; session timeout {content['session_timeout_seconds']:g} s. Again: "
-        f"`{_command(outcome.options)}`."
+        f"`{_command(result.options)}`."
     )
     lines = [
         f"# Chaos: {content['seconds'] / 60:.0f} minutes, seed {content['seed']}",
@@ -109,9 +109,9 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
         "",
         "| what | count |",
         "| --- | ---: |",
-        *(f"| {what} | {count} |" for what, count in outcome.counts.items()),
+        *(f"| {what} | {count} |" for what, count in result.counts.items()),
         "",
-        *_availability(outcome),
+        *_availability(result),
         "## What was injected",
         "",
         "| from s | to s | fault | to whom | as |",
@@ -122,9 +122,9 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
         ),
         "",
     ]
-    if missing := outcome.impossible | outcome.left_out:
+    if missing := result.impossible | result.left_out:
         lines += ["Not to be had here:", "", *(f"- {kind}: {why}" for kind, why in missing.items()), ""]
-    ended = [what for _, what in outcome.events if "by itself" in what]
+    ended = [what for _, what in result.events if "by itself" in what]
     if ended:
         lines += ["Started again by the harness:", "", *(f"- {what}" for what in ended), ""]
     return lines
@@ -138,13 +138,13 @@ def _command(options: Options) -> str:
     return " ".join(words)
 
 
-def _availability(outcome: Outcome) -> list[str]:
-    by_kind = defaultdict[str, list[tuple[Stay, bool]]](list)
-    for faults in outcome.rounds:
+def _availability(result: RunResult) -> list[str]:
+    by_kind = defaultdict[str, list[tuple[RoundAvailability, bool]]](list)
+    for faults in result.rounds:
         if faults:
             name = faults[0].planned.kind if len(faults) == 1 else f"{len(faults)} at a time"
-            by_kind[name].append((outcome.stay(faults), leaves_majority(faults)))
-    series = outcome.acknowledgements.per_second(outcome.began, outcome.ended)
+            by_kind[name].append((result.availability(faults), leaves_majority(faults)))
+    series = result.acknowledgements.per_second(result.began, result.ended)
     without = sum(count == 0 for count in series)
     bars = [sum(series[at : at + BAR_SECONDS]) / BAR_SECONDS for at in range(0, len(series), BAR_SECONDS)]
     lines = [
@@ -157,9 +157,9 @@ def _availability(outcome: Outcome) -> list[str]:
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for kind, stays in sorted(by_kind.items()):
-        sends = sum(stay.acknowledged for stay, _ in stays)
-        stall = max(stay.stall_seconds for stay, _ in stays)
-        worst = max(stay.partition_stall_seconds for stay, _ in stays)
+        sends = sum(availability.acknowledged for availability, _ in stays)
+        stall = max(availability.stall_seconds for availability, _ in stays)
+        worst = max(availability.partition_stall_seconds for availability, _ in stays)
         majority = sum(leaves for _, leaves in stays)
         lines.append(f"| {kind} | {len(stays)} | {majority} | {sends} | {stall:.1f} | {worst:.1f} |")
     return [

@@ -4,7 +4,7 @@
 
 A publisher sends each message with an `Idempotency-Key`, at one gateway after the other until one confirms it; one
 that is due later is sent once, because its key is not checked. A worker pulls at one gateway and settles by receipt at
-the other. Both print what `tests.chaos.queue_client` prints, so that the same rules judge it.
+the other. Both print what `tests.chaos.queue_client` prints, so that the same rules check it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from threading import Event, Lock, Semaphore
 from typing import Any
 
 import requests
-from tests.chaos.client import tell
+from tests.chaos.client import emit
 from tests.chaos.names import REST_JOBS
 from tests.chaos.queue_client import (
     ACK_HOW,
@@ -61,7 +61,7 @@ def main(role: str, name: str, gateways: str, rate: str) -> None:
 def note(*what: Any) -> None:
     """Threads print whole lines."""
     with _output:
-        tell(*what)
+        emit(*what)
         sys.stdout.flush()
 
 

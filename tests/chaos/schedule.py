@@ -47,7 +47,7 @@ ON_ONE_HOST = (
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedFault:
     """One fault: of what kind, to whom, and how long after the beginning of its round it is healed."""
 
     kind: str
@@ -61,7 +61,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    faults: tuple[Planned, ...]
+    faults: tuple[PlannedFault, ...]
     quiet_seconds: float
     waits_for_in_sync: bool
     """whether the next round begins only when all replicas are in sync again"""
@@ -82,7 +82,7 @@ def rounds(
                 if another not in (*ALONE, *chosen):
                     chosen.append(kind_bag.draw())
         faults = tuple(
-            Planned(kind, _role(kind) or role_bag.draw(), _lasts(kind, hold, session_seconds, chance))
+            PlannedFault(kind, _role(kind) or role_bag.draw(), _lasts(kind, hold, session_seconds, chance))
             for kind in chosen
         )
         yield Round(faults, chance.uniform(2.0, 8.0), waits_for_in_sync=chance.random() < 0.6)

@@ -30,7 +30,7 @@ from confluent_kafka import (
     Message,
     ShareConsumer,
 )
-from tests.chaos.client import MEMBERSHIP_SECONDS, QUICK, Writer, reported_time_limit, stops, tell
+from tests.chaos.client import MEMBERSHIP_SECONDS, SHORT_TIMEOUTS, Writer, emit, reported_time_limit, stop_signals
 from tests.chaos.names import SHARED
 from tests.chaos.queue_client import ACK_HOW, NACK, ORDINARY, PATIENT_ATTEMPTS, POISON, REJECT, STUBBORN, now_ms
 
@@ -50,12 +50,12 @@ HOWS = {ACK_HOW: AcknowledgeType.ACCEPT, NACK: AcknowledgeType.RELEASE, REJECT: 
 
 
 def main(role: str, name: str, bootstrap: str, partitions: str, rate: str) -> None:
-    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
     if role == "publisher":
         Publisher(name, bootstrap, SHARED, int(partitions), float(rate), follows_growth=False).run()
     else:
         Member(name, bootstrap).run()
-    tell("end", now_ms())
+    emit("end", now_ms())
     sys.stdout.flush()
 
 
@@ -65,12 +65,12 @@ class Publisher(Writer):
     def _send(self, number: int) -> None:
         kind = POISON if number % 20 == 7 else STUBBORN if number % 50 == 11 else ORDINARY
         value = f"{kind} {self._name}-{number}"
-        tell("publish", now_ms(), value, None)
+        emit("publish", now_ms(), value, None)
         self._producer.produce(self._topic, value, partition=number % self._partitions, on_delivery=self._on_delivery)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            tell("published", now_ms(), (message.value() or b"").decode())
+            emit("published", now_ms(), (message.value() or b"").decode())
 
 
 class Member:
@@ -79,7 +79,7 @@ class Member:
         self._numbers = itertools.count(time.time_ns())  # unique over the restarts of this member
         self._polls = deque[int](maxlen=BUFFERED_POLLS)
         self._settings = {
-            **QUICK,
+            **SHORT_TIMEOUTS,
             "bootstrap.servers": bootstrap,
             "group.id": GROUP,
             "share.acknowledgement.mode": "explicit",
@@ -89,15 +89,15 @@ class Member:
         }
 
     def run(self) -> None:
-        while not stops:
+        while not stop_signals:
             crashes = self._chance.random() < CRASH_CHANCE
             leaves = time.monotonic() + MEMBERSHIP_SECONDS
             self._polls.clear()
             consumer = ShareConsumer(self._settings)
             consumer.subscribe([SHARED])
-            while not stops and time.monotonic() < leaves:
+            while not stop_signals and time.monotonic() < leaves:
                 self._work(consumer)
-            if crashes and not stops and self._take(consumer):
+            if crashes and not stop_signals and self._take(consumer):
                 sys.stdout.flush()
                 os._exit(CRASHED)
             with reported_time_limit("close"):
@@ -107,7 +107,7 @@ class Member:
         taken = self._take(consumer)
         for number, message in taken:
             how = self._decide(message)
-            tell("settle", number, now_ms(), how, 0 if how == NACK else None)
+            emit("settle", number, now_ms(), how, 0 if how == NACK else None)
             consumer.acknowledge(message, HOWS[how])
         sys.stdout.flush()
         if taken:
@@ -124,11 +124,11 @@ class Member:
         for message in messages:
             error = message.error()
             if error is not None:
-                tell("error", now_ms(), f"{error.name()}: {error.str()}")
+                emit("error", now_ms(), f"{error.name()}: {error.str()}")
                 continue
             number, value = next(self._numbers), (message.value() or b"").decode()
             place = f"{message.topic()}:{message.partition()}:{message.offset()}"
-            tell("lease", number, value, place, message.delivery_count(), granted, granted + LOCK_MS)
+            emit("lease", number, value, place, message.delivery_count(), granted, granted + LOCK_MS)
             taken.append((number, message))
         return taken
 
@@ -147,16 +147,16 @@ class Member:
             with reported_time_limit("commit"):
                 answers = consumer.commit_sync(COMMIT_SECONDS) or {}
         except KafkaException as error:
-            tell("error", now_ms(), str(error))
+            emit("error", now_ms(), str(error))
             return
         ended = now_ms()
         confirmed = {place.partition for place, failure in answers.items() if failure is None}
         for place, failure in answers.items():
             if failure is not None:
-                tell("error", ended, f"partition {place.partition}: {failure}")
+                emit("error", ended, f"partition {place.partition}: {failure}")
         for number, message in taken:
             if message.partition() in confirmed:
-                tell("settled", number, ended)
+                emit("settled", number, ended)
 
 
 if __name__ == "__main__":

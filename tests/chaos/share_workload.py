@@ -3,7 +3,7 @@
     shared          written by the publisher; acquired and acknowledged by the members
     shared.dlq      what was rejected, or released until the delivery limit
 
-See tests/chaos/share_client.py for what each of them does, and tests/chaos/share_judgement.py for the rules.
+See tests/chaos/share_client.py for what each of them does, and tests/chaos/share_checks.py for the rules.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections import Counter
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
 from tests.chaos.names import SHARED
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes
+from tests.chaos.queue_checks import check_queue_clients
 from tests.chaos.queue_client import DELIVERIES_MAX
 from tests.chaos.queue_history import QueueHistory
-from tests.chaos.queue_judgement import of_queue_clients
 from tests.chaos.queue_state import Queue
+from tests.chaos.share_checks import check_share_group
 from tests.chaos.share_client import CRASHED, GROUP, LOCK_MS
-from tests.chaos.share_judgement import of_share_group
 from tests.chaos.transcript import Transcript
 from tests.compat.time_limit import LIBRARY_HUNG
 from tests.integration.process import PATIENCE_SECONDS
@@ -38,7 +38,7 @@ CONFIGS = {
 }
 
 
-class ShareGroup(Part):
+class ShareWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, rate: float) -> None:
         self._cluster, self._processes, self._rate = cluster, processes, rate
         self._queue = Queue(cluster.bootstrap, SHARED, GROUP)
@@ -76,8 +76,8 @@ class ShareGroup(Part):
     def stop_readers(self) -> None:
         self._processes.stop(MEMBERS, PATIENCE_SECONDS)
 
-    def judge(self) -> list[str]:
-        return of_queue_clients(self.transcripts, PUBLISHER) + of_share_group(self._whole_history())
+    def check(self) -> list[str]:
+        return check_queue_clients(self.transcripts, PUBLISHER) + check_share_group(self._whole_history())
 
     def counts(self) -> dict[str, int]:
         counts = {"share group: members that crashed with records": self._crashes.total()}

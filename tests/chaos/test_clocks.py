@@ -35,7 +35,7 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize("hours", [3.0, -3.0])
 def test_only_the_wall_clock_is_wrong_and_only_for_as_long_as_it_is_set(tmp_path: Path, hours: float) -> None:
-    if reason := clocks.why_not(tmp_path):
+    if reason := clocks.unavailable_reason(tmp_path):
         pytest.skip(reason)
     clock = WrongClock(compile_library(tmp_path), tmp_path / "clock")
     command = [*clock.on(Host("a", "127.0.0.1")).prefix, sys.executable, "-c", CLOCKS]

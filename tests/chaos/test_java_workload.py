@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.chaos import java_workload
-from tests.chaos.java_workload import GROUPS, WRITER, of_java_clients, why_not
+from tests.chaos.java_workload import GROUPS, WRITER, check_java_clients, unavailable_reason
 from tests.chaos.transcript import Log, Transcript
 
 CLASSIC, CONSUMER = GROUPS
@@ -41,7 +41,7 @@ def judged(lines: Lines, folder: Path, final: dict[int, Log] = FINAL) -> list[st
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         transcripts[name] = Transcript(path)
         transcripts[name].read_on()
-    return of_java_clients(transcripts, final)
+    return check_java_clients(transcripts, final)
 
 
 def test_a_clean_run_is_found_clean(lines: Lines, tmp_path: Path) -> None:
@@ -80,16 +80,16 @@ def test_an_error_of_the_writer_and_a_group_that_broke_off_are_found(lines: Line
 
 @pytest.fixture
 def uncached() -> Iterator[None]:
-    why_not.cache_clear()
+    unavailable_reason.cache_clear()
     yield
-    why_not.cache_clear()
+    unavailable_reason.cache_clear()
 
 
 @pytest.mark.usefixtures("uncached")
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java_workload, "JARS", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda command: f"/nowhere/{command}")
-    assert "jars are not in" in (why_not() or "")
-    why_not.cache_clear()
+    assert "jars are not in" in (unavailable_reason() or "")
+    unavailable_reason.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert why_not() == "java is not installed"
+    assert unavailable_reason() == "java is not installed"

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.chaos.checks import BUGS
 from tests.chaos.damage import Damage
 from tests.chaos.faults import OUT_OF_SERVICE
-from tests.chaos.judgement import BUGS
 from tests.chaos.namespaces import Host
 from tests.chaos.nodes import BrokerNode
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.chaos import disks, namespaces
-from tests.chaos.claims import claim
 from tests.chaos.cluster import clean
 from tests.chaos.disks import SmallDisk
 from tests.chaos.namespaces import Host, Namespaces
+from tests.chaos.run_locks import acquire_run_lock
 
 ECHO = """
 import socket, sys
@@ -43,13 +43,13 @@ print(answers)
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Namespaces]:
-    reason = namespaces.why_not()
+    reason = namespaces.unavailable_reason()
     if reason is not None:
         pytest.skip(reason)
-    claimed = claim(tmp_path)
-    yield Namespaces(claimed, ["a", "b"])
-    namespaces.remove(claimed.number)
-    claimed.release()
+    run_lock = acquire_run_lock(tmp_path)
+    yield Namespaces(run_lock, ["a", "b"])
+    namespaces.remove(run_lock.number)
+    run_lock.release()
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_some_packets_are_lost_and_some_are_not(network: Namespaces, echo: Host)
 
 
 def test_a_small_disk_can_be_filled_and_emptied(tmp_path: Path) -> None:
-    reason = disks.why_not(tmp_path)
+    reason = disks.unavailable_reason(tmp_path)
     if reason is not None:
         pytest.skip(reason)
     disk = SmallDisk(tmp_path / "disk")
@@ -100,11 +100,11 @@ def test_a_small_disk_can_be_filled_and_emptied(tmp_path: Path) -> None:
 
 
 def test_a_power_cut_keeps_what_was_synced_and_nothing_else(tmp_path: Path) -> None:
-    if reason := disks.why_not(tmp_path) or namespaces.why_not():
+    if reason := disks.unavailable_reason(tmp_path) or namespaces.unavailable_reason():
         pytest.skip(reason)
-    claimed = claim(tmp_path)
+    run_lock = acquire_run_lock(tmp_path)
     disk = SmallDisk(tmp_path / "disk")
-    host = Namespaces(claimed, ["a"]).hosts["a"]
+    host = Namespaces(run_lock, ["a"]).hosts["a"]
     # Another host has a copy of the mount, which must not keep the file system from going away.
     with subprocess.Popen([*host.prefix, "cat"], stdin=subprocess.PIPE) as other:
         try:
@@ -123,18 +123,18 @@ def test_a_power_cut_keeps_what_was_synced_and_nothing_else(tmp_path: Path) -> N
         finally:
             other.kill()
             disk.close()
-            namespaces.remove(claimed.number)
-            claimed.release()
+            namespaces.remove(run_lock.number)
+            run_lock.release()
     assert not list(disks.mounted_under(tmp_path))
 
 
 def test_what_a_killed_harness_left_is_cleared_away(tmp_path: Path) -> None:
-    if reason := namespaces.why_not():
+    if reason := namespaces.unavailable_reason():
         pytest.skip(reason)
     harness = (
-        "import sys, pathlib; from tests.chaos.claims import claim; from tests.chaos.namespaces import Namespaces;"
-        "claimed = claim(pathlib.Path(sys.argv[1])); Namespaces(claimed, ['a']);"
-        "print(claimed.number, flush=True); sys.stdin.read()"
+        "import sys, pathlib; from tests.chaos.run_locks import acquire_run_lock; from tests.chaos.namespaces import Namespaces;"
+        "run_lock = acquire_run_lock(pathlib.Path(sys.argv[1])); Namespaces(run_lock, ['a']);"
+        "print(run_lock.number, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", harness, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

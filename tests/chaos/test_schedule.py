@@ -6,8 +6,8 @@ import random
 from itertools import islice
 
 from tests.chaos.cluster import ROLES
-from tests.chaos.faults import _INJECTORS, Injected, leaves_majority
-from tests.chaos.schedule import ALONE, KINDS, OF_ALL_BROKERS, ON_ONE_HOST, Planned, Round, rounds
+from tests.chaos.faults import _INJECTORS, InjectedFault, leaves_majority
+from tests.chaos.schedule import ALONE, KINDS, OF_ALL_BROKERS, ON_ONE_HOST, PlannedFault, Round, rounds
 
 SESSION_SECONDS = 3.0
 
@@ -50,7 +50,7 @@ def test_there_is_a_way_to_inject_every_kind() -> None:
 def test_writes_may_stop_when_all_brokers_are_hurt() -> None:
     names = ("b1", "b2", "b3")
     for kind in OF_ALL_BROKERS:
-        planned = Planned(kind, "all", 10.0)
-        fault = Injected(planned, names, 0.0, 10.0, lambda: None)
+        planned = PlannedFault(kind, "all", 10.0)
+        fault = InjectedFault(planned, names, 0.0, 10.0, lambda: None)
         # A rolling restart hurts one broker at a time, so it must leave writes possible.
         assert leaves_majority([fault]) == (kind == "rolling restart")

@@ -17,10 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.chaos import java_workload, spark_workload
-from tests.chaos.admin_workload import Administration
+from tests.chaos.admin_workload import AdminWorkload
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
-from tests.chaos.java_workload import JavaClients
+from tests.chaos.cluster_reads import committed_offsets, read_all
+from tests.chaos.java_workload import JavaWorkload
 from tests.chaos.names import (
     COPIERS,
     COPIES,
@@ -32,14 +34,12 @@ from tests.chaos.names import (
     WRITERS,
 )
 from tests.chaos.namespaces import Host
-from tests.chaos.outcome import Options
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes, wait_drained
 from tests.chaos.queue_workload import QueueWorkload
-from tests.chaos.reading import committed_offsets, read_all
-from tests.chaos.rest_workload import RestQueue
-from tests.chaos.share_workload import ShareGroup
-from tests.chaos.spark_workload import SparkCopy
+from tests.chaos.rest_workload import RestWorkload
+from tests.chaos.run_result import Options
+from tests.chaos.share_workload import ShareWorkload
+from tests.chaos.spark_workload import SparkWorkload
 from tests.chaos.transcript import Transcript
 from tests.compat.copier import TARGET_PARTITIONS
 from tests.compat.time_limit import LIBRARY_HUNG
@@ -59,20 +59,20 @@ class Workload:
         self._processes = Processes(options.folder / "clients")
         self.transcripts: dict[str, Transcript] = {}
         self.copier_starts = 0
-        self.parts: list[Part] = [
+        self.parts: list[ClientWorkload] = [
             QueueWorkload(cluster, self._processes, options.queue_rate),
-            RestQueue(cluster, self._processes, options.seed, options.rest_rate),
-            ShareGroup(cluster, self._processes, options.share_rate),
-            Administration(cluster, self._processes, options.seed, options.changing_rate),
+            RestWorkload(cluster, self._processes, options.seed, options.rest_rate),
+            ShareWorkload(cluster, self._processes, options.share_rate),
+            AdminWorkload(cluster, self._processes, options.seed, options.changing_rate),
         ]
         self.left_out: dict[str, str] = {}
         """parts that cannot work here, and why"""
-        if (reason := java_workload.why_not()) is None:
-            self.parts.append(JavaClients(cluster, self._processes, options.java_rate))
+        if (reason := java_workload.unavailable_reason()) is None:
+            self.parts.append(JavaWorkload(cluster, self._processes, options.java_rate))
         else:
             self.left_out["Java producer and consumers"] = reason
-        if (reason := spark_workload.why_not() if options.spark else SPARK_IS_OFF) is None:
-            self.parts.append(SparkCopy(cluster, self._processes, options.seed, options.spark_rate))
+        if (reason := spark_workload.unavailable_reason() if options.spark else SPARK_IS_OFF) is None:
+            self.parts.append(SparkWorkload(cluster, self._processes, options.seed, options.spark_rate))
         else:
             self.left_out["Spark query"] = reason
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from tests.simulation.features.rolled_back_registry import RolledBackRegistry
-from tests.simulation.finding_controls import Control
+from tests.simulation.regression_controls import Control
 
 from headrace.broker import broker
 from headrace.broker.cluster import cluster_member as cluster

@@ -63,7 +63,7 @@ class CopiesAuditor(Client):
                     return
 
 
-class Surveyor(Client):
+class OffsetLister(Client):
     """Asks now and then where the logs begin, and up to where they can be read."""
 
     settings = IMPATIENT

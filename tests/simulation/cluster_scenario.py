@@ -2,7 +2,7 @@
 
 Within a minute of virtual time everything must be well again: every partition led and in sync with all its replicas,
 every producer and group and transaction under way. Then the logs are read, from the leaders and replica by replica, and
-the whole story is judged.
+the whole story is find_batch_anomalies.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.simulation.cluster_clients import (
     REPLICAS,
     CommittedReader,
     CopiesAuditor,
+    OffsetLister,
     Operator,
     SlowWriter,
-    Surveyor,
 )
-from tests.simulation.cluster_copier import COPIER, TopicCopier, original
 from tests.simulation.cluster_faults import Faults
 from tests.simulation.features.feature import Feature
 from tests.simulation.pipeliner import Pipeliner
+from tests.simulation.topic_copier import COPIER, TopicCopier, original
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.groups.offsets import END, committed, find_offsets
@@ -41,7 +41,7 @@ ClientT = TypeVar("ClientT", bound=Client)
 
 FAULTS_SECONDS = (3.0, 10.0)
 RECOVERY_SECONDS = 60.0  # within which everything must be well again once nothing fails any more
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 DISK_DELAYS = ((0.00005, 0.002), (0.001, 0.02), (0.005, 0.1))
 TOPIC_CONFIGS = {"min.insync.replicas": "2"}
 SETTINGS = {
@@ -94,7 +94,7 @@ class ClusterScenario:
         self.members = self.some(Member, "member", (0, 1, 2))
         self.followers = self.some(TopicCopier, "copier", (0, 1, 1), self.copies)
         for copier in self.followers:
-            copier.is_newer = self.random.random() < 0.5
+            copier.uses_v2 = self.random.random() < 0.5
         self.operators = self.some(Operator, "operator", (0, 1))
         for operator in self.operators:
             operator.brokers = list(self.cluster.brokers)
@@ -105,7 +105,7 @@ class ClusterScenario:
             *self.operators,
             *self.some(Reader, "reader", (0, 1)),
             *self.some(CommittedReader, "committed-reader", (0, min(1, len(self.followers))), self.copies),
-            *self.some(Surveyor, "surveyor", (0, 1)),
+            *self.some(OffsetLister, "surveyor", (0, 1)),
             *([self.watcher] if self.members else []),
         ]
         self.missing = ""
@@ -197,7 +197,7 @@ class ClusterScenario:
         for operator in self.operators:
             operator.is_done = True
         for copier in self.followers:
-            copier.hurries = True
+            copier.catches_up = True
         await self.until_none(lambda: self._silent_since(healed))
         for writer in self.writers:
             writer.is_done = True
@@ -206,12 +206,12 @@ class ClusterScenario:
             await feature.recover(healed_in)
         await self.until_none(self.cluster.unhealthy_partitions)
         while not await self._have_caught_up():
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def until_none(self, missing: Callable[[], list[str]]) -> None:
         while found := missing():
             self.missing = "; ".join(found)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _silent_since(self, moment: int) -> list[str]:
         written = {send.client for send in self.orders.sends if send.is_ok and send.began > moment}

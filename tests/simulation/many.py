@@ -20,8 +20,8 @@ from tests.simulation.admin_controls import ADMIN_CONTROLS
 from tests.simulation.cluster_controls import CONTROLS, Plant
 from tests.simulation.cluster_scenario import ClusterScenario
 from tests.simulation.features.feature import Feature
-from tests.simulation.finding_controls import FINDING_CONTROLS, Control
 from tests.simulation.progress import SEED_SECONDS, limited_time
+from tests.simulation.regression_controls import REGRESSION_CONTROLS, Control
 from tests.simulation.storage_controls import STORAGE_CONTROLS
 from tests.simulation.wide_scenario import WideScenario, features_of
 
@@ -49,22 +49,20 @@ def main() -> int:
     return _run_all(arguments.seeds, arguments.jobs)
 
 
-def failure_of(
-    seed: int, kind: type[ClusterScenario] = WideScenario, *, limit_seconds: float = SEED_SECONDS
-) -> Outcome:
+def run_seed(seed: int, kind: type[ClusterScenario] = WideScenario, *, limit_seconds: float = SEED_SECONDS) -> Outcome:
     began = time.process_time()
     try:
         with limited_time(limit_seconds):
             why = "; ".join(map(str, kind(seed).run()[:3])) or None
     except Exception as error:  # whatever it is, the other seeds are to be run as well
-        why = _told(error)
+        why = _describe(error)
     return Outcome(seed, why, time.process_time() - began)
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(map(_told, error.exceptions))
-    cause = "" if error.__cause__ is None else f" (from {_told(error.__cause__)})"
+        return "; ".join(map(_describe, error.exceptions))
+    cause = "" if error.__cause__ is None else f" (from {_describe(error.__cause__)})"
     return f"{type(error).__name__}: {error}{cause}"
 
 
@@ -75,23 +73,23 @@ def _run_all(seeds: range, jobs: int) -> int:
             cpu_seconds += seconds
             if why is not None:
                 failed.append(seed)
-                _say(f"seed {seed}: {why}\n    make sim SEED={seed} SEEDS=1")
+                _print_line(f"seed {seed}: {why}\n    make sim SEED={seed} SEEDS=1")
             if count % REPORT_EVERY == 0 or count == len(seeds):
                 per_minute = count / (time.monotonic() - began) * 60
                 each = f"{cpu_seconds / count:.2f} s of processor time each"
-                _say(f"{count} of {len(seeds)} seeds, {per_minute:.0f} per minute, {each}, {len(failed)} failed")
+                _print_line(f"{count} of {len(seeds)} seeds, {per_minute:.0f} per minute, {each}, {len(failed)} failed")
     return 1 if failed else 0
 
 
 def _find_controls(seeds: range) -> int:
-    _be_quiet()
+    _disable_logging()
     on_changes_missed = 0
     for plant in CONTROLS:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
-            outcomes = (failure_of(seed, ClusterScenario, limit_seconds=CONTROL_SECONDS) for seed in seeds)
+            outcomes = (run_seed(seed, ClusterScenario, limit_seconds=CONTROL_SECONDS) for seed in seeds)
             on_changes_missed += not _report_control(plant, outcomes, "")
-    for control in (*FINDING_CONTROLS, *STORAGE_CONTROLS, *ADMIN_CONTROLS):
+    for control in (*REGRESSION_CONTROLS, *STORAGE_CONTROLS, *ADMIN_CONTROLS):
         with pytest.MonkeyPatch.context() as patch:
             control.plant(patch)
             on_changes_missed += not _report_control(control.plant, outcomes_with(control, seeds), control.shows)
@@ -101,7 +99,7 @@ def _find_controls(seeds: range) -> int:
 def _report_control(plant: Plant, outcomes: Iterable[Outcome], shows: str) -> bool:
     """Whether one of the outcomes shows the bug."""
     found = next((outcome for outcome in outcomes if shows_bug(outcome, shows)), None)
-    _say(f"{plant.__name__}: " + (f"seed {found.seed}: {found.why}" if found else "not found"))
+    _print_line(f"{plant.__name__}: " + (f"seed {found.seed}: {found.why}" if found else "not found"))
     return found is not None
 
 
@@ -111,7 +109,7 @@ def shows_bug(outcome: Outcome, shows: str) -> bool:
 
 def outcomes_with(control: Control, seeds: Iterable[int]) -> Iterator[Outcome]:
     """Of the seeds that draw the control's feature, while its bug is planted."""
-    return (failure_of(seed, limit_seconds=CONTROL_SECONDS) for seed in seeds_with(control.feature, seeds))
+    return (run_seed(seed, limit_seconds=CONTROL_SECONDS) for seed in seeds_with(control.feature, seeds))
 
 
 def seeds_with(feature: type[Feature], seeds: Iterable[int]) -> Iterator[int]:
@@ -122,18 +120,18 @@ def seeds_with(feature: type[Feature], seeds: Iterable[int]) -> Iterator[int]:
 @contextmanager
 def _outcomes(seeds: range, jobs: int) -> Iterator[Iterator[Outcome]]:
     if jobs == 1:
-        _be_quiet()
-        yield map(failure_of, seeds)
+        _disable_logging()
+        yield map(run_seed, seeds)
         return
-    with multiprocessing.Pool(jobs, _be_quiet) as pool:
-        yield pool.imap_unordered(failure_of, seeds, chunksize=4)
+    with multiprocessing.Pool(jobs, _disable_logging) as pool:
+        yield pool.imap_unordered(run_seed, seeds, chunksize=4)
 
 
-def _be_quiet() -> None:
+def _disable_logging() -> None:
     logging.disable(logging.CRITICAL)  # brokers tell of faults, and here these are wanted
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.features.bit_flips import BitFlips
 from tests.simulation.features.failing_syncs import FailingSyncs
 from tests.simulation.features.lost_folders import LostFolders
-from tests.simulation.finding_controls import Control
+from tests.simulation.regression_controls import Control
 
 from headrace.broker.cluster.cluster_member import ClusterMember
 from headrace.runtime.disk import DiskFailed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tests.simulation.admin_controls import ADMIN_CONTROLS
-from tests.simulation.finding_controls import Control
 from tests.simulation.many import outcomes_with, shows_bug
+from tests.simulation.regression_controls import Control
 
 SEEDS = 100  # from the one that was known to show it: every change of the broker or of the scenario shifts them
 

@@ -9,7 +9,7 @@ import os
 
 import pytest
 from tests.simulation.scenario import Scenario
-from tests.simulation.telling import assert_nothing_goes_wrong, digest_elsewhere, digest_of
+from tests.simulation.seeded_runs import assert_no_anomalies, digest_in_other_process, digest_of
 
 FIRST = int(os.environ.get("HEADRACE_SEED", "1"))
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "120"))  # a second each; ten show every planted bug (test_controls.py)
@@ -26,9 +26,12 @@ FOUND = {
 
 @pytest.mark.parametrize("seed", sorted({*range(FIRST, FIRST + SEEDS), *(FOUND if SEEDS > 1 else ())}))
 def test_a_broker_keeps_its_promises_through_crashes_and_network_faults(seed: int) -> None:
-    assert_nothing_goes_wrong(Scenario(seed), seed)
+    assert_no_anomalies(Scenario(seed), seed)
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    stories = {digest_of(Scenario(FIRST)), *(digest_elsewhere(Scenario, FIRST, other) for other in ("1", "4711"))}
+    stories = {
+        digest_of(Scenario(FIRST)),
+        *(digest_in_other_process(Scenario, FIRST, other) for other in ("1", "4711")),
+    }
     assert stories == {digest_of(Scenario(FIRST))}

@@ -10,7 +10,7 @@ import os
 
 import pytest
 from tests.simulation.cluster_scenario import ClusterScenario
-from tests.simulation.telling import assert_nothing_goes_wrong, digest_elsewhere, digest_of
+from tests.simulation.seeded_runs import assert_no_anomalies, digest_in_other_process, digest_of
 from tests.simulation.test_broker import FIRST
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "60"))
@@ -28,12 +28,12 @@ FOUND = {
 
 @pytest.mark.parametrize("seed", sorted({*range(FIRST, FIRST + SEEDS), *(FOUND if SEEDS > 1 else ())}))
 def test_a_cluster_keeps_its_promises_through_every_kind_of_fault(seed: int) -> None:
-    assert_nothing_goes_wrong(ClusterScenario(seed), seed)
+    assert_no_anomalies(ClusterScenario(seed), seed)
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
     stories = {
         digest_of(ClusterScenario(FIRST)),
-        *(digest_elsewhere(ClusterScenario, FIRST, other) for other in ("1", "4711")),
+        *(digest_in_other_process(ClusterScenario, FIRST, other) for other in ("1", "4711")),
     }
     assert stories == {digest_of(ClusterScenario(FIRST))}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulation.finding_controls import Control
 from tests.simulation.many import outcomes_with, shows_bug
+from tests.simulation.regression_controls import Control
 from tests.simulation.storage_controls import STORAGE_CONTROLS
 
 SEEDS = 600  # from the one that was known to show it; about one in twelve draws the feature

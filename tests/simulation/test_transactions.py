@@ -61,7 +61,7 @@ class Story:
         transactor = Transactor(self.world.host(name), self.broker.address, History(), self.seed)
         transactor.books = self.books[transactor.transactional_id]
         transactor.late = self.late
-        transactor.is_newer = name.startswith("newer")
+        transactor.uses_v2 = name.startswith("newer")
         return transactor
 
     async def _main(self) -> None:

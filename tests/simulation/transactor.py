@@ -64,7 +64,7 @@ class Transactor(Client):
     """`books` is shared by all producers of one transactional id."""
 
     books: list[TransactionResult]
-    is_newer = False
+    uses_v2 = False
 
     @property
     def transactional_id(self) -> str:
@@ -103,7 +103,7 @@ class Transactor(Client):
         told = TransactionResult(len(self.books) + 1)
         self.books.append(told)
         partitions = self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
-        if not self.is_newer:
+        if not self.uses_v2:
             await self._add_partitions(transport, partitions)
         for partition in partitions:
             told.values[partition] = f"{self.transactional_id}:{told.number}".encode()
@@ -115,7 +115,7 @@ class Transactor(Client):
         answer = await self._end(transport, told.wants)
         told.outcome = told.wants
         producer_id = self.producer_id
-        if self.is_newer:
+        if self.uses_v2:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
             self.sequences = dict.fromkeys(range(PARTITIONS), 0)
         if told.outcome:
@@ -150,8 +150,8 @@ class Transactor(Client):
             topics = [TopicProduceData(name=LEDGER, partition_data=[data])]
             return ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=3000, topic_data=topics)
 
-        version = NEWER if self.is_newer else OLDER
-        if self.random.random() < 0.1 and self.is_newer:
+        version = NEWER if self.uses_v2 else OLDER
+        if self.random.random() < 0.1 and self.uses_v2:
             # Its copy comes late; with the older protocol it could join the next transaction, as with Kafka.
             self._late(request(), version)
         answer = await self._ask(transport, version, request())
@@ -173,7 +173,7 @@ class Transactor(Client):
     late: list[asyncio.Task[None]]
 
     async def _commit_offset(self, transport: Transport, number: int) -> None:
-        if not self.is_newer:
+        if not self.uses_v2:
             request = AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id,
                 producer_id=self.producer_id,
@@ -197,7 +197,7 @@ class Transactor(Client):
                 )
             ],
         )
-        answer = await self._ask(transport, 5 if self.is_newer else 3, commit)
+        answer = await self._ask(transport, 5 if self.uses_v2 else 3, commit)
         raise_for_code(answer.topics[0].partitions[0].error_code)
 
     async def _end(self, transport: Transport, is_commit: bool) -> Any:
@@ -210,7 +210,7 @@ class Transactor(Client):
         attempts = self.random.choice((1, 2))
         while True:
             try:
-                answer = await self._ask(transport, 5 if self.is_newer else 4, request)
+                answer = await self._ask(transport, 5 if self.uses_v2 else 4, request)
                 raise_for_code(answer.error_code)
                 return answer
             except HeadraceError as error:

@@ -18,10 +18,10 @@ from tests.simulation.features.delays import Delays
 from tests.simulation.features.failing_syncs import FailingSyncs
 from tests.simulation.features.feature import Feature
 from tests.simulation.features.groups import Groups
-from tests.simulation.features.lost_answers import LostAnswers
+from tests.simulation.features.lagging_registry import LaggingRegistry
 from tests.simulation.features.lost_folders import LostFolders
+from tests.simulation.features.lost_responses import LostAnswers
 from tests.simulation.features.queue import Queue
-from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
 from tests.simulation.features.rolled_back_registry import RolledBackRegistry
 from tests.simulation.features.trailing_gap import TrailingGap

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.clients import IMPATIENT, Client
 from tests.simulation.features.feature import (
     LONG_MAX,
-    LOOK_SECONDS,
+    POLL_SECONDS,
     WITHOUT_GAPS,
     Draft,
     Fault,
@@ -176,7 +176,7 @@ class ConfigChanges(Feature):
         await super().recover(healed)
         while found := [*await self._not_described(), *self._not_in_force()]:
             self.scenario.missing = "; ".join(found)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _accepted(self) -> Iterator[tuple[str, set[str]]]:
         """The values that each altered setting may have in the end."""

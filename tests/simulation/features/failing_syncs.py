@@ -44,7 +44,7 @@ FOLDERS = (DATA, f"{DATA}/logs", f"{DATA}/logs/*", f"{DATA}/topics", "*")
 WAITS_SECONDS = 1.0
 STAYS_SECONDS = (0.0, 0.02, 0.1, 1.0)
 OWN_CHANCE = 0.4
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 FAILURES = (1, 1, 1, 3)
 
 
@@ -130,7 +130,7 @@ class FailingSyncs(StorageFeature):
         loop, disk = asyncio.get_running_loop(), broker.host.disk
         pending, deadline = disk.pending_failures, loop.time() + WAITS_SECONDS
         while disk.pending_failures == pending and loop.time() < deadline:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _fail_at_start(self) -> None:
         """The first start may fail, the second one finds what it has left behind."""

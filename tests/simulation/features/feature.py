@@ -35,12 +35,12 @@ from headrace.wire.batches.batch import parse_header, read_records
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
-    from tests.simulation.cluster_workers import Worker
+    from tests.simulation.queue_scenario import Worker
 
 Fault = Callable[[], Awaitable[None]]
 LONG_MAX = str(2**63 - 1)
 DAY_MS = 86_400_000
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 RECORD_BYTES_MAX = 1 << 24
 WITHOUT_GAPS = (inconsistent_offsets, duplicates, unexpected, nonmonotonic_sends, real_time_order)
 """The rules that hold for a log from which messages are removed on purpose."""
@@ -202,7 +202,7 @@ async def create_topic(admin: TopicAdmin, topic: NewTopic) -> None:
 async def until_drained(scenario: ClusterScenario, topic: str, name: str, workers: Sequence[Worker]) -> None:
     """Let the workers of a subscription hurry until nothing is left for them, and then end them."""
     for worker in workers:
-        worker.hurries, worker.counts = True, (30,)
+        worker.catches_up, worker.counts = True, (30,)
     admin, places = SubscriptionAdmin(scenario.watcher.cluster), scenario.cluster.places
     while True:
         try:
@@ -213,7 +213,7 @@ async def until_drained(scenario: ClusterScenario, topic: str, name: str, worker
                 break
         except HeadraceError as error:
             scenario.missing = f"the backlog of {topic} cannot be had: {error}"
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     for worker in workers:
         worker.is_done = True
     await scenario.until_none(lambda: scenario.at_work(*workers))

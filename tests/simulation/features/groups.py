@@ -119,7 +119,7 @@ class ShareMember(Client):
     """Fetches from one leader after the other, accepts most of what it gets, and releases the rest."""
 
     settings = IMPATIENT
-    hurries = False
+    catches_up = False
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ class ShareMember(Client):
             ranges = [(one.first_offset, one.last_offset) for one in data.acquired_records]
             for number, (first, last) in enumerate(ranges, 1):
                 self.acquired += [(values[offset], began) for offset in range(first, last + 1) if offset in values]
-                kind = ACCEPT if self.hurries or self.random.random() < 0.8 else RELEASE
+                kind = ACCEPT if self.catches_up or self.random.random() < 0.8 else RELEASE
                 batch = AcknowledgementBatch(first, last, [kind])
                 asked_for = AcknowledgeTopic(topic.topic_id, [AcknowledgePartition(index, [batch])])
                 await self._acknowledge(
@@ -231,7 +231,7 @@ class Groups(Feature):
         await super().recover(healed)
         self.others, self.sharers = members, sharers
         for sharer in sharers:
-            sharer.hurries = True
+            sharer.catches_up = True
         while (missing := await self._missing()) is not None:
             self.scenario.missing = missing
             await asyncio.sleep(0.5)

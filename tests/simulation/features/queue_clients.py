@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tests.simulation.clients import IMPATIENT, PATIENT, Client
-from tests.simulation.cluster_workers import Worker
 from tests.simulation.features.feature import TopicWriter
+from tests.simulation.queue_scenario import Worker
 
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from tests.simulation.cluster_workers import Worker
 from tests.simulation.features.feature import Sent, Stored
 from tests.simulation.features.queue_clients import Delivered, QueueLog
+from tests.simulation.queue_scenario import Worker
 
 from headrace.model.message_headers import DEAD_OFFSET, DEAD_PARTITION, DEDUP_ID, PRIORITY
 from headrace.testkit.anomalies import Anomaly

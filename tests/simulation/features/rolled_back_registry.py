@@ -38,7 +38,7 @@ from uuid import UUID
 from tests.simulation.clients import IMPATIENT, Client
 from tests.simulation.features.feature import (
     LONG_MAX,
-    LOOK_SECONDS,
+    POLL_SECONDS,
     WITHOUT_GAPS,
     Draft,
     Feature,
@@ -231,7 +231,7 @@ class RolledBackRegistry(Feature):
         for _ in range(PATIENCE):
             if self.accepts_loss or _is_usable(copy, cluster.back_up_registry()):
                 break
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         await self._stop_all()
         now, before = cluster.back_up_registry(), self._logs()
         if self.accepts_loss:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from tests.simulation.clients import Client, told
 from tests.simulation.features.feature import (
     LONG_MAX,
-    LOOK_SECONDS,
+    POLL_SECONDS,
     Draft,
     Fault,
     Feature,
@@ -186,7 +186,7 @@ class DamagingFeature(StorageFeature):
         """Until it is up: only then do the in-sync sets say what it has lost."""
         await super().start_again(broker)
         while not broker.is_up:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             if broker.is_down:
                 await broker.start()
 

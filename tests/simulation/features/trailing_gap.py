@@ -65,19 +65,19 @@ ROUNDS_MAX = 3
 STEP_SECONDS = 2.0
 ROUND_SECONDS = 15.0
 LEASES_SECONDS = (0.5, 1.5)
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 SENDING = ProducerSettings(delivery_timeout_seconds=4.0, topic_wait_seconds=4.0)
 
 
 class GapWorker(QueueWorker):
-    """Brings a gap about that reaches to the last stable offset, until it hurries: then it works as any worker does."""
+    """Brings a gap about that reaches to the last stable offset, until it must catch up: then it works as any worker does."""
 
     sim: SimCluster
     rounds = gaps = 0
 
     async def work(self) -> None:
         async with Subscription(self.cluster, TOPIC, NAME) as subscription:
-            while not self.hurries:
+            while not self.catches_up:
                 self.rounds += 1
                 try:
                     async with asyncio.timeout(ROUND_SECONDS):
@@ -123,7 +123,7 @@ class GapWorker(QueueWorker):
     async def _settle_but(self, subscription: Subscription, first: int, last: int) -> None:
         """Ack all up to the last, but give the first one back for long."""
         left = set(range(first, last + 1))
-        while left and not self.hurries:
+        while left and not self.catches_up:
             messages = await subscription.lease(30, wait_seconds=0.5)
             async with asyncio.TaskGroup() as under_way:
                 for message in messages:
@@ -140,7 +140,7 @@ class GapWorker(QueueWorker):
         with suppress(TimeoutError):
             async with asyncio.timeout(STEP_SECONDS):
                 while not self._is_gap(offset, end_offset):
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
                 self.gaps += 1
 
     async def _send_large(self, producer: TransactionalProducer) -> int:
@@ -168,7 +168,7 @@ class GapWorker(QueueWorker):
     async def _lease_for_a_while(self, subscription: Subscription) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.random.choice(LEASES_SECONDS)):
-                while not self.hurries:
+                while not self.catches_up:
                     await self._settle_all(subscription, await subscription.lease(30, wait_seconds=0.5))
 
     async def _end(self, producer: TransactionalProducer) -> None:
@@ -229,7 +229,7 @@ class TrailingGap(Feature):
         await self.scenario.until_none(
             lambda: ["no gap"] if self.worker.gaps == gaps and self.worker.rounds < rounds + ROUNDS_MAX else []
         )
-        self.worker.hurries = True
+        self.worker.catches_up = True
         await self.scenario.until_none(lambda: open_transactions(self.scenario.cluster, TOPIC))
         await until_drained(self.scenario, TOPIC, NAME, [self.worker])
 

@@ -54,7 +54,7 @@ WEIGHT = 12
 BURST_BATCHES, BURST_BYTES = 40, 1000
 LINK_BYTES_PER_SECOND = 20_000.0
 WAIT_SECONDS = 2.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 class BurstWriter(Client):
@@ -184,7 +184,7 @@ class UnwritableDeadLetters(Feature):
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):
                 while not is_met():
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
 
     # What must hold
 

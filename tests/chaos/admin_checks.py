@@ -65,7 +65,7 @@ def admin_operations(entries: Iterable[list[Any]]) -> list[AdminOperation]:
     return list(operations.values())
 
 
-def of_administration(operations: Sequence[AdminOperation], state: ClusterState) -> list[str]:
+def check_administration(operations: Sequence[AdminOperation], state: ClusterState) -> list[str]:
     """All rules; each sentence names the broker that told it."""
     return [f"{state.told_by}: {sentence}" for rule in RULES for sentence in rule(operations, state)]
 

@@ -1,4 +1,4 @@
-"""The judge of administration accepts what confirmed and doubtful operations allow, and finds each planted anomaly."""
+"""The check of administration accepts what confirmed and doubtful operations allow, and finds each planted anomaly."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.chaos.admin_client import REPEATED_NS
-from tests.chaos.admin_judgement import (
+from tests.chaos.admin_checks import (
     RULES,
     ClusterState,
     TopicState,
     admin_operations,
+    check_administration,
     deleted_offsets,
-    of_administration,
 )
+from tests.chaos.admin_client import REPEATED_NS
 from tests.chaos.names import CHANGING
 
 Entries = list[list[Any]]
@@ -62,7 +62,7 @@ def changing(**changes: Any) -> ClusterState:
 
 
 def test_what_was_confirmed_is_in_force() -> None:
-    assert of_administration(admin_operations(orderly()), STATE) == []
+    assert check_administration(admin_operations(orderly()), STATE) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_was_confirmed_is_in_force() -> None:
     ],
 )
 def test_what_is_not_in_force_is_found_and_nothing_else(state: ClusterState, sentence: str) -> None:
-    (found,) = of_administration(admin_operations(orderly()), state)
+    (found,) = check_administration(admin_operations(orderly()), state)
     assert found.startswith("b1: ")
     assert sentence in found
 
@@ -125,7 +125,7 @@ def test_an_operation_that_was_not_confirmed_may_be_in_force_or_not() -> None:
         frozenset({3}),
     )
     for state in (STATE, in_force, replace(STATE, topics={CHANGING: CHANGING_STATE})):
-        assert of_administration(operations, state) == []
+        assert check_administration(operations, state) == []
 
 
 def test_an_operation_that_may_have_been_repeated_can_win_over_a_later_one() -> None:
@@ -134,13 +134,15 @@ def test_an_operation_that_may_have_been_repeated_can_win_over_a_later_one() -> 
     quick = done(11, "config", topic=NAME, name="retention.ms", value="4", seconds=seconds / 2)
     last = done(12, "config", topic=NAME, name="retention.ms", value="5")
     state = scratch(configs={"retention.ms": "4"})
-    assert of_administration(admin_operations([*orderly(), *slow, *last]), state) == []
-    assert of_administration(admin_operations([*orderly(), *quick, *last]), state) != []
+    assert check_administration(admin_operations([*orderly(), *slow, *last]), state) == []
+    assert check_administration(admin_operations([*orderly(), *quick, *last]), state) != []
 
 
 def test_a_drain_moves_what_was_reassigned_before_it() -> None:
     state = changing(replicas={0: (1, 2)})
-    assert of_administration(admin_operations([*orderly(), *done(11, "drain", broker=3, drained=False)]), state) == []
+    assert (
+        check_administration(admin_operations([*orderly(), *done(11, "drain", broker=3, drained=False)]), state) == []
+    )
 
 
 def test_records_below_the_highest_trim_that_began_may_be_deleted() -> None:
@@ -157,6 +159,6 @@ def test_a_creation_in_doubt_after_a_deletion_is_judged_by_itself() -> None:
         *begun(3, "create", topic=NAME, partitions=2, configs={"retention.ms": "2"}),
     ]
     made_anew = TopicState({0: (1, 2), 1: (2, 3)}, {"retention.ms": "2"}, {0: 0, 1: 0}, [])
-    assert of_administration(admin_operations(entries), ClusterState("b1", {NAME: made_anew})) == []
+    assert check_administration(admin_operations(entries), ClusterState("b1", {NAME: made_anew})) == []
     of_first_life = replace(made_anew, values=["first life"])
-    assert of_administration(admin_operations(entries), ClusterState("b1", {NAME: of_first_life}))
+    assert check_administration(admin_operations(entries), ClusterState("b1", {NAME: of_first_life}))

@@ -33,7 +33,7 @@ from headrace.model.errors import DuplicateSequence, HeadraceError
 from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-BUNDLE = "query"
+JOINT_COMMIT_NAME = "query"
 RESULTS = "results"
 TRANSACTION_SECONDS = 6.0
 
@@ -62,31 +62,31 @@ class Query(msgspec.Struct):
 
 
 class Driver(Client):
-    """`hurries`: it makes no more faults of its own. `on_commit` is told whenever it is about to ask."""
+    """`catches_up`: it makes no more faults of its own. `on_commit` is told whenever it is about to ask."""
 
     settings = ClientSettings(request_timeout_seconds=3.0, dial_timeout_seconds=2.0, deadline_seconds=4.0)
     query: Query
     on_commit: Callable[[], None]
-    is_newer = False
-    hurries = False
+    uses_v2 = False
+    catches_up = False
 
     async def work(self) -> None:
         while not self.is_done:
             with suppress(HeadraceError, TimeoutError):
-                life = 60.0 if self.hurries else self.random.choice((1.0, 5.0, 30.0))
+                life = 60.0 if self.catches_up else self.random.choice((1.0, 5.0, 30.0))
                 async with asyncio.timeout(self.random.uniform(0.0, 2 * life)):
                     await self._live()
             await self.think(0.2)
 
     def _happens(self, chance: float) -> bool:
-        return not self.hurries and self.random.random() < chance
+        return not self.catches_up and self.random.random() < chance
 
     async def _live(self) -> None:
         """Batches until the driver dies."""
         sequence = self.query.done + 1
         if self.random.random() < 0.5:
             told = self.query.told
-            last = await committed_sequence(self.cluster, BUNDLE)
+            last = await committed_sequence(self.cluster, JOINT_COMMIT_NAME)
             assert last >= told, f"sequence {told} was committed, and now {last} is the last"
             sequence = last + 1
         while not self.is_done:
@@ -114,14 +114,14 @@ class Driver(Client):
         except HeadraceError:
             batch.is_refused = True
             if self.random.random() < 0.5:
-                await abort_joint_commit(self.cluster, BUNDLE, members)
+                await abort_joint_commit(self.cluster, JOINT_COMMIT_NAME, members)
             return False
         batch.outcome = outcome
         if outcome:
             self.query.told = max(self.query.told, sequence)
         if self._happens(0.1):
             # As Spark does after a commit that failed: it must not matter.
-            await abort_joint_commit(self.cluster, BUNDLE, members)
+            await abort_joint_commit(self.cluster, JOINT_COMMIT_NAME, members)
         for member in members:
             if self._happens(0.1):
                 self._later(partial(self._straggle, member))
@@ -134,7 +134,7 @@ class Driver(Client):
         while True:
             self.on_commit()
             try:
-                return await commit_jointly(self.cluster, BUNDLE, batch.sequence, members)
+                return await commit_jointly(self.cluster, JOINT_COMMIT_NAME, batch.sequence, members)
             except CommitInDoubt:
                 if self.random.random() < 0.3:
                     raise
@@ -144,7 +144,7 @@ class Driver(Client):
         """What the driver hears from the task; None if it fails for good."""
         for attempt in count():
             name = f"{number}.{attempt}" if attempt and self.random.random() < 0.5 else f"{number}"
-            transaction = MemberTransaction(self.cluster, BUNDLE, name, TRANSACTION_SECONDS)
+            transaction = MemberTransaction(self.cluster, JOINT_COMMIT_NAME, name, TRANSACTION_SECONDS)
             values = [
                 f"{batch.sequence}:{batch.token}:{number}:{attempt}:{index}".encode()
                 for index in range(self.random.choice((0, 1, 2, 4)))
@@ -169,7 +169,7 @@ class Driver(Client):
         for value, partition in records.items():
             if self._happens(0.05):
                 return False
-            if not self.is_newer:
+            if not self.uses_v2:
                 await transaction.enlist([TopicPartition(RESULTS, partition)])
             await self._produce(member, partition, value, sequences[partition])
             sequences[partition] += 1
@@ -191,7 +191,7 @@ class Driver(Client):
                 transactional_id=member.transactional_id, acks=-1, timeout_ms=3000, topic_data=topics
             )
             leader = (await self.cluster.partition(RESULTS, partition)).leader
-            answer = await self.cluster.call(request, node_id=leader, version_max=12 if self.is_newer else 11)
+            answer = await self.cluster.call(request, node_id=leader, version_max=12 if self.uses_v2 else 11)
             code = answer.responses[0].partition_responses[0].error_code
             if code != DuplicateSequence.code:
                 raise_for_code(code)
@@ -209,7 +209,7 @@ class Driver(Client):
     async def _straggle(self, member: JointCommitMember) -> None:
         """Whoever was this member writes on."""
         name = member.transactional_id.rpartition("#")[2]
-        transaction = MemberTransaction(self.cluster, BUNDLE, name, TRANSACTION_SECONDS)
+        transaction = MemberTransaction(self.cluster, JOINT_COMMIT_NAME, name, TRANSACTION_SECONDS)
         transaction.identity = ProducerIdentity(member.producer_id, member.epoch)
         for number in range(2):
             partition = self.random.randrange(PARTITIONS)
@@ -217,4 +217,4 @@ class Driver(Client):
             await self._produce(member, partition, f"straggler:{number}".encode(), 0)
 
     async def _commit_again(self, sequence: int, members: Sequence[JointCommitMember]) -> None:
-        await commit_jointly(self.cluster, BUNDLE, sequence, members)
+        await commit_jointly(self.cluster, JOINT_COMMIT_NAME, sequence, members)

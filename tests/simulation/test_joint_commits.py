@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.simulation.bundle_scenario import BundleScenario
-from tests.simulation.telling import assert_nothing_goes_wrong, digest_elsewhere, digest_of
+from tests.simulation.joint_commit_scenario import JointCommitScenario
+from tests.simulation.seeded_runs import assert_no_anomalies, digest_in_other_process, digest_of
 from tests.simulation.test_broker import FIRST
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "24"))
@@ -17,8 +17,8 @@ SEEDS = int(os.environ.get("HEADRACE_SEEDS", "24"))
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_a_sequence_is_committed_whole_and_once_whatever_fails(seed: int) -> None:
-    assert_nothing_goes_wrong(BundleScenario(seed), seed)
+    assert_no_anomalies(JointCommitScenario(seed), seed)
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    assert digest_of(BundleScenario(FIRST)) == digest_elsewhere(BundleScenario, FIRST, "4711")
+    assert digest_of(JointCommitScenario(FIRST)) == digest_in_other_process(JointCommitScenario, FIRST, "4711")

@@ -1,4 +1,4 @@
-"""What the judge of the share group is there to find, planted; and nothing is found where nothing is wrong."""
+"""What the check of the share group is there to find, planted; and nothing is found where nothing is wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.chaos.queue_client import DELIVERIES_MAX
 from tests.chaos.queue_history import DeadCopy, queue_history_of
-from tests.chaos.share_judgement import of_share_group
+from tests.chaos.share_checks import check_share_group
 from tests.chaos.share_workload import MEMBERS, PUBLISHER
 
 FIRST, SECOND = MEMBERS
@@ -56,7 +56,7 @@ class History:
             self.lines[member].append(["settled", number, confirmed])
 
     def judged(self) -> list[str]:
-        return of_share_group(queue_history_of(self.lines, self.log, self.dead))
+        return check_share_group(queue_history_of(self.lines, self.log, self.dead))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.faults import leaves_majority
 from tests.chaos.names import GROUP, MEMBERS, NUMBERS, SOURCE, WRITERS
 from tests.chaos.nodes import Node
-from tests.chaos.outcome import Outcome, span
+from tests.chaos.run_result import RunResult, span
 from tests.chaos.transcript import Log, Transcript, history_of
 from tests.compat.copier import ABORTED
 
@@ -23,16 +23,16 @@ MUST_WRITE_AFTER_SESSIONS = 3
 """A round that lasts so many session timeouts and leaves a majority must let writes through."""
 
 
-def of_history(transcripts: Mapping[str, Transcript], final: Mapping[str, Mapping[int, Log]]) -> list[str]:
+def check_history(transcripts: Mapping[str, Transcript], final: Mapping[str, Mapping[int, Log]]) -> list[str]:
     """Lost, doubled, reordered, never sent, taken back, skipped: all the rules of the simulation."""
     found = list[str]()
     for topic in (NUMBERS, SOURCE):
         clients = {name: transcript for name, transcript in transcripts.items() if WRITERS.get(name, NUMBERS) == topic}
-        found += of_topic(topic, clients, dict.fromkeys(MEMBERS, GROUP), final[topic])
-    return found + of_clients(transcripts, WRITERS)
+        found += check_topic(topic, clients, dict.fromkeys(MEMBERS, GROUP), final[topic])
+    return found + check_clients(transcripts, WRITERS)
 
 
-def of_topic(
+def check_topic(
     topic: str,
     clients: Mapping[str, Transcript],
     groups: Mapping[str, str],
@@ -45,37 +45,37 @@ def of_topic(
     anomalies = defaultdict[str, list[str]](list)
     for anomaly in find_anomalies(history):
         anomalies[anomaly.kind].append(f"{anomaly} of {topic}")
-    return [sentence for kind, sentences in anomalies.items() for sentence in few(sentences, kind)]
+    return [sentence for kind, sentences in anomalies.items() for sentence in first_few(sentences, kind)]
 
 
-def of_clients(transcripts: Mapping[str, Transcript], writers: Iterable[str]) -> list[str]:
+def check_clients(transcripts: Mapping[str, Transcript], writers: Iterable[str]) -> list[str]:
     """Clients that ended too early, and writers that report an error, which they do only of what they gave up."""
     return [
         *(f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete),
-        *(f"{name}: {error}" for name in writers for error in few(transcripts[name].errors, f"error of {name}")),
+        *(f"{name}: {error}" for name in writers for error in first_few(transcripts[name].errors, f"error of {name}")),
     ]
 
 
-def of_copies(source: Sequence[bytes], copies: Sequence[bytes]) -> list[str]:
+def check_copies(source: Sequence[bytes], copies: Sequence[bytes]) -> list[str]:
     """Exactly once: the copies are the source, whatever became of the copiers."""
     wanted, got = Counter(source), Counter(copies)
     aborted = [value for value in got if value.startswith(ABORTED)]
     doubled = [value for value in got - wanted if value not in aborted]
     return [
-        *few([f"aborted read: {one!r} is among the committed copies" for one in aborted], "aborted read"),
-        *few([f"copy lost: {one!r} of the source is not among the copies" for one in wanted - got], "copy lost"),
-        *few(
+        *first_few([f"aborted read: {one!r} is among the committed copies" for one in aborted], "aborted read"),
+        *first_few([f"copy lost: {one!r} of the source is not among the copies" for one in wanted - got], "copy lost"),
+        *first_few(
             [f"copied {got[one]} times: {one!r}, {wanted[one]} times in the source" for one in doubled], "copied twice"
         ),
     ]
 
 
-def of_logs(cluster: Cluster) -> list[str]:
+def check_logs(cluster: Cluster) -> list[str]:
     """Bugs that the brokers told of themselves."""
-    return logged_bugs(cluster.broker_processes)
+    return find_logged_bugs(cluster.broker_processes)
 
 
-def logged_bugs(nodes: Iterable[Node]) -> list[str]:
+def find_logged_bugs(nodes: Iterable[Node]) -> list[str]:
     found = list[str]()
     for node in nodes:
         if not node.log_path.exists():
@@ -83,26 +83,26 @@ def logged_bugs(nodes: Iterable[Node]) -> list[str]:
         lines = enumerate(node.log_path.read_text(errors="replace").splitlines(), 1)
         bugs = [(number, line) for number, line in lines if BUGS.search(line) and not node.excuses(line)]
         told = [f"{node.log_path}:{number}: {line}" for number, line in bugs]
-        found += few(told, f"line in the log of {node.name}")
+        found += first_few(told, f"line in the log of {node.name}")
     return found
 
 
-def of_availability(outcome: Outcome) -> list[str]:
+def check_availability(result: RunResult) -> list[str]:
     """Whatever leaves a majority of brokers and of the registry alone must not stop all writes for long."""
     found = []
-    for number, faults in enumerate(outcome.rounds, 1):
+    for number, faults in enumerate(result.rounds, 1):
         if not faults or not leaves_majority(faults):
             continue
         began, ended = span(faults)
-        if ended - began < MUST_WRITE_AFTER_SESSIONS * outcome.options.session_seconds:
+        if ended - began < MUST_WRITE_AFTER_SESSIONS * result.options.session_seconds:
             continue
-        if outcome.stay(faults).acknowledged == 0:
+        if result.availability(faults).acknowledged == 0:
             titles = " and ".join(fault.title for fault in faults)
             found.append(f"unavailable: nothing was acknowledged in {ended - began:.0f} s of round {number}, {titles}")
     return found
 
 
-def few(found: list[str], kind: str) -> list[str]:
+def first_few(found: list[str], kind: str) -> list[str]:
     """The first of them, and how many more there are."""
     left_out = len(found) - SHOWN_MAX
     return found if left_out <= 0 else [*found[:SHOWN_MAX], f"{kind}: and {left_out} more"]

@@ -13,7 +13,7 @@ from tests.simulation.progress import limited_time
 from headrace.testkit.anomalies import Anomaly
 
 
-class Telling(Protocol):
+class SeededScenario(Protocol):
     """A scenario that was made from a seed."""
 
     @property
@@ -22,7 +22,7 @@ class Telling(Protocol):
     def run(self) -> Sequence[Anomaly]: ...
 
 
-def assert_nothing_goes_wrong(scenario: Telling, seed: int) -> None:
+def assert_no_anomalies(scenario: SeededScenario, seed: int) -> None:
     again = f"make sim SEED={seed} SEEDS=1"
     try:
         with limited_time():
@@ -33,12 +33,12 @@ def assert_nothing_goes_wrong(scenario: Telling, seed: int) -> None:
     assert not anomalies, "\n".join([*map(str, anomalies), again])
 
 
-def digest_of(scenario: Telling) -> str:
+def digest_of(scenario: SeededScenario) -> str:
     scenario.run()
     return scenario.digest
 
 
-def digest_elsewhere(kind: type[Telling], seed: int, hash_seed: str) -> str:
+def digest_in_other_process(kind: type[SeededScenario], seed: int, hash_seed: str) -> str:
     """The digest of the same seed in another process, where sets have another order."""
     program = f"from {kind.__module__} import {kind.__name__} as Kind\nscenario = Kind({seed})\n"
     program += "scenario.run()\nprint(scenario.digest, end='')"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 
-class Part(ABC):
+class ClientWorkload(ABC):
     @abstractmethod
     def start(self) -> None: ...
 
@@ -25,7 +25,7 @@ class Part(ABC):
     def stop_readers(self) -> None: ...
 
     @abstractmethod
-    def judge(self) -> list[str]:
+    def check(self) -> list[str]:
         """One sentence for each thing that is wrong; all clients have ended."""
 
     @abstractmethod

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.availability import Acknowledgements, Stay
-from tests.chaos.faults import Injected
+from tests.chaos.availability import Acknowledgements, RoundAvailability
+from tests.chaos.faults import InjectedFault
 from tests.chaos.schedule import Round
 
 AFTER_SECONDS = 10.0
@@ -41,7 +41,7 @@ class Options:
 
 
 @dataclass
-class Outcome:
+class RunResult:
     """Everything that the report tells."""
 
     options: Options
@@ -51,17 +51,17 @@ class Outcome:
     """the same of clients"""
     began: float = 0.0
     ended: float = 0.0
-    rounds: list[list[Injected]] = field(default_factory=list)
+    rounds: list[list[InjectedFault]] = field(default_factory=list)
     events: list[tuple[float, str]] = field(default_factory=list)
     acknowledgements: Acknowledgements = field(default_factory=lambda: Acknowledgements([]))
     counts: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
 
-    def stay(self, faults: list[Injected]) -> Stay:
+    def availability(self, faults: list[InjectedFault]) -> RoundAvailability:
         """How the writers fared in a round, and after it until the next one began."""
         began, ended = span(faults)
         nexts = [span(others)[0] for others in self.rounds if others and span(others)[0] > ended]
-        return self.acknowledgements.stay(began, ended, min([ended + AFTER_SECONDS, *nexts]))
+        return self.acknowledgements.availability(began, ended, min([ended + AFTER_SECONDS, *nexts]))
 
     def note(self, what: str) -> None:
         now = time.monotonic()
@@ -69,6 +69,6 @@ class Outcome:
         sys.stderr.write(f"{now - self.began:8.1f}  {what}\n" if self.began else f"          {what}\n")
 
 
-def span(faults: list[Injected]) -> tuple[float, float]:
+def span(faults: list[InjectedFault]) -> tuple[float, float]:
     """From the beginning of the first to the healing of the last."""
     return min(fault.began for fault in faults), max(fault.healed or fault.ends for fault in faults)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulation.finding_controls import FINDING_CONTROLS, Control
 from tests.simulation.many import outcomes_with, shows_bug
+from tests.simulation.regression_controls import REGRESSION_CONTROLS, Control
 from tests.simulation.wide_scenario import DIRECTED_FEATURES
 
 SEEDS = 300  # from the one that was known to show it: every change of the broker or of the scenario shifts them
-CONTROLS = [control for control in FINDING_CONTROLS if control.feature in DIRECTED_FEATURES]
+CONTROLS = [control for control in REGRESSION_CONTROLS if control.feature in DIRECTED_FEATURES]
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.plant.__name__)

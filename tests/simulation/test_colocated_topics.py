@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.simulation.cluster_companions import CompanionScenario
-from tests.simulation.telling import assert_nothing_goes_wrong
+from tests.simulation.colocated_topics import ColocatedTopicScenario
+from tests.simulation.seeded_runs import assert_no_anomalies
 from tests.simulation.test_broker import FIRST
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
@@ -14,4 +14,4 @@ SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_companions_are_where_their_owners_are_when_all_is_well_again(seed: int) -> None:
-    assert_nothing_goes_wrong(CompanionScenario(seed), seed)
+    assert_no_anomalies(ColocatedTopicScenario(seed), seed)

@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from tests.chaos.judgement import few
-from tests.chaos.queue_client import DELIVERIES_MAX, NACK, STUBBORN
-from tests.chaos.queue_history import Delivery, QueueHistory
-from tests.chaos.queue_judgement import (
+from tests.chaos.checks import first_few
+from tests.chaos.queue_checks import (
     SLACK_MS,
     dead_letters_are_wrong,
     delivered_after_it_was_settled,
     queue_log_is_wrong,
     settled_by_nobody,
 )
+from tests.chaos.queue_client import DELIVERIES_MAX, NACK, STUBBORN
+from tests.chaos.queue_history import Delivery, QueueHistory
 
 
-def of_share_group(history: QueueHistory) -> list[str]:
-    """All rules; a few sentences of each."""
-    return [sentence for rule in RULES for sentence in few(rule(history), rule.__name__.replace("_", " "))]
+def check_share_group(history: QueueHistory) -> list[str]:
+    """All rules; the first sentences of each."""
+    return [sentence for rule in RULES for sentence in first_few(rule(history), rule.__name__.replace("_", " "))]
 
 
 def delivered_beyond_the_limit(history: QueueHistory) -> list[str]:

@@ -16,8 +16,8 @@ from tests.simulation.features.clocks import Clocks
 from tests.simulation.features.config_changes import ConfigChanges
 from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.feature import Feature
+from tests.simulation.features.lagging_registry import LaggingRegistry
 from tests.simulation.features.queue import Queue
-from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
 from tests.simulation.features.trailing_gap import TrailingGap
 from tests.simulation.features.unclean import Unclean
@@ -157,7 +157,7 @@ def forget_that_flush_messages_was_higher(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replicas, "may_have_acknowledged_from_memory", by_present_config)
 
 
-FINDING_CONTROLS = (
+REGRESSION_CONTROLS = (
     Control(take_an_unknown_dead_letter_for_gone, UnwritableDeadLetters, "no dead letter", 23),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
     Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),

@@ -48,12 +48,12 @@ def original(value: bytes) -> bytes:
 
 
 class TopicCopier(Client):
-    """`is_newer`: by the second generation of the protocol, which adds partitions by itself and bumps the epoch.
-    `hurries`: it copies as much as it can and aborts nothing by its own will."""
+    """`uses_v2`: by the second generation of the protocol, which adds partitions by itself and bumps the epoch.
+    `catches_up`: it copies as much as it can and aborts nothing by its own will."""
 
     settings = ClientSettings(request_timeout_seconds=3.0, dial_timeout_seconds=2.0, deadline_seconds=STEP_SECONDS)
-    is_newer = False
-    hurries = False
+    uses_v2 = False
+    catches_up = False
 
     async def work(self) -> None:
         self.attempts = 0
@@ -71,14 +71,16 @@ class TopicCopier(Client):
         offsets = {target: stand[target].offset if target in stand else 0 for target in targets}
         async with Consumer(self.cluster, partitions=offsets) as consumer:
             for _ in range(self.random.choice((3, 30))):
-                records = await consumer.poll(100 if self.hurries else self.random.randint(1, 20), timeout_seconds=0.5)
+                records = await consumer.poll(
+                    100 if self.catches_up else self.random.randint(1, 20), timeout_seconds=0.5
+                )
                 if self.is_done or (records and not await self._transaction(records)):
                     return
                 await self.think(0.3)
 
     async def _begin(self) -> None:
         request = InitProducerIdRequest(transactional_id=COPIER, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
-        answer = await self._ask_coordinator(request, 4)
+        answer = await self._call_coordinator(request, 4)
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self.sequences = dict.fromkeys(range(PARTITIONS), 0)
 
@@ -91,26 +93,26 @@ class TopicCopier(Client):
         for record in records:
             values[record.partition].append((record.value or b"") + suffix)
             ends[record.partition] = record.offset + 1
-        if not self.is_newer:
+        if not self.uses_v2:
             await self._add(list(values))
         for partition, copies in values.items():
             await self._write(partition, copies)
         await self._commit_offsets(ends)
-        if self.random.random() < 0.05 and not self.hurries:
+        if self.random.random() < 0.05 and not self.catches_up:
             return False  # left alone: whoever comes next finds it open, or it times out
-        is_commit = self.hurries or self.random.random() < 0.8
-        answer = await self._ask_coordinator(
+        is_commit = self.catches_up or self.random.random() < 0.8
+        answer = await self._call_coordinator(
             EndTxnRequest(
                 transactional_id=COPIER,
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
                 committed=is_commit,
             ),
-            5 if self.is_newer else 4,
+            5 if self.uses_v2 else 4,
         )
         if not is_commit:
             self.history.aborted.update(value for copies in values.values() for value in copies)
-        if self.is_newer:
+        if self.uses_v2:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
             self.sequences = dict.fromkeys(range(PARTITIONS), 0)
         return is_commit
@@ -146,7 +148,7 @@ class TopicCopier(Client):
             topics = [TopicProduceData(name=COPIES, partition_data=[data])]
             request = ProduceRequest(transactional_id=COPIER, acks=-1, timeout_ms=3000, topic_data=topics)
             leader = (await self.cluster.partition(COPIES, partition)).leader
-            answer = await self.cluster.call(request, node_id=leader, version_max=12 if self.is_newer else 11)
+            answer = await self.cluster.call(request, node_id=leader, version_max=12 if self.uses_v2 else 11)
             code = answer.responses[0].partition_responses[0].error_code
             if code != DuplicateSequence.code:
                 raise_for_code(code)
@@ -155,8 +157,8 @@ class TopicCopier(Client):
         self.sequences[partition] += len(values)
 
     async def _commit_offsets(self, ends: dict[int, int]) -> None:
-        if not self.is_newer:
-            await self._ask_coordinator(
+        if not self.uses_v2:
+            await self._call_coordinator(
                 AddOffsetsToTxnRequest(
                     transactional_id=COPIER,
                     producer_id=self.producer_id,
@@ -178,7 +180,7 @@ class TopicCopier(Client):
         )
 
         async def attempt() -> None:
-            answer = await self.cluster.call_coordinator(COPIER, request, version_max=5 if self.is_newer else 3)
+            answer = await self.cluster.call_coordinator(COPIER, request, version_max=5 if self.uses_v2 else 3)
             for told in answer.topics[0].partitions:
                 try:
                     raise_for_code(told.error_code)
@@ -188,7 +190,7 @@ class TopicCopier(Client):
 
         await self.cluster.call_with_retries(attempt)
 
-    async def _ask_coordinator(self, request: Any, version: int) -> Any:
+    async def _call_coordinator(self, request: Any, version: int) -> Any:
         async def attempt() -> Any:
             answer = await self.cluster.call(request, node_id=await self._coordinator(), version_max=version)
             raise_for_code(answer.error_code)

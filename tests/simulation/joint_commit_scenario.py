@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from random import Random
 
-from tests.simulation.bundler import BUNDLE, RESULTS, Batch, Driver, Query
 from tests.simulation.clients import PARTITIONS, Client
 from tests.simulation.cluster_faults import Faults
 from tests.simulation.cluster_scenario import DISK_DELAYS, SETTINGS, ClientT, NotRecovered
+from tests.simulation.joint_commit_drivers import JOINT_COMMIT_NAME, RESULTS, Batch, Driver, Query
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
@@ -32,7 +32,7 @@ from headrace.testkit.world import World
 
 FAULTS_SECONDS = (3.0, 10.0)
 RECOVERY_SECONDS = 90.0
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 MORE_BATCHES = 2  # that are done when nothing fails any more
 COMPACTED = {
     "transaction.state.log.segment.bytes": "2000",
@@ -42,7 +42,7 @@ COMPACTED = {
 BATCH_BY_BATCH = {"replica.fetch.max.bytes": "100", "replica.fetch.wait.max.ms": "100"}
 
 
-class BundleScenario:
+class JointCommitScenario:
     def __init__(self, seed: int) -> None:
         self.random = Random(f"bundles {seed}")
         self.seed = seed
@@ -71,7 +71,7 @@ class BundleScenario:
         finally:
             self.world.close()
             gc.enable()
-        return list(judged(self.query.batches, self.found))
+        return list(find_batch_anomalies(self.query.batches, self.found))
 
     @property
     def digest(self) -> str:
@@ -81,7 +81,7 @@ class BundleScenario:
         driver = self._client(Driver, name)
         driver.query = self.query
         driver.on_commit = self._perhaps_crash
-        driver.is_newer = self.random.random() < 0.5
+        driver.uses_v2 = self.random.random() < 0.5
         return driver
 
     def _client(self, kind: type[ClientT], name: str) -> ClientT:
@@ -143,7 +143,7 @@ class BundleScenario:
     def _coordinates(self, broker: SimBroker) -> bool:
         assert broker.broker is not None
         try:
-            return broker.broker.transactions.find(joint_commit_owner_id(BUNDLE)) is not None
+            return broker.broker.transactions.find(joint_commit_owner_id(JOINT_COMMIT_NAME)) is not None
         except HeadraceError:
             return False
 
@@ -154,16 +154,16 @@ class BundleScenario:
             driver.is_done = True
             self.missing = f"{driver.name} is not done"
             await asyncio.wait([task])
-        self.drivers[0].hurries = True
+        self.drivers[0].catches_up = True
         wanted = self.query.done + MORE_BATCHES
         while self.query.done < wanted:
             self.missing = f"the query stands at {self.query.done} instead of {wanted}"
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         self.drivers[0].is_done = True
         await asyncio.wait([*tasks, *self.query.late])
         while unhealthy_partitions := self.cluster.unhealthy_partitions():
             self.missing = "; ".join(unhealthy_partitions)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _all_is_stable(self) -> None:
         """What was left open has timed out."""
@@ -172,7 +172,7 @@ class BundleScenario:
             if all(leaders):
                 return
             self.missing = f"something is open for ever: {leaders}"
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _leads(self, partition: int) -> bool:
         for broker in self.cluster.up:
@@ -193,7 +193,7 @@ class BundleScenario:
             while records := await consumer.poll(timeout_seconds=2.0):
                 for record in records:
                     self.found[record.partition].append(record.value or b"")
-        last = await committed_sequence(cluster, BUNDLE)
+        last = await committed_sequence(cluster, JOINT_COMMIT_NAME)
         assert last >= max(self.query.done, self.query.told), f"{last} is the last sequence"
         cluster.close()
 
@@ -201,7 +201,7 @@ class BundleScenario:
         self.world.loop.halt(NotRecovered(f"after {RECOVERY_SECONDS} s: {self.missing}"))
 
 
-def judged(batches: list[Batch], found: list[list[bytes]]) -> Iterator[Anomaly]:
+def find_batch_anomalies(batches: list[Batch], found: list[list[bytes]]) -> Iterator[Anomaly]:
     """What is wrong with what readers of committed records find, partition by partition."""
     written = {value: batch for batch in batches for value in batch.records}
     seen: defaultdict[int, dict[int, Batch]] = defaultdict(dict)

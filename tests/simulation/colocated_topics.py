@@ -25,7 +25,7 @@ from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 _SCRATCHES = 4
 
 
-class CompanionAsker(Client):
+class ColocatedTopicRequester(Client):
     """Wants companions, as whoever sends delayed messages does."""
 
     settings = IMPATIENT
@@ -40,17 +40,17 @@ class CompanionAsker(Client):
             await self.think(0.3)
 
 
-class CompanionScenario(ClusterScenario):
+class ColocatedTopicScenario(ClusterScenario):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.clients.append(self.client(CompanionAsker, "companion-asker"))
+        self.clients.append(self.client(ColocatedTopicRequester, "companion-asker"))
 
     async def _recover(self) -> None:
         await super()._recover()
-        await self.until_none(lambda: list(astray(self.cluster)))
+        await self.until_none(lambda: list(misplaced_topics(self.cluster)))
 
 
-def astray(cluster: SimCluster) -> Iterator[str]:
+def misplaced_topics(cluster: SimCluster) -> Iterator[str]:
     """The companions that are not where they should be, or should not be at all."""
     entries = cluster.registry.entries
     topics = [decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY)]

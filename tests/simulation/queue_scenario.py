@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from tests.simulation.clients import PARTITIONS, TOPIC, Client
-from tests.simulation.cluster_scenario import LOOK_SECONDS, ClusterScenario
+from tests.simulation.cluster_scenario import POLL_SECONDS, ClusterScenario
 
 from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
 from headrace.client.errors import raise_for_code
@@ -29,7 +29,7 @@ CONFIGS = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms"
 class Worker(Client):
     """`acked` was answered, `tried` may have taken effect."""
 
-    hurries = False
+    catches_up = False
     topic, subscription = TOPIC, NAME
     configs: Mapping[str, str] = CONFIGS
     counts: tuple[int, ...] = (1, 5, 30)
@@ -48,13 +48,13 @@ class Worker(Client):
             while not self.is_done:
                 with suppress(HeadraceError):
                     messages = await subscription.lease(self.random.choice(self.counts), wait_seconds=0.5)
-                    if self.hurries:
+                    if self.catches_up:
                         await self._settle_all(subscription, messages)
                     else:
                         for message in messages:
                             self.receive(message)
                             await self.settle(subscription, message)
-                await self.think(0.01 if self.hurries else self.pause_seconds)
+                await self.think(0.01 if self.catches_up else self.pause_seconds)
 
     async def _settle_all(self, subscription: Subscription, messages: Sequence[LeasedMessage]) -> None:
         """Settle all at the same time. One by one, each waiting for slow disks, they took 0.19 s each, and a backlog of
@@ -73,7 +73,7 @@ class Worker(Client):
         self.delivered.append(message.receipt)
 
     async def settle(self, subscription: Subscription, message: LeasedMessage) -> None:
-        fate = 1.0 if self.hurries else self.random.random()
+        fate = 1.0 if self.catches_up else self.random.random()
         if fate < 0.1:
             return  # its lease runs out
         if fate < 0.2:
@@ -113,12 +113,12 @@ class QueueScenario(ClusterScenario):
         self.clients += self.workers
 
     def run(self) -> list[Anomaly]:
-        return [*super().run(), *self._come_back(), *self._never_acked()]
+        return [*super().run(), *self._acked_and_redelivered(), *self._never_acked()]
 
     async def _recover(self) -> None:
         await super()._recover()
         for worker in self.workers:
-            worker.hurries = True
+            worker.catches_up = True
         admin = SubscriptionAdmin(self.watcher.cluster)
         while True:
             try:
@@ -128,9 +128,9 @@ class QueueScenario(ClusterScenario):
                     return
             except HeadraceError as error:
                 self.missing = f"the backlog cannot be had: {error}"
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _come_back(self) -> Iterator[Anomaly]:
+    def _acked_and_redelivered(self) -> Iterator[Anomaly]:
         acked = {receipt.id: receipt for worker in self.workers for receipt in worker.acked}
         for worker in self.workers:
             for later in worker.delivered:

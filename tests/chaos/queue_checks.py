@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
-from tests.chaos.judgement import few
+from tests.chaos.checks import first_few
 from tests.chaos.queue_client import DELIVERIES_MAX, LATE, ORDINARY
 from tests.chaos.queue_history import Delivery, QueueHistory
 from tests.chaos.transcript import Transcript
@@ -22,17 +22,17 @@ SLACK_MS = 10
 """All clocks are the machine's, but each process cuts off its milliseconds in its own way."""
 
 
-def of_queue(history: QueueHistory) -> list[str]:
-    """All rules; a few sentences of each."""
-    return [sentence for rule in RULES for sentence in few(rule(history), rule.__name__.replace("_", " "))]
+def check_queue(history: QueueHistory) -> list[str]:
+    """All rules; the first sentences of each."""
+    return [sentence for rule in RULES for sentence in first_few(rule(history), rule.__name__.replace("_", " "))]
 
 
-def of_queue_clients(transcripts: Mapping[str, Transcript], publisher: str) -> list[str]:
+def check_queue_clients(transcripts: Mapping[str, Transcript], publisher: str) -> list[str]:
     """Who could not do its work. Members find the cluster out of reach now and then, and go on; a publisher tells only
     of what it could not bring to its end."""
     return [
         *(f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete),
-        *few([f"{publisher}: {error}" for error in transcripts[publisher].errors], "not published"),
+        *first_few([f"{publisher}: {error}" for error in transcripts[publisher].errors], "not published"),
     ]
 
 

@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from tests.chaos.processes import StallTimer
 from tests.chaos.transcript import Log
 
-ANSWER_SECONDS = 10.0
+RESPONSE_SECONDS = 10.0
 
 
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Log]:
@@ -55,11 +55,11 @@ def log_bounds(bootstrap: str, topic: str) -> dict[int, tuple[int, int]]:
     """By partition: the first offset, and the high watermark."""
     with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "asks for bounds", "log_level": 0})) as consumer:
         return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=RESPONSE_SECONDS)
             for partition in partitions_of(consumer, topic)
         }
 
 
 def partitions_of(consumer: Consumer, topic: str) -> list[int]:
     """As the cluster says now; a topic may have grown since it was created."""
-    return sorted(consumer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions)
+    return sorted(consumer.list_topics(topic, timeout=RESPONSE_SECONDS).topics[topic].partitions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.simulation.bundle_scenario import BundleScenario
+from tests.simulation.joint_commit_scenario import JointCommitScenario
 
 from headrace.broker.partition import Partition
 from headrace.broker.transactions.transaction_shard import TransactionShard
@@ -122,11 +122,11 @@ def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
 )
 def test_a_planted_bug_is_found(plant: Plant, shown_by: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert any(goes_wrong(seed) for seed in [shown_by, *range(1, SEEDS + 1)])
+    assert any(finds_bug(seed) for seed in [shown_by, *range(1, SEEDS + 1)])
 
 
-def goes_wrong(seed: int) -> bool:
+def finds_bug(seed: int) -> bool:
     try:
-        return bool(BundleScenario(seed).run())
+        return bool(JointCommitScenario(seed).run())
     except (AssertionError, BrokerFailed, ExceptionGroup, InvariantViolated):
         return True

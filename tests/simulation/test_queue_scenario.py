@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 import pytest
-from tests.simulation.cluster_workers import QueueScenario
-from tests.simulation.telling import assert_nothing_goes_wrong
+from tests.simulation.queue_scenario import QueueScenario
+from tests.simulation.seeded_runs import assert_no_anomalies
 from tests.simulation.test_broker import FIRST
 
 from headrace.broker.queues.subscription_shard import SubscriptionShard
@@ -21,7 +21,7 @@ SEEDS_OF_THE_CONTROL = range(185, 216)
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_every_message_is_acked_and_none_comes_back(seed: int) -> None:
-    assert_nothing_goes_wrong(QueueScenario(seed), seed)
+    assert_no_anomalies(QueueScenario(seed), seed)
 
 
 def test_an_ack_that_is_answered_before_it_is_safe_is_seen_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the judge of the queue is there to find, planted; and nothing is found where nothing is wrong."""
+"""What the check of the queue is there to find, planted; and nothing is found where nothing is wrong."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chaos.queue_checks import check_queue, check_queue_clients
 from tests.chaos.queue_client import DELIVERIES_MAX
 from tests.chaos.queue_history import DeadCopy, queue_history_of
-from tests.chaos.queue_judgement import of_queue, of_queue_clients
 from tests.chaos.queue_workload import PUBLISHER, STRAGGLER, WORKERS
 from tests.chaos.transcript import Transcript
 
@@ -63,7 +63,7 @@ class Story:
     def judged(self, *wrong_clocks: tuple[int, int]) -> list[str]:
         history = queue_history_of(self.lines, self.log, self.dead)
         history.wrong_clocks = wrong_clocks
-        return of_queue(history)
+        return check_queue(history)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_publisher_that_gave_up_and_a_worker_that_broke_off_are_found(tmp_path
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         transcripts[name] = Transcript(path)
         transcripts[name].read_on()
-    assert of_queue_clients(transcripts, PUBLISHER) == [
+    assert check_queue_clients(transcripts, PUBLISHER) == [
         "worker-1 broke off before it was told to",
         "publisher: no answer",
     ]
