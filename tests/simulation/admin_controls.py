@@ -1,6 +1,7 @@
-"""Bugs for the features that administer a cluster: each must be found by a seed that draws the feature.
+"""Negative controls of the features that administer a whole cluster.
 
-Noted as in finding_controls. `python -m tests.simulation.many --seeds 1-2000 --controls` looks for them anew.
+A seed that draws the feature must find the bug. `Control` notes the first such seed; `python -m tests.simulation.many
+--seeds 1-2000 --controls` searches for it again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headrace.registry.topics import TopicRecords
 
 
 def trust_an_older_registry(patch: pytest.MonkeyPatch) -> None:
-    """Leader epochs that logs hold are used again, and so are producer ids."""
+    """A broker that starts with an older registry reuses leader epochs and producer ids that its logs contain."""
 
     async def trust(*_: object) -> None:
         pass
@@ -30,7 +31,7 @@ def trust_an_older_registry(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
-    """As before decision 024: a log is deleted if the registry does not know its topic."""
+    """A broker deletes a log if the registry does not know its topic, as it did before decision 024."""
 
     async def deleted(_self: TopicRecords, topic_ids: Collection[UUID]) -> set[UUID]:
         return set(topic_ids)
@@ -39,7 +40,7 @@ def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
-    """A broker goes on with a log of which another leader has written the last epochs too."""
+    """A broker keeps using a log in whose latest leader epochs another leader wrote different records."""
 
     async def keep(*_: object) -> None:
         pass

@@ -1,6 +1,6 @@
-"""Bugs to be planted in a cluster: each is one that a hurried change could bring, or that another system has had.
+"""Negative controls of the cluster simulation: bugs that a careless change could bring, or that another system has had.
 
-The first seed that shows it is noted with it; `python -m tests.simulation.many --controls` looks for all anew.
+`CONTROLS` notes the first seed that finds each; `python -m tests.simulation.many --controls` searches for it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
-    """As Kafka did before leader epochs (KIP-101)."""
+    """A follower truncates to its own high watermark, as in Kafka before leader epochs (KIP-101)."""
     copy = ReplicaFetcher._fetch
     seen = set[FollowedPartition]()
 
@@ -59,7 +59,7 @@ def preside_while_in_doubt(patch: pytest.MonkeyPatch) -> None:
 
 
 def act_after_a_pause(patch: pytest.MonkeyPatch) -> None:
-    """Rely on the session until the registry's client reports a doubt, however long the process stood still."""
+    """Trust the session until the registry client reports a doubt, however long the process was paused."""
 
     def session_valid(self: BrokerRegistration) -> bool:
         return self.state is SessionState.HELD

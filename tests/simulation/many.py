@@ -1,7 +1,7 @@
-"""Runs many seeds of the cluster's widened simulation side by side and tells which fail, and how to repeat them.
+"""Run many seeds of the cluster simulation in parallel; report failing seeds and how to repeat them.
 
 python -m tests.simulation.many --seeds 1-2000 --jobs 2
-python -m tests.simulation.many --seeds 1-2000 --controls       the first seed that shows each planted bug
+python -m tests.simulation.many --seeds 1-2000 --controls       the first seed that finds each planted bug
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tests.simulation.wide_scenario import WideScenario, features_of
 
 REPORT_EVERY = 100
 CONTROL_SECONDS = 20.0
-"""Of processor time for each seed with a planted bug, which may be a loop without an end."""
+"""Processor time limit of a seed with a planted bug, which may be an endless loop."""
 
 
 class Outcome(NamedTuple):
-    """`why`: what went wrong, if anything did."""
+    """`failure` describes what went wrong; None if nothing did."""
 
     seed: int
-    why: str | None
+    failure: str | None
     cpu_seconds: float
 
 
@@ -42,7 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.many")
     parser.add_argument("--seeds", type=_range, default=range(1, 101), metavar="FIRST-LAST")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--controls", action="store_true", help="look for the first seed that shows each planted bug")
+    parser.add_argument("--controls", action="store_true", help="search for the first seed that finds each planted bug")
     arguments = parser.parse_args()
     if arguments.controls:
         return _find_controls(arguments.seeds)
@@ -53,10 +53,10 @@ def run_seed(seed: int, kind: type[ClusterScenario] = WideScenario, *, limit_sec
     began = time.process_time()
     try:
         with limited_time(limit_seconds):
-            why = "; ".join(map(str, kind(seed).run()[:3])) or None
-    except Exception as error:  # whatever it is, the other seeds are to be run as well
-        why = _describe(error)
-    return Outcome(seed, why, time.process_time() - began)
+            failure = "; ".join(map(str, kind(seed).run()[:3])) or None
+    except Exception as error:  # report any failure and run the other seeds
+        failure = _describe(error)
+    return Outcome(seed, failure, time.process_time() - began)
 
 
 def _describe(error: BaseException) -> str:
@@ -69,11 +69,11 @@ def _describe(error: BaseException) -> str:
 def _run_all(seeds: range, jobs: int) -> int:
     began, failed, cpu_seconds = time.monotonic(), [], 0.0
     with _outcomes(seeds, jobs) as outcomes:
-        for count, (seed, why, seconds) in enumerate(outcomes, 1):
+        for count, (seed, failure, seconds) in enumerate(outcomes, 1):
             cpu_seconds += seconds
-            if why is not None:
+            if failure is not None:
                 failed.append(seed)
-                _print_line(f"seed {seed}: {why}\n    make sim SEED={seed} SEEDS=1")
+                _print_line(f"seed {seed}: {failure}\n    make sim SEED={seed} SEEDS=1")
             if count % REPORT_EVERY == 0 or count == len(seeds):
                 per_minute = count / (time.monotonic() - began) * 60
                 each = f"{cpu_seconds / count:.2f} s of processor time each"
@@ -83,37 +83,37 @@ def _run_all(seeds: range, jobs: int) -> int:
 
 def _find_controls(seeds: range) -> int:
     _disable_logging()
-    on_changes_missed = 0
+    missed = 0
     for plant in CONTROLS:
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             outcomes = (run_seed(seed, ClusterScenario, limit_seconds=CONTROL_SECONDS) for seed in seeds)
-            on_changes_missed += not _report_control(plant, outcomes, "")
+            missed += not _report_control(plant, outcomes, "")
     for control in (*REGRESSION_CONTROLS, *STORAGE_CONTROLS, *ADMIN_CONTROLS):
         with pytest.MonkeyPatch.context() as patch:
             control.plant(patch)
-            on_changes_missed += not _report_control(control.plant, outcomes_with(control, seeds), control.shows)
-    return 1 if on_changes_missed else 0
+            missed += not _report_control(control.plant, outcomes_with(control, seeds), control.shows)
+    return 1 if missed else 0
 
 
 def _report_control(plant: Plant, outcomes: Iterable[Outcome], shows: str) -> bool:
-    """Whether one of the outcomes shows the bug."""
+    """Report the first outcome that shows the bug; return whether there is one."""
     found = next((outcome for outcome in outcomes if shows_bug(outcome, shows)), None)
-    _print_line(f"{plant.__name__}: " + (f"seed {found.seed}: {found.why}" if found else "not found"))
+    _print_line(f"{plant.__name__}: " + (f"seed {found.seed}: {found.failure}" if found else "not found"))
     return found is not None
 
 
 def shows_bug(outcome: Outcome, shows: str) -> bool:
-    return outcome.why is not None and shows in outcome.why
+    return outcome.failure is not None and shows in outcome.failure
 
 
 def outcomes_with(control: Control, seeds: Iterable[int]) -> Iterator[Outcome]:
-    """Of the seeds that draw the control's feature, while its bug is planted."""
+    """Run the seeds that draw the control's feature, while its bug is planted."""
     return (run_seed(seed, limit_seconds=CONTROL_SECONDS) for seed in seeds_with(control.feature, seeds))
 
 
 def seeds_with(feature: type[Feature], seeds: Iterable[int]) -> Iterator[int]:
-    """Those that draw the feature: no other can show a bug that only it can."""
+    """Return the seeds that draw the feature; no others can show a bug that only it can."""
     return (seed for seed in seeds if feature in features_of(seed))
 
 
@@ -128,7 +128,7 @@ def _outcomes(seeds: range, jobs: int) -> Iterator[Iterator[Outcome]]:
 
 
 def _disable_logging() -> None:
-    logging.disable(logging.CRITICAL)  # brokers tell of faults, and here these are wanted
+    logging.disable(logging.CRITICAL)  # brokers log every injected fault
 
 
 def _print_line(line: str) -> None:

@@ -1,7 +1,8 @@
-"""The same stories of a cluster, with workers: they lease the messages of the topic, settle some and forget others.
+"""The cluster simulation with queue workers, which lease the messages of the topic, settle some and abandon others.
 
-An ack that was answered is the end of a message: no delivery of it has a later receipt, whoever leads by then. And the
-end of a message is an ack: when the backlog is empty, somebody has acked each, or has tried to and was not told.
+- A confirmed ack is final: no delivery of the message has a later receipt, whichever broker leads.
+- A message leaves the backlog only by an ack: when the backlog is empty, a worker has acked or tried to ack each
+  message.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CONFIGS = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms"
 
 
 class Worker(Client):
-    """`acked` was answered, `tried` may have taken effect."""
+    """`acked`: the ack was confirmed; `tried`: it may have taken effect."""
 
     catches_up = False
     topic, subscription = TOPIC, NAME
@@ -57,8 +58,8 @@ class Worker(Client):
                 await self.think(0.01 if self.catches_up else self.pause_seconds)
 
     async def _settle_all(self, subscription: Subscription, messages: Sequence[LeasedMessage]) -> None:
-        """Settle all at the same time. One by one, each waiting for slow disks, they took 0.19 s each, and a backlog of
-        270 longer than the whole recovery may take (seed 1153), although the brokers were well."""
+        """Settle all concurrently. One by one, with slow disks, each took 0.19 s, and a backlog of 270 took longer than
+        the whole recovery may take (seed 1153)."""
         for message in messages:
             self.receive(message)
         async with asyncio.TaskGroup() as under_way:
@@ -66,7 +67,7 @@ class Worker(Client):
                 under_way.create_task(self._settle_one(subscription, message))
 
     async def _settle_one(self, subscription: Subscription, message: LeasedMessage) -> None:
-        with suppress(HeadraceError):  # then it is delivered again
+        with suppress(HeadraceError):  # it is delivered again
             await self.settle(subscription, message)
 
     def receive(self, message: LeasedMessage) -> None:
@@ -75,7 +76,7 @@ class Worker(Client):
     async def settle(self, subscription: Subscription, message: LeasedMessage) -> None:
         fate = 1.0 if self.catches_up else self.random.random()
         if fate < 0.1:
-            return  # its lease runs out
+            return  # its lease expires
         if fate < 0.2:
             await subscription.nack([message], delay_seconds=self.random.choice((0.0, 0.3)))
             return
@@ -90,26 +91,26 @@ class Worker(Client):
             self.acked.append(receipt)
 
     async def settle_once(self, receipt: LeaseReceipt, how: int) -> bool:
-        """Whether it was answered and accepted. A repetition that finds the message settled could not say by whom."""
+        """Return whether the ack was accepted. A repeated request could not show which request settled the message."""
         place = receipt.id
         item = SettleItem(first=place.offset, last=place.offset, attempt=receipt.attempt, how=how)
         requested = SettleTopic(place.topic, [SettlePartition(place.partition, receipt.epoch, [item])])
         try:
             leader = (await self.cluster.partition(place.topic, place.partition)).leader
             request = SettleRequest(self.subscription, receipt.member, [requested])
-            answer: SettleResponse = await self.cluster.call(request, node_id=leader)
-            (told,) = answer.topics[0].partitions
-            raise_for_code(told.error_code, told.error_message)
+            response: SettleResponse = await self.cluster.call(request, node_id=leader)
+            (partition,) = response.topics[0].partitions
+            raise_for_code(partition.error_code, partition.error_message)
         except HeadraceError:
             self.cluster.invalidate_metadata()
             return False
-        return not told.refused
+        return not partition.refused
 
 
 class QueueScenario(ClusterScenario):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.workers = self.some(Worker, "worker", (1, 2, 3))
+        self.workers = self.draw_clients(Worker, "worker", (1, 2, 3))
         self.clients += self.workers
 
     def run(self) -> list[Anomaly]:
@@ -127,7 +128,7 @@ class QueueScenario(ClusterScenario):
                 if not left:
                     return
             except HeadraceError as error:
-                self.missing = f"the backlog cannot be had: {error}"
+                self.missing = f"reading the backlog failed: {error}"
             await asyncio.sleep(POLL_SECONDS)
 
     def _acked_and_redelivered(self) -> Iterator[Anomaly]:
@@ -144,4 +145,4 @@ class QueueScenario(ClusterScenario):
         for partition in range(PARTITIONS):
             for offset, value in self.orders.final[partition]:
                 if (partition, offset) not in settled:
-                    yield Anomaly("settled by nobody", partition, f"{value[:20]!r} at {offset}")
+                    yield Anomaly("never settled", partition, f"{value[:20]!r} at {offset}")

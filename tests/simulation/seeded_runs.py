@@ -1,4 +1,4 @@
-"""What every simulation owes: a way to repeat it, and the same story wherever the same seed is told."""
+"""Run a scenario from its seed: report how to repeat a failure, and compare the digests of repeated runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.testkit.anomalies import Anomaly
 
 
 class SeededScenario(Protocol):
-    """A scenario that was made from a seed."""
+    """A scenario that is determined by its seed."""
 
     @property
     def digest(self) -> str: ...
@@ -23,14 +23,14 @@ class SeededScenario(Protocol):
 
 
 def assert_no_anomalies(scenario: SeededScenario, seed: int) -> None:
-    again = f"make sim SEED={seed} SEEDS=1"
+    command = f"make sim SEED={seed} SEEDS=1"
     try:
         with limited_time():
             anomalies = scenario.run()
     except Exception as error:
-        error.add_note(again)
+        error.add_note(command)
         raise
-    assert not anomalies, "\n".join([*map(str, anomalies), again])
+    assert not anomalies, "\n".join([*map(str, anomalies), command])
 
 
 def digest_of(scenario: SeededScenario) -> str:
@@ -39,7 +39,7 @@ def digest_of(scenario: SeededScenario) -> str:
 
 
 def digest_in_other_process(kind: type[SeededScenario], seed: int, hash_seed: str) -> str:
-    """The digest of the same seed in another process, where sets have another order."""
+    """Return the digest of the same seed in another process, with another order of sets."""
     program = f"from {kind.__module__} import {kind.__name__} as Kind\nscenario = Kind({seed})\n"
     program += "scenario.run()\nprint(scenario.digest, end='')"
     run = subprocess.run(

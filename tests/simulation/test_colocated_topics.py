@@ -1,4 +1,4 @@
-"""Companions stay with their owners, whatever fails."""
+"""Co-located topics keep the replicas and leaders of their owners, whatever fails."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_companions_are_where_their_owners_are_when_all_is_well_again(seed: int) -> None:
+def test_colocated_topics_have_the_replicas_and_leaders_of_their_owners_after_recovery(seed: int) -> None:
     assert_no_anomalies(ColocatedTopicScenario(seed), seed)

@@ -1,7 +1,7 @@
-"""Negative controls: a broker that is broken on purpose must be found out, or the simulation proves nothing.
+"""Negative controls: the simulation of a single broker finds each planted bug.
 
-Each bug is one that a hurried change could bring. All were found within thirty seeds when this was written; the budget
-leaves room for the scenario to change.
+Each bug is one that a careless change could bring. All were found within thirty seeds when this test was written; the
+number of seeds leaves room for changes to the scenario.
 """
 
 from __future__ import annotations
@@ -88,5 +88,9 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
 def finds_bug(seed: int) -> bool:
     try:
         return bool(Scenario(seed).run())
-    except (BrokerFailed, NotRecovered, ExceptionGroup):  # the broker failed, nobody got through, a client objects
+    except (
+        BrokerFailed,
+        NotRecovered,
+        ExceptionGroup,
+    ):  # the broker failed, the clients did not recover, or a client found a contradiction
         return True

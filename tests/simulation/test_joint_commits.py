@@ -1,6 +1,6 @@
-"""Bundles through every kind of fault, from a seed: each sequence is committed whole, once and in order.
+"""Joint commits through every kind of fault, from a seed: each sequence is committed whole, once and in order.
 
-`make sim SEED=17 SEEDS=1` runs one seed again.
+`make sim SEED=17 SEEDS=1` repeats a seed.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def test_a_sequence_is_committed_whole_and_once_whatever_fails(seed: int) -> Non
     assert_no_anomalies(JointCommitScenario(seed), seed)
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
+def test_the_same_seed_produces_the_same_digest() -> None:
     assert digest_of(JointCommitScenario(FIRST)) == digest_in_other_process(JointCommitScenario, FIRST, "4711")

@@ -1,4 +1,4 @@
-"""Negative controls for transactions: a broker that is broken on purpose must be found out."""
+"""Negative controls: the simulation of transactions finds each planted bug."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.simulation.test_transactions import Story
+from tests.simulation.test_transactions import TransactionScenario
 
 from headrace.broker.coordination.state_log import StateLog, StoredRecord
 from headrace.broker.partition import Partition, PartitionState
@@ -22,7 +22,7 @@ SEEDS = 60
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def answer_before_the_markers_stand(patch: pytest.MonkeyPatch) -> None:
+def respond_before_the_markers_are_written(patch: pytest.MonkeyPatch) -> None:
     async def at_once(*_: object) -> None:
         return
 
@@ -72,7 +72,7 @@ def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "plant",
     [
-        answer_before_the_markers_stand,
+        respond_before_the_markers_are_written,
         take_batches_without_asking_the_coordinator,
         leave_the_epoch_alone_at_the_end,
         forget_what_is_open_when_starting,
@@ -90,7 +90,7 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
 
 def finds_bug(seed: int) -> bool:
     try:
-        Story(seed).run()
+        TransactionScenario(seed).run()
     except (AssertionError, BrokerFailed, ExceptionGroup):
         return True
     return False

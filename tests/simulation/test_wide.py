@@ -1,6 +1,6 @@
 """A cluster from a seed, with the features that the seed draws: retention, queues, wrong clocks and others.
 
-Thousands of seeds are run by `python -m tests.simulation.many --seeds 1-2000 --jobs 2`.
+`python -m tests.simulation.many --seeds 1-2000 --jobs 2` runs thousands of seeds.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ def test_a_seed_that_failed_once_does_not_fail_again(seed: int) -> None:
     assert_no_anomalies(WideScenario(seed), seed)
 
 
-def test_the_same_seed_runs_the_same_story_with_features() -> None:
+def test_the_same_seed_produces_the_same_digest_with_features() -> None:
     assert digest_of(WideScenario(FIRST)) == digest_in_other_process(WideScenario, FIRST, "4711")
