@@ -97,8 +97,8 @@ public class KafkaClient {
                         } else {
                             emit("[\"refused\",%d,%s,%s]", System.nanoTime(), quoted(value), quoted(error.toString()));
                             if (!(error instanceof TimeoutException)) {
-                                // A cluster that loses nothing never refuses an idempotent producer: it is judged.
-                                tellError(error);
+                                // If the cluster loses nothing, it never rejects an idempotent producer: the run reports it.
+                                emitError(error);
                             }
                         }
                     });
@@ -106,7 +106,7 @@ public class KafkaClient {
         producer.close(FLUSH);
         int left = IN_FLIGHT_MAX - slots.availablePermits();
         if (left > 0) {
-            tellError(left + " records were neither acknowledged nor refused");
+            emitError(left + " records were neither acknowledged nor rejected");
         }
     }
 
@@ -166,7 +166,7 @@ public class KafkaClient {
             }
         } catch (KafkaException error) {
             // The member begins anew. Also a consumer whose own threads do not start in time: the machine may be busy.
-            tellError(error);
+            emitError(error);
         }
         flush();
     }
@@ -176,13 +176,13 @@ public class KafkaClient {
         Map<Integer, Long> ends = new HashMap<>();
         long now = System.nanoTime();
         for (TopicPartition partition : records.partitions()) {
-            StringBuilder told = new StringBuilder();
+            StringBuilder received = new StringBuilder();
             for (ConsumerRecord<String, String> record : records.records(partition)) {
-                told.append(told.isEmpty() ? "" : ",");
-                told.append('[').append(record.offset()).append(',').append(quoted(record.value())).append(']');
+                received.append(received.isEmpty() ? "" : ",");
+                received.append('[').append(record.offset()).append(',').append(quoted(record.value())).append(']');
                 ends.put(partition.partition(), record.offset() + 1);
             }
-            emit("[\"poll\",%d,%d,[%s]]", now, partition.partition(), told);
+            emit("[\"poll\",%d,%d,[%s]]", now, partition.partition(), received);
         }
         return ends;
     }
@@ -197,7 +197,7 @@ public class KafkaClient {
         try {
             consumer.commitSync(offsets, COMMIT);
         } catch (KafkaException error) {
-            tellError(error);
+            emitError(error);
             return;
         }
         long ended = System.nanoTime();
@@ -218,7 +218,7 @@ public class KafkaClient {
                                 "[\"found\",%d,%d,%d,%d]",
                                 began, System.nanoTime(), partition.partition(), found == null ? -1 : found.offset()));
             } catch (KafkaException error) {
-                tellError(error);
+                emitError(error);
             }
         }
 
@@ -228,7 +228,7 @@ public class KafkaClient {
 
     // --- what both need ---
 
-    /** A host that is cut off answers nothing at all: by default a client waits half a minute until it asks another. */
+    /** An isolated host sends no response: by default a client waits half a minute before it tries another. */
     static Properties quickSettings(String bootstrap) {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
@@ -239,7 +239,7 @@ public class KafkaClient {
         return settings;
     }
 
-    static void tellError(Object error) {
+    static void emitError(Object error) {
         emit("[\"error\",%d,%s]", System.nanoTime(), quoted(error.toString()));
     }
 

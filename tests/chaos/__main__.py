@@ -1,4 +1,4 @@
-"""The command: `python -m tests.chaos --minutes 30 --seed 1`, or `--clean` after a harness that was killed."""
+"""The command line: `python -m tests.chaos --minutes 30 --seed 1`, or `--clean` after a killed harness."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main() -> int:
         help=f"let a Spark query copy a topic; by default in runs of {LONG_MINUTES} minutes and more",
     )
     parser.add_argument("--report", type=Path, default=report.ROOT / "docs" / "chaos", metavar="DIR")
-    parser.add_argument("--keep", action="store_true", help="keep logs, histories and data though all is well")
+    parser.add_argument("--keep", action="store_true", help="keep logs, histories and data even without violations")
     parser.add_argument("--clean", action="store_true", help="clear away what a killed harness left, and do no more")
     options = parser.parse_args()
     on_one_host = options.registry == "sqlite"
@@ -44,7 +44,7 @@ def main() -> int:
         sys.stderr.write(f"cleared away: {cleared}\n")
     if options.clean:
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave through the clean-up, as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # raise an exception that runs the clean-up, as Ctrl-C does
     folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     sys.stderr.write(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}\n")
     result = run(

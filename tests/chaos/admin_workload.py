@@ -1,9 +1,9 @@
-"""An administrator that changes the cluster while it is hurt, and a topic that is written and read meanwhile.
+"""The administrator, and a topic that is written and read while the administrator changes it.
 
-    changing    grows, is trimmed by DeleteRecords and reassigned; one writer, one member of a group
+    changing    is extended, trimmed by DeleteRecords and reassigned; one writer, and one member of a group
     scratch-N   created, written to, changed and deleted
 
-See tests/chaos/admin_client.py for the operations and tests/chaos/admin_checks.py for the rules.
+tests/chaos/admin_client.py has the operations, tests/chaos/admin_checks.py the rules.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class AdminWorkload(ClientWorkload):
         self._processes.read_on(self.transcripts, restarted=(LIBRARY_HUNG,))
 
     def stop_writers(self) -> None:
-        """Also the administrator: what is read and compared afterwards must not change any more."""
+        """Stop the administrator too: what is read and compared afterwards must not change any more."""
         self._processes.stop((WRITER, ADMINISTRATOR), FLUSH_SECONDS + PATIENCE_SECONDS)
 
     def wait_finished(self) -> None:
-        """Until every confirmed operation is in force as each broker says, and the group has read all there is."""
+        """Wait until every broker describes all confirmed operations, and the group has read all records."""
         deadline = time.monotonic() + 2 * PATIENCE_SECONDS
         while (found := self._check_state()) and time.monotonic() < deadline:
             time.sleep(1.0)
@@ -123,26 +123,26 @@ class AdminWorkload(ClientWorkload):
             try:
                 state = asyncio.run(read_cluster_state(broker, self._cluster.bootstrap))
             except HeadraceError as error:
-                return [f"{broker.name} cannot be asked for its state: {error!r}"]
+                return [f"{broker.name} did not describe the cluster: {error!r}"]
             found += check_administration(operations, state)
         return found
 
 
 async def read_cluster_state(broker: BrokerNode, bootstrap: str) -> ClusterState:
-    """The cluster as this broker describes it."""
+    """Return the cluster as this broker describes it."""
     async with connect(broker.address, SETTINGS) as cluster:
         metadata = await cluster.call(MetadataRequest(topics=None), node_id=broker.number)
         names = [topic.name for topic in metadata.topics if not topic.name.startswith("__")]
         resources = [DescribeConfigsResource(ResourceType.TOPIC, name, None) for name in names]
         described = await cluster.call(DescribeConfigsRequest(resources=resources), node_id=broker.number)
-        for told in described.results:
-            raise_for_code(told.error_code, told.error_message)
+        for result in described.results:
+            raise_for_code(result.error_code, result.error_message)
         moves = await cluster.call(ListPartitionReassignmentsRequest(topics=None), node_id=broker.number)
         raise_for_code(moves.error_code, moves.error_message)
         members = await cluster.call(DescribeClusterRequest(), node_id=broker.number)
-    configs = {told.resource_name: {c.name: c.value for c in told.configs} for told in described.results}
+    configs = {result.resource_name: {c.name: c.value for c in result.configs} for result in described.results}
     replicas = {
-        topic.name: {told.partition_index: tuple(told.replica_nodes) for told in topic.partitions}
+        topic.name: {partition.partition_index: tuple(partition.replica_nodes) for partition in topic.partitions}
         for topic in metadata.topics
         if topic.name in names
     }
@@ -155,6 +155,8 @@ async def read_cluster_state(broker: BrokerNode, bootstrap: str) -> ClusterState
         ]
         starts = {partition: start for partition, (start, _) in log_bounds(bootstrap, name).items()}
         topics[name] = TopicState(replicas[name], configs[name], starts, values)
-    moving = tuple(f"{topic.name}[{told.partition_index}]" for topic in moves.topics for told in topic.partitions)
-    drained = frozenset(told.broker_id for told in members.brokers if told.is_draining)
+    moving = tuple(
+        f"{topic.name}[{partition.partition_index}]" for topic in moves.topics for partition in topic.partitions
+    )
+    drained = frozenset(broker.broker_id for broker in members.brokers if broker.is_draining)
     return ClusterState(broker.name, topics, drained, moving)

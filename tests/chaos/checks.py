@@ -1,4 +1,4 @@
-"""What must not be found after a run. Each function returns one sentence for each thing that is wrong."""
+"""Checks after a run. Each function returns one sentence for each violation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from tests.compat.copier import ABORTED
 from headrace.testkit.anomalies import find_anomalies
 
 SHOWN_MAX = 5
-"""Of each kind; the first bug of a run makes many."""
+"""The number of violations shown of each kind; one bug causes many."""
 BUGS = re.compile(r"Traceback|AssertionError|BackgroundTaskDied|never retrieved|never awaited|CRITICAL")
 MUST_WRITE_AFTER_SESSIONS = 3
-"""A round that lasts so many session timeouts and leaves a majority must let writes through."""
+"""A round that leaves a majority and lasts this many session timeouts must let writes through."""
 
 
 def check_history(transcripts: Mapping[str, Transcript], final: Mapping[str, Mapping[int, Log]]) -> list[str]:
-    """Lost, doubled, reordered, never sent, taken back, skipped: all the rules of the simulation."""
+    """Check the streams by the rules of the simulation: records lost, duplicated, reordered, invented, retracted,
+    skipped."""
     found = list[str]()
     for topic in (NUMBERS, SOURCE):
         clients = {name: transcript for name, transcript in transcripts.items() if WRITERS.get(name, NUMBERS) == topic}
@@ -39,7 +40,7 @@ def check_topic(
     final: Mapping[int, Log],
     deleted: Mapping[int, int] | None = None,
 ) -> list[str]:
-    """The rules of the simulation for one topic. `deleted`: see `History.deleted`."""
+    """Check one topic by the rules of the simulation. `deleted`: see `History.deleted`."""
     history = history_of(clients, groups, final)
     history.deleted.update(deleted or {})
     anomalies = defaultdict[str, list[str]](list)
@@ -49,15 +50,15 @@ def check_topic(
 
 
 def check_clients(transcripts: Mapping[str, Transcript], writers: Iterable[str]) -> list[str]:
-    """Clients that ended too early, and writers that report an error, which they do only of what they gave up."""
+    """Report clients that ended too early, and the errors of writers, which they report only for records given up."""
     return [
-        *(f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete),
+        *(f"{name} ended before it was stopped" for name, one in transcripts.items() if not one.is_complete),
         *(f"{name}: {error}" for name in writers for error in first_few(transcripts[name].errors, f"error of {name}")),
     ]
 
 
 def check_copies(source: Sequence[bytes], copies: Sequence[bytes]) -> list[str]:
-    """Exactly once: the copies are the source, whatever became of the copiers."""
+    """Check that the copies equal the source, each record once, however often copiers were restarted."""
     wanted, got = Counter(source), Counter(copies)
     aborted = [value for value in got if value.startswith(ABORTED)]
     doubled = [value for value in got - wanted if value not in aborted]
@@ -71,7 +72,7 @@ def check_copies(source: Sequence[bytes], copies: Sequence[bytes]) -> list[str]:
 
 
 def check_logs(cluster: Cluster) -> list[str]:
-    """Bugs that the brokers told of themselves."""
+    """Report bugs in the logs of the brokers."""
     return find_logged_bugs(cluster.broker_processes)
 
 
@@ -82,13 +83,13 @@ def find_logged_bugs(nodes: Iterable[Node]) -> list[str]:
             continue
         lines = enumerate(node.log_path.read_text(errors="replace").splitlines(), 1)
         bugs = [(number, line) for number, line in lines if BUGS.search(line) and not node.excuses(line)]
-        told = [f"{node.log_path}:{number}: {line}" for number, line in bugs]
-        found += first_few(told, f"line in the log of {node.name}")
+        sentences = [f"{node.log_path}:{number}: {line}" for number, line in bugs]
+        found += first_few(sentences, f"line in the log of {node.name}")
     return found
 
 
 def check_availability(result: RunResult) -> list[str]:
-    """Whatever leaves a majority of brokers and of the registry alone must not stop all writes for long."""
+    """A round that leaves a majority of brokers and ZooKeeper servers must not stop all writes for long."""
     found = []
     for number, faults in enumerate(result.rounds, 1):
         if not faults or not leaves_majority(faults):
@@ -103,6 +104,6 @@ def check_availability(result: RunResult) -> list[str]:
 
 
 def first_few(found: list[str], kind: str) -> list[str]:
-    """The first of them, and how many more there are."""
+    """Return the first sentences, and the number of further ones."""
     left_out = len(found) - SHOWN_MAX
     return found if left_out <= 0 else [*found[:SHOWN_MAX], f"{kind}: and {left_out} more"]

@@ -1,4 +1,4 @@
-"""A part of the workload: clients of one kind, with topics and rules of their own."""
+"""The base class of the workloads: clients of one kind, with their own topics and checks."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ class ClientWorkload(ABC):
 
     @abstractmethod
     def supervise(self) -> None:
-        """Read what the clients printed, and start those again that may end."""
+        """Read the output of the clients, and restart those that may end."""
 
     @abstractmethod
     def stop_writers(self) -> None:
-        """The cluster is healed: stop the clients that add work."""
+        """Stop the clients that add work, after the cluster is healed."""
 
     @abstractmethod
     def wait_finished(self) -> None:
-        """Until the others have done all the work that is there. Raises `Stuck`."""
+        """Wait until the other clients have caught up. Raises `Stuck`."""
 
     @abstractmethod
     def stop_readers(self) -> None: ...
 
     @abstractmethod
     def check(self) -> list[str]:
-        """One sentence for each thing that is wrong; all clients have ended."""
+        """Return one sentence for each violation; all clients have ended."""
 
     @abstractmethod
     def counts(self) -> dict[str, int]:
-        """For the report."""
+        """Return the counts for the report."""
 
     def kill(self) -> None:  # noqa: B027, most parts have no such processes
-        """End the processes that are not among `Processes`."""
+        """Kill the processes that are not among `Processes`."""

@@ -1,4 +1,4 @@
-"""What the harness itself reads from a cluster that is well again: topics, their bounds, and committed offsets."""
+"""Reads of the harness after healing: records, log bounds and committed offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RESPONSE_SECONDS = 10.0
 
 
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Log]:
-    """One pass over a topic from its first record to its present end."""
+    """Read a topic from its first record to its present end."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "reads everything",
@@ -40,19 +40,19 @@ def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> d
 
 
 def committed_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    """What the group has committed, as far as its coordinator answers at all."""
+    """Return the committed offsets of a group; none if its coordinator does not respond."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0}
     with closing(Consumer(settings)) as consumer:
         try:
-            places = [TopicPartition(topic, partition) for partition in partitions_of(consumer, topic)]
-            found = consumer.committed(places, timeout=10.0)
+            positions = [TopicPartition(topic, partition) for partition in partitions_of(consumer, topic)]
+            found = consumer.committed(positions, timeout=10.0)
         except KafkaException:
             return {}
-    return {place.partition: max(place.offset, 0) for place in found}
+    return {position.partition: max(position.offset, 0) for position in found}
 
 
 def log_bounds(bootstrap: str, topic: str) -> dict[int, tuple[int, int]]:
-    """By partition: the first offset, and the high watermark."""
+    """Return the first offset and the high watermark of each partition."""
     with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "asks for bounds", "log_level": 0})) as consumer:
         return {
             partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=RESPONSE_SECONDS)
@@ -61,5 +61,5 @@ def log_bounds(bootstrap: str, topic: str) -> dict[int, tuple[int, int]]:
 
 
 def partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """As the cluster says now; a topic may have grown since it was created."""
+    """Return the present partitions; a topic may have grown since it was created."""
     return sorted(consumer.list_topics(topic, timeout=RESPONSE_SECONDS).topics[topic].partitions)

@@ -1,10 +1,10 @@
-"""Apache Kafka's own Java clients, which work while the cluster is hurt: a producer and two groups of one topic.
+"""Apache Kafka's Java clients: a producer and two groups of one topic.
 
     java-numbers    written by an idempotent producer with acks=all, read by a group of the classic protocol and by one
                     of the consumer protocol (KIP-848), each of two members in one process
 
-The clients are tests/chaos/KafkaClient.java, compiled once for each run. They print what the Python clients
-print, and the same rules check it. `unavailable_reason` says what is missing where they cannot run.
+The clients are tests/chaos/KafkaClient.java, compiled once for each run. Their output has the format of the Python
+clients, and the same rules check it. `unavailable_reason` returns what is missing where they cannot run.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tests.integration.process import PATIENCE_SECONDS, wait_until
 
 JARS = Path(os.environ.get("HEADRACE_KAFKA_JARS", Path(tempfile.gettempdir()) / "peers" / "kafka-4.3.0"))
 SOURCE_FILE = Path(__file__).with_name("KafkaClient.java")
-# Three small JVMs share the machine with the cluster: little memory, and no threads for compiler and collector.
+# Three small JVMs share the machine with the cluster: little memory, no compiler or collector threads.
 OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 PARTITIONS = 3
 WRITER = "java-writer"
 GROUPS = {"java-classic-group": "classic", "java-consumer-group": "consumer"}
-"""the process and the name of each group, and its protocol"""
+"""the name of each process and group, and its protocol"""
 START_SECONDS = 10 * PATIENCE_SECONDS
 CLOSE_SECONDS = 60.0
-"""longer than a commit and a close take together"""
+"""longer than a commit and a close together"""
 
 
 @cache
 def unavailable_reason() -> str | None:
-    """Why there can be no Java clients here; None if there can."""
+    """Return why Java clients cannot run on this machine; None if they can."""
     java = shutil.which("java")
     if java is None:
         return "java is not installed"
@@ -60,7 +60,7 @@ class JavaWorkload(ClientWorkload):
         self.transcripts: dict[str, Transcript] = {}
 
     def start(self) -> None:
-        """Return when all take part: a JVM needs a while to start on a machine that is busy."""
+        """Return when all clients have started: a JVM needs a while on a busy machine."""
         self._compile()
         self._cluster.create_topic(JAVA_NUMBERS, PARTITIONS)
         first, second = self._cluster.client_hosts
@@ -135,6 +135,6 @@ class JavaWorkload(ClientWorkload):
 
 
 def check_java_clients(transcripts: Mapping[str, Transcript], final: Mapping[int, Log]) -> list[str]:
-    """The rules of the Python clients; the process of each group has its name."""
+    """Check the transcripts by the rules of the Python clients; the process of each group has its name."""
     groups = {group: group for group in GROUPS}
     return check_topic(JAVA_NUMBERS, transcripts, groups, final) + check_clients(transcripts, (WRITER,))

@@ -1,4 +1,4 @@
-"""The processes of the clients, by name, each on its host; what each prints is kept in one folder."""
+"""The processes of the clients, by name, and their output in one folder."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Processes:
         """how many clients were restarted because a call of their library did not return"""
 
     def launch(self, host: Host, name: str, module: Sequence[str]) -> Path:
-        """Run a module with its arguments; the path of what it prints, to which a later start adds."""
+        """Run a module with arguments; return the path of its output, to which a restart appends."""
         return self.launch_command(host, name, [sys.executable, "-m", *module])
 
     def launch_command(self, host: Host, name: str, program: Sequence[str]) -> Path:
-        """The same for any program."""
+        """Run any program; return the path of its output, to which a restart appends."""
         if name in self._running and self.exit_code(name) == LIBRARY_HUNG:
             self.libraries_hung += 1
         self._starts[name] = host, program
@@ -49,7 +49,7 @@ class Processes:
         return out_path
 
     def restart(self, name: str) -> None:
-        """Start a client anew that has ended."""
+        """Restart a client that has ended."""
         host, program = self._starts[name]
         self.launch_command(host, name, program)
 
@@ -62,14 +62,14 @@ class Processes:
         return self._folder / f"{name}.log"
 
     def exit_code(self, name: str) -> int | None:
-        """None while it runs."""
+        """Return the exit code; None if the process is running."""
         return self._running[name].poll()
 
     def read_on(self, transcripts: Mapping[str, Transcript], restarted: Collection[int] = ()) -> None:
-        """Read what these clients have printed; fail if one has ended by itself.
+        """Read the new output of these clients; fail if one has ended by itself.
 
-        `restarted`: exit codes after which the caller starts a client again. A client may end so between the caller's
-        check and this one; the caller's next round restarts it.
+        `restarted`: exit codes after which the caller restarts a client. A client may end like this between the
+        caller's check and this one; the caller's next round restarts it.
         """
         for name, transcript in transcripts.items():
             transcript.read_on()
@@ -77,7 +77,7 @@ class Processes:
             assert code in (None, 0, *restarted), f"{name} ended with exit code {code}; see {self.log_path(name)}"
 
     def stop(self, names: Iterable[str], patience_seconds: float) -> None:
-        """SIGTERM to all, and wait for their ends."""
+        """Send SIGTERM to all, and wait until they have ended."""
         stopped = [*names]
         for name in stopped:
             self._running[name].terminate()
@@ -88,7 +88,7 @@ class Processes:
                 raise Stuck(f"{name} did not end within {patience_seconds:.0f} s of SIGTERM") from None
 
     def kill(self) -> None:
-        """Whatever still runs."""
+        """Kill all running processes."""
         for process in self._running.values():
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""What the harness asks about a queue when the cluster is well again: what is left in it, and its dead letters."""
+"""Read the state of a queue after healing: its backlog and its dead letters."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Queue:
         asyncio.run(create())
 
     def wait_settled(self, transcripts: Mapping[str, Transcript], supervise: Callable[[], None]) -> None:
-        """Until nothing waits for its time, all that was acknowledged was delivered, and all is settled. Looked at
-        twice, because what has just been announced waits no more, and is in the topic a moment later."""
+        """Wait until no message is delayed, all acknowledged messages were delivered, and all are settled. Check twice,
+        because a released message is in the topic a moment later."""
         left = {"not looked yet": 1}
 
         def all_settled() -> bool:
@@ -47,7 +47,7 @@ class Queue:
         wait_drained(all_settled, goal, lambda: -sum(left.values()), lambda: f"messages left: {left}")
 
     def history(self, transcripts: Mapping[str, Transcript]) -> QueueHistory:
-        """All that happened."""
+        """Return the history of the queue."""
         values = {
             f"{self.topic}:{partition}:{offset}": value.decode()
             for partition, records in read_all(self.bootstrap, self.topic).items()

@@ -1,9 +1,9 @@
-"""The queue that is worked on while the cluster is hurt: a publisher, workers, a straggler, and what is left of it.
+"""The queue `jobs`: a publisher, two workers and a straggler.
 
     jobs            written by the publisher, also through `__delayed.jobs`; leased and settled by the others
-    jobs.dlq        what nobody could work on
+    jobs.dlq        poison and stubborn messages
 
-See tests/chaos/queue_client.py for what each of them does, and tests/chaos/queue_checks.py for what is demanded.
+tests/chaos/queue_client.py has the clients, tests/chaos/queue_checks.py the rules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PUBLISHER, STRAGGLER = "publisher", "straggler"
 WORKERS = ("worker-1", "worker-2")
 LOGS = (JOBS, dead_letter_topic(JOBS))
 ACKS = acks_topic(JOBS)
-"""All but `__delayed.jobs`, whose replicas are trimmed at different moments."""
+"""All logs except `__delayed.jobs`, whose replicas are trimmed at different times."""
 
 
 class QueueWorkload(ClientWorkload):
@@ -42,7 +42,7 @@ class QueueWorkload(ClientWorkload):
         self._history: QueueHistory | None = None
 
     def start(self) -> None:
-        """Return when something has died: the dead letters have as many replicas as brokers are up then."""
+        """Return when there is a dead letter: the topic gets as many replicas as brokers are up at its creation."""
         self._cluster.create_topic(JOBS, PARTITIONS)
         self._queue.subscribe()
         first, second = self._cluster.client_hosts
@@ -77,7 +77,7 @@ class QueueWorkload(ClientWorkload):
         return self._whole_history().counts("queue")
 
     def _whole_history(self) -> QueueHistory:
-        """Read once, when all clients have ended."""
+        """Read the history once, when all clients have ended."""
         if self._history is None:
             self.supervise()
             self._history = self._queue.history(self.transcripts)

@@ -1,4 +1,4 @@
-"""The report of a run: Markdown for people, JSON for the rest."""
+"""The report of a run, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tests.chaos.run_result import Options, RunResult
 ROOT = Path(__file__).parents[2]
 BAR_SECONDS = 10
 CHECKS = (
-    "every acknowledged record is in the log, at the offset that was told, once, in the order of sending",
-    "nobody was given a record that was never sent, or another one for the same offset, or was taken back or past one",
-    "a group's offsets never went back behind an acknowledged commit, and no record was skipped",
-    "all this also holds for Kafka's own Java producer and consumers, if they took part",
-    "the copies made in transactions are the source, each once, and nothing of what was aborted",
-    "the rows that a Spark query copied are its source, each once, if it took part",
-    "every acknowledged message of the queue was delivered and acked, or is a dead letter, once, as are all rejected",
-    "no message was delivered after its ack or reject was answered, and no ack was taken after its lease had ended",
-    "a message that is due later came once, not before its time, and not at all if it was cancelled",
-    "the same of the queue behind two gateways that were killed and stopped",
+    "every acknowledged record is in the log once, at the acknowledged offset, in the order of sending",
+    "no reader received a record that was never sent or two records for one offset, went back, or skipped a record",
+    "a group's offsets never went back behind a confirmed commit, and no record was skipped",
+    "the same for Kafka's Java producer and consumers, if they took part",
+    "the copies made in transactions equal the source, each record once, without aborted records",
+    "the rows that a Spark query copied equal its source, each row once, if it took part",
+    "every acknowledged message of the queue was delivered and acked, or is a dead letter, once; rejected ones are",
+    "no message was delivered after its ack or reject was confirmed, and no ack was accepted after its lease ended",
+    "a delayed message was delivered once, not before its time, and not at all if it was cancelled",
+    "the same for the queue behind two gateways that were killed and stopped",
     "every acknowledged record of the share group was delivered and accepted, or is a dead letter",
     "no record was delivered again after a confirmed accept or reject; released ones were, up to the delivery limit",
-    "every confirmed operation of the administrator was in force after the healing, as each broker described it",
-    "writers, reader, group, copiers and workers came to their ends after the healing, and all replicas were in sync",
-    "the replicas on the disks are equal byte for byte, and every file is sound (`headrace log verify`)",
-    "every log that was damaged while its broker was down was quarantined and copied again from the others",
+    "every confirmed operation of the administrator was in effect after the healing, as each broker described it",
+    "writers, reader, group, copiers and workers finished after the healing, and all replicas were in sync",
+    "the replicas on the disks are equal byte for byte, and every file is intact (`headrace log verify`)",
+    "every log that was damaged while its broker was down was quarantined and replicated again",
     "no broker logged a traceback or an assertion",
-    "writes went on in every round that left a majority",
+    "writes continued in every round that left a majority",
 )
 
 
 def write(result: RunResult, folder: Path, name: str) -> Path:
-    """Both files; returns the path of the one for people."""
+    """Write both files; return the path of the Markdown page."""
     folder.mkdir(parents=True, exist_ok=True)
     content = as_json(result)
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -93,7 +93,7 @@ def _page(result: RunResult, content: dict[str, Any]) -> list[str]:
     rounds = content["rounds"]
     summary = (
         f"{verdict} {sum(len(one['faults']) for one in rounds)} faults in {len(rounds)} rounds; "
-        f"commit `{content['commit']}`; session timeout {content['session_timeout_seconds']:g} s. Again: "
+        f"commit `{content['commit']}`; session timeout {content['session_timeout_seconds']:g} s. Repeat with: "
         f"`{_command(result.options)}`."
     )
     lines = [
@@ -112,9 +112,9 @@ def _page(result: RunResult, content: dict[str, Any]) -> list[str]:
         *(f"| {what} | {count} |" for what, count in result.counts.items()),
         "",
         *_availability(result),
-        "## What was injected",
+        "## Faults",
         "",
-        "| from s | to s | fault | to whom | as |",
+        "| from s | to s | fault | node | role |",
         "| ---: | ---: | --- | --- | --- |",
         *(
             f"| {one['began']} | {one['healed']} | {one['kind']} | {', '.join(one['nodes'])} | {one['role']} |"
@@ -123,15 +123,15 @@ def _page(result: RunResult, content: dict[str, Any]) -> list[str]:
         "",
     ]
     if missing := result.impossible | result.left_out:
-        lines += ["Not to be had here:", "", *(f"- {kind}: {why}" for kind, why in missing.items()), ""]
+        lines += ["Not possible on this machine:", "", *(f"- {kind}: {why}" for kind, why in missing.items()), ""]
     ended = [what for _, what in result.events if "by itself" in what]
     if ended:
-        lines += ["Started again by the harness:", "", *(f"- {what}" for what in ended), ""]
+        lines += ["Restarted by the harness:", "", *(f"- {what}" for what in ended), ""]
     return lines
 
 
 def _command(options: Options) -> str:
-    """What runs the same schedule again."""
+    """Return the command that repeats the schedule."""
     words = ["python -m tests.chaos", f"--minutes {options.seconds / 60:g}", f"--seed {options.seed}"]
     words += [] if options.servers else ["--registry sqlite"]
     words += ["--kinds", *map(shlex.quote, options.kinds)] if options.kinds else []
@@ -148,12 +148,12 @@ def _availability(result: RunResult) -> list[str]:
     without = sum(count == 0 for count in series)
     bars = [sum(series[at : at + BAR_SECONDS]) / BAR_SECONDS for at in range(0, len(series), BAR_SECONDS)]
     lines = [
-        "## How available it was",
+        "## Availability",
         "",
-        "A stall is the longest time without an acknowledgement: of any partition, and of the one that fared worst. It",
-        "contains what the clients need to notice (they give up a silent broker after 4 to 5 s).",
+        "A stall is the longest time without an acknowledgement, of all partitions and of the worst one. It includes the",
+        "time in which clients detect a broker that does not respond (4 to 5 s).",
         "",
-        "| fault | rounds | left a majority | sends acknowledged meanwhile | longest stall, s | of one partition, s |",
+        "| fault | rounds | left a majority | sends acknowledged in them | longest stall, s | of one partition, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for kind, stays in sorted(by_kind.items()):

@@ -1,10 +1,10 @@
-"""A queue that is used over HTTP, through two gateways; one at a time is killed or stopped while the cluster is hurt.
+"""The queue `rest-jobs`, used over HTTP through two gateways, of which one at a time is killed or stopped.
 
-    rest-jobs       written by a publisher and worked on by two workers, which alternate between the gateways
-    rest-jobs.dlq   what nobody could work on
+    rest-jobs       a publisher and two workers, which alternate between the gateways
+    rest-jobs.dlq   poison and stubborn messages
 
-The gateways stand on the hosts of the clients. See tests/chaos/rest_client.py for what the clients do; the rules are
-those of every queue (tests/chaos/queue_checks.py), and a gateway must end with exit code 0 on SIGTERM.
+The gateways run on the hosts of the clients. tests/chaos/rest_client.py has the clients; the rules are those of every
+queue (tests/chaos/queue_checks.py), and a gateway must end with exit code 0 on SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTITIONS = 2
 PORT = 8081
 DEDUP_WINDOW_MS = 3_600_000
 BETWEEN_FAULTS_SECONDS = (5.0, 15.0)
-"""between two faults of gateways"""
+"""the time between two faults of gateways"""
 DOWN_SECONDS = (0.0, 5.0)
 
 
@@ -71,9 +71,9 @@ class RestWorkload(ClientWorkload):
         self.gateways: list[GatewayNode] = []
         self._next_fault = 0.0
         self._away: dict[str, float] = {}
-        """when a gateway that was killed is started again"""
+        """when a killed gateway is started again"""
         self._ending: dict[str, float] = {}
-        """since when a gateway has had SIGTERM"""
+        """when a gateway was sent SIGTERM"""
         self._faults: list[str] = []
         self._violations: list[str] = []
 
@@ -134,7 +134,7 @@ class RestWorkload(ClientWorkload):
             *check_queue_clients(self.transcripts, PUBLISHER),
             *check_queue(self._whole_history()),
         ]
-        for name in WORKERS:  # they report only what no gateway may answer
+        for name in WORKERS:  # they report only responses that no gateway may send
             found += [f"{name}: {error}" for error in self.transcripts[name].errors]
         return found + find_logged_bugs(self.gateways)
 
@@ -170,7 +170,7 @@ class RestWorkload(ClientWorkload):
             gateway.launch()
 
     def _whole_history(self) -> QueueHistory:
-        """Read once, when all clients have ended."""
+        """Read the history once, when all clients have ended."""
         if self._history is None:
             self._processes.read_on(self.transcripts)
             self._history = self._queue.history(self.transcripts)

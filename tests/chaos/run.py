@@ -1,4 +1,4 @@
-"""One run: start everything, hurt it by the schedule, heal it, let it drain, stop it, check it."""
+"""One run: start everything, inject faults by the schedule, heal, wait until all clients catch up, stop, check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.chaos.workload import Workload
 
 POLL_SECONDS = 0.1
 WARM_UP_SECONDS = 5.0
-"""Until a group has formed and a transaction was committed."""
+"""Long enough for a group to form and a transaction to be committed."""
 OWNERS = {"group coordinator": GROUP, "transaction coordinator": COPIERS[0]}
 
 
@@ -35,11 +35,11 @@ def run(options: Options) -> RunResult:
     try:
         cluster.start()
         workload.start()
-        _Chaos(cluster, workload, result).hurt()
+        _FaultInjection(cluster, workload, result).run()
         _drain(cluster, workload, result)
         _compare(cluster, result)
     except AssertionError as failure:
-        result.violations.append(f"the run broke off: {failure}")
+        result.violations.append(f"the run stopped: {failure}")
     finally:
         workload.kill()
         result.acknowledgements = Acknowledgements(workload.acknowledged())
@@ -48,13 +48,13 @@ def run(options: Options) -> RunResult:
     return result
 
 
-class _Chaos:
+class _FaultInjection:
     def __init__(self, cluster: Cluster, workload: Workload, result: RunResult) -> None:
         self._cluster, self._workload, self._result = cluster, workload, result
-        # Of its own, because how often it is asked depends on what happens; the schedule is to follow from the seed.
+        # A separate stream: the number of draws depends on timing, and the schedule must follow from the seed.
         self._chance = random.Random(f"targets {result.options.seed}")
 
-    def hurt(self) -> None:
+    def run(self) -> None:
         options, result = self._result.options, self._result
         kinds, result.impossible = kinds_possible(self._cluster)
         if options.kinds:
@@ -67,11 +67,11 @@ class _Chaos:
             for one in options.plan or drawn:
                 if not options.plan and time.monotonic() > result.began + options.seconds:
                     break
-                self._play(one)
+                self._run_round(one)
         finally:
             result.ended = time.monotonic()
 
-    def _play(self, one: Round) -> None:
+    def _run_round(self, one: Round) -> None:
         under_way: list[InjectedFault] = []
         played: list[InjectedFault] = []
         self._result.rounds.append(played)
@@ -81,14 +81,14 @@ class _Chaos:
                 if nodes is None or planned.kind in self._result.impossible:
                     continue
                 self._result.note(
-                    f"{planned.kind} of {', '.join(node.name for node in nodes) or 'nobody'} ({planned.role}), "
+                    f"{planned.kind} of {', '.join(node.name for node in nodes) or 'no node'} ({planned.role}), "
                     f"for {planned.lasts_seconds:.1f} s"
                 )
                 injected = inject(self._cluster, planned, nodes, self._chance)
                 under_way.append(injected)
                 played.append(injected)
             while under_way:
-                self._watch(POLL_SECONDS, hurt=[name for fault in under_way for name in fault.nodes])
+                self._watch(POLL_SECONDS, with_faults=[name for fault in under_way for name in fault.nodes])
                 for fault in [fault for fault in under_way if fault.ends <= time.monotonic()]:
                     under_way.remove(fault)
                     self._heal(fault)
@@ -108,8 +108,8 @@ class _Chaos:
         fault.healed = time.monotonic()
         self._result.note(f"healed: {fault.title}")
 
-    def _targets(self, planned: PlannedFault, hurt: Sequence[str]) -> tuple[Node, ...] | None:
-        """Whom it is done to; None when everybody of the kind is hurt already."""
+    def _targets(self, planned: PlannedFault, with_faults: Sequence[str]) -> tuple[Node, ...] | None:
+        """Choose the target nodes; None if all nodes of the kind have a fault already."""
         cluster = self._cluster
         if planned.kind in OF_NO_NODE:
             return ()
@@ -121,16 +121,16 @@ class _Chaos:
         else:
             wanted = cluster.broker_for(planned.role, NUMBERS, OWNERS, self._chance)
             others = list[Node](cluster.brokers)
-        others = [node for node in others if node.name not in hurt and node.is_running]
+        others = [node for node in others if node.name not in with_faults and node.is_running]
         if wanted in others:
             return (wanted,)
         return (self._chance.choice(others),) if others else None
 
-    def _watch(self, seconds: float, hurt: Iterable[str] = ()) -> None:
-        """Let time pass; start again what ended by itself, unless a fault keeps it from running."""
+    def _watch(self, seconds: float, with_faults: Iterable[str] = ()) -> None:
+        """Wait; restart processes that ended by themselves, unless a fault keeps them down."""
         until = time.monotonic() + seconds
         while True:
-            self._cluster.restart_ended(hurt)
+            self._cluster.restart_ended(with_faults)
             self._workload.supervise()
             if time.monotonic() >= until:
                 return
@@ -138,9 +138,9 @@ class _Chaos:
 
 
 def _drain(cluster: Cluster, workload: Workload, result: RunResult) -> None:
-    """All is healed: everything must come to its end, and then all must be as it was told."""
+    """After healing, wait until all clients have caught up, and check the histories."""
     cluster.wait_in_sync()
-    result.note("healed for good, all in sync")
+    result.note("all faults healed, all replicas in sync")
     workload.stop_writers()
     final = {topic: read_all(cluster.bootstrap, topic) for topic in (NUMBERS, SOURCE)}
     ends = {partition: log[-1][0] + 1 if log else 0 for partition, log in final[NUMBERS].items()}
@@ -149,7 +149,7 @@ def _drain(cluster: Cluster, workload: Workload, result: RunResult) -> None:
         partial(workload.wait_read, ends),
         partial(workload.wait_committed, ends),
         partial(workload.wait_copied, len(source)),
-        *(part.wait_finished for part in workload.parts),
+        *(clients.wait_finished for clients in workload.client_workloads),
     )
     for wait in waits:
         try:
@@ -170,16 +170,16 @@ def _drain(cluster: Cluster, workload: Workload, result: RunResult) -> None:
     }
     result.violations += checks.check_history(workload.transcripts, final)
     result.violations += checks.check_copies(source, copies)
-    for part in workload.parts:
-        result.counts |= part.counts()
-        result.violations += part.check()
+    for clients in workload.client_workloads:
+        result.counts |= clients.counts()
+        result.violations += clients.check()
 
 
 def _compare(cluster: Cluster, result: RunResult) -> None:
-    """Stop the brokers in order, and look at what lies on their disks."""
+    """Stop the brokers cleanly, and compare the logs on their disks."""
     cluster.wait_in_sync()
     equal = cluster.log_folders((NUMBERS, SOURCE, COPIES, SHARED, JAVA_NUMBERS, SPARK_SOURCE, *LOGS))
-    growing = cluster.log_folders((ACKS,))  # a leader that takes over while the others stop writes that it reconciled
+    growing = cluster.log_folders((ACKS,))  # a leader that takes over while others stop writes a record of it
     for broker in cluster.broker_processes:
         code = broker.terminate()
         if code != 0:

@@ -1,4 +1,4 @@
-"""What is asked of a run, and what came of it."""
+"""The options and the result of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Options:
     brokers: int = 3
     """with four, the administrator also drains brokers"""
     servers: int = 3
-    """of ZooKeeper: one, or three; none: all brokers are children of one process, and share a registry in SQLite"""
+    """of ZooKeeper: one or three; 0: all brokers are children of one process, and share a registry in SQLite"""
     rate: float = 300.0
     source_rate: float = 12.0
     queue_rate: float = 25.0
@@ -35,20 +35,20 @@ class Options:
     """whether a Spark query takes part"""
     changing_rate: float = 20.0
     kinds: tuple[str, ...] = ()
-    """the kinds of faults to draw from; else all that are possible"""
+    """the kinds of faults to draw from; all possible ones if empty"""
     plan: tuple[Round, ...] = ()
-    """the rounds to go through once; else they are drawn from the seed until the time is up"""
+    """the rounds to run once; if empty, they are drawn from the seed until the time is up"""
 
 
 @dataclass
 class RunResult:
-    """Everything that the report tells."""
+    """Everything in the report."""
 
     options: Options
     impossible: dict[str, str] = field(default_factory=dict)
-    """kinds of faults that cannot be had here, and why"""
+    """kinds of faults that are not possible here, and why"""
     left_out: dict[str, str] = field(default_factory=dict)
-    """the same of clients"""
+    """clients that are not possible here, and why"""
     began: float = 0.0
     ended: float = 0.0
     rounds: list[list[InjectedFault]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class RunResult:
     violations: list[str] = field(default_factory=list)
 
     def availability(self, faults: list[InjectedFault]) -> RoundAvailability:
-        """How the writers fared in a round, and after it until the next one began."""
+        """Return the availability in a round, and after it until the next one began."""
         began, ended = span(faults)
         nexts = [span(others)[0] for others in self.rounds if others and span(others)[0] > ended]
         return self.acknowledgements.availability(began, ended, min([ended + AFTER_SECONDS, *nexts]))
@@ -70,5 +70,5 @@ class RunResult:
 
 
 def span(faults: list[InjectedFault]) -> tuple[float, float]:
-    """From the beginning of the first to the healing of the last."""
+    """Return the time from the first injection to the last healing."""
     return min(fault.began for fault in faults), max(fault.healed or fault.ends for fault in faults)

@@ -1,9 +1,9 @@
-"""One client of a Kafka share group (KIP-932), in a process of its own, on a host of its own, until SIGTERM.
+"""The process of one client of a Kafka share group (KIP-932), on its own host, until SIGTERM.
 
     python -m tests.chaos.share_client ROLE NAME BOOTSTRAP PARTITIONS RATE
 
-A publisher is an idempotent producer with `acks=all`. Members take records with confluent-kafka's `ShareConsumer` in
-explicit mode and acknowledge each as its value says: most are accepted, poison is rejected, stubborn records are
+A publisher is an idempotent producer with `acks=all`. Members acquire records with confluent-kafka's `ShareConsumer` in
+explicit mode and acknowledge each by its value: most are accepted, poison is rejected, stubborn records are
 released until they reach the delivery limit, and some ordinary ones are released at first. A member leaves the group
 and joins it again every few seconds; at times it exits with records that it has not acknowledged, as a crash would.
 
@@ -44,7 +44,7 @@ BUFFERED_POLLS = 5
 RECORDS_MAX = 20
 COMMIT_SECONDS = 15.0
 CRASHED = 76
-"""The exit code of a member that left its records behind on purpose."""
+"""The exit code of a member that abandoned its records on purpose."""
 CRASH_CHANCE = 0.3
 HOWS = {ACK_HOW: AcknowledgeType.ACCEPT, NACK: AcknowledgeType.RELEASE, REJECT: AcknowledgeType.REJECT}
 
@@ -60,7 +60,7 @@ def main(role: str, name: str, bootstrap: str, partitions: str, rate: str) -> No
 
 
 class Publisher(Writer):
-    """The writer of the streams, with values that say what is to become of them."""
+    """The writer of the streams, with values that determine how records are acknowledged."""
 
     def _send(self, number: int) -> None:
         kind = POISON if number % 20 == 7 else STUBBORN if number % 50 == 11 else ORDINARY
@@ -76,7 +76,7 @@ class Publisher(Writer):
 class Member:
     def __init__(self, name: str, bootstrap: str) -> None:
         self._chance = random.Random(f"{name} {os.getpid()}")
-        self._numbers = itertools.count(time.time_ns())  # unique over the restarts of this member
+        self._numbers = itertools.count(time.time_ns())  # unique across restarts of this member
         self._polls = deque[int](maxlen=BUFFERED_POLLS)
         self._settings = {
             **SHORT_TIMEOUTS,
@@ -115,7 +115,7 @@ class Member:
             sys.stdout.flush()
 
     def _take(self, consumer: ShareConsumer) -> list[tuple[int, Message]]:
-        """Poll once; returns the records that came, each with its number."""
+        """Poll once; return the received records with their delivery numbers."""
         self._polls.append(now_ms())
         granted = self._polls[0] - RESPONSE_AGE_MS_MAX
         taken = list[tuple[int, Message]]()
@@ -142,16 +142,16 @@ class Member:
         return NACK if is_released else ACK_HOW
 
     def _commit(self, consumer: ShareConsumer, taken: list[tuple[int, Message]]) -> None:
-        """What is not confirmed may have taken effect."""
+        """Commit the acknowledgements. An unconfirmed one may have taken effect."""
         try:
             with reported_time_limit("commit"):
-                answers = consumer.commit_sync(COMMIT_SECONDS) or {}
+                results = consumer.commit_sync(COMMIT_SECONDS) or {}
         except KafkaException as error:
             emit("error", now_ms(), str(error))
             return
         ended = now_ms()
-        confirmed = {place.partition for place, failure in answers.items() if failure is None}
-        for place, failure in answers.items():
+        confirmed = {place.partition for place, failure in results.items() if failure is None}
+        for place, failure in results.items():
             if failure is not None:
                 emit("error", ended, f"partition {place.partition}: {failure}")
         for number, message in taken:

@@ -1,9 +1,9 @@
-"""A Kafka share group that works while the cluster is hurt: a producer and two share consumers.
+"""A Kafka share group: a producer and two share consumers.
 
     shared          written by the publisher; acquired and acknowledged by the members
-    shared.dlq      what was rejected, or released until the delivery limit
+    shared.dlq      rejected records, and those released up to the delivery limit
 
-See tests/chaos/share_client.py for what each of them does, and tests/chaos/share_checks.py for the rules.
+tests/chaos/share_client.py has the clients, tests/chaos/share_checks.py the rules.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ShareWorkload(ClientWorkload):
         admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
     def _whole_history(self) -> QueueHistory:
-        """Read once, when all clients have ended."""
+        """Read the history once, when all clients have ended."""
         if self._history is None:
             for transcript in self.transcripts.values():
                 transcript.read_on()

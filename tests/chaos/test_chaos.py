@@ -1,4 +1,4 @@
-"""The short form of chaos: the faults that matter most, each once. `make chaos MINUTES=30` is the long one."""
+"""A short chaos run: the most important faults, each once. `make chaos MINUTES=30` is the long one."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ PLAN = (
 
 
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_doubled_or_reordered_whatever_is_killed_cut_paused_or_full(
-    tmp_path: Path, figures: Figures
-) -> None:
+def test_a_short_run_with_the_most_important_faults_has_no_violations(tmp_path: Path, figures: Figures) -> None:
     try:
         find_java(), find_jars()
     except HeadraceError as error:

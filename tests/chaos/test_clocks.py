@@ -1,4 +1,4 @@
-"""A process whose wall clock jumps, and whose monotonic clock and waits do not."""
+"""The wall clock of a process jumps; its monotonic clock and its waits do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.chaos.clocks import WrongClock, compile_library
 from tests.chaos.namespaces import Host
 
 HOUR = 3600.0
-# Waits by a condition of the C library, until a moment of the wall clock that it was told itself.
+# Waits by a condition of the C library, until a moment of the wall clock that it computed itself.
 CLOCKS = """
 import ctypes, sys, time
 libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""A damage is done to what was flushed, and its judgement tells repair from silence."""
+"""Unit tests for damage: only flushed data is damaged, and only a quarantine and a repair are accepted."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def test_a_log_that_was_quarantined_and_copied_again_is_fine(broker: BrokerNode,
 def test_a_log_that_was_moved_away_is_fine(broker: BrokerNode, log: Path) -> None:
     damage = damaged(broker, log)
     damage.is_moved = True
-    (log / "0.log").write_bytes(BATCH)  # copied from others, after the partition came back
+    (log / "0.log").write_bytes(BATCH)  # replicated again after the partition was moved back
     assert check([damage]) == []

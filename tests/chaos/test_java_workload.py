@@ -1,4 +1,4 @@
-"""Violations in the transcripts of the Java clients, planted; and what is missing where they cannot run."""
+"""Unit tests for the checks of the Java clients, and for the reasons why they cannot run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Lines = dict[str, list[list[Any]]]
 
 @pytest.fixture
 def lines() -> Lines:
-    """What the clients print of a run without violations."""
+    """The output of the clients in a run without violations."""
     first, second = "java-writer-0", "java-writer-1"
     group = [
         *(["found", 1, 2, 0, -1], ["poll", 5, 0, [[0, first]]], ["commit", 6, 0, 1], ["committed", 7, 6, 0]),
@@ -69,11 +69,11 @@ def test_a_record_that_one_of_the_groups_skipped_is_found(lines: Lines, tmp_path
     assert [f"{group} committed 2, but no member received [0]" in one for one in judged(lines, tmp_path)] == [True]
 
 
-def test_an_error_of_the_writer_and_a_group_that_broke_off_are_found(lines: Lines, tmp_path: Path) -> None:
+def test_an_error_of_the_writer_and_a_group_that_ended_early_are_found(lines: Lines, tmp_path: Path) -> None:
     lines[WRITER].insert(-1, ["error", 98, "OutOfOrderSequenceException"])
     del lines[CLASSIC][-1]
     assert judged(lines, tmp_path) == [
-        f"{CLASSIC} broke off before it was told to",
+        f"{CLASSIC} ended before it was stopped",
         f"{WRITER}: OutOfOrderSequenceException",
     ]
 

@@ -1,4 +1,4 @@
-"""What the check of the Spark query is there to find, planted; and nothing is found where nothing is wrong."""
+"""Unit tests for the checks of the Spark query: they find planted violations, and nothing else."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_row_that_was_copied_twice_is_found(writer: Transcript) -> None:
     assert found == ["Spark: copied 2 times: b'spark-writer-1', 1 times in the source"]
 
 
-def test_a_row_that_nobody_wrote_is_found(writer: Transcript) -> None:
+def test_a_row_that_was_never_written_is_found(writer: Transcript) -> None:
     found = check_spark_copies(writer, SOURCE, COPIES | {1: [(0, b"spark-writer-9")]})
     assert found == ["Spark: copied 1 times: b'spark-writer-9', 0 times in the source"]
 
