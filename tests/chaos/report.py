@@ -150,8 +150,8 @@ def _availability(result: RunResult) -> list[str]:
     lines = [
         "## Availability",
         "",
-        "A stall is the longest time without an acknowledgement, of all partitions and of the worst one. It includes the",
-        "time in which clients detect a broker that does not respond (4 to 5 s).",
+        "A stall is the longest time without an acknowledgement, of all partitions and of the worst one. It includes",
+        "the time in which clients detect a broker that does not respond (4 to 5 s).",
         "",
         "| fault | rounds | left a majority | sends acknowledged in them | longest stall, s | of one partition, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
