@@ -245,9 +245,9 @@ class Straggler(Shifts):
             leader = (await cluster.partition(topic, partition)).leader
             response: SettleResponse = await cluster.call(request, node_id=leader)
             raise_for_code(response.error_code, response.error_message)
-            (partition,) = response.topics[0].partitions
-            raise_for_code(partition.error_code, partition.error_message)
-            for refused in partition.refused:
+            (settled,) = response.topics[0].partitions
+            raise_for_code(settled.error_code, settled.error_message)
+            for refused in settled.refused:
                 raise_for_code(refused.error_code, refused.error_message)
             emit("settled", number, now_ms())
         except InvalidRecordState as error:

@@ -39,7 +39,7 @@ def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicRecords, "deleted", deleted)
 
 
-def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
+def keep_diverged_logs(patch: pytest.MonkeyPatch) -> None:
     """A broker keeps using a log in whose latest leader epochs another leader wrote different records."""
 
     async def keep(*_: object) -> None:
@@ -51,5 +51,5 @@ def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
 ADMIN_CONTROLS = (
     Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 10),
     Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 24),
-    Control(keep_foreign_logs, RolledBackRegistry, "diverged", 161),
+    Control(keep_diverged_logs, RolledBackRegistry, "diverged", 161),
 )

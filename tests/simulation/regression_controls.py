@@ -51,7 +51,7 @@ class Control(NamedTuple):
     first_seed: int
 
 
-def take_an_unknown_dead_letter_for_gone(patch: pytest.MonkeyPatch) -> None:
+def treat_an_unreadable_dead_letter_as_gone(patch: pytest.MonkeyPatch) -> None:
     """A message above the high watermark of a new leader was settled without a dead letter."""
     patch.setattr(Partition, "ensure_committed", lambda *_: None)
 
@@ -77,7 +77,7 @@ def _forget_old(partition: Partition, oldest_ms: int) -> None:
             del states._producers[producer_id]
 
 
-def refuse_a_batch_that_holds_the_log_start(patch: pytest.MonkeyPatch) -> None:
+def reject_a_batch_that_contains_the_log_start(patch: pytest.MonkeyPatch) -> None:
     """A new follower of a log that starts inside a batch never caught up."""
 
     async def leave_as_it_is(_self: ReplicaFetcher, _followed: FollowedPartition, _first: BatchHeader) -> None:
@@ -91,7 +91,7 @@ def retain_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(retention, "deletable_offset", lambda log: log.flushed_offset)
 
 
-def remove_orphans_by_the_mirror(patch: pytest.MonkeyPatch) -> None:
+def remove_partitions_by_a_stale_mirror(patch: pytest.MonkeyPatch) -> None:
     """A new controller removed the partitions of a topic that was being created."""
 
     async def remove(self: TopicRecords, topic_ids: Iterable[UUID]) -> None:
@@ -158,11 +158,11 @@ def forget_that_flush_messages_was_higher(patch: pytest.MonkeyPatch) -> None:
 
 
 REGRESSION_CONTROLS = (
-    Control(take_an_unknown_dead_letter_for_gone, UnwritableDeadLetters, "no dead letter", 23),
+    Control(treat_an_unreadable_dead_letter_as_gone, UnwritableDeadLetters, "no dead letter", 23),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
-    Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
+    Control(reject_a_batch_that_contains_the_log_start, Retention, "StillUnwell", 9),
     Control(retain_above_the_high_watermark, Retention, "would be truncated to", 40),
-    Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 365),
+    Control(remove_partitions_by_a_stale_mirror, LaggingRegistry, "has no record", 365),
     Control(stop_at_a_gap, TrailingGap, "requests failed by an exception", 77),
     Control(begin_at_the_end_of_added_partitions, Queue, "never settled", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 93),

@@ -18,7 +18,7 @@ from headrace.storage.log.recovery import Recovery
 from headrace.storage.segments.segment import Segment
 
 
-def trust_what_was_not_checked(patch: pytest.MonkeyPatch) -> None:
+def trust_unverified_bytes(patch: pytest.MonkeyPatch) -> None:
     """A read returns bytes that an earlier process wrote without verifying their checksums."""
     patch.setattr(Segment, "trusts", lambda *_: True)
 
@@ -28,7 +28,7 @@ def forget_damage_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recovery, "_look_for_damage", lambda _: iter(()))
 
 
-def cut_off_damage(patch: pytest.MonkeyPatch) -> None:
+def truncate_damage(patch: pytest.MonkeyPatch) -> None:
     """Recovery takes damage of flushed data for the end of an incomplete write."""
     end_at = Recovery._end_at
 
@@ -54,7 +54,7 @@ def sync_again_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingFlush, "sync", sync_again)
 
 
-def take_a_lost_log_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:
+def treat_a_lost_log_as_an_empty_one(patch: pytest.MonkeyPatch) -> None:
     """A broker that lost its data stays in the in-sync sets."""
     patch.setattr(ClusterMember, "_may_have_lost", lambda *_: False)
     finish = Recovery._finish
@@ -67,9 +67,9 @@ def take_a_lost_log_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:
 
 
 STORAGE_CONTROLS = (
-    Control(trust_what_was_not_checked, BitFlips, "which is damaged", 45),
+    Control(trust_unverified_bytes, BitFlips, "which is damaged", 45),
     Control(forget_damage_at_a_restart, BitFlips, "StillUnwell", 45),
-    Control(cut_off_damage, BitFlips, "would be truncated to", 45),
+    Control(truncate_damage, BitFlips, "would be truncated to", 45),
     Control(sync_again_after_a_failure, FailingSyncs, "BrokerFailed", 60),
-    Control(take_a_lost_log_for_an_empty_one, LostFolders, "in partition", 6),
+    Control(treat_a_lost_log_as_an_empty_one, LostFolders, "in partition", 6),
 )

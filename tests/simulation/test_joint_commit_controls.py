@@ -41,7 +41,7 @@ def store_members_one_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionsLog, "store", store_each)
 
 
-def take_any_sequence(patch: pytest.MonkeyPatch) -> None:
+def accept_any_sequence(patch: pytest.MonkeyPatch) -> None:
     commit = JointCommits.commit
 
     def forgetful(
@@ -111,7 +111,7 @@ def respond_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
     ("plant", "shown_by"),
     [
         (store_members_one_by_one, 9),
-        (take_any_sequence, 5),
+        (accept_any_sequence, 5),
         (treat_a_sequence_as_committed_for_any_attempt, 8),
         (forget_the_sequence_with_the_leadership, 2),
         (commit_only_the_members_that_can, 4),

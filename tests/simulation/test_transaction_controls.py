@@ -29,37 +29,37 @@ def respond_before_the_markers_are_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionShard, "_wait_until_ended", at_once)
 
 
-def take_batches_without_asking_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+def accept_batches_without_verification(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionVerification, "verify", lambda *_: None)
 
 
-def leave_the_epoch_alone_at_the_end(patch: pytest.MonkeyPatch) -> None:
+def end_without_an_epoch_bump(patch: pytest.MonkeyPatch) -> None:
     def ending(self: TransactionMetadata, _new_id: int | None, now_ms: int, *, is_commit: bool) -> TransactionMetadata:
         return self.ending(now_ms, is_commit=is_commit)
 
     patch.setattr(TransactionMetadata, "ending_bumped", ending)
 
 
-def forget_what_is_open_when_starting(patch: pytest.MonkeyPatch) -> None:
+def forget_open_transactions_at_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionState, "replay", lambda *_: None)
 
 
-def list_nothing_as_aborted(patch: pytest.MonkeyPatch) -> None:
+def list_no_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionTransactions, "aborted", lambda *_: [])
 
 
-def call_stable_what_is_written(patch: pytest.MonkeyPatch) -> None:
+def use_the_high_watermark_as_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "last_stable_offset", property(lambda self: self.high_watermark))
 
 
-def do_not_finish_after_a_crash_what_was_decided(patch: pytest.MonkeyPatch) -> None:
-    async def tell_none(*_: object) -> None:
+def do_not_complete_decided_transactions_after_a_crash(patch: pytest.MonkeyPatch) -> None:
+    async def write_none(*_: object) -> None:
         return
 
-    patch.setattr(TransactionMarkers, "write_all", tell_none)
+    patch.setattr(TransactionMarkers, "write_all", write_none)
 
 
-def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> None:
+def treat_pending_transactional_offsets_as_committed(patch: pytest.MonkeyPatch) -> None:
     load = StateLog.load
 
     async def load_plainly(self: StateLog, partition: Partition) -> Any:
@@ -73,13 +73,13 @@ def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> Non
     "plant",
     [
         respond_before_the_markers_are_written,
-        take_batches_without_asking_the_coordinator,
-        leave_the_epoch_alone_at_the_end,
-        forget_what_is_open_when_starting,
-        list_nothing_as_aborted,
-        call_stable_what_is_written,
-        do_not_finish_after_a_crash_what_was_decided,
-        take_offsets_in_transactions_for_committed,
+        accept_batches_without_verification,
+        end_without_an_epoch_bump,
+        forget_open_transactions_at_the_start,
+        list_no_aborted_transactions,
+        use_the_high_watermark_as_last_stable_offset,
+        do_not_complete_decided_transactions_after_a_crash,
+        treat_pending_transactional_offsets_as_committed,
     ],
     ids=lambda plant: plant.__name__,
 )
