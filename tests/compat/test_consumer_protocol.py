@@ -115,12 +115,12 @@ class GroupFixture:
                 self.produced += values
 
     def read_until(self, done: Callable[[], bool], what: str) -> None:
-        def look() -> bool:
+        def poll_readers() -> bool:
             for reader in self.readers:
                 reader.poll()
             return done()
 
-        wait_until(look, what)
+        wait_until(poll_readers, what)
 
     def seen(self) -> Counter[str]:
         return Counter(value for reader in (*self.readers, *self.replaced_member) for value in reader.values)

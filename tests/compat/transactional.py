@@ -189,7 +189,7 @@ def confluent_view(address: str, topic: str, partitions: int, isolation: str) ->
 def aiokafka_view(address: str, topic: str, partitions: int, isolation: str) -> View:
     places = [AioPartition(topic, partition) for partition in range(partitions)]
 
-    async def look() -> View:
+    async def read_view() -> View:
         values: list[list[bytes]] = [[] for _ in places]
         async with (
             asyncio.timeout(PATIENCE_SECONDS),
@@ -203,7 +203,7 @@ def aiokafka_view(address: str, topic: str, partitions: int, isolation: str) -> 
                     values[place.partition] += [record.value for record in records]
         return View([ends[place] for place in places], [value for those in values for value in those])
 
-    return asyncio.run(look())
+    return asyncio.run(read_view())
 
 
 def kafka_python_view(address: str, topic: str, partitions: int, isolation: str) -> View:

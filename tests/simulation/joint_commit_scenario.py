@@ -80,7 +80,7 @@ class JointCommitScenario:
     def _driver(self, name: str) -> Driver:
         driver = self._client(Driver, name)
         driver.query = self.query
-        driver.on_commit = self._perhaps_crash
+        driver.on_commit = self._crash_coordinator_sometimes
         driver.uses_v2 = self.random.random() < 0.5
         return driver
 
@@ -120,7 +120,7 @@ class JointCommitScenario:
                 if not stream.cancelled():
                     stream.result()
 
-    def _perhaps_crash(self) -> None:
+    def _crash_coordinator_sometimes(self) -> None:
         """Kill the coordinator of the joint commit in the middle of a commit, with a certain chance."""
         if not self.crashing and self.random.random() < self.crash_chance:
             task = asyncio.create_task(self._crash())

@@ -83,7 +83,7 @@ class Transactor(Client):
 
     async def _produce(self, transport: Transport) -> None:
         """Run transactions until an error, or until another producer has fenced this one."""
-        response = await self._ask(
+        response = await self._call(
             transport,
             4,
             InitProducerIdRequest(
@@ -123,7 +123,7 @@ class Transactor(Client):
         return True
 
     async def _add_partitions(self, transport: Transport, partitions: list[int]) -> None:
-        response = await self._ask(
+        response = await self._call(
             transport,
             3,
             AddPartitionsToTxnRequest(
@@ -154,7 +154,7 @@ class Transactor(Client):
         if self.random.random() < 0.1 and self.uses_v2:
             # The copy arrives late; with version 1 it could join the next transaction, as in Kafka.
             self._late(request(), version)
-        response = await self._ask(transport, version, request())
+        response = await self._call(transport, version, request())
         raise_for_code(response.responses[0].partition_responses[0].error_code)
         self.sequences[partition] += 1
 
@@ -164,7 +164,7 @@ class Transactor(Client):
             with suppress(HeadraceError):
                 transport = await self.cluster.any_transport()
                 try:
-                    await self._ask(transport, version, request)
+                    await self._call(transport, version, request)
                 finally:
                     transport.close()
 
@@ -180,7 +180,7 @@ class Transactor(Client):
                 producer_epoch=self.epoch,
                 group_id=self.transactional_id,
             )
-            raise_for_code((await self._ask(transport, 3, request)).error_code)
+            raise_for_code((await self._call(transport, 3, request)).error_code)
         commit = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=self.transactional_id,
@@ -197,7 +197,7 @@ class Transactor(Client):
                 )
             ],
         )
-        response = await self._ask(transport, 5 if self.uses_v2 else 3, commit)
+        response = await self._call(transport, 5 if self.uses_v2 else 3, commit)
         raise_for_code(response.topics[0].partitions[0].error_code)
 
     async def _end(self, transport: Transport, is_commit: bool) -> Any:
@@ -210,7 +210,7 @@ class Transactor(Client):
         attempts = self.random.choice((1, 2))
         while True:
             try:
-                response = await self._ask(transport, 5 if self.uses_v2 else 4, request)
+                response = await self._call(transport, 5 if self.uses_v2 else 4, request)
                 raise_for_code(response.error_code)
                 return response
             except HeadraceError as error:
@@ -233,7 +233,7 @@ class Transactor(Client):
                     is_written = is_written or value in [one.value for one in read_records(batch, header, 1 << 20)]
             assert is_marked, f"{value!r} was committed, but a reader right behind it does not find its marker"
 
-    async def _ask(self, transport: Transport, version: int, request: Any) -> Any:
+    async def _call(self, transport: Transport, version: int, request: Any) -> Any:
         return await transport.call(api_of_request(request).key, version, request, TIMEOUT_SECONDS)
 
 

@@ -97,7 +97,7 @@ class GapWorker(QueueWorker):
             await self._settle_but(subscription, first, last)
             await producer.begin()
             await self._until_gap(first + 1, await self._send_large(producer))
-            await self._look_anew()
+            await self._force_new_read()
             await self._lease_for_a_while(subscription)
             await self._end(producer)
         finally:
@@ -154,7 +154,7 @@ class GapWorker(QueueWorker):
         held = [self.sim.replica(node_id, TOPIC, 0) for node_id in self.sim.brokers]
         return all(_ends_with_gap(one, offset, end_offset) for one in held if one is not None)
 
-    async def _look_anew(self) -> None:
+    async def _force_new_read(self) -> None:
         if self.random.random() < 0.3:
             backoff_ms = str(self.random.randrange(1000))
             await SubscriptionAdmin(self.cluster).configure(TOPIC, NAME, {"headrace.retry.backoff.ms": backoff_ms})
