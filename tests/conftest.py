@@ -1,6 +1,6 @@
-"""What all tests share: coroutines as tests, one Hypothesis profile, and logging as it was before.
+"""Setup of all tests: coroutine tests, the Hypothesis profiles, and restored logging.
 
-`async def test_...` runs on a fresh event loop of its own; no plug-in is needed for that.
+`async def test_...` runs on a new event loop, without a plug-in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-# The same examples in every run, so that a red check is red again. `explore` looks for new ones.
+# The same examples in every run, so that a failure is reproducible. `explore` searches for new ones.
 settings.register_profile("check", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "check"))
@@ -30,8 +30,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    """A server that ran inside a test logs to what was stderr there; nobody else may."""
+def restored_logging() -> Iterator[None]:
+    """Restore the root logger: a server inside a test configures it to write to the stderr of that test."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

@@ -56,7 +56,7 @@ public class KafkaClient {
         } else {
             readAsGroup(memberSettings(bootstrap, arguments[6], arguments[7]), topic);
         }
-        tell("[\"end\",%d]", System.nanoTime());
+        emit("[\"end\",%d]", System.nanoTime());
         flush();
         System.exit(0); // threads of the library may go on for a while
     }
@@ -86,19 +86,19 @@ public class KafkaClient {
             }
             int partition = (int) (number % partitions);
             String value = name + "-" + number++;
-            tell("[\"send\",%d,%d,%s]", System.nanoTime(), partition, quoted(value));
+            emit("[\"send\",%d,%d,%s]", System.nanoTime(), partition, quoted(value));
             producer.send(
                     new ProducerRecord<>(topic, partition, null, value),
                     (metadata, error) -> {
                         slots.release();
                         if (error == null) {
                             long offset = metadata.hasOffset() ? metadata.offset() : -1;
-                            tell("[\"ack\",%d,%d,%s,%d]", System.nanoTime(), partition, quoted(value), offset);
+                            emit("[\"ack\",%d,%d,%s,%d]", System.nanoTime(), partition, quoted(value), offset);
                         } else {
-                            tell("[\"refused\",%d,%s,%s]", System.nanoTime(), quoted(value), quoted(error.toString()));
+                            emit("[\"refused\",%d,%s,%s]", System.nanoTime(), quoted(value), quoted(error.toString()));
                             if (!(error instanceof TimeoutException)) {
-                                // A cluster that loses nothing never refuses an idempotent producer: it is judged.
-                                tellError(error);
+                                // If the cluster loses nothing, it never rejects an idempotent producer: the run reports it.
+                                emitError(error);
                             }
                         }
                     });
@@ -106,7 +106,7 @@ public class KafkaClient {
         producer.close(FLUSH);
         int left = IN_FLIGHT_MAX - slots.availablePermits();
         if (left > 0) {
-            tellError(left + " records were neither acknowledged nor refused");
+            emitError(left + " records were neither acknowledged nor rejected");
         }
     }
 
@@ -166,7 +166,7 @@ public class KafkaClient {
             }
         } catch (KafkaException error) {
             // The member begins anew. Also a consumer whose own threads do not start in time: the machine may be busy.
-            tellError(error);
+            emitError(error);
         }
         flush();
     }
@@ -176,13 +176,13 @@ public class KafkaClient {
         Map<Integer, Long> ends = new HashMap<>();
         long now = System.nanoTime();
         for (TopicPartition partition : records.partitions()) {
-            StringBuilder told = new StringBuilder();
+            StringBuilder received = new StringBuilder();
             for (ConsumerRecord<String, String> record : records.records(partition)) {
-                told.append(told.isEmpty() ? "" : ",");
-                told.append('[').append(record.offset()).append(',').append(quoted(record.value())).append(']');
+                received.append(received.isEmpty() ? "" : ",");
+                received.append('[').append(record.offset()).append(',').append(quoted(record.value())).append(']');
                 ends.put(partition.partition(), record.offset() + 1);
             }
-            tell("[\"poll\",%d,%d,[%s]]", now, partition.partition(), told);
+            emit("[\"poll\",%d,%d,[%s]]", now, partition.partition(), received);
         }
         return ends;
     }
@@ -191,17 +191,17 @@ public class KafkaClient {
         long began = System.nanoTime();
         Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
         ends.forEach((partition, offset) -> {
-            tell("[\"commit\",%d,%d,%d]", began, partition, offset);
+            emit("[\"commit\",%d,%d,%d]", began, partition, offset);
             offsets.put(new TopicPartition(topic, partition), new OffsetAndMetadata(offset));
         });
         try {
             consumer.commitSync(offsets, COMMIT);
         } catch (KafkaException error) {
-            tellError(error);
+            emitError(error);
             return;
         }
         long ended = System.nanoTime();
-        ends.keySet().forEach(partition -> tell("[\"committed\",%d,%d,%d]", ended, began, partition));
+        ends.keySet().forEach(partition -> emit("[\"committed\",%d,%d,%d]", ended, began, partition));
     }
 
     /** Prints the committed offsets of partitions when they are assigned. */
@@ -214,11 +214,11 @@ public class KafkaClient {
             long began = System.nanoTime();
             try {
                 consumer.committed(new HashSet<>(partitions), Duration.ofSeconds(5)).forEach((partition, found) ->
-                        tell(
+                        emit(
                                 "[\"found\",%d,%d,%d,%d]",
                                 began, System.nanoTime(), partition.partition(), found == null ? -1 : found.offset()));
             } catch (KafkaException error) {
-                tellError(error);
+                emitError(error);
             }
         }
 
@@ -228,7 +228,7 @@ public class KafkaClient {
 
     // --- what both need ---
 
-    /** A host that is cut off answers nothing at all: by default a client waits half a minute until it asks another. */
+    /** An isolated host sends no response: by default a client waits half a minute before it tries another. */
     static Properties quickSettings(String bootstrap) {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
@@ -239,12 +239,12 @@ public class KafkaClient {
         return settings;
     }
 
-    static void tellError(Object error) {
-        tell("[\"error\",%d,%s]", System.nanoTime(), quoted(error.toString()));
+    static void emitError(Object error) {
+        emit("[\"error\",%d,%s]", System.nanoTime(), quoted(error.toString()));
     }
 
     /** The threads of the library print, too: whole lines. */
-    static synchronized void tell(String format, Object... values) {
+    static synchronized void emit(String format, Object... values) {
         try {
             OUT.write(String.format(format, values) + "\n");
         } catch (IOException error) {

@@ -1,1 +1,1 @@
-"""Chaos: a cluster of real processes, hurt on purpose while clients work, and judged afterwards. See docs/chaos.md."""
+"""Chaos tests: inject faults into a cluster of real processes while clients work, then check. See docs/chaos.md."""

@@ -1,4 +1,4 @@
-"""The command: `python -m tests.chaos --minutes 30 --seed 1`, or `--clean` after a harness that was killed."""
+"""The command line: `python -m tests.chaos --minutes 30 --seed 1`, or `--clean` after a killed harness."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.chaos import report
 from tests.chaos.cluster import clean
-from tests.chaos.outcome import Options
 from tests.chaos.run import run
+from tests.chaos.run_result import Options
 from tests.chaos.schedule import KINDS
 
 REGISTRY_HELP = "sqlite: one host that runs `headrace serve --brokers N`, instead of one for each broker"
@@ -36,7 +36,7 @@ def main() -> int:
         help=f"let a Spark query copy a topic; by default in runs of {LONG_MINUTES} minutes and more",
     )
     parser.add_argument("--report", type=Path, default=report.ROOT / "docs" / "chaos", metavar="DIR")
-    parser.add_argument("--keep", action="store_true", help="keep logs, histories and data though all is well")
+    parser.add_argument("--keep", action="store_true", help="keep logs, histories and data even without violations")
     parser.add_argument("--clean", action="store_true", help="clear away what a killed harness left, and do no more")
     options = parser.parse_args()
     on_one_host = options.registry == "sqlite"
@@ -44,10 +44,10 @@ def main() -> int:
         sys.stderr.write(f"cleared away: {cleared}\n")
     if options.clean:
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leave through the clean-up, as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # raise an exception that runs the clean-up, as Ctrl-C does
     folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
     sys.stderr.write(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}\n")
-    outcome = run(
+    result = run(
         Options(
             options.seed,
             options.minutes * 60,
@@ -61,15 +61,15 @@ def main() -> int:
             spark=options.minutes >= LONG_MINUTES if options.spark is None else options.spark,
         )
     )
-    page = report.write(outcome, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")
-    for violation in outcome.violations:
+    page = report.write(result, options.report, f"{options.minutes:g}-minutes-seed-{options.seed}")
+    for violation in result.violations:
         sys.stderr.write(f"VIOLATION {violation}\n")
     sys.stderr.write(f"{page}\n")
-    if outcome.violations or options.keep:
+    if result.violations or options.keep:
         sys.stderr.write(f"kept for a closer look: {folder}\n")
     else:
         shutil.rmtree(folder)
-    return 1 if outcome.violations else 0
+    return 1 if result.violations else 0
 
 
 if __name__ == "__main__":

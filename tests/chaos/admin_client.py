@@ -1,9 +1,9 @@
-"""An administrator in a process of its own: changes topics and placements at random while faults happen, until SIGTERM.
+"""The process of an administrator: change topics and replicas at random while faults happen, until SIGTERM.
 
     python -m tests.chaos.admin_client SEED BOOTSTRAP BROKERS
 
-Each operation is printed when it begins, and again when the cluster confirms it, with the nanoseconds of the monotonic
-clock. An operation that is not confirmed may take effect at any later time, or never:
+The process prints each operation when it begins, and again when the cluster confirms it, with the nanoseconds of the
+monotonic clock. An unconfirmed operation may take effect at any later time, or never:
 
     ["do", number, began, kind, arguments]      ["done", number, ended]      ["error", at, text]      ["end", at]
 
@@ -31,7 +31,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.chaos.client import tell
+from tests.chaos.client import emit
 from tests.chaos.names import CHANGING, COPIES, JOBS, NUMBERS, REPLICAS, SCRATCH
 
 from headrace import AsyncClient
@@ -44,7 +44,7 @@ from headrace.model.errors import HeadraceError
 
 SETTINGS = ClientSettings(dial_timeout_seconds=2.0, request_timeout_seconds=5.0, deadline_seconds=15.0)
 REPEATED_NS = int(0.9e9 * SETTINGS.request_timeout_seconds)
-"""A request may have been repeated, and its first attempt still be under way, in an operation that took so long."""
+"""A request may have been repeated, with its first attempt still in flight, if the operation took this long."""
 PAUSE_SECONDS = (0.2, 1.5)
 SCRATCH_TOPICS_MAX = 4
 PARTITIONS_MAX = 8
@@ -57,7 +57,7 @@ CONFIGS = {"retention.ms": 36_000_000, "max.message.bytes": 1_048_588, "segment.
 
 def main(seed: str, bootstrap: str, brokers: str) -> None:
     asyncio.run(_main(seed, bootstrap, [int(number) for number in brokers.split(",")]))
-    tell("end", time.monotonic_ns())
+    emit("end", time.monotonic_ns())
     sys.stdout.flush()
 
 
@@ -96,7 +96,7 @@ class Administrator:
             try:
                 await self._chance.choice(self._operations)()
             except HeadraceError as error:
-                tell("error", time.monotonic_ns(), repr(error))
+                emit("error", time.monotonic_ns(), repr(error))
             sys.stdout.flush()
             await asyncio.sleep(self._chance.uniform(*PAUSE_SECONDS))
         give_up = time.monotonic() + UNDO_SECONDS
@@ -104,24 +104,24 @@ class Administrator:
             await self._drain()
 
     async def _do(self, kind: str, action: Callable[[], Awaitable[Any]], **arguments: Any) -> bool:
-        """Whether the cluster confirmed it."""
+        """Perform an operation; return whether the cluster confirmed it."""
         number, self._number = self._number, self._number + 1
         began = time.monotonic_ns()
-        tell("do", number, began, kind, arguments)
+        emit("do", number, began, kind, arguments)
         sys.stdout.flush()
         try:
-            refused = await action()
-            if kind == "reassign" and refused:
-                (error,) = refused.values()
+            failed = await action()
+            if kind == "reassign" and failed:
+                (error,) = failed.values()
                 raise error
         except HeadraceError as error:
             self._in_doubt.add(arguments.get("topic", ""))
-            tell("error", time.monotonic_ns(), f"{kind} {arguments}: {error!r}")
+            emit("error", time.monotonic_ns(), f"{kind} {arguments}: {error!r}")
             return False
         ended = time.monotonic_ns()
         if ended - began >= REPEATED_NS:
             self._in_doubt.add(arguments.get("topic", ""))
-        tell("done", number, ended)
+        emit("done", number, ended)
         return True
 
     async def _create(self) -> None:
@@ -169,7 +169,7 @@ class Administrator:
         )
 
     async def _trim(self) -> None:
-        """Up to a random offset below the high watermark; sometimes everything that can be read."""
+        """Delete up to a random offset below the high watermark; sometimes all records."""
         partitions = len((await self._topics.describe(CHANGING)).partitions)
         target = TopicPartition(CHANGING, self._chance.randrange(partitions))
         start, end = [
@@ -201,10 +201,10 @@ class Administrator:
         )
 
     async def _drain(self) -> None:
-        """Drain a broker, or bring back the one that is drained."""
+        """Drain a broker, or bring back the drained one."""
         is_drained = self._drained is None
         broker = self._chance.choice(self._brokers) if self._drained is None else self._drained
-        self._drained = broker  # also when it is not confirmed: it may be drained
+        self._drained = broker  # also if unconfirmed: it may be drained
         confirmed = await self._do(
             "drain", lambda: self._cluster.drain(broker, is_drained=is_drained), broker=broker, drained=is_drained
         )

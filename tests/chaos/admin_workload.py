@@ -1,9 +1,9 @@
-"""An administrator that changes the cluster while it is hurt, and a topic that is written and read meanwhile.
+"""The administrator, and a topic that is written and read while the administrator changes it.
 
-    changing    grows, is trimmed by DeleteRecords and reassigned; one writer, one member of a group
+    changing    is extended, trimmed by DeleteRecords and reassigned; one writer, and one member of a group
     scratch-N   created, written to, changed and deleted
 
-See tests/chaos/admin_client.py for the operations and tests/chaos/admin_judgement.py for the rules.
+tests/chaos/admin_client.py has the operations, tests/chaos/admin_checks.py the rules.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ import asyncio
 import time
 from collections import Counter
 
-from tests.chaos.admin_judgement import (
+from tests.chaos.admin_checks import (
     AdminOperation,
     ClusterState,
     TopicState,
     admin_operations,
+    check_administration,
     deleted_offsets,
-    of_administration,
 )
-from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
+from tests.chaos.checks import check_clients, check_topic, first_few
+from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
-from tests.chaos.judgement import few, of_clients, of_topic
+from tests.chaos.cluster_reads import committed_offsets, log_bounds, read_all
 from tests.chaos.names import CHANGING, CHANGING_REPLICAS, SCRATCH
 from tests.chaos.nodes import BrokerNode
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes, wait_drained
-from tests.chaos.reading import committed_offsets, log_bounds, read_all
 from tests.chaos.transcript import Transcript
+from tests.compat.time_limit import LIBRARY_HUNG
 from tests.integration.process import PATIENCE_SECONDS
 
 from headrace.client.admin.topic_admin import ResourceType
@@ -45,7 +46,7 @@ START_PARTITIONS = 3
 SETTINGS = ClientSettings(request_timeout_seconds=10.0)
 
 
-class Administration(Part):
+class AdminWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, seed: int, rate: float) -> None:
         self._cluster, self._processes, self._seed, self._rate = cluster, processes, seed, rate
         self.transcripts: dict[str, Transcript] = {}
@@ -65,19 +66,19 @@ class Administration(Part):
             self.transcripts[name] = Transcript(self._processes.launch(host, name, module))
 
     def supervise(self) -> None:
-        self._processes.restart_given_up(MEMBER)
-        self._processes.read_on(self.transcripts, restarted=(GAVE_UP,))
+        self._processes.restart_hung(MEMBER)
+        self._processes.read_on(self.transcripts, restarted=(LIBRARY_HUNG,))
 
     def stop_writers(self) -> None:
-        """Also the administrator: what is read and compared afterwards must not change any more."""
+        """Stop the administrator too: what is read and compared afterwards must not change any more."""
         self._processes.stop((WRITER, ADMINISTRATOR), FLUSH_SECONDS + PATIENCE_SECONDS)
 
     def wait_finished(self) -> None:
-        """Until every confirmed operation is in force as each broker says, and the group has read all there is."""
+        """Wait until every broker describes all confirmed operations, and the group has read all records."""
         deadline = time.monotonic() + 2 * PATIENCE_SECONDS
-        while (found := self._judge_state()) and time.monotonic() < deadline:
+        while (found := self._check_state()) and time.monotonic() < deadline:
             time.sleep(1.0)
-        self._violations += few(found, "administration")
+        self._violations += first_few(found, "administration")
         bounds = log_bounds(self._cluster.bootstrap, CHANGING)
         ends = {partition: end for partition, (start, end) in bounds.items() if end > start}
         committed: dict[int, int] = {}
@@ -87,19 +88,20 @@ class Administration(Part):
             committed.update(committed_offsets(self._cluster.bootstrap, GROUP, CHANGING))
             return ends.items() <= committed.items()
 
-        wait_drained(all_committed, f"the group of {CHANGING} has committed {ends}", lambda: f"it is at {committed}")
+        goal = f"the group of {CHANGING} has committed {ends}"
+        wait_drained(all_committed, goal, lambda: sum(committed.values()), lambda: f"it has committed {committed}")
 
     def stop_readers(self) -> None:
         self._processes.stop((MEMBER,), PATIENCE_SECONDS)
 
-    def judge(self) -> list[str]:
+    def check(self) -> list[str]:
         self._processes.read_on(self.transcripts)
         final = read_all(self._cluster.bootstrap, CHANGING)
         clients = {name: self.transcripts[name] for name in (WRITER, MEMBER)}
         return [
             *self._violations,
-            *of_topic(CHANGING, clients, {MEMBER: GROUP}, final, deleted_offsets(self._operations(), CHANGING)),
-            *of_clients(self.transcripts, (WRITER,)),
+            *check_topic(CHANGING, clients, {MEMBER: GROUP}, final, deleted_offsets(self._operations(), CHANGING)),
+            *check_clients(self.transcripts, (WRITER,)),
         ]
 
     def counts(self) -> dict[str, int]:
@@ -113,34 +115,34 @@ class Administration(Part):
     def _operations(self) -> list[AdminOperation]:
         return admin_operations(self.transcripts[ADMINISTRATOR].entries)
 
-    def _judge_state(self) -> list[str]:
+    def _check_state(self) -> list[str]:
         self.supervise()
         operations = self._operations()
         found = list[str]()
         for broker in self._cluster.brokers:
             try:
-                state = asyncio.run(state_of(broker, self._cluster.bootstrap))
+                state = asyncio.run(read_cluster_state(broker, self._cluster.bootstrap))
             except HeadraceError as error:
-                return [f"{broker.name} cannot be asked for its state: {error!r}"]
-            found += of_administration(operations, state)
+                return [f"{broker.name} did not describe the cluster: {error!r}"]
+            found += check_administration(operations, state)
         return found
 
 
-async def state_of(broker: BrokerNode, bootstrap: str) -> ClusterState:
-    """The cluster as this broker describes it."""
+async def read_cluster_state(broker: BrokerNode, bootstrap: str) -> ClusterState:
+    """Return the cluster as this broker describes it."""
     async with connect(broker.address, SETTINGS) as cluster:
         metadata = await cluster.call(MetadataRequest(topics=None), node_id=broker.number)
         names = [topic.name for topic in metadata.topics if not topic.name.startswith("__")]
         resources = [DescribeConfigsResource(ResourceType.TOPIC, name, None) for name in names]
         described = await cluster.call(DescribeConfigsRequest(resources=resources), node_id=broker.number)
-        for told in described.results:
-            raise_for_code(told.error_code, told.error_message)
+        for result in described.results:
+            raise_for_code(result.error_code, result.error_message)
         moves = await cluster.call(ListPartitionReassignmentsRequest(topics=None), node_id=broker.number)
         raise_for_code(moves.error_code, moves.error_message)
         members = await cluster.call(DescribeClusterRequest(), node_id=broker.number)
-    configs = {told.resource_name: {c.name: c.value for c in told.configs} for told in described.results}
+    configs = {result.resource_name: {c.name: c.value for c in result.configs} for result in described.results}
     replicas = {
-        topic.name: {told.partition_index: tuple(told.replica_nodes) for told in topic.partitions}
+        topic.name: {partition.partition_index: tuple(partition.replica_nodes) for partition in topic.partitions}
         for topic in metadata.topics
         if topic.name in names
     }
@@ -153,6 +155,8 @@ async def state_of(broker: BrokerNode, bootstrap: str) -> ClusterState:
         ]
         starts = {partition: start for partition, (start, _) in log_bounds(bootstrap, name).items()}
         topics[name] = TopicState(replicas[name], configs[name], starts, values)
-    moving = tuple(f"{topic.name}[{told.partition_index}]" for topic in moves.topics for told in topic.partitions)
-    drained = frozenset(told.broker_id for told in members.brokers if told.is_draining)
+    moving = tuple(
+        f"{topic.name}[{partition.partition_index}]" for topic in moves.topics for partition in topic.partitions
+    )
+    drained = frozenset(broker.broker_id for broker in members.brokers if broker.is_draining)
     return ClusterState(broker.name, topics, drained, moving)

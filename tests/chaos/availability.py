@@ -1,7 +1,6 @@
-"""How well the cluster took writes while it was hurt: from the moments at which the writers were acknowledged. Pure.
+"""Availability for writes during faults, computed from the times of acknowledgements. Pure.
 
-A stall is a time without a single acknowledgement, counted from the beginning of a round of faults on. It may go on
-after the healing.
+A stall is a time without any acknowledgement, from the beginning of a round of faults. It may extend past the healing.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """What one round of faults did to the writers."""
+class RoundAvailability:
+    """Writes during one round of faults."""
 
     acknowledged: int
     stall_seconds: float
-    """the longest time in which nothing was acknowledged"""
+    """the longest time without an acknowledgement"""
     partition_stall_seconds: float
-    """the same for the partition that fared worst"""
+    """the longest one of a single partition"""
 
 
 class Acknowledgements:
-    """All of them, as (seconds, partition)."""
+    """All acknowledgements, as (seconds, partition)."""
 
     def __init__(self, moments: Iterable[tuple[float, int]]) -> None:
         ordered = sorted(moments)
@@ -34,14 +33,14 @@ class Acknowledgements:
         for moment, partition in ordered:
             self._by_partition[partition].append(moment)
 
-    def stay(self, began: float, ended: float, until: float) -> Stay:
-        """From the beginning of a round to its end, and, for the stalls, until some time after it."""
+    def availability(self, began: float, ended: float, until: float) -> RoundAvailability:
+        """Return the availability from the beginning of a round to its end; stalls count until some time after it."""
         count = bisect_right(self.moments, ended) - bisect_left(self.moments, began)
         worst = max((_longest_gap(moments, began, until) for moments in self._by_partition.values()), default=0.0)
-        return Stay(count, _longest_gap(self.moments, began, until), worst)
+        return RoundAvailability(count, _longest_gap(self.moments, began, until), worst)
 
     def per_second(self, began: float, ended: float) -> list[int]:
-        """How many in each second."""
+        """Return the number of acknowledgements in each second."""
         series = [0] * max(1, int(ended - began) + 1)
         for moment in self.moments[bisect_left(self.moments, began) : bisect_right(self.moments, ended)]:
             series[int(moment - began)] += 1

@@ -1,9 +1,9 @@
-"""One client of the workload, in a process of its own, on a host of its own, until SIGTERM.
+"""The process of one client of the workload, on its own host, until SIGTERM.
 
     python -m tests.chaos.client ROLE NAME BOOTSTRAP TOPIC PARTITIONS RATE GROUP
 
-It prints what it did and saw, one JSON array to a line, with the nanoseconds of the monotonic clock, which all
-processes of a machine share:
+The process prints its operations and what it received, one JSON array per line, with the nanoseconds of the monotonic
+clock, which all processes of a machine share:
 
     ["send", began, partition, value]      ["ack", ended, partition, value, offset]      ["refused", at, value, error]
     ["poll", at, partition, [[offset, value], ...]]
@@ -11,27 +11,25 @@ processes of a machine share:
     ["found", began, ended, partition, offset]
     ["error", at, text]                    ["end", at]
 
-An operation is printed when it begins and again when it succeeds: what never does may still take effect.
+An operation is printed when it begins and again when it succeeds. One that never succeeds may still take effect.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from tests.chaos.names import FEEDER
+from tests.compat.time_limit import CALL_SECONDS, time_limit
 
-QUICK = {
-    # A host that is cut off answers nothing at all: without these a client waits a minute until it asks another.
+SHORT_TIMEOUTS = {
+    # An isolated host sends no response at all: with the defaults a client waits a minute before it tries another.
     "socket.timeout.ms": 5000,
     "socket.connection.setup.timeout.ms": 2000,
     "reconnect.backoff.max.ms": 500,
@@ -39,38 +37,34 @@ QUICK = {
     "log_level": 0,
 }
 IN_FLIGHT_MAX = 2000
-COUNT_SECONDS = 3.0
-"""How often a writer looks whether its topic has grown."""
+PARTITION_COUNT_SECONDS = 3.0
+"""How often a writer requests the number of partitions."""
 MEMBERSHIP_SECONDS = 12.0
-"""After so long a member leaves its group and joins it again, so that there are rebalances without faults, too."""
+"""The time until a member leaves its group and rejoins, so that there are rebalances without faults, too."""
 FLUSH_SECONDS = 120.0
-PATIENCE_SECONDS = 45.0
-"""A commit or a close that takes longer is given up with the whole process. librdkafka 2.16 may wait for ever for a
-coordinator that vanished from the metadata and came back (its issues 5511 and 3740), whatever the cluster does."""
-GAVE_UP = 75
 
-stops: list[int] = []
-"""The signals that told this process to stop."""
+stop_signals: list[int] = []
+"""The stop signals that this process received."""
 
 
 def main(role: str, name: str, bootstrap: str, topic: str, partitions: str, rate: str, group: str) -> None:
-    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
     if role in ("writer", "growing-writer"):
         Writer(name, bootstrap, topic, int(partitions), float(rate), follows_growth=role != "writer").run()
     elif role == "reader":
         read(bootstrap, topic, int(partitions))
     else:
         Member(bootstrap, topic, group).run()
-    tell("end", time.monotonic_ns())
+    emit("end", time.monotonic_ns())
     sys.stdout.flush()
 
 
-def tell(*what: Any) -> None:
+def emit(*what: Any) -> None:
     sys.stdout.write(json.dumps(what, separators=(",", ":")) + "\n")
 
 
 class Writer:
-    """Unique values to all partitions in turn, so many in a second, as an idempotent producer with acks=all."""
+    """Writes unique values to all partitions in turn, at a fixed rate, as an idempotent producer with acks=all."""
 
     def __init__(
         self, name: str, bootstrap: str, topic: str, partitions: int, rate: float, *, follows_growth: bool
@@ -78,7 +72,7 @@ class Writer:
         self._name, self._topic, self._partitions, self._rate = name, topic, partitions, rate
         self._follows_growth = follows_growth
         self._settings = {
-            **QUICK,
+            **SHORT_TIMEOUTS,
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "acks": "all",
@@ -88,26 +82,26 @@ class Writer:
         }
         self._producer = Producer(self._settings)
         self._number, self._began = 0, time.monotonic()
-        self._counted = self._began
+        self._partitions_fetched = self._began
 
     def run(self) -> None:
-        while not stops:
+        while not stop_signals:
             try:
                 self._work()
             except KafkaException as error:
-                # A cluster that loses nothing never brings an idempotent producer to its end: this will be judged.
-                tell("error", time.monotonic_ns(), str(error))
+                # If the cluster loses nothing, an idempotent producer never gets a fatal error: the run reports it.
+                emit("error", time.monotonic_ns(), str(error))
                 self._producer = Producer(self._settings)
         left = self._producer.flush(FLUSH_SECONDS)
         if left:
-            tell("error", time.monotonic_ns(), f"{left} records were neither acknowledged nor refused")
+            emit("error", time.monotonic_ns(), f"{left} records were neither acknowledged nor rejected")
 
     def _work(self) -> None:
-        if self._follows_growth and time.monotonic() > self._counted + COUNT_SECONDS:
-            self._count_partitions()
+        if self._follows_growth and time.monotonic() > self._partitions_fetched + PARTITION_COUNT_SECONDS:
+            self._fetch_partition_count()
         due = int((time.monotonic() - self._began) * self._rate)
         if len(self._producer) >= IN_FLIGHT_MAX or self._number >= due:
-            # What could not be sent in time is left out: an outage is not followed by a flood.
+            # Records that could not be sent in time are skipped, so that no flood follows an outage.
             self._began += max(0.0, (due - self._number) / self._rate - 1.0)
             sys.stdout.flush()
             self._producer.poll(0.005)
@@ -116,34 +110,34 @@ class Writer:
             self._number += 1
             self._producer.poll(0)
 
-    def _count_partitions(self) -> None:
+    def _fetch_partition_count(self) -> None:
         try:
             self._partitions = len(self._producer.list_topics(self._topic, timeout=1.0).topics[self._topic].partitions)
         except KafkaException:
             return
         finally:
-            self._counted = time.monotonic()
+            self._partitions_fetched = time.monotonic()
 
     def _send(self, number: int) -> None:
         partition = number % self._partitions
-        # The copiers want bare numbers, and only one writer writes for them.
+        # The copiers expect bare numbers, and only one writer writes for them.
         value = str(number) if self._name == FEEDER else f"{self._name}-{number}"
-        tell("send", time.monotonic_ns(), partition, value)
+        emit("send", time.monotonic_ns(), partition, value)
         self._producer.produce(self._topic, value, partition=partition, on_delivery=self._on_delivery)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         value = (message.value() or b"").decode()
         if error is None:
-            offset = message.offset()  # unknown when the broker said no more than that it has the record already
-            tell("ack", time.monotonic_ns(), message.partition(), value, -1 if offset is None else offset)
+            offset = message.offset()  # unknown if the broker only confirmed that it already has the record
+            emit("ack", time.monotonic_ns(), message.partition(), value, -1 if offset is None else offset)
         else:
-            tell("refused", time.monotonic_ns(), value, str(error))
+            emit("refused", time.monotonic_ns(), value, str(error))
 
 
 def read(bootstrap: str, topic: str, partitions: int) -> None:
-    """Everything from the beginning, in order, for ever."""
+    """Read everything from the start, in order, until stopped."""
     settings = {
-        **QUICK,
+        **SHORT_TIMEOUTS,
         "bootstrap.servers": bootstrap,
         "group.id": "none",
         "enable.auto.commit": False,
@@ -152,33 +146,33 @@ def read(bootstrap: str, topic: str, partitions: int) -> None:
     }
     with closing(Consumer(settings)) as consumer:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-        while not stops:
-            tell_poll(consumer.consume(500, timeout=0.2))
+        while not stop_signals:
+            emit_poll(consumer.consume(500, timeout=0.2))
             sys.stdout.flush()
 
 
-def tell_poll(messages: list[Message]) -> dict[int, int]:
-    """Print what came; returns where each partition is to be read on."""
+def emit_poll(messages: list[Message]) -> dict[int, int]:
+    """Print the received records; return the next offset of each partition."""
     found = defaultdict[int, list[tuple[int, str]]](list)
     now = time.monotonic_ns()
     for message in messages:
         error = message.error()
         if error is not None:
-            tell("error", now, f"{error.name()}: {error.str()}")
+            emit("error", now, f"{error.name()}: {error.str()}")
         else:
             found[message.partition() or 0].append((message.offset() or 0, (message.value() or b"").decode()))
     for partition, records in found.items():
-        tell("poll", now, partition, records)
+        emit("poll", now, partition, records)
     return {partition: records[-1][0] + 1 for partition, records in found.items()}
 
 
 class Member:
-    """A member of a group, which commits what it has read, and now and then leaves and joins again."""
+    """A group member that commits what it has read, and leaves and rejoins regularly."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self._topic = topic
         self._settings = {
-            **QUICK,
+            **SHORT_TIMEOUTS,
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "enable.auto.commit": False,
@@ -189,61 +183,56 @@ class Member:
         }
 
     def run(self) -> None:
-        while not stops:
+        while not stop_signals:
             consumer = Consumer(self._settings)
-            consumer.subscribe([self._topic], on_assign=self._look)
+            consumer.subscribe([self._topic], on_assign=self._fetch_committed)
             leaves = time.monotonic() + MEMBERSHIP_SECONDS
-            while not stops and time.monotonic() < leaves:
-                ends = tell_poll(consumer.consume(500, timeout=0.2))
+            while not stop_signals and time.monotonic() < leaves:
+                with reported_time_limit("poll"):
+                    messages = consumer.consume(500, timeout=0.2)
+                ends = emit_poll(messages)
                 if ends:
                     self._commit(consumer, ends)
                 sys.stdout.flush()
-            with patience("close"):
+            with reported_time_limit("close"):
                 consumer.close()
 
-    def _look(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _fetch_committed(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         began = time.monotonic_ns()
         try:
             found = consumer.committed(partitions, timeout=5.0)
         except KafkaException as error:
-            tell("error", time.monotonic_ns(), str(error))
+            emit("error", time.monotonic_ns(), str(error))
             return
-        for place in found:
-            if place.error is None:
-                tell("found", began, time.monotonic_ns(), place.partition, max(place.offset, -1))
+        for partition in found:
+            if partition.error is None:
+                emit("found", began, time.monotonic_ns(), partition.partition, max(partition.offset, -1))
 
     def _commit(self, consumer: Consumer, ends: dict[int, int]) -> None:
         began = time.monotonic_ns()
         for partition, offset in ends.items():
-            tell("commit", began, partition, offset)
-        places = [TopicPartition(self._topic, partition, offset) for partition, offset in ends.items()]
+            emit("commit", began, partition, offset)
+        positions = [TopicPartition(self._topic, partition, offset) for partition, offset in ends.items()]
         try:
-            with patience("commit"):
-                answers = consumer.commit(offsets=places, asynchronous=False) or []
+            with reported_time_limit("commit"):
+                responses = consumer.commit(offsets=positions, asynchronous=False) or []
         except KafkaException as error:
-            tell("error", time.monotonic_ns(), str(error))
+            emit("error", time.monotonic_ns(), str(error))
             return
-        for answer in answers:
-            if answer.error is None:
-                tell("committed", time.monotonic_ns(), began, answer.partition)
+        for response in responses:
+            if response.error is None:
+                emit("committed", time.monotonic_ns(), began, response.partition)
 
 
-@contextmanager
-def patience(what: str) -> Iterator[None]:
-    """No signal reaches Python while the main thread is inside librdkafka: another thread must end it."""
+def reported_time_limit(call: str, seconds: float = CALL_SECONDS) -> AbstractContextManager[None]:
+    """Like `time_limit`; the output of this client names the call that did not return."""
 
-    def give_up() -> None:
-        tell("error", time.monotonic_ns(), f"a {what} took more than {PATIENCE_SECONDS:.0f} s")
-        tell("end", time.monotonic_ns())
+    def report() -> None:
+        emit("error", time.monotonic_ns(), f"a {call} took more than {seconds:.0f} s")
+        emit("end", time.monotonic_ns())
         sys.stdout.flush()
-        os._exit(GAVE_UP)
 
-    timer = threading.Timer(PATIENCE_SECONDS, give_up)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    return time_limit(seconds, report)
 
 
 if __name__ == "__main__":

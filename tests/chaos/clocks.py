@@ -1,7 +1,7 @@
-"""A wall clock of its own for a process, which can be set wrong while the process runs.
+"""Wrong wall clocks for processes, adjustable while the processes run.
 
-A small library (`wrong_clock.c`) is compiled once for each run and loaded into the processes by LD_PRELOAD. It adds
-the number in a file, which it has mapped, to the wall clock.
+A small library (`wrong_clock.c`) is compiled once for each run and loaded into the processes by LD_PRELOAD. It adds the
+number in a mapped file to the wall clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OFFSET = Struct("=q")
 
 
 class WrongClock:
-    """Right until `set_wrong` is called."""
+    """A wall clock that is correct until `set_wrong` is called."""
 
     def __init__(self, library: Path, path: Path) -> None:
         self._library, self._path = library, path
@@ -28,12 +28,12 @@ class WrongClock:
         path.write_bytes(_OFFSET.pack(0))
 
     def on(self, host: Host) -> Host:
-        """The same host, where processes have this clock."""
+        """Return the same host, with this clock for its processes."""
         variables = (f"LD_PRELOAD={self._library}", f"HEADRACE_WRONG_CLOCK={self._path}")
         return replace(host, prefix=(*host.prefix, "env", *variables))
 
     def set_wrong(self, seconds: float) -> None:
-        """All processes with this clock see the jump at once; 0 sets it right."""
+        """Make the clock jump for all processes at once; 0 corrects it."""
         with self._path.open("r+b") as file:
             file.write(_OFFSET.pack(int(seconds * 1e9)))
 
@@ -45,8 +45,8 @@ def compile_library(folder: Path) -> Path:
     return library
 
 
-def why_not(folder: Path) -> str | None:
-    """The reason why no clock can be set wrong here; None when they can."""
+def unavailable_reason(folder: Path) -> str | None:
+    """Return why clocks cannot be set wrong on this machine; None if they can."""
     if shutil.which(COMPILER) is None:
         return f"{COMPILER} is not installed"
     try:

@@ -1,7 +1,7 @@
-"""The brokers and their registry, and who plays which part at present.
+"""The brokers and their registry, and which broker has which role at present.
 
-With ZooKeeper, each broker and each server has a host of its own. Without a server (`servers` is 0), all brokers are
-children of one process on one host, and their registry is a file of SQLite.
+With ZooKeeper, each broker and each server has its own host. Without (`servers` is 0), all brokers are children of one
+process on one host, and share a registry in SQLite.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos import clocks, disks, namespaces
-from tests.chaos.claims import claim, leftovers
 from tests.chaos.clocks import WrongClock
 from tests.chaos.damage import Damage
 from tests.chaos.disks import SmallDisk
@@ -23,6 +22,7 @@ from tests.chaos.names import REPLICAS
 from tests.chaos.namespaces import Host, Namespaces
 from tests.chaos.nodes import BrokerNode, Node, ZooKeeperNode
 from tests.chaos.one_host import ChildBroker, HostNode
+from tests.chaos.run_locks import acquire_run_lock, leftover_locks
 from tests.integration.ensemble import ports_in_a_row
 from tests.integration.process import PATIENCE_SECONDS, free_ports, wait_until
 from tests.integration.raw import RawConnection
@@ -41,14 +41,14 @@ SETTINGS = {
     "min.insync.replicas": str(MIN_IN_SYNC),
 }
 METADATA, METADATA_VERSION = 3, 12
-ANSWER_SECONDS = 2.0
+RESPONSE_SECONDS = 2.0
 ONE_HOST = "h1"
 ROLES = ("leader", "follower", "controller", "group coordinator", "transaction coordinator", "any")
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one broker says about the cluster; it may be wrong while it is hurt."""
+    """The cluster as one broker describes it, which may be wrong during faults."""
 
     controller: int
     brokers: frozenset[int]
@@ -56,15 +56,15 @@ class View:
     replicas: dict[tuple[str, int], tuple[int, ...]]
     leaders: dict[tuple[str, int], int]
     behind: tuple[str, ...]
-    """partitions that lack a replica in their in-sync set, in words"""
+    """descriptions of the partitions with a replica out of sync"""
 
     def is_healthy(self, brokers: int) -> bool:
-        """Whether so many brokers are up, all partitions have leaders, and all replicas are in sync."""
+        """Return whether this many brokers are up, all partitions have leaders, and all replicas are in sync."""
         return len(self.brokers) == brokers and not self.behind and self.brokers.issuperset(self.leaders.values())
 
 
 class Cluster:
-    """`close` ends every process and takes hosts and disks away; the folder stays."""
+    """`close` ends every process and removes hosts and disks; the folder stays."""
 
     def __init__(
         self, folder: Path, brokers: int, servers: int, session_seconds: float, note: Callable[[str], None]
@@ -73,23 +73,23 @@ class Cluster:
         self.folder, self.session_seconds, self._note = folder, session_seconds, note
         self.damages: list[Damage] = []
         self.wrong_clocks: list[tuple[int, int]] = []
-        """from when to when the wall clock of a broker was wrong, in milliseconds of the right one"""
+        """the periods in which the wall clock of a broker was wrong, in milliseconds of the correct clock"""
         self._stack = ExitStack()
         try:
-            self._attach_partitions = claim(folder)
-            self._stack.callback(self._attach_partitions.release)
-            self.why_no_network = namespaces.why_not()
-            self.why_no_disks = disks.why_not(folder)
-            self.why_no_clocks = clocks.why_not(folder)
+            self._run_lock = acquire_run_lock(folder)
+            self._stack.callback(self._run_lock.release)
+            self.no_network_reason = namespaces.unavailable_reason()
+            self.no_disks_reason = disks.unavailable_reason(folder)
+            self.no_clocks_reason = clocks.unavailable_reason(folder)
             numbers = range(1, brokers + 1)
             broker_hosts = [f"b{number}" for number in numbers] if servers else [ONE_HOST]
             names = [*broker_hosts, *(f"z{number}" for number in range(1, servers + 1)), "c1", "c2"]
-            self._stack.callback(namespaces.remove, self._attach_partitions.number)
-            self.network = Namespaces(self._attach_partitions, names) if self.why_no_network is None else None
+            self._stack.callback(namespaces.remove, self._run_lock.number)
+            self.network = Namespaces(self._run_lock, names) if self.no_network_reason is None else None
             self._hosts = {name: Host(name, "127.0.0.1") for name in names}
             if self.network is not None:
                 self._hosts = self.network.hosts
-            self._clock_library = clocks.compile_library(folder) if self.why_no_clocks is None else None
+            self._clock_library = clocks.compile_library(folder) if self.no_clocks_reason is None else None
             self.client_clock = self._wrong_clock("clients")
             self.zookeepers = [self._zookeeper(number) for number in range(1, servers + 1)]
             for node in self.zookeepers:
@@ -109,12 +109,12 @@ class Cluster:
         self.bootstrap = ",".join(broker.address for broker in self.brokers)
 
     def wrong_clock_host(self, host: Host) -> Host:
-        """The same host, for clients whose clock can be set wrong."""
+        """Return the same host, with a clock that can be set wrong."""
         return host if self.client_clock is None else self.client_clock.on(host)
 
     @property
     def broker_processes(self) -> Sequence[BrokerNode]:
-        """What the harness starts and stops: the brokers, or the parent of all."""
+        """The processes that the harness starts and stops: the brokers, or the parent of all."""
         return self.brokers if self.parent is None else [self.parent]
 
     @property
@@ -134,28 +134,28 @@ class Cluster:
     def create_topic(
         self, name: str, partitions: int, replicas: int = REPLICAS, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Return when every broker knows it: clients may ask any of them."""
+        """Return when every broker knows the topic, because clients may ask any of them."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         for created in admin.create_topics([NewTopic(name, partitions, replicas, config=dict(configs or {}))]).values():
             created.result(PATIENCE_SECONDS)
 
-        def everybody_knows() -> bool:
+        def known_by_all() -> bool:
             views = [view_of(broker) for broker in self.brokers]
             return all(view is not None and view.leaders.get((name, partitions - 1), -1) >= 0 for view in views)
 
-        wait_until(everybody_knows, f"every broker knows topic {name!r}")
+        wait_until(known_by_all, f"every broker knows topic {name!r}")
 
     def has_topic(self, name: str) -> bool:
-        """Whether any broker knows it."""
+        """Return whether any broker knows the topic."""
         return any(name in view.topic_ids for view in map(view_of, self.brokers) if view is not None)
 
     def log_folders(self, topics: Sequence[str]) -> dict[str, list[Path]]:
-        """The folders of all replicas of the partitions of these topics, by the name of the folder."""
-        told = next(filter(None, map(view_of, self.brokers)))
+        """Return the folders of all replicas of these topics, by the name of the folder."""
+        view = next(filter(None, map(view_of, self.brokers)))
         data = {broker.number: broker.data for broker in self.brokers}
-        names = {place: f"{told.topic_ids[place[0]]}-{place[1]}" for place in told.leaders if place[0] in topics}
+        names = {place: f"{view.topic_ids[place[0]]}-{place[1]}" for place in view.leaders if place[0] in topics}
         return {
-            name: [data[number] / "logs" / name for number in told.replicas[place]] for place, name in names.items()
+            name: [data[number] / "logs" / name for number in view.replicas[place]] for place, name in names.items()
         }
 
     def close(self) -> None:
@@ -165,11 +165,11 @@ class Cluster:
         finally:
             self._stack.close()
 
-    # --- who plays which part ---
+    # --- roles ---
 
     def broker_for(self, role: str, topic: str, owners: dict[str, str], chance: random.Random) -> BrokerNode:
-        """The broker in this role; any, if there is none at the moment. `owners`: the group and the transactional id
-        whose coordinators are meant."""
+        """Return the broker in this role, or any broker if there is none at the moment. `owners`: the group and the
+        transactional id of the coordinator roles."""
         views = map(view_of, chance.sample(self.brokers, len(self.brokers)) if role != "any" else ())
         view = next(filter(None, views), None)
         number = -1
@@ -196,29 +196,29 @@ class Cluster:
 
     # --- health ---
 
-    def revive(self, hurt: Iterable[str] = ()) -> None:
-        """Start what ended by itself, as a supervisor would; but not what a fault keeps from running."""
+    def restart_ended(self, with_faults: Iterable[str] = ()) -> None:
+        """Restart processes that ended by themselves, as a supervisor does, unless a fault keeps them down."""
         for node in self.nodes:
-            code = node.take_ending()
+            code = node.reap()
             if code is not None:
                 self._note(f"{node.name} ended by itself with exit code {code}")
-            if node.process is None and node.is_meant_to_run and node.name not in hurt:
+            if node.process is None and node.is_meant_to_run and node.name not in with_faults:
                 node.launch()
 
     def wait_in_sync(self, seconds: float = 2 * PATIENCE_SECONDS) -> None:
-        """Until everybody is up, and says himself that every replica of every partition is in sync."""
+        """Wait until every broker is up, and describes every replica of every partition as in sync."""
         views: dict[str, View | None] = {}
 
         def all_in_sync() -> bool:
-            self.revive()
+            self.restart_ended()
             views.update({broker.name: view_of(broker) for broker in self.brokers})
             return all(view is not None and view.is_healthy(len(self.brokers)) for view in views.values())
 
         try:
             wait_until(all_in_sync, "all replicas are in sync", seconds)
         except AssertionError as late:
-            told = "\n".join(f"{name}: {view}" for name, view in views.items())
-            raise AssertionError(f"{late}; the brokers say:\n{told}") from None
+            described = "\n".join(f"{name}: {view}" for name, view in views.items())
+            raise AssertionError(f"{late}; the brokers describe:\n{described}") from None
 
     def _broker(self, number: int, registry: str) -> BrokerNode:
         name = f"b{number}"
@@ -252,11 +252,11 @@ class Cluster:
         return parent
 
     def _equip(self, broker: BrokerNode) -> None:
-        """With a clock and a disk of its own, where they are to be had."""
+        """Give the broker its own clock and disk, where this is possible."""
         broker.clock = self._wrong_clock(broker.name)
         if broker.clock is not None:
             broker.host = broker.clock.on(broker.host)
-        if self.why_no_disks is None:
+        if self.no_disks_reason is None:
             broker.disk = SmallDisk(self.folder / f"{broker.name}-disk")
             self._stack.callback(broker.disk.close)
 
@@ -286,19 +286,21 @@ def _child(parent: HostNode, number: int) -> ChildBroker:
 
 
 def view_of(broker: BrokerNode) -> View | None:
-    """None when it does not answer."""
+    """Return the cluster as the broker describes it; None if it does not respond."""
     try:
-        with RawConnection(broker.address, ANSWER_SECONDS) as raw:
-            told = raw.call(METADATA, METADATA_VERSION, topics=None)
+        with RawConnection(broker.address, RESPONSE_SECONDS) as raw:
+            metadata = raw.call(METADATA, METADATA_VERSION, topics=None)
     except OSError:
         return None
     partitions = {
-        (topic.name, partition.partition_index): partition for topic in told.topics for partition in topic.partitions
+        (topic.name, partition.partition_index): partition
+        for topic in metadata.topics
+        for partition in topic.partitions
     }
     return View(
-        told.controller_id,
-        frozenset(each.node_id for each in told.brokers),
-        {topic.name: topic.topic_id.hex for topic in told.topics},
+        metadata.controller_id,
+        frozenset(each.node_id for each in metadata.brokers),
+        {topic.name: topic.topic_id.hex for topic in metadata.topics},
         {place: tuple(partition.replica_nodes) for place, partition in partitions.items()},
         {place: partition.leader_id for place, partition in partitions.items()},
         tuple(
@@ -310,9 +312,9 @@ def view_of(broker: BrokerNode) -> View | None:
 
 
 def clean() -> list[str]:
-    """Clear away what harnesses that are gone left behind; says what."""
+    """Remove what killed harnesses left; return a description of it."""
     cleared = []
-    for left in leftovers():
+    for left in leftover_locks():
         namespaces.remove(left.number)
         for place in disks.mounted_under(left.folder):
             disks.unmount(place)

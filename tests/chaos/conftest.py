@@ -1,4 +1,4 @@
-"""What a test measured is printed at the end of the run, as for the tests with real processes."""
+"""Print measurements at the end of the run, as the integration tests do."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""Change a byte of a log of a broker that is down, and watch what the broker makes of it.
+"""Change a byte of a log of a stopped broker, and check how the broker handles it.
 
-Invariants:
-
-- Only what was flushed is damaged: a byte in the first half of a log of many batches. A tail that was not flushed may
-  be cut off, and that would be no violation.
-- The leader epoch in the header of a batch is left alone. Kafka's format does not cover it by the checksum, since
-  every leader writes its own.
-- A damage must be found and lead to quarantine; `judge` tells of one that is still there or went in another way.
+- Only flushed data is damaged: a byte in the first half of a log with many batches. Recovery may truncate a tail that
+  was not flushed, which would be no violation.
+- The leader epoch in the header of a batch is not changed: Kafka's format excludes it from the checksum, because every
+  leader writes its own.
+- The broker must detect the damage and quarantine the log; `check` reports damage that is still there or disappeared in
+  another way.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from headrace.storage.store.scrub import IDLE_SECONDS
 
 BATCHES_MIN = 10
 SCRUB_SECONDS = 2 * IDLE_SECONDS + PATIENCE_SECONDS
-"""Enough for a second pass of the scrubber, which rests between two."""
+"""Long enough for a second pass of the scrubber, which pauses between two."""
 _FRAME = Struct(">qi")
 _LEADER_EPOCH = range(12, 16)
 
@@ -37,11 +36,11 @@ class Damage:
     segment: Path
     position: int
     value: int
-    """of the damaged byte"""
+    """the value of the damaged byte"""
     logged_before: int
-    """bytes of the broker's log when the damage was done"""
+    """the size of the broker's log when the damage was done"""
     is_moved: bool = False
-    """the partition was moved to other brokers before the damage was found; it may be back by now, with a new log"""
+    """the partition was reassigned before the damage was detected; it may be back by now, with a new log"""
 
     def __str__(self) -> str:
         return f"byte {self.position} of {self.segment}"
@@ -61,10 +60,11 @@ class Damage:
 
     @property
     def is_found_while_running(self) -> bool:
-        """The broker then copies the log again at its next start only, because fetches are under way."""
+        """Return whether the broker found the damage at run time. It then replicates the log again only at its next
+        start."""
         return self._quarantined_by()[-1:] == ["headrace.storage.log.log"]
 
-    def judge(self) -> list[str]:
+    def check(self) -> list[str]:
         if self.is_there:
             return [f"damage never repaired: {self}"]
         return (
@@ -81,7 +81,7 @@ class Damage:
 
 
 def damage_one(broker: BrokerNode, logs: Sequence[Path], chance: random.Random) -> Damage | None:
-    """In one of these logs of a stopped broker; None if all are too short."""
+    """Damage one of these logs of a stopped broker; return None if all are too short."""
     for log in chance.sample(logs, len(logs)):
         batches = list(_batches(log))
         if len(batches) < BATCHES_MIN:
@@ -98,7 +98,7 @@ def damage_one(broker: BrokerNode, logs: Sequence[Path], chance: random.Random) 
 
 
 def repair(damage: Damage) -> None:
-    """Start the broker, and restart it as an operator does when the damage was found while it ran."""
+    """Start the broker, and restart it as an operator does if the damage was found at run time."""
     broker = damage.broker
     broker.launch()
     broker.wait_ready()
@@ -115,12 +115,12 @@ def repair(damage: Damage) -> None:
     wait_until(lambda: not damage.is_there, f"{broker.name} replaces the damaged log: {damage}")
 
 
-def judge(damages: Iterable[Damage]) -> list[str]:
-    return [sentence for damage in damages for sentence in damage.judge()]
+def check(damages: Iterable[Damage]) -> list[str]:
+    return [sentence for damage in damages for sentence in damage.check()]
 
 
 def _batches(log: Path) -> Iterator[tuple[Path, int, int]]:
-    """Each whole batch: its file, its position and its size."""
+    """Yield the file, position and size of each complete batch."""
     for path in sorted(log.glob("*.log")):
         content, position = path.read_bytes(), 0
         while position + _FRAME.size <= len(content):

@@ -1,14 +1,12 @@
-"""A small file system of its own for each broker: a file with ext4 in it, mounted through a loop device.
+"""A small file system for each broker: ext4 in a file, mounted through a loop device.
 
-So one broker's disk can be full, stand still or lose its power while the others' are well.
+One broker's disk can be full, be frozen or lose its power without affecting the others.
 
-Invariants:
-
-- After `cut_power`, the disk has what was synced and whatever the kernel had written back by itself. Dirty pages and
-  transactions of the journal that were not committed are gone: ext4 is shut down without a flush of its journal, as
-  xfstests do it, and the mount that follows recovers from the journal.
-- A disk has one loop device at a time. Hosts are namespaces with copies of all mounts; each disk is mounted on a
-  shared mount, so that an unmount takes place in all of them. A copy left over would keep the old file system alive.
+- After `cut_power`, the disk has the synced data and any data that the kernel wrote back by itself. Dirty pages and
+  uncommitted journal transactions are lost: ext4 is shut down without a flush of its journal, as in xfstests, and the
+  next mount recovers from the journal.
+- A disk has one loop device at a time. Hosts are namespaces with copies of all mounts. Each disk is mounted on a shared
+  mount, so that an unmount applies to all of them; a remaining copy would keep the old file system alive.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ class SmallDisk:
         folder.mkdir(parents=True)
         self.image, self.folder = folder.with_suffix(".img"), folder
         with self.image.open("wb") as file:
-            file.truncate(DISK_BYTES)  # sparse: what is not written takes no room
+            file.truncate(DISK_BYTES)  # sparse: unwritten blocks take no space
         _run("mkfs.ext4", "-q", "-m", "0", str(self.image))
         _run("mount", "--bind", str(self.folder), str(self.folder))
         _run("mount", "--make-shared", str(self.folder))
         self._mount()
 
     def fill(self) -> None:
-        """Take every block that is free."""
+        """Occupy all free blocks."""
         free = os.statvfs(self.folder)
-        # What fallocate cannot have it refuses, after it took the rest.
+        # fallocate fails after it has allocated all free blocks.
         command = ["fallocate", "--length", str(free.f_bavail * free.f_frsize), str(self.folder / BALLAST)]
         subprocess.run(command, check=False, capture_output=True)
 
@@ -52,25 +50,27 @@ class SmallDisk:
         (self.folder / BALLAST).unlink(missing_ok=True)
 
     def freeze(self) -> None:
-        """Let every write wait, for as long as it takes until `thaw`."""
+        """Block every write until `thaw`."""
         _run("fsfreeze", "--freeze", str(self.folder))
 
     def thaw(self) -> None:
         _run("fsfreeze", "--unfreeze", str(self.folder))
 
     def cut_power(self) -> None:
-        """Drop what was not synced, and mount what is left. The broker has ended, or is about to."""
+        """Drop unsynced data, and mount the disk again. The broker has ended, or is about to."""
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(descriptor, _SHUTDOWN, _WITHOUT_LOG_FLUSH)
         finally:
             os.close(descriptor)
-        wait_until(self._is_unmounted, f"nobody uses {self.folder}")  # a worker process outlives its broker a little
+        wait_until(
+            self._is_unmounted, f"no process uses {self.folder}"
+        )  # a worker process ends a little after its broker
         wait_until(lambda: not self._is_attached(), f"no loop device has {self.image}")
         self._mount()
 
     def close(self) -> None:
-        """The file stays, for a closer look: `mount -o loop` shows what is in it."""
+        """Unmount the disk. Its file stays; `mount -o loop` opens it."""
         for _ in ("the file system", "the shared mount that it stands on"):
             unmount(self.folder)
 
@@ -85,8 +85,8 @@ class SmallDisk:
         return any(_text(file) == str(self.image) for file in files)
 
 
-def why_not(folder: Path) -> str | None:
-    """The reason why no small disks are to be had here; None when they are."""
+def unavailable_reason(folder: Path) -> str | None:
+    """Return why small disks are not possible on this machine; None if they are."""
     if os.geteuid() != 0:
         return "mounting small disks needs root"
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
@@ -108,7 +108,7 @@ def mounted_under(folder: Path) -> Iterator[Path]:
 
 
 def unmount(folder: Path) -> None:
-    # A disk that was left frozen cannot be unmounted; one that is not frozen refuses to be thawed.
+    # A frozen disk cannot be unmounted; one that is not frozen cannot be thawed.
     subprocess.run(["fsfreeze", "--unfreeze", str(folder)], check=False, capture_output=True)
     _run("umount", "--lazy", str(folder))
 
@@ -116,7 +116,7 @@ def unmount(folder: Path) -> None:
 def _text(path: Path) -> str:
     try:
         return path.read_text().strip()
-    except OSError:  # the device was given up meanwhile
+    except OSError:  # the device was detached meanwhile
         return ""
 
 

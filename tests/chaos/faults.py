@@ -1,7 +1,7 @@
-"""How each kind of fault is done to a node, and undone.
+"""Inject each kind of fault into a node, and heal it.
 
-An injector does its harm and returns what heals it. Nodes that are hurt in one round differ from each other, so that
-no healing meets another fault; only packets may be dropped for two reasons, and the first who came heals them.
+An injector returns the function that heals its fault. The faults of one round affect different nodes, so that they do
+not interfere. Only packets may be dropped by two faults; the first one heals them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tests.chaos.schedule import (
     NEED_STRACE,
     ON_ONE_HOST,
     QUIET,
-    Planned,
+    PlannedFault,
 )
 from tests.integration.process import wait_until
 
 FSYNC_DELAY_MS = 150
 FAILING_FSYNC_EVERY = 7
 OUT_OF_SERVICE = r"CRITICAL .* out of service .*Input/output error"
-"""What a broker must tell its operator when its disk fails."""
+"""The log line of a broker whose disk fails."""
 CLOCK_JUMPS_SECONDS = (20.0, 300.0, 3600.0, 6 * 3600.0)
 LOSS_PERCENT = 25
 
@@ -46,10 +46,10 @@ Pair = tuple[str, str]
 
 
 @dataclass
-class Injected:
-    """A fault under way, or over. Times are those of the monotonic clock, which all processes here share."""
+class InjectedFault:
+    """A fault that is active or healed. Times are those of the monotonic clock, which all processes here share."""
 
-    planned: Planned
+    planned: PlannedFault
     nodes: tuple[str, ...]
     began: float
     ends: float
@@ -62,34 +62,35 @@ class Injected:
 
 
 def kinds_possible(cluster: Cluster) -> tuple[list[str], dict[str, str]]:
-    """The kinds that can be injected here, and why the others cannot."""
+    """Return the kinds that are possible here, and why the others are not."""
     reasons: dict[str, str] = {}
     if cluster.parent is not None:
         of_others = [kind for kind in KINDS if kind not in ON_ONE_HOST]
         reasons |= dict.fromkeys(of_others, "all brokers are children of one process, and SQLite is their registry")
-    if cluster.why_no_network is not None:
-        reasons |= dict.fromkeys(NEED_NETWORK, cluster.why_no_network)
-    if cluster.why_no_disks is not None:
-        reasons |= dict.fromkeys(NEED_DISKS, cluster.why_no_disks)
+    if cluster.no_network_reason is not None:
+        reasons |= dict.fromkeys(NEED_NETWORK, cluster.no_network_reason)
+    if cluster.no_disks_reason is not None:
+        reasons |= dict.fromkeys(NEED_DISKS, cluster.no_disks_reason)
     if shutil.which("strace") is None:
         reasons |= dict.fromkeys(NEED_STRACE, "strace is not installed")
-    if cluster.why_no_clocks is not None:
-        reasons |= dict.fromkeys(NEED_CLOCKS, cluster.why_no_clocks)
+    if cluster.no_clocks_reason is not None:
+        reasons |= dict.fromkeys(NEED_CLOCKS, cluster.no_clocks_reason)
     if cluster.parent is None and len(cluster.zookeepers) < 3:
         reasons |= dict.fromkeys(NEED_ENSEMBLE, "there is one ZooKeeper server only")
     return [kind for kind in KINDS if kind not in reasons], reasons
 
 
-def inject(cluster: Cluster, planned: Planned, nodes: tuple[Node, ...], chance: random.Random) -> Injected:
+def inject(cluster: Cluster, planned: PlannedFault, nodes: tuple[Node, ...], chance: random.Random) -> InjectedFault:
     began = time.monotonic()
     heal = _INJECTORS[planned.kind](cluster, nodes, chance)
-    return Injected(planned, tuple(node.name for node in nodes), began, began + planned.lasts_seconds, heal)
+    return InjectedFault(planned, tuple(node.name for node in nodes), began, began + planned.lasts_seconds, heal)
 
 
-def leaves_majority(faults: Iterable[Injected]) -> bool:
-    """Whether at most one broker and one ZooKeeper server were hurt at a time: then writes must go on."""
-    hurt = [name for fault in faults if fault.planned.kind != "rolling restart" for name in fault.nodes]
-    return all(sum(name.startswith(kind) for name in hurt) <= 1 for kind in "bz")
+def leaves_majority(faults: Iterable[InjectedFault]) -> bool:
+    """Return whether the faults affect at most one broker and one ZooKeeper server at a time: then writes must
+    continue."""
+    affected = [name for fault in faults if fault.planned.kind != "rolling restart" for name in fault.nodes]
+    return all(sum(name.startswith(kind) for name in affected) <= 1 for kind in "bz")
 
 
 # --- processes ---
@@ -102,7 +103,7 @@ def _kill(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> H
 
 
 def _kill_all(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """All in the same moment: none sees another go, and nobody is left to take over."""
+    """Kill all brokers at the same moment, so that none sees another one fail or takes over."""
     if cluster.parent is not None:
         cluster.parent.kill()
         return cluster.parent.launch
@@ -174,17 +175,17 @@ def _both(node: Node, others: Iterable[str]) -> list[Pair]:
     return inwards + [(target, source) for source, target in inwards]
 
 
-def _everybody(cluster: Cluster) -> list[str]:
+def _all_hosts(cluster: Cluster) -> list[str]:
     assert cluster.network is not None
     return list(cluster.network.hosts)
 
 
 def _cut_off(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    return _drop(cluster, _both(nodes[0], _everybody(cluster)))
+    return _drop(cluster, _both(nodes[0], _all_hosts(cluster)))
 
 
 def _cut_from_cluster(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """Clients still reach it: whatever it tells them it tells on its own account."""
+    """Clients still reach the node: it may respond to them without knowing that it was replaced."""
     return _drop(cluster, _both(nodes[0], (node.name for node in cluster.nodes)))
 
 
@@ -197,25 +198,25 @@ def _cut_from_registry(cluster: Cluster, nodes: tuple[Node, ...], chance: random
 
 
 def _deaf(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """It is heard, but hears nobody."""
-    return _drop(cluster, _to(nodes[0], _everybody(cluster)))
+    """The node receives nothing, but its packets arrive."""
+    return _drop(cluster, _to(nodes[0], _all_hosts(cluster)))
 
 
 def _mute(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """It hears everybody, but nobody hears it."""
-    inwards = _to(nodes[0], _everybody(cluster))
+    """The node receives all packets, but none of its own arrive."""
+    inwards = _to(nodes[0], _all_hosts(cluster))
     return _drop(cluster, [(target, source) for source, target in inwards])
 
 
 def _packet_loss(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    return _drop(cluster, _both(nodes[0], _everybody(cluster)), LOSS_PERCENT)
+    return _drop(cluster, _both(nodes[0], _all_hosts(cluster)), LOSS_PERCENT)
 
 
 def _majority_ring(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """Everybody hears a majority, and no two the same one."""
+    """Every node reaches a majority, and no two the same one."""
     ring = chance.sample([node.name for node in nodes], len(nodes))
     count = len(ring)
-    deaf_to = range(count // 2, count - 1)  # how far behind oneself in the ring; each hears itself, too
+    deaf_to = range(count // 2, count - 1)  # the distances in the ring from which a node receives nothing
     pairs = [(ring[(place - far) % count], ring[place]) for place in range(count) for far in deaf_to]
     return _drop(cluster, pairs)
 
@@ -224,7 +225,7 @@ def _majority_ring(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Ran
 
 
 def _clock_jump(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """Of a broker that runs: what it decides by time it must decide as before (I35), but for delays."""
+    """Set the clock of a running broker wrong. Decisions that depend on time must not change (I35), except delays."""
     began = time.time_ns() // 10**6
     correct_wall_clock = _set_wrong(_broker(nodes).clock, chance)
 
@@ -236,7 +237,7 @@ def _clock_jump(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random
 
 
 def _client_clock_jump(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """What these clients write is stamped with a wrong time."""
+    """Set the clock of some clients wrong, so that their records have wrong timestamps."""
     return _set_wrong(cluster.client_clock, chance)
 
 
@@ -250,14 +251,14 @@ def _set_wrong(clock: WrongClock | None, chance: random.Random) -> Heal:
 
 
 def _frozen_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """Of one broker, or of the host that all are on."""
+    """The disk is that of one broker, or of the host that all brokers share."""
     (disk,) = _disks(nodes)
     disk.freeze()
     return disk.thaw
 
 
 def _power_cut(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """Of one broker or of all at once: killed, and all that they have not synced is lost."""
+    """Cut the power of one broker or all: kill it, and drop all unsynced data."""
     heal = _kill_all(cluster, nodes, chance)
     for disk in _disks(nodes):
         disk.cut_power()
@@ -265,14 +266,14 @@ def _power_cut(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random)
 
 
 def _corrupted_file(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """A byte changes while the broker is down. Two other replicas have what was there."""
+    """Change a byte while the broker is down. Two other replicas have the correct one."""
     broker = _broker(nodes)
     wait_until(lambda: any(map(view_of, cluster.brokers)), "a broker describes the cluster")
     copies = cluster.log_folders((NUMBERS, SOURCE, COPIES)).values()
     here = [folder for folders in copies for folder in folders if folder.is_relative_to(broker.data)]
     if chance.random() < 0.5:
         broker.kill()
-    else:  # all of its logs lie below their checkpoints then, where recovery does not look
+    else:  # all its logs are then below their checkpoints, where recovery does not read
         broker.terminate()
     damage = damage_one(broker, [folder for folder in here if folder.exists()], chance)
     if damage is None:
@@ -282,20 +283,20 @@ def _corrupted_file(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Ra
 
 
 def _full_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """Of one broker, or of the host that all are on."""
+    """The disk is that of one broker, or of the host that all brokers share."""
     (disk,) = _disks(nodes)
     disk.fill()
     return disk.empty
 
 
 def _slow_disk(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """Every fsync takes longer; and as strace looks at every call, everything does, a little."""
+    """Delay every fsync; strace also delays every other system call a little."""
     return _trace_syncs(_broker(nodes), f"delay_exit={FSYNC_DELAY_MS * 1000}")
 
 
 def _failing_fsync(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Random) -> Heal:
-    """Some or all are answered with EIO and not carried out. A log that failed stays so until the broker is started
-    again (I23): the healing stops it in order, or cuts the power, which shows what was really synced."""
+    """Make some or all syncs fail with EIO without effect. A failed log stays failed until the broker restarts (I23):
+    the healing stops the broker cleanly, or cuts its power, which shows what was really synced."""
     broker = _broker(nodes)
     broker.excused = OUT_OF_SERVICE
     end = _trace_syncs(broker, chance.choice(("error=EIO", f"error=EIO:when=1+{FAILING_FSYNC_EVERY}")))
@@ -314,7 +315,7 @@ def _failing_fsync(cluster: Cluster, nodes: tuple[Node, ...], chance: random.Ran
 
 
 def _trace_syncs(broker: BrokerNode, fault: str) -> Heal:
-    """Let every fsync and fdatasync of the broker meet this fault."""
+    """Apply this fault to every fsync and fdatasync of the broker."""
     if broker.process is None:
         return _nothing
     calls = "fdatasync,fsync"
@@ -330,7 +331,7 @@ def _trace_syncs(broker: BrokerNode, fault: str) -> Heal:
 
 
 def _disks(nodes: tuple[Node, ...]) -> list[SmallDisk]:
-    """Each once: brokers on one host share theirs."""
+    """Return each disk once; brokers on one host share it."""
     found = {id(disk): disk for node in nodes if (disk := _broker((node,)).disk) is not None}
     assert found
     return list(found.values())

@@ -1,10 +1,10 @@
-"""Apache Kafka's own Java clients, which work while the cluster is hurt: a producer and two groups of one topic.
+"""Apache Kafka's Java clients: a producer and two groups of one topic.
 
     java-numbers    written by an idempotent producer with acks=all, read by a group of the classic protocol and by one
                     of the consumer protocol (KIP-848), each of two members in one process
 
-The clients are tests/chaos/KafkaClient.java, compiled once for each run. They print what the Python clients
-print, and the same rules judge it. `why_not` says what is missing where they cannot run.
+The clients are tests/chaos/KafkaClient.java, compiled once for each run. Their output has the format of the Python
+clients, and the same rules check it. `unavailable_reason` returns what is missing where they cannot run.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from tests.chaos.checks import check_clients, check_topic
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
-from tests.chaos.judgement import of_clients, of_topic
+from tests.chaos.cluster_reads import committed_offsets, log_bounds, read_all
 from tests.chaos.names import JAVA_NUMBERS
 from tests.chaos.namespaces import Host
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes, wait_drained
-from tests.chaos.reading import committed_offsets, log_bounds, read_all
 from tests.chaos.transcript import Log, Transcript
 from tests.integration.process import PATIENCE_SECONDS, wait_until
 
 JARS = Path(os.environ.get("HEADRACE_KAFKA_JARS", Path(tempfile.gettempdir()) / "peers" / "kafka-4.3.0"))
 SOURCE_FILE = Path(__file__).with_name("KafkaClient.java")
-# Three small JVMs share the machine with the cluster: little memory, and no threads for compiler and collector.
+# Three small JVMs share the machine with the cluster: little memory, no compiler or collector threads.
 OPTIONS = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 PARTITIONS = 3
 WRITER = "java-writer"
 GROUPS = {"java-classic-group": "classic", "java-consumer-group": "consumer"}
-"""the process and the name of each group, and its protocol"""
+"""the name of each process and group, and its protocol"""
 START_SECONDS = 10 * PATIENCE_SECONDS
 CLOSE_SECONDS = 60.0
-"""longer than a commit and a close take together"""
+"""longer than a commit and a close together"""
 
 
 @cache
-def why_not() -> str | None:
-    """Why there can be no Java clients here; None if there can."""
+def unavailable_reason() -> str | None:
+    """Return why Java clients cannot run on this machine; None if they can."""
     java = shutil.which("java")
     if java is None:
         return "java is not installed"
@@ -53,21 +53,21 @@ def why_not() -> str | None:
     return None if "jdk.compiler@" in modules else f"{java} has no compiler (jdk.compiler)"
 
 
-class JavaClients(Part):
+class JavaWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, rate: float) -> None:
         self._cluster, self._processes, self._rate = cluster, processes, rate
         self._classes = cluster.folder / "java"
         self.transcripts: dict[str, Transcript] = {}
 
     def start(self) -> None:
-        """Return when all take part: a JVM needs a while to start on a machine that is busy."""
+        """Return when all clients have started: a JVM needs a while on a busy machine."""
         self._compile()
         self._cluster.create_topic(JAVA_NUMBERS, PARTITIONS)
         first, second = self._cluster.client_hosts
         self._launch(first, "writer", WRITER)
         for group, protocol in GROUPS.items():
             self._launch(second, "group", group, protocol)
-        wait_until(self._take_part, "the Java clients take part", START_SECONDS)
+        wait_until(self._are_started, "the Java clients take part", START_SECONDS)
 
     def supervise(self) -> None:
         self._processes.read_on(self.transcripts)
@@ -84,9 +84,9 @@ class JavaClients(Part):
     def stop_readers(self) -> None:
         self._processes.stop(GROUPS, CLOSE_SECONDS)
 
-    def judge(self) -> list[str]:
+    def check(self) -> list[str]:
         self.supervise()
-        return of_java_clients(self.transcripts, read_all(self._cluster.bootstrap, JAVA_NUMBERS))
+        return check_java_clients(self.transcripts, read_all(self._cluster.bootstrap, JAVA_NUMBERS))
 
     def counts(self) -> dict[str, int]:
         self.supervise()
@@ -109,7 +109,7 @@ class JavaClients(Part):
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, f"{SOURCE_FILE} cannot be compiled:\n{done.stderr}"
 
-    def _take_part(self) -> bool:
+    def _are_started(self) -> bool:
         self.supervise()
         return bool(self._count(WRITER, "ack")) and all(self._count(group, "committed") for group in GROUPS)
 
@@ -130,10 +130,11 @@ class JavaClients(Part):
             found.update(committed_offsets(self._cluster.bootstrap, group, JAVA_NUMBERS))
             return found == ends
 
-        wait_drained(all_committed, f"{group!r} has committed {ends}", lambda: f"it has committed {found}")
+        goal = f"{group!r} has committed {ends}"
+        wait_drained(all_committed, goal, lambda: sum(found.values()), lambda: f"it has committed {found}")
 
 
-def of_java_clients(transcripts: Mapping[str, Transcript], final: Mapping[int, Log]) -> list[str]:
-    """The rules of the Python clients; the process of each group has its name."""
+def check_java_clients(transcripts: Mapping[str, Transcript], final: Mapping[int, Log]) -> list[str]:
+    """Check the transcripts by the rules of the Python clients; the process of each group has its name."""
     groups = {group: group for group in GROUPS}
-    return of_topic(JAVA_NUMBERS, transcripts, groups, final) + of_clients(transcripts, (WRITER,))
+    return check_topic(JAVA_NUMBERS, transcripts, groups, final) + check_clients(transcripts, (WRITER,))

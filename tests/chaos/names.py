@@ -9,9 +9,9 @@ SHARED = "shared"
 JAVA_NUMBERS = "java-numbers"
 SPARK_SOURCE, SPARK_COPIES = "spark-source", "spark-copies"
 CHANGING = "changing"
-"""grown, trimmed and reassigned by the administrator; two replicas, so that it can be moved among three brokers"""
+"""extended, trimmed and reassigned by the administrator; two replicas, so that it can move among three brokers"""
 SCRATCH = "scratch-"
-"""how the topics begin that the administrator creates and deletes"""
+"""the prefix of the topics that the administrator creates and deletes"""
 
 FEEDER = "feeder"
 WRITERS = {"w1": NUMBERS, "w2": NUMBERS, FEEDER: SOURCE}

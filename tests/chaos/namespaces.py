@@ -1,11 +1,11 @@
-"""Hosts as network namespaces on one bridge, and packets that vanish between them.
+"""Hosts as network namespaces on one bridge, and packet loss between them.
 
-    hr<N>            the bridge; the harness stands on it as 10.77.<N>.254 and is never cut off
-    hr<N>-<name>     one namespace for each host, 10.77.<N>.1 and up
+    hr<N>            the bridge; the harness has 10.77.<N>.254 on it and is never isolated
+    hr<N>-<name>     the namespace of each host, 10.77.<N>.1 and up
 
-Packets are dropped at the receiver by a filter on its ingress, so a cut may have one direction only. Kernels are built
-with different parts of traffic control: the filter is a classic BPF program, which all of them have, and what it picks
-is led to a bridge without ports, because the action `drop` is often missing.
+An ingress filter drops packets at the receiver, so a cut may have one direction only. Kernels are built with different
+parts of traffic control: the filter is a classic BPF program, which all of them support, and redirects the packets to a
+bridge without ports, because the action `drop` is often missing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from tests.chaos.claims import Claim
+from tests.chaos.run_locks import RunLock
 
 TOOLS = ("ip", "tc")
 SUBNET = "10.77"
 HOLE = "hole"
-_IP_SOURCE = 2**32 - 0x100000 + 12  # SKF_NET_OFF + where the source stands in the header
+_IP_SOURCE = 2**32 - 0x100000 + 12  # SKF_NET_OFF + the offset of the source in the header
 _RANDOM = 2**32 - 0x1000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 32, 21, 53, 6
 _PICKED, _LEFT = 2**32 - 1, 0
@@ -29,7 +29,7 @@ _PICKED, _LEFT = 2**32 - 1, 0
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A place to run processes in: `prefix` stands before their command."""
+    """A host for processes: their commands begin with `prefix`."""
 
     name: str
     address: str
@@ -37,18 +37,18 @@ class Host:
 
 
 class Namespaces:
-    """The hosts of one run. Two runs at a time do not meet: each claims a number of its own."""
+    """The hosts of one run. Concurrent runs do not clash: each has its own run number."""
 
-    def __init__(self, claim: Claim, names: list[str]) -> None:
-        self._bridge = f"hr{claim.number}"
+    def __init__(self, run_lock: RunLock, names: list[str]) -> None:
+        self._bridge = f"hr{run_lock.number}"
         self._cuts: set[tuple[str, str]] = set()
         self.hosts: dict[str, Host] = {}
         _ip("link", "add", self._bridge, "type", "bridge")
-        _ip("addr", "add", f"{SUBNET}.{claim.number}.254/24", "dev", self._bridge)
+        _ip("addr", "add", f"{SUBNET}.{run_lock.number}.254/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
         for number, name in enumerate(names, 1):
             space = f"{self._bridge}-{name}"
-            address = f"{SUBNET}.{claim.number}.{number}"
+            address = f"{SUBNET}.{run_lock.number}.{number}"
             _ip("netns", "add", space)
             _ip("link", "add", space, "type", "veth", "peer", "name", "eth0", "netns", space)
             _ip("link", "set", space, "master", self._bridge, "up")
@@ -60,8 +60,8 @@ class Namespaces:
             self.hosts[name] = Host(name, address, ("ip", "netns", "exec", space))
 
     def drop(self, source: str, target: str, percent: int = 100) -> None:
-        """Let packets from one host to another vanish, all or some; once for each pair."""
-        assert (source, target) not in self._cuts, f"{source} is cut off from {target} already"
+        """Drop all or some packets from one host to another; once for each pair."""
+        assert (source, target) not in self._cuts, f"{source} is already isolated from {target}"
         program = filter_program(self.hosts[source].address, percent)
         action = ("action", "mirred", "egress", "redirect", "dev", HOLE)
         _run("tc", *self._filter("add", source, target), "protocol", "ip", "bpf", "bytecode", program, *action)
@@ -79,8 +79,8 @@ class Namespaces:
         return ["-n", f"{self._bridge}-{target}", "filter", verb, "dev", "eth0", "ingress", "pref", number]
 
 
-def why_not() -> str | None:
-    """The reason why there are no namespaces to be had here; None when there are."""
+def unavailable_reason() -> str | None:
+    """Return why namespaces are not possible on this machine; None if they are."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
@@ -103,21 +103,21 @@ def why_not() -> str | None:
 
 
 def remove(number: int) -> None:
-    """End whatever still runs in the namespaces of a run, and take them away; fine if there are none."""
+    """Kill the processes in the namespaces of a run, and remove the namespaces, if there are any."""
     bridge = f"hr{number}"
     listing = subprocess.run(["ip", "netns", "list"], check=False, capture_output=True, text=True).stdout
     for space in (line.split()[0] for line in listing.splitlines() if line.startswith(f"{bridge}-")):
         inside = subprocess.run(["ip", "netns", "pids", space], check=False, capture_output=True, text=True).stdout
         for process_id in inside.split():
             subprocess.run(["kill", "-KILL", process_id], check=False, capture_output=True)
-        # The device goes with its namespace, but only some time later: a run that follows would find it still there.
+        # The device disappears some time after its namespace: the next run would find it still there.
         subprocess.run(["ip", "link", "del", space], check=False, capture_output=True)
         subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
     subprocess.run(["ip", "link", "del", bridge], check=False, capture_output=True)
 
 
 def filter_program(source: str, percent: int) -> str:
-    """Classic BPF in the notation of tc: pick so many of hundred packets of this source."""
+    """Return a classic BPF program, in the notation of tc, that matches this percentage of packets of a source."""
     number = int(ipaddress.ip_address(source))
     threshold = min(2**32 * percent // 100, 2**32 - 1)
     steps = [

@@ -1,6 +1,6 @@
-"""One process of the cluster on its host: a broker or a ZooKeeper server that is started, hurt and started again.
+"""A process of the cluster on its host, a broker or a ZooKeeper server, which faults stop and restart.
 
-Whatever happens to the harness, its processes end with it: each asks the kernel to be killed when its parent dies.
+The processes end with the harness: each asks the kernel to be killed when its parent dies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TICK_MS = 500
 
 @dataclass
 class Node:
-    """What it prints is kept in its folder: `out.txt` of the latest start, `log.txt` of all."""
+    """The folder has the output: `out.txt` of the latest start, `log.txt` of all."""
 
     name: str
     host: Host
@@ -35,7 +35,7 @@ class Node:
     process: subprocess.Popen[bytes] | None = None
     is_meant_to_run: bool = False
     excused: str = ""
-    """a pattern of log lines that look like bugs and tell of a fault that was injected"""
+    """a pattern of log lines that look like bugs but come from an injected fault"""
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -44,8 +44,8 @@ class Node:
         raise NotImplementedError
 
     def launch(self) -> None:
-        """Start it without waiting until it serves."""
-        assert self.process is None, f"{self.name} runs already"
+        """Start the process without waiting until it is ready."""
+        assert self.process is None, f"{self.name} is already running"
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [*self.host.prefix, *WITH_PARENT, *self.command()]
         with (self.folder / "out.txt").open("wb") as out, self.log_path.open("ab") as log:
@@ -65,8 +65,8 @@ class Node:
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def take_ending(self) -> int | None:
-        """The exit code, if it has ended by itself since the last look."""
+    def reap(self) -> int | None:
+        """Return the exit code, if the process has ended by itself since the last call."""
         if self.process is None or self.process.poll() is None:
             return None
         code = self.process.returncode
@@ -87,7 +87,7 @@ class Node:
         self.signal(signal.SIGCONT)
 
     def terminate(self) -> int:
-        """SIGTERM; returns the exit code, which is 0 when it went in order."""
+        """Stop the process with SIGTERM; return the exit code, which is 0 after a clean stop."""
         assert self.process is not None
         self.is_meant_to_run = False
         self.signal(signal.SIGTERM)
@@ -116,8 +116,8 @@ class Node:
 
 @dataclass
 class BrokerNode(Node):
-    """`disk` is None where no small disks are to be had; then its data lies in its folder. `clock` is None where no
-    clock can be set wrong."""
+    """`disk` is None where small disks are not possible; the data is then in the folder. `clock` is None where clocks
+    cannot be set wrong."""
 
     number: int = 0
     kafka_port: int = 9092
@@ -159,7 +159,7 @@ class BrokerNode(Node):
 
 @dataclass
 class ZooKeeperNode(Node):
-    """One server of the ensemble; `peers` are all of them, as the lines of their configuration name them."""
+    """One server of the ensemble; `peers` are all servers."""
 
     number: int = 0
     client_port: int = 2181
@@ -206,7 +206,7 @@ class ZooKeeperNode(Node):
         return self.mode() in ("leader", "standalone")
 
     def mode(self) -> str | None:
-        """What the server says that it is; None when it does not serve."""
+        """Return the mode that the server reports; None if it does not respond."""
         try:
             with socket.create_connection((self.host.address, self.client_port), timeout=1.0) as connection:
                 connection.sendall(b"srvr")

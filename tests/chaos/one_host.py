@@ -1,7 +1,7 @@
 """`headrace serve --brokers N`: brokers as children of one process, which share a host, a disk and SQLite.
 
-The parent is started and stopped by the harness, and starts its children again by itself. Their ids are looked up each
-time they are needed: a child that was killed is another process a second later.
+The harness starts and stops the parent, and the parent restarts its children. Their process ids are looked up for each
+use, because a killed child is another process a second later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.integration.process import wait_until
 
 @dataclass
 class HostNode(BrokerNode):
-    """The parent. Its ports are those of the first child; each child has the next ones."""
+    """The parent process. Its ports are those of the first child; each child has the next ones."""
 
     count: int = 0
 
@@ -31,7 +31,7 @@ class HostNode(BrokerNode):
         return [*words, "--brokers", str(self.count)]
 
     def kill(self) -> None:
-        """All of them. The parent goes first, since it would start its children again."""
+        """Kill the parent and its children; the parent first, because it would restart its children."""
         children = self.children(recursive=True)
         super().kill()
         for child in children:
@@ -40,7 +40,7 @@ class HostNode(BrokerNode):
         wait_until(lambda: not any(map(_is_alive, children)), f"the brokers of {self.name} are gone")
 
     def children(self, *, recursive: bool = False) -> list[psutil.Process]:
-        """`recursive`: also the worker processes of the brokers."""
+        """Return the children; `recursive`: and the worker processes of the brokers."""
         if self.process is None:
             return []
         try:
@@ -49,7 +49,7 @@ class HostNode(BrokerNode):
             return []
 
     def child(self, number: int) -> psutil.Process | None:
-        """The broker with this node id, if it runs now."""
+        """Return the broker with this node id, if it is running."""
         for child in self.children():
             with suppress(psutil.Error):  # it has ended meanwhile
                 words = child.cmdline()
@@ -60,7 +60,7 @@ class HostNode(BrokerNode):
 
 @dataclass
 class ChildBroker(BrokerNode):
-    """One broker, which is killed and paused, but started by its parent only."""
+    """One broker, which faults kill and pause; only its parent starts it."""
 
     parent: HostNode | None = None
 
@@ -74,7 +74,7 @@ class ChildBroker(BrokerNode):
         return self._child() is not None
 
     def launch(self) -> None:
-        """Its parent does it."""
+        """The parent starts its children."""
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)

@@ -1,11 +1,12 @@
-"""One client of the queue, in a process of its own, on a host of its own, until SIGTERM.
+"""The process of one client of the queue, on its own host, until SIGTERM.
 
     python -m tests.chaos.queue_client ROLE NAME BOOTSTRAP RATE
 
-A publisher writes, also what is due later, and cancels some of that. Workers take, through the SDK, and settle as the
-message wants it: most are acked, poison is rejected, what is stubborn is given back until it dies. Stragglers let their
-leases run out and ack then. Each takes up its work anew every few seconds. It prints what it did and saw, one JSON
-array to a line, in milliseconds of the wall clock, by which the brokers lease and delay:
+A publisher sends messages, some of them delayed, and cancels some of these. Workers lease with the SDK and settle by
+the kind of message: most are acked, poison is rejected, stubborn messages are nacked until they become dead letters. A
+straggler lets its leases expire and acks afterwards. Each restarts its work every few seconds. The process prints its
+operations and what it received, one JSON array per line, in milliseconds of the wall clock, which brokers use for
+leases and delays:
 
     ["publish", began, value, due or null]      ["published", ended, value]
     ["cancel", began, value]                    ["cancelled", ended, value]
@@ -14,7 +15,7 @@ array to a line, in milliseconds of the wall clock, by which the brokers lease a
     ["settled", number, ended]                  ["refused", number, at, error]
     ["error", at, text]                         ["end", at]
 
-A settle that is followed by neither may have taken effect. `number` counts the deliveries of this client.
+A settle without either may have taken effect. `number` counts the deliveries of this client.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from tests.chaos.client import tell
+from tests.chaos.client import emit
 from tests.chaos.names import JOBS
 
 from headrace import AsyncClient, AsyncMessage, LeaseLost, Receipt
@@ -42,27 +43,27 @@ from headrace.wire.messages.queues import SettleItem, SettlePartition, SettleReq
 
 SUBSCRIPTION = "workers"
 DELIVERIES_MAX = 8
-"""Then a message dies. One that is neither poison nor stubborn comes nowhere near."""
+"""The delivery limit. A message that is neither poison nor stubborn stays far below it."""
 ORDINARY, POISON, STUBBORN = "ordinary", "poison", "stubborn"
 ACK_HOW, NACK, REJECT, LATE = "ack", "nack", "reject", "late"
 KEYS = 24
 DELAY_SECONDS_MAX = 8.0
 LEASE_SECONDS, SHORT_LEASE_SECONDS = 2.0, 1.0
 LATE_SECONDS = (0.02, 0.3)
-"""How late a straggler acks: the brokers' milliseconds may be rounded in another way than ours."""
+"""How long after the end of a lease a straggler acks: brokers may round milliseconds differently."""
 PATIENT_ATTEMPTS = 2
-"""Only so many deliveries of an ordinary message are wasted on purpose."""
+"""How many deliveries of an ordinary message are nacked or abandoned on purpose."""
 PUBLISH_SECONDS = 120.0
-"""Longer than any fault lasts."""
+"""Longer than any fault."""
 IN_FLIGHT_MAX = 500
 SHIFT_SECONDS = 12.0
 SETTINGS = ClientSettings(dial_timeout_seconds=2.0, request_timeout_seconds=5.0, deadline_seconds=20.0)
-"""A host that is cut off answers nothing at all: by default a client waits half a minute until it asks another."""
+"""An isolated host sends no response at all: by default a client waits half a minute before it tries another."""
 
 
 def main(role: str, name: str, bootstrap: str, rate: str) -> None:
     asyncio.run(_main(role, name, bootstrap, float(rate)))
-    tell("end", now_ms())
+    emit("end", now_ms())
     sys.stdout.flush()
 
 
@@ -81,7 +82,7 @@ def now_ms() -> int:
 
 
 class Publisher:
-    """Unique values, so many in a second. One message in five is due later, and one in four of these is cancelled."""
+    """Publishes unique values at a fixed rate. One in five is delayed, and one in four of these is cancelled."""
 
     def __init__(self, name: str, bootstrap: str, rate: float) -> None:
         self._name, self._rate, self._chance = name, rate, random.Random(name)
@@ -108,7 +109,7 @@ class Publisher:
         value = f"{kind} {self._name}-{number}"
         began, is_delayed = now_ms(), number % 5 == 2
         due = began + int(self._chance.uniform(0.0, DELAY_SECONDS_MAX) * 1000) if is_delayed else None
-        tell("publish", began, value, due)
+        emit("publish", began, value, due)
         try:
             receipt = await self._client.publish(
                 JOBS,
@@ -116,19 +117,19 @@ class Publisher:
                 key=str(number % KEYS),
                 deliver_at=None if due is None else datetime.fromtimestamp(due / 1000, UTC),
             )
-            tell("published", now_ms(), value)
+            emit("published", now_ms(), value)
             if is_delayed and number % 20 == 12:
                 await self._cancel(receipt, value)
         except HeadraceError as error:
-            tell("error", now_ms(), f"{value!r} could not be published: {error!r}")
+            emit("error", now_ms(), f"{value!r} could not be published: {error!r}")
         finally:
             self._in_flight -= 1
 
     async def _cancel(self, receipt: Receipt, value: str) -> None:
-        tell("cancel", now_ms(), value)
-        with suppress(HeadraceError):  # it may be due already; and whoever is not answered knows nothing
+        emit("cancel", now_ms(), value)
+        with suppress(HeadraceError):  # it may be due already; without a response the result is unknown
             await self._client.cancel(receipt)
-            tell("cancelled", now_ms(), value)
+            emit("cancelled", now_ms(), value)
 
 
 class Verdict(NamedTuple):
@@ -137,7 +138,7 @@ class Verdict(NamedTuple):
 
 
 class Shifts:
-    """Works in shifts, each with connections and a member's name of its own."""
+    """Works in shifts, each with new connections and another member name."""
 
     def __init__(self, name: str, bootstrap: str) -> None:
         self._bootstrap, self._chance = bootstrap, random.Random(name)
@@ -152,22 +153,22 @@ class Shifts:
             try:
                 await self.work(connect(self._bootstrap, SETTINGS))
             except* HeadraceError as errors:
-                tell("error", now_ms(), repr(errors.exceptions))
+                emit("error", now_ms(), repr(errors.exceptions))
             sys.stdout.flush()
 
     async def work(self, cluster: Cluster) -> None:
-        """One shift."""
+        """Work for one shift."""
         raise NotImplementedError
 
-    def tell_lease(self, message: LeasedMessage, lease_seconds: float) -> int:
-        """Returns the number of the delivery."""
+    def emit_lease(self, message: LeasedMessage, lease_seconds: float) -> int:
+        """Print the lease; return the number of the delivery."""
         number, self._number = self._number, self._number + 1
         value, until = (message.value or b"").decode(), message.leased_until_ms
-        tell("lease", number, value, str(message.id), message.attempt, until - int(lease_seconds * 1000), until)
+        emit("lease", number, value, str(message.id), message.attempt, until - int(lease_seconds * 1000), until)
         return number
 
     def verdict(self, message: LeasedMessage) -> Verdict:
-        """What the message wants; some ordinary ones are given back for a while at first."""
+        """Decide how to settle a message by its kind; some ordinary ones are nacked at first."""
         kind = (message.value or b"").decode().split()[0]
         if kind == POISON:
             return Verdict(REJECT)
@@ -195,11 +196,11 @@ class Worker(Shifts):
                 end.cancel()
 
     async def _handle(self, message: AsyncMessage) -> None:
-        number = self.tell_lease(message.leased, LEASE_SECONDS)
+        number = self.emit_lease(message.leased, LEASE_SECONDS)
         verdict = self.verdict(message.leased)
         if self._chance.random() < 0.01:
-            await asyncio.sleep(1.5 * LEASE_SECONDS)  # the SDK extends it meanwhile
-        tell("settle", number, now_ms(), *verdict)
+            await asyncio.sleep(1.5 * LEASE_SECONDS)  # the SDK extends the lease meanwhile
+        emit("settle", number, now_ms(), *verdict)
         try:
             if verdict.how == ACK_HOW:
                 await message.ack()
@@ -207,16 +208,16 @@ class Worker(Shifts):
                 await message.nack((verdict.delay_ms or 0) / 1000)
             else:
                 await message.reject("poison")
-            tell("settled", number, now_ms())
+            emit("settled", number, now_ms())
         except LeaseLost as lost:
-            tell("refused", number, now_ms(), lost.message)
+            emit("refused", number, now_ms(), lost.message)
         except HeadraceError as error:
-            tell("error", now_ms(), repr(error))
+            emit("error", now_ms(), repr(error))
         sys.stdout.flush()
 
 
 class Straggler(Shifts):
-    """Without the SDK, which would extend the leases."""
+    """Works without the SDK, which would extend the leases."""
 
     async def work(self, cluster: Cluster) -> None:
         ends = time.monotonic() + SHIFT_SECONDS
@@ -224,7 +225,7 @@ class Straggler(Shifts):
         async with cluster, Subscription(cluster, JOBS, SUBSCRIPTION, rules) as subscription:
             while not self.is_stopped and time.monotonic() < ends:
                 for message in await subscription.lease(2, wait_seconds=1.0):
-                    number = self.tell_lease(message, SHORT_LEASE_SECONDS)
+                    number = self.emit_lease(message, SHORT_LEASE_SECONDS)
                     if message.attempt <= PATIENT_ATTEMPTS:
                         await self._ack_late(cluster, number, message)
                     else:
@@ -232,43 +233,44 @@ class Straggler(Shifts):
                 sys.stdout.flush()
 
     async def _ack_late(self, cluster: Cluster, number: int, message: LeasedMessage) -> None:
-        """One attempt: the client's own way would also take it for done if somebody else has settled it meanwhile."""
+        """Ack in one attempt: the client's retries would also succeed if another member has settled the message
+        meanwhile."""
         is_over = message.leased_until_ms / 1000 + self._chance.uniform(*LATE_SECONDS)
         await asyncio.sleep(max(0.0, is_over - time.time()))
         (topic, partition, offset), attempt, epoch, member = message.receipt
         item = SettleItem(first=offset, last=offset, attempt=attempt, how=ACK)
         request = SettleRequest(SUBSCRIPTION, member, [SettleTopic(topic, [SettlePartition(partition, epoch, [item])])])
-        tell("settle", number, now_ms(), LATE, None)
+        emit("settle", number, now_ms(), LATE, None)
         try:
             leader = (await cluster.partition(topic, partition)).leader
-            answer: SettleResponse = await cluster.call(request, node_id=leader)
-            raise_for_code(answer.error_code, answer.error_message)
-            (told,) = answer.topics[0].partitions
-            raise_for_code(told.error_code, told.error_message)
-            for refused in told.refused:
+            response: SettleResponse = await cluster.call(request, node_id=leader)
+            raise_for_code(response.error_code, response.error_message)
+            (settled,) = response.topics[0].partitions
+            raise_for_code(settled.error_code, settled.error_message)
+            for refused in settled.refused:
                 raise_for_code(refused.error_code, refused.error_message)
-            tell("settled", number, now_ms())
-        except InvalidRecordState as refusal:
-            tell("refused", number, now_ms(), refusal.message)
+            emit("settled", number, now_ms())
+        except InvalidRecordState as error:
+            emit("refused", number, now_ms(), error.message)
         except HeadraceError as error:
-            tell("error", now_ms(), repr(error))
+            emit("error", now_ms(), repr(error))
 
     async def _settle(self, subscription: Subscription, number: int, message: LeasedMessage) -> None:
         verdict = self.verdict(message)
-        tell("settle", number, now_ms(), *verdict)
+        emit("settle", number, now_ms(), *verdict)
         if verdict.how == ACK_HOW:
-            refused = await subscription.ack([message])
+            failed = await subscription.ack([message])
         elif verdict.how == NACK:
-            refused = await subscription.nack([message], delay_seconds=(verdict.delay_ms or 0) / 1000)
+            failed = await subscription.nack([message], delay_seconds=(verdict.delay_ms or 0) / 1000)
         else:
-            refused = await subscription.reject([message], "poison")
-        if not refused:
-            tell("settled", number, now_ms())
-        for _, error in refused:
+            failed = await subscription.reject([message], "poison")
+        if not failed:
+            emit("settled", number, now_ms())
+        for _, error in failed:
             if error.retriable:
-                tell("error", now_ms(), repr(error))
+                emit("error", now_ms(), repr(error))
             else:
-                tell("refused", number, now_ms(), error.message)
+                emit("refused", number, now_ms(), error.message)
 
 
 if __name__ == "__main__":

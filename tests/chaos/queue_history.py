@@ -1,6 +1,6 @@
-"""What the clients of the queue printed, put together: what was published, and what became of each delivery. Pure.
+"""The history of a queue from the output of its clients: what was published, and every delivery. Pure.
 
-Times are milliseconds of the wall clock. What was begun and has no end may have taken effect.
+Times are milliseconds of the wall clock. An operation without an end may have taken effect.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Publish:
 
 @dataclass(slots=True)
 class Delivery:
-    """One lease that a client was told of; `granted` is when the broker gave it."""
+    """One lease that a client received; `granted` is when the broker granted it."""
 
     client: str
     value: str
@@ -38,13 +38,13 @@ class Delivery:
     delay_ms: int | None = None
     began: int = 0
     settled: int | None = None
-    """when the settle was answered positively, if it was"""
+    """when the settle was confirmed, if it was"""
     is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeadCopy:
-    """One record of the dead letters: of which message, after how many deliveries, and since when."""
+    """One dead letter: its message, the number of deliveries, and its time."""
 
     value: str
     origin: str
@@ -54,25 +54,25 @@ class DeadCopy:
 
 @dataclass
 class QueueHistory:
-    """`log`: the values in the topic, by their ids. All of it was settled when the clients ended."""
+    """`log`: the values in the topic, by message id. All of them were settled when the clients ended."""
 
     publishes: dict[str, Publish] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
     log: Mapping[str, str] = field(default_factory=dict)
     dead: Sequence[DeadCopy] = ()
     wrong_clocks: Sequence[tuple[int, int]] = ()
-    """from when to when the wall clock of a broker was wrong"""
+    """the periods in which the wall clock of a broker was wrong"""
 
     def is_clock_right(self, began: int, ended: int) -> bool:
-        """Whether the brokers' wall clocks were right all the time between these moments."""
+        """Return whether the brokers' wall clocks were correct in this whole period."""
         return all(ended < wrong_from or until < began for wrong_from, until in self.wrong_clocks)
 
     def counts(self, queue: str) -> dict[str, int]:
-        """For the report, under the name of the queue."""
+        """Return the counts for the report, under the name of the queue."""
         acknowledged = [one for one in self.publishes.values() if one.ended is not None]
         settles = [one for one in self.deliveries if one.how is not None]
-        refused = Counter(one.how == LATE for one in settles if one.is_refused)
-        answered = sum(one.settled is not None for one in settles)
+        rejected = Counter(one.how == LATE for one in settles if one.is_refused)
+        confirmed = sum(one.settled is not None for one in settles)
         return {
             f"{queue}: messages acknowledged": len(acknowledged),
             f"{queue}: of these delayed": sum(one.due is not None for one in acknowledged),
@@ -82,10 +82,10 @@ class QueueHistory:
             f"{queue}: most deliveries of one message": max(
                 Counter(one.id for one in self.deliveries).values(), default=0
             ),
-            f"{queue}: acks, nacks and rejects taken": answered,
-            f"{queue}: acks after the lease refused": refused[True],
-            f"{queue}: others refused": refused[False],
-            f"{queue}: others not answered": len(settles) - answered - refused.total(),
+            f"{queue}: acks, nacks and rejects confirmed": confirmed,
+            f"{queue}: acks after the lease rejected": rejected[True],
+            f"{queue}: others rejected": rejected[False],
+            f"{queue}: others without a response": len(settles) - confirmed - rejected.total(),
             f"{queue}: dead letters": len(self.dead),
         }
 

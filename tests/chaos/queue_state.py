@@ -1,4 +1,4 @@
-"""What the harness asks about a queue when the cluster is well again: what is left in it, and its dead letters."""
+"""Read the state of a queue after healing: its backlog and its dead letters."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tests.chaos.cluster_reads import read_all
 from tests.chaos.processes import wait_drained
 from tests.chaos.queue_client import DELIVERIES_MAX
 from tests.chaos.queue_history import DeadCopy, QueueHistory, queue_history_of
-from tests.chaos.reading import read_all
 from tests.chaos.transcript import Transcript
 
 from headrace import AsyncClient
@@ -32,8 +32,8 @@ class Queue:
         asyncio.run(create())
 
     def wait_settled(self, transcripts: Mapping[str, Transcript], supervise: Callable[[], None]) -> None:
-        """Until nothing waits for its time, all that was acknowledged was delivered, and all is settled. Looked at
-        twice, because what has just been announced waits no more, and is in the topic a moment later."""
+        """Wait until no message is delayed, all acknowledged messages were delivered, and all are settled. Check twice,
+        because a released message is in the topic a moment later."""
         left = {"not looked yet": 1}
 
         def all_settled() -> bool:
@@ -43,10 +43,11 @@ class Queue:
             left.update(asyncio.run(self._left(transcripts.values())))
             return was_settled and not any(left.values())
 
-        wait_drained(all_settled, f"the queue {self.topic} is empty", lambda: f"there are {left}")
+        goal = f"the queue {self.topic} is empty"
+        wait_drained(all_settled, goal, lambda: -sum(left.values()), lambda: f"messages left: {left}")
 
     def history(self, transcripts: Mapping[str, Transcript]) -> QueueHistory:
-        """All that happened."""
+        """Return the history of the queue."""
         values = {
             f"{self.topic}:{partition}:{offset}": value.decode()
             for partition, records in read_all(self.bootstrap, self.topic).items()

@@ -1,9 +1,9 @@
-"""The queue that is worked on while the cluster is hurt: a publisher, workers, a straggler, and what is left of it.
+"""The queue `jobs`: a publisher, two workers and a straggler.
 
     jobs            written by the publisher, also through `__delayed.jobs`; leased and settled by the others
-    jobs.dlq        what nobody could work on
+    jobs.dlq        poison and stubborn messages
 
-See tests/chaos/queue_client.py for what each of them does, and tests/chaos/queue_judgement.py for what is demanded.
+tests/chaos/queue_client.py has the clients, tests/chaos/queue_checks.py the rules.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from functools import partial
 
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
 from tests.chaos.names import JOBS
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes
+from tests.chaos.queue_checks import check_queue, check_queue_clients
 from tests.chaos.queue_client import SUBSCRIPTION
 from tests.chaos.queue_history import QueueHistory
-from tests.chaos.queue_judgement import of_queue, of_queue_clients
 from tests.chaos.queue_state import Queue
 from tests.chaos.transcript import Transcript
 from tests.integration.process import PATIENCE_SECONDS, wait_until
@@ -31,10 +31,10 @@ PUBLISHER, STRAGGLER = "publisher", "straggler"
 WORKERS = ("worker-1", "worker-2")
 LOGS = (JOBS, dead_letter_topic(JOBS))
 ACKS = acks_topic(JOBS)
-"""All but `__delayed.jobs`, whose replicas are trimmed at different moments."""
+"""All logs except `__delayed.jobs`, whose replicas are trimmed at different times."""
 
 
-class QueueWorkload(Part):
+class QueueWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, rate: float) -> None:
         self._cluster, self._processes, self._rate = cluster, processes, rate
         self._queue = Queue(cluster.bootstrap, JOBS, SUBSCRIPTION)
@@ -42,7 +42,7 @@ class QueueWorkload(Part):
         self._history: QueueHistory | None = None
 
     def start(self) -> None:
-        """Return when something has died: the dead letters have as many replicas as brokers are up then."""
+        """Return when there is a dead letter: the topic gets as many replicas as brokers are up at its creation."""
         self._cluster.create_topic(JOBS, PARTITIONS)
         self._queue.subscribe()
         first, second = self._cluster.client_hosts
@@ -70,14 +70,14 @@ class QueueWorkload(Part):
     def stop_readers(self) -> None:
         self._processes.stop((*WORKERS, STRAGGLER), PATIENCE_SECONDS)
 
-    def judge(self) -> list[str]:
-        return of_queue_clients(self.transcripts, PUBLISHER) + of_queue(self._whole_history())
+    def check(self) -> list[str]:
+        return check_queue_clients(self.transcripts, PUBLISHER) + check_queue(self._whole_history())
 
     def counts(self) -> dict[str, int]:
         return self._whole_history().counts("queue")
 
     def _whole_history(self) -> QueueHistory:
-        """Read once, when all clients have ended."""
+        """Read the history once, when all clients have ended."""
         if self._history is None:
             self.supervise()
             self._history = self._queue.history(self.transcripts)

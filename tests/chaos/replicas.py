@@ -1,7 +1,7 @@
-"""The replicas of stopped brokers, compared byte by byte, and the files of each checked for themselves.
+"""Compare the replicas of stopped brokers byte by byte, and verify the files of each.
 
-Segments may be cut at different places, so the logs are compared, not the files. A compacted log is compacted by each
-broker for itself: the caller names those that are to be equal.
+Segments may be rolled at different offsets, so logs are compared, not files. Each broker compacts its own logs: the
+caller names the logs that must be equal.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ CHUNK_BYTES = 2**20
 
 
 def compare(equal: Mapping[str, Sequence[Path]], growing: Mapping[str, Sequence[Path]]) -> tuple[int, int, list[str]]:
-    """How many logs and bytes were compared, and what differs. Each log is given by the folders of its replicas.
+    """Return the number of logs and bytes compared, and the differences. Each log is given by the folders of its
+    replicas.
 
     A log in `growing` may be longer on a broker that stopped later, because its leader writes when its leadership
-    begins. The shorter replica must still be the beginning of the longer.
+    begins. The shorter replica must still be a prefix of the longer one.
     """
     found: list[str] = []
     logs = size = 0
@@ -40,14 +41,14 @@ def compare(equal: Mapping[str, Sequence[Path]], growing: Mapping[str, Sequence[
 
 
 def verify(folder: Path) -> list[str]:
-    """What `headrace log verify` has to say against a data folder."""
+    """Run `headrace log verify` on a data folder; return what it reports."""
     command = [str(Path(sys.executable).with_name("headrace")), "log", "verify", "--data", str(folder)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return [] if done.returncode == 0 else [f"headrace log verify {folder}: {done.stdout}{done.stderr}"]
 
 
 def _first_difference(one: Path, other: Path) -> int | None:
-    """Where the two logs differ first, or None if one is the beginning of the other."""
+    """Return the position of the first difference, or None if one log is a prefix of the other."""
     position = 0
     for left, right in zip(_chunks(_segments(one)), _chunks(_segments(other)), strict=False):
         length = min(len(left), len(right))
@@ -58,7 +59,7 @@ def _first_difference(one: Path, other: Path) -> int | None:
 
 
 def _chunks(paths: Iterable[Path]) -> Iterator[bytes]:
-    """The content of the files in a row, in pieces of equal size but for the last."""
+    """Yield the concatenated content of the files in chunks of equal size, except the last."""
     held = b""
     for path in paths:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The report of a run: Markdown for people, JSON for the rest."""
+"""The report of a run, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -9,92 +9,92 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.availability import Stay
-from tests.chaos.faults import Injected, leaves_majority
-from tests.chaos.outcome import Options, Outcome
+from tests.chaos.availability import RoundAvailability
+from tests.chaos.faults import InjectedFault, leaves_majority
+from tests.chaos.run_result import Options, RunResult
 
 ROOT = Path(__file__).parents[2]
 BAR_SECONDS = 10
 CHECKS = (
-    "every acknowledged record is in the log, at the offset that was told, once, in the order of sending",
-    "nobody was given a record that was never sent, or another one for the same offset, or was taken back or past one",
-    "a group's offsets never went back behind an acknowledged commit, and no record was skipped",
-    "all this also holds for Kafka's own Java producer and consumers, if they took part",
-    "the copies made in transactions are the source, each once, and nothing of what was aborted",
-    "the rows that a Spark query copied are its source, each once, if it took part",
-    "every acknowledged message of the queue was delivered and acked, or is a dead letter, once, as are all rejected",
-    "no message was delivered after its ack or reject was answered, and no ack was taken after its lease had ended",
-    "a message that is due later came once, not before its time, and not at all if it was cancelled",
-    "the same of the queue behind two gateways that were killed and stopped",
+    "every acknowledged record is in the log once, at the acknowledged offset, in the order of sending",
+    "no reader received a record that was never sent or two records for one offset, went back, or skipped a record",
+    "a group's offsets never went back behind a confirmed commit, and no record was skipped",
+    "the same for Kafka's Java producer and consumers, if they took part",
+    "the copies made in transactions equal the source, each record once, without aborted records",
+    "the rows that a Spark query copied equal its source, each row once, if it took part",
+    "every acknowledged message of the queue was delivered and acked, or is a dead letter, once; rejected ones are",
+    "no message was delivered after its ack or reject was confirmed, and no ack was accepted after its lease ended",
+    "a delayed message was delivered once, not before its time, and not at all if it was cancelled",
+    "the same for the queue behind two gateways that were killed and stopped",
     "every acknowledged record of the share group was delivered and accepted, or is a dead letter",
     "no record was delivered again after a confirmed accept or reject; released ones were, up to the delivery limit",
-    "every confirmed operation of the administrator was in force after the healing, as each broker described it",
-    "writers, reader, group, copiers and workers came to their ends after the healing, and all replicas were in sync",
-    "the replicas on the disks are equal byte for byte, and every file is sound (`headrace log verify`)",
-    "every log that was damaged while its broker was down was quarantined and copied again from the others",
+    "every confirmed operation of the administrator was in effect after the healing, as each broker described it",
+    "writers, reader, group, copiers and workers finished after the healing, and all replicas were in sync",
+    "the replicas on the disks are equal byte for byte, and every file is intact (`headrace log verify`)",
+    "every log that was damaged while its broker was down was quarantined and replicated again",
     "no broker logged a traceback or an assertion",
-    "writes went on in every round that left a majority",
+    "writes continued in every round that left a majority",
 )
 
 
-def write(outcome: Outcome, folder: Path, name: str) -> Path:
-    """Both files; returns the path of the one for people."""
+def write(result: RunResult, folder: Path, name: str) -> Path:
+    """Write both files; return the path of the Markdown page."""
     folder.mkdir(parents=True, exist_ok=True)
-    content = as_json(outcome)
+    content = as_json(result)
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     page = folder / f"{name}.md"
-    page.write_text("\n".join(_page(outcome, content)) + "\n")
+    page.write_text("\n".join(_page(result, content)) + "\n")
     return page
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
-    options, began = outcome.options, outcome.began
+def as_json(result: RunResult) -> dict[str, Any]:
+    options, began = result.options, result.began
     return {
         "seed": options.seed,
         "commit": _commit(),
-        "seconds": round(outcome.ended - began, 1),
+        "seconds": round(result.ended - began, 1),
         "session_timeout_seconds": options.session_seconds,
         "registry": "zookeeper" if options.servers else "sqlite",
         "zookeeper_servers": options.servers,
         "records_per_second_wanted": options.rate,
-        "violations": outcome.violations,
-        "counts": outcome.counts,
-        "impossible": outcome.impossible,
-        "left_out": outcome.left_out,
-        "rounds": [_round(outcome, faults) for faults in outcome.rounds if faults],
-        "events": [[round(moment - began, 1), what] for moment, what in outcome.events],
-        "acknowledged_per_second": outcome.acknowledgements.per_second(began, outcome.ended),
+        "violations": result.violations,
+        "counts": result.counts,
+        "impossible": result.impossible,
+        "left_out": result.left_out,
+        "rounds": [_round(result, faults) for faults in result.rounds if faults],
+        "events": [[round(moment - began, 1), what] for moment, what in result.events],
+        "acknowledged_per_second": result.acknowledgements.per_second(began, result.ended),
     }
 
 
-def _round(outcome: Outcome, faults: list[Injected]) -> dict[str, Any]:
-    stay = outcome.stay(faults)
+def _round(result: RunResult, faults: list[InjectedFault]) -> dict[str, Any]:
+    availability = result.availability(faults)
     return {
         "faults": [
             {
                 "kind": fault.planned.kind,
                 "role": fault.planned.role,
                 "nodes": fault.nodes,
-                "began": round(fault.began - outcome.began, 1),
-                "healed": round((fault.healed or fault.ends) - outcome.began, 1),
+                "began": round(fault.began - result.began, 1),
+                "healed": round((fault.healed or fault.ends) - result.began, 1),
             }
             for fault in faults
         ],
         "leaves_majority": leaves_majority(faults),
-        "acknowledged": stay.acknowledged,
-        "stall_seconds": round(stay.stall_seconds, 1),
-        "partition_stall_seconds": round(stay.partition_stall_seconds, 1),
+        "acknowledged": availability.acknowledged,
+        "stall_seconds": round(availability.stall_seconds, 1),
+        "partition_stall_seconds": round(availability.partition_stall_seconds, 1),
     }
 
 
-def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
-    found = outcome.violations
+def _page(result: RunResult, content: dict[str, Any]) -> list[str]:
+    found = result.violations
     verdict = "No violation." if not found else f"{len(found)} violations."
     rounds = content["rounds"]
     summary = (
         f"{verdict} {sum(len(one['faults']) for one in rounds)} faults in {len(rounds)} rounds; "
-        f"commit `{content['commit']}`; session timeout {content['session_timeout_seconds']:g} s. Again: "
-        f"`{_command(outcome.options)}`."
+        f"commit `{content['commit']}`; session timeout {content['session_timeout_seconds']:g} s. Repeat with: "
+        f"`{_command(result.options)}`."
     )
     lines = [
         f"# Chaos: {content['seconds'] / 60:.0f} minutes, seed {content['seed']}",
@@ -109,12 +109,12 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
         "",
         "| what | count |",
         "| --- | ---: |",
-        *(f"| {what} | {count} |" for what, count in outcome.counts.items()),
+        *(f"| {what} | {count} |" for what, count in result.counts.items()),
         "",
-        *_availability(outcome),
-        "## What was injected",
+        *_availability(result),
+        "## Faults",
         "",
-        "| from s | to s | fault | to whom | as |",
+        "| from s | to s | fault | node | role |",
         "| ---: | ---: | --- | --- | --- |",
         *(
             f"| {one['began']} | {one['healed']} | {one['kind']} | {', '.join(one['nodes'])} | {one['role']} |"
@@ -122,44 +122,44 @@ def _page(outcome: Outcome, content: dict[str, Any]) -> list[str]:
         ),
         "",
     ]
-    if missing := outcome.impossible | outcome.left_out:
-        lines += ["Not to be had here:", "", *(f"- {kind}: {why}" for kind, why in missing.items()), ""]
-    ended = [what for _, what in outcome.events if "by itself" in what]
+    if missing := result.impossible | result.left_out:
+        lines += ["Not possible on this machine:", "", *(f"- {kind}: {why}" for kind, why in missing.items()), ""]
+    ended = [what for _, what in result.events if "by itself" in what]
     if ended:
-        lines += ["Started again by the harness:", "", *(f"- {what}" for what in ended), ""]
+        lines += ["Restarted by the harness:", "", *(f"- {what}" for what in ended), ""]
     return lines
 
 
 def _command(options: Options) -> str:
-    """What runs the same schedule again."""
+    """Return the command that repeats the schedule."""
     words = ["python -m tests.chaos", f"--minutes {options.seconds / 60:g}", f"--seed {options.seed}"]
     words += [] if options.servers else ["--registry sqlite"]
     words += ["--kinds", *map(shlex.quote, options.kinds)] if options.kinds else []
     return " ".join(words)
 
 
-def _availability(outcome: Outcome) -> list[str]:
-    by_kind = defaultdict[str, list[tuple[Stay, bool]]](list)
-    for faults in outcome.rounds:
+def _availability(result: RunResult) -> list[str]:
+    by_kind = defaultdict[str, list[tuple[RoundAvailability, bool]]](list)
+    for faults in result.rounds:
         if faults:
             name = faults[0].planned.kind if len(faults) == 1 else f"{len(faults)} at a time"
-            by_kind[name].append((outcome.stay(faults), leaves_majority(faults)))
-    series = outcome.acknowledgements.per_second(outcome.began, outcome.ended)
+            by_kind[name].append((result.availability(faults), leaves_majority(faults)))
+    series = result.acknowledgements.per_second(result.began, result.ended)
     without = sum(count == 0 for count in series)
     bars = [sum(series[at : at + BAR_SECONDS]) / BAR_SECONDS for at in range(0, len(series), BAR_SECONDS)]
     lines = [
-        "## How available it was",
+        "## Availability",
         "",
-        "A stall is the longest time without an acknowledgement: of any partition, and of the one that fared worst. It",
-        "contains what the clients need to notice (they give up a silent broker after 4 to 5 s).",
+        "A stall is the longest time without an acknowledgement, of all partitions and of the worst one. It includes",
+        "the time in which clients detect a broker that does not respond (4 to 5 s).",
         "",
-        "| fault | rounds | left a majority | sends acknowledged meanwhile | longest stall, s | of one partition, s |",
+        "| fault | rounds | left a majority | sends acknowledged in them | longest stall, s | of one partition, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for kind, stays in sorted(by_kind.items()):
-        sends = sum(stay.acknowledged for stay, _ in stays)
-        stall = max(stay.stall_seconds for stay, _ in stays)
-        worst = max(stay.partition_stall_seconds for stay, _ in stays)
+        sends = sum(availability.acknowledged for availability, _ in stays)
+        stall = max(availability.stall_seconds for availability, _ in stays)
+        worst = max(availability.partition_stall_seconds for availability, _ in stays)
         majority = sum(leaves for _, leaves in stays)
         lines.append(f"| {kind} | {len(stays)} | {majority} | {sends} | {stall:.1f} | {worst:.1f} |")
     return [

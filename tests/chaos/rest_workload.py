@@ -1,10 +1,10 @@
-"""A queue that is used over HTTP, through two gateways; one at a time is killed or stopped while the cluster is hurt.
+"""The queue `rest-jobs`, used over HTTP through two gateways, of which one at a time is killed or stopped.
 
-    rest-jobs       written by a publisher and worked on by two workers, which alternate between the gateways
-    rest-jobs.dlq   what nobody could work on
+    rest-jobs       a publisher and two workers, which alternate between the gateways
+    rest-jobs.dlq   poison and stubborn messages
 
-The gateways stand on the hosts of the clients. See tests/chaos/rest_client.py for what the clients do; the rules are
-those of every queue (tests/chaos/queue_judgement.py), and a gateway must end with exit code 0 on SIGTERM.
+The gateways run on the hosts of the clients. tests/chaos/rest_client.py has the clients; the rules are those of every
+queue (tests/chaos/queue_checks.py), and a gateway must end with exit code 0 on SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import requests
+from tests.chaos.checks import find_logged_bugs
 from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
-from tests.chaos.judgement import logged_bugs
 from tests.chaos.names import REST_JOBS
 from tests.chaos.nodes import Node
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes
+from tests.chaos.queue_checks import check_queue, check_queue_clients
 from tests.chaos.queue_history import QueueHistory
-from tests.chaos.queue_judgement import of_queue, of_queue_clients
 from tests.chaos.queue_state import Queue
 from tests.chaos.rest_client import SUBSCRIPTION
 from tests.chaos.transcript import Transcript
@@ -36,9 +36,9 @@ WORKERS = ("rest-worker-1", "rest-worker-2")
 PARTITIONS = 2
 PORT = 8081
 DEDUP_WINDOW_MS = 3_600_000
-PEACE_SECONDS = (5.0, 15.0)
-"""between two faults of gateways"""
-AWAY_SECONDS = (0.0, 5.0)
+BETWEEN_FAULTS_SECONDS = (5.0, 15.0)
+"""the time between two faults of gateways"""
+DOWN_SECONDS = (0.0, 5.0)
 
 
 @dataclass
@@ -61,7 +61,7 @@ class GatewayNode(Node):
             return False
 
 
-class RestQueue(Part):
+class RestWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, seed: int, rate: float) -> None:
         self._cluster, self._processes, self._rate = cluster, processes, rate
         self._chance = random.Random(f"gateways {seed}")
@@ -71,9 +71,9 @@ class RestQueue(Part):
         self.gateways: list[GatewayNode] = []
         self._next_fault = 0.0
         self._away: dict[str, float] = {}
-        """when a gateway that was killed is started again"""
+        """when a killed gateway is started again"""
         self._ending: dict[str, float] = {}
-        """since when a gateway has had SIGTERM"""
+        """when a gateway was sent SIGTERM"""
         self._faults: list[str] = []
         self._violations: list[str] = []
 
@@ -98,18 +98,18 @@ class RestQueue(Part):
         ):
             module = ["tests.chaos.rest_client", role, name, addresses, str(self._rate)]
             self.transcripts[name] = Transcript(self._processes.launch(host, name, module))
-        self._next_fault = time.monotonic() + self._chance.uniform(*PEACE_SECONDS)
+        self._next_fault = time.monotonic() + self._chance.uniform(*BETWEEN_FAULTS_SECONDS)
 
     def supervise(self) -> None:
         """Kill or stop one gateway after the other, and start them again."""
         self._processes.read_on(self.transcripts)
         now = time.monotonic()
         for gateway in self.gateways:
-            self._look_after(gateway, now)
+            self._heal(gateway, now)
         if now >= self._next_fault:
-            self._next_fault = now + self._chance.uniform(*PEACE_SECONDS)
+            self._next_fault = now + self._chance.uniform(*BETWEEN_FAULTS_SECONDS)
             if not self._ending and all(gateway.is_ready() for gateway in self.gateways):
-                self._hurt(self._chance.choice(self.gateways), now)
+                self._inject_fault(self._chance.choice(self.gateways), now)
 
     def stop_writers(self) -> None:
         self._next_fault = float("inf")
@@ -128,29 +128,33 @@ class RestQueue(Part):
         for gateway in self.gateways:
             gateway.kill()
 
-    def judge(self) -> list[str]:
-        found = [*self._violations, *of_queue_clients(self.transcripts, PUBLISHER), *of_queue(self._whole_history())]
-        for name in WORKERS:  # they report only what no gateway may answer
+    def check(self) -> list[str]:
+        found = [
+            *self._violations,
+            *check_queue_clients(self.transcripts, PUBLISHER),
+            *check_queue(self._whole_history()),
+        ]
+        for name in WORKERS:  # they report only responses that no gateway may send
             found += [f"{name}: {error}" for error in self.transcripts[name].errors]
-        return found + logged_bugs(self.gateways)
+        return found + find_logged_bugs(self.gateways)
 
     def counts(self) -> dict[str, int]:
         kills = sum(fault.startswith("kill") for fault in self._faults)
         counts = {"gateways killed": kills, "gateways stopped": len(self._faults) - kills}
         return counts | self._whole_history().counts("REST queue")
 
-    def _hurt(self, gateway: GatewayNode, now: float) -> None:
+    def _inject_fault(self, gateway: GatewayNode, now: float) -> None:
         if self._chance.random() < 0.7:
             self._faults.append(f"kill of {gateway.name}")
             gateway.kill()
-            self._away[gateway.name] = now + self._chance.uniform(*AWAY_SECONDS)
+            self._away[gateway.name] = now + self._chance.uniform(*DOWN_SECONDS)
         else:
             self._faults.append(f"stop of {gateway.name}")
             gateway.signal(signal.SIGTERM)
             self._ending[gateway.name] = now
 
-    def _look_after(self, gateway: GatewayNode, now: float) -> None:
-        code = gateway.take_ending()
+    def _heal(self, gateway: GatewayNode, now: float) -> None:
+        code = gateway.reap()
         if gateway.name in self._ending:
             if gateway.process is not None:
                 if now > self._ending[gateway.name] + PATIENCE_SECONDS:
@@ -166,7 +170,7 @@ class RestQueue(Part):
             gateway.launch()
 
     def _whole_history(self) -> QueueHistory:
-        """Read once, when all clients have ended."""
+        """Read the history once, when all clients have ended."""
         if self._history is None:
             self._processes.read_on(self.transcripts)
             self._history = self._queue.history(self.transcripts)

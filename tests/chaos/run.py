@@ -1,4 +1,4 @@
-"""One run: start everything, hurt it by the schedule, heal it, let it drain, stop it, judge it."""
+"""One run: start everything, inject faults by the schedule, heal, wait until all clients catch up, stop, check."""
 
 from __future__ import annotations
 
@@ -7,88 +7,88 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from tests.chaos import damage, judgement, replicas
+from tests.chaos import checks, damage, replicas
 from tests.chaos.availability import Acknowledgements
 from tests.chaos.cluster import ROLES, Cluster
-from tests.chaos.faults import Injected, inject, kinds_possible
+from tests.chaos.cluster_reads import read_all
+from tests.chaos.faults import InjectedFault, inject, kinds_possible
 from tests.chaos.names import COPIERS, COPIES, GROUP, JAVA_NUMBERS, NUMBERS, SHARED, SOURCE, SPARK_SOURCE
 from tests.chaos.nodes import Node
-from tests.chaos.outcome import Options, Outcome
 from tests.chaos.processes import Stuck
 from tests.chaos.queue_workload import ACKS, LOGS
-from tests.chaos.reading import read_all
-from tests.chaos.schedule import NEED_DISKS, OF_ALL, OF_NO_NODE, Planned, Round, rounds
+from tests.chaos.run_result import Options, RunResult
+from tests.chaos.schedule import NEED_DISKS, OF_ALL, OF_NO_NODE, PlannedFault, Round, rounds
 from tests.chaos.workload import Workload
 
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 WARM_UP_SECONDS = 5.0
-"""Until a group has formed and a transaction was committed."""
+"""Long enough for a group to form and a transaction to be committed."""
 OWNERS = {"group coordinator": GROUP, "transaction coordinator": COPIERS[0]}
 
 
-def run(options: Options) -> Outcome:
-    outcome = Outcome(options)
+def run(options: Options) -> RunResult:
+    result = RunResult(options)
     folder = options.folder / "cluster"
-    cluster = Cluster(folder, options.brokers, options.servers, options.session_seconds, outcome.note)
+    cluster = Cluster(folder, options.brokers, options.servers, options.session_seconds, result.note)
     workload = Workload(cluster, options)
-    outcome.left_out = workload.left_out
+    result.left_out = workload.left_out
     try:
         cluster.start()
         workload.start()
-        _Chaos(cluster, workload, outcome).hurt()
-        _drain(cluster, workload, outcome)
-        _compare(cluster, outcome)
+        _FaultInjection(cluster, workload, result).run()
+        _drain(cluster, workload, result)
+        _compare(cluster, result)
     except AssertionError as failure:
-        outcome.violations.append(f"the run broke off: {failure}")
+        result.violations.append(f"the run stopped: {failure}")
     finally:
         workload.kill()
-        outcome.acknowledgements = Acknowledgements(workload.acknowledged())
-        outcome.violations += judgement.of_logs(cluster) + judgement.of_availability(outcome)
+        result.acknowledgements = Acknowledgements(workload.acknowledged())
+        result.violations += checks.check_logs(cluster) + checks.check_availability(result)
         cluster.close()
-    return outcome
+    return result
 
 
-class _Chaos:
-    def __init__(self, cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
-        self._cluster, self._workload, self._outcome = cluster, workload, outcome
-        # Of its own, because how often it is asked depends on what happens; the schedule is to follow from the seed.
-        self._chance = random.Random(f"targets {outcome.options.seed}")
+class _FaultInjection:
+    def __init__(self, cluster: Cluster, workload: Workload, result: RunResult) -> None:
+        self._cluster, self._workload, self._result = cluster, workload, result
+        # A separate stream: the number of draws depends on timing, and the schedule must follow from the seed.
+        self._chance = random.Random(f"targets {result.options.seed}")
 
-    def hurt(self) -> None:
-        options, outcome = self._outcome.options, self._outcome
-        kinds, outcome.impossible = kinds_possible(self._cluster)
+    def run(self) -> None:
+        options, result = self._result.options, self._result
+        kinds, result.impossible = kinds_possible(self._cluster)
         if options.kinds:
             kinds = [kind for kind in kinds if kind in options.kinds]
-            assert kinds, f"none of {', '.join(options.kinds)} is possible here: {outcome.impossible}"
+            assert kinds, f"none of {', '.join(options.kinds)} is possible here: {result.impossible}"
         self._watch(WARM_UP_SECONDS)
-        outcome.began = time.monotonic()
+        result.began = time.monotonic()
         drawn = rounds(random.Random(options.seed), kinds, ROLES, options.session_seconds)
         try:
             for one in options.plan or drawn:
-                if not options.plan and time.monotonic() > outcome.began + options.seconds:
+                if not options.plan and time.monotonic() > result.began + options.seconds:
                     break
-                self._play(one)
+                self._run_round(one)
         finally:
-            outcome.ended = time.monotonic()
+            result.ended = time.monotonic()
 
-    def _play(self, one: Round) -> None:
-        under_way: list[Injected] = []
-        played: list[Injected] = []
-        self._outcome.rounds.append(played)
+    def _run_round(self, one: Round) -> None:
+        under_way: list[InjectedFault] = []
+        played: list[InjectedFault] = []
+        self._result.rounds.append(played)
         try:
             for planned in one.faults:
                 nodes = self._targets(planned, [name for fault in played for name in fault.nodes])
-                if nodes is None or planned.kind in self._outcome.impossible:
+                if nodes is None or planned.kind in self._result.impossible:
                     continue
-                self._outcome.note(
-                    f"{planned.kind} of {', '.join(node.name for node in nodes) or 'nobody'} ({planned.role}), "
+                self._result.note(
+                    f"{planned.kind} of {', '.join(node.name for node in nodes) or 'no node'} ({planned.role}), "
                     f"for {planned.lasts_seconds:.1f} s"
                 )
                 injected = inject(self._cluster, planned, nodes, self._chance)
                 under_way.append(injected)
                 played.append(injected)
             while under_way:
-                self._watch(LOOK_SECONDS, hurt=[name for fault in under_way for name in fault.nodes])
+                self._watch(POLL_SECONDS, with_faults=[name for fault in under_way for name in fault.nodes])
                 for fault in [fault for fault in under_way if fault.ends <= time.monotonic()]:
                     under_way.remove(fault)
                     self._heal(fault)
@@ -101,15 +101,15 @@ class _Chaos:
         if one.waits_for_in_sync:
             began = time.monotonic()
             self._cluster.wait_in_sync()
-            self._outcome.note(f"all in sync after {time.monotonic() - began:.1f} s more")
+            self._result.note(f"all in sync after {time.monotonic() - began:.1f} s more")
 
-    def _heal(self, fault: Injected) -> None:
+    def _heal(self, fault: InjectedFault) -> None:
         fault.heal()
         fault.healed = time.monotonic()
-        self._outcome.note(f"healed: {fault.title}")
+        self._result.note(f"healed: {fault.title}")
 
-    def _targets(self, planned: Planned, hurt: Sequence[str]) -> tuple[Node, ...] | None:
-        """Whom it is done to; None when everybody of the kind is hurt already."""
+    def _targets(self, planned: PlannedFault, with_faults: Sequence[str]) -> tuple[Node, ...] | None:
+        """Choose the target nodes; None if all nodes of the kind have a fault already."""
         cluster = self._cluster
         if planned.kind in OF_NO_NODE:
             return ()
@@ -121,26 +121,26 @@ class _Chaos:
         else:
             wanted = cluster.broker_for(planned.role, NUMBERS, OWNERS, self._chance)
             others = list[Node](cluster.brokers)
-        others = [node for node in others if node.name not in hurt and node.is_running]
+        others = [node for node in others if node.name not in with_faults and node.is_running]
         if wanted in others:
             return (wanted,)
         return (self._chance.choice(others),) if others else None
 
-    def _watch(self, seconds: float, hurt: Iterable[str] = ()) -> None:
-        """Let time pass; start again what ended by itself, unless a fault keeps it from running."""
+    def _watch(self, seconds: float, with_faults: Iterable[str] = ()) -> None:
+        """Wait; restart processes that ended by themselves, unless a fault keeps them down."""
         until = time.monotonic() + seconds
         while True:
-            self._cluster.revive(hurt)
+            self._cluster.restart_ended(with_faults)
             self._workload.supervise()
             if time.monotonic() >= until:
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
-def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
-    """All is healed: everything must come to its end, and then all must be as it was told."""
+def _drain(cluster: Cluster, workload: Workload, result: RunResult) -> None:
+    """After healing, wait until all clients have caught up, and check the histories."""
     cluster.wait_in_sync()
-    outcome.note("healed for good, all in sync")
+    result.note("all faults healed, all replicas in sync")
     workload.stop_writers()
     final = {topic: read_all(cluster.bootstrap, topic) for topic in (NUMBERS, SOURCE)}
     ends = {partition: log[-1][0] + 1 if log else 0 for partition, log in final[NUMBERS].items()}
@@ -149,44 +149,44 @@ def _drain(cluster: Cluster, workload: Workload, outcome: Outcome) -> None:
         partial(workload.wait_read, ends),
         partial(workload.wait_committed, ends),
         partial(workload.wait_copied, len(source)),
-        *(part.wait_finished for part in workload.parts),
+        *(clients.wait_finished for clients in workload.client_workloads),
     )
     for wait in waits:
         try:
             wait()
         except Stuck as stuck:
-            outcome.violations.append(f"stuck: {stuck}")
+            result.violations.append(f"stuck: {stuck}")
     workload.stop_readers()
     workload.kill()
     copies = [value for log in read_all(cluster.bootstrap, COPIES).values() for _, value in log]
-    outcome.note("drained")
-    outcome.counts |= {
+    result.note("drained")
+    result.counts |= {
         "records acknowledged in numbers": sum(1 for _ in workload.acknowledged()),
         "records in numbers": sum(len(log) for log in final[NUMBERS].values()),
         "records in source": len(source),
         "records in copies": len(copies),
         "starts of copiers": workload.copier_starts,
-        "members started anew because their library waited for ever": workload.given_up,
+        "clients restarted because their library hung": workload.libraries_hung,
     }
-    outcome.violations += judgement.of_history(workload.transcripts, final)
-    outcome.violations += judgement.of_copies(source, copies)
-    for part in workload.parts:
-        outcome.counts |= part.counts()
-        outcome.violations += part.judge()
+    result.violations += checks.check_history(workload.transcripts, final)
+    result.violations += checks.check_copies(source, copies)
+    for clients in workload.client_workloads:
+        result.counts |= clients.counts()
+        result.violations += clients.check()
 
 
-def _compare(cluster: Cluster, outcome: Outcome) -> None:
-    """Stop the brokers in order, and look at what lies on their disks."""
+def _compare(cluster: Cluster, result: RunResult) -> None:
+    """Stop the brokers cleanly, and compare the logs on their disks."""
     cluster.wait_in_sync()
     equal = cluster.log_folders((NUMBERS, SOURCE, COPIES, SHARED, JAVA_NUMBERS, SPARK_SOURCE, *LOGS))
-    growing = cluster.log_folders((ACKS,))  # a leader that takes over while the others stop writes that it reconciled
+    growing = cluster.log_folders((ACKS,))  # a leader that takes over while others stop writes a record of it
     for broker in cluster.broker_processes:
         code = broker.terminate()
         if code != 0:
-            outcome.violations.append(f"{broker.name} ended with exit code {code} on SIGTERM")
+            result.violations.append(f"{broker.name} ended with exit code {code} on SIGTERM")
     logs, size, found = replicas.compare(equal, growing)
-    outcome.counts |= {"logs damaged": len(cluster.damages), "logs compared": logs, "bytes compared": size}
-    outcome.violations += found + damage.judge(cluster.damages)
+    result.counts |= {"logs damaged": len(cluster.damages), "logs compared": logs, "bytes compared": size}
+    result.violations += found + damage.check(cluster.damages)
     for broker in cluster.brokers:
-        outcome.violations += replicas.verify(broker.data)
-    outcome.note("replicas compared")
+        result.violations += replicas.verify(broker.data)
+    result.note("replicas compared")

@@ -1,7 +1,7 @@
-"""What is injected, when and for how long: decided by a seed alone. Pure.
+"""The schedule of faults: what is injected, when and for how long, from a seed. Pure.
 
-Every kind comes once before any comes again, so that a short run meets as many as it can; roles likewise. Kinds that
-take the whole cluster, or whose healing is a procedure, come alone; others by one to three at a time.
+- Every kind occurs once before any is repeated, so that a short run covers as many as possible; likewise roles.
+- Kinds that affect the whole cluster, or whose healing is a procedure, occur alone; others one to three at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 QUIET = "quiet"
 PAUSES = (0.5, 1.5, 3.0)
-"""How long a process is paused, in session timeouts: not noticed, noticed, long gone."""
+"""How long a process is paused, in session timeouts: not noticed, noticed, long expired."""
 
 NEED_NETWORK = (
     *("cut off", "cut from cluster", "cut from brokers", "cut from registry", "deaf", "mute", "packet loss"),
@@ -43,12 +43,12 @@ ON_ONE_HOST = (
     *("kill", "pause", QUIET, "cluster kill", "cluster power cut", "full disk", "frozen disk"),
     *NEED_CLOCKS,
 )
-"""What can be done to brokers that are children of one process, and share a disk and a registry in SQLite."""
+"""The kinds for brokers that are children of one process, and share a disk and a registry in SQLite."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """One fault: of what kind, to whom, and how long after the beginning of its round it is healed."""
+class PlannedFault:
+    """One fault: its kind, its target, and the time from the beginning of its round to its healing."""
 
     kind: str
     role: str
@@ -61,19 +61,20 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    faults: tuple[Planned, ...]
+    faults: tuple[PlannedFault, ...]
     quiet_seconds: float
     waits_for_in_sync: bool
-    """whether the next round begins only when all replicas are in sync again"""
+    """the next round begins only when all replicas are in sync again"""
 
 
 def rounds(
     chance: random.Random, kinds: Sequence[str], roles: Sequence[str], session_seconds: float
 ) -> Iterator[Round]:
-    """For ever; the harness takes as many as there is time for."""
+    """Yield rounds endlessly; the harness runs as many as there is time for."""
     kind_bag, role_bag = _Bag(chance, kinds), _Bag(chance, roles)
     while True:
-        # Long enough that whoever is to take over has twice the session timeout for it, and some time to work then.
+        # Long enough for another broker to take over, which needs up to two session timeouts, and to work for a
+        # while.
         hold = chance.uniform(4 * session_seconds, 20.0)
         chosen = [kind_bag.draw()]
         if chosen[0] not in ALONE:
@@ -82,14 +83,14 @@ def rounds(
                 if another not in (*ALONE, *chosen):
                     chosen.append(kind_bag.draw())
         faults = tuple(
-            Planned(kind, _role(kind) or role_bag.draw(), _lasts(kind, hold, session_seconds, chance))
+            PlannedFault(kind, _role(kind) or role_bag.draw(), _lasts(kind, hold, session_seconds, chance))
             for kind in chosen
         )
         yield Round(faults, chance.uniform(2.0, 8.0), waits_for_in_sync=chance.random() < 0.6)
 
 
 def _role(kind: str) -> str:
-    """Whom a kind is always done to; else the roles of brokers take turns."""
+    """Return the fixed target of a kind; otherwise the roles of brokers take turns."""
     if kind in NEED_ENSEMBLE:
         return "leader of ZooKeeper"
     if kind == "client clock jump":
@@ -101,14 +102,14 @@ def _lasts(kind: str, hold: float, session_seconds: float, chance: random.Random
     if kind.endswith("pause"):
         return chance.choice(PAUSES) * session_seconds
     if kind.endswith(("kill", "power cut")) or kind == "corrupted file":
-        return chance.choice((0.0, hold / 2, hold))  # back at once, which others may not even notice, or later
+        return chance.choice((0.0, hold / 2, hold))  # restarted at once, which others may not even notice, or later
     if kind == "frozen disk":
         return chance.uniform(1.0, 3.0) * session_seconds
     return hold
 
 
 class _Bag:
-    """Draws in random order, each once before any comes again."""
+    """Draws items in random order, each once before any is repeated."""
 
     def __init__(self, chance: random.Random, items: Sequence[str]) -> None:
         self._chance, self._items = chance, list(items)

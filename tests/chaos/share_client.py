@@ -1,9 +1,9 @@
-"""One client of a Kafka share group (KIP-932), in a process of its own, on a host of its own, until SIGTERM.
+"""The process of one client of a Kafka share group (KIP-932), on its own host, until SIGTERM.
 
     python -m tests.chaos.share_client ROLE NAME BOOTSTRAP PARTITIONS RATE
 
-A publisher is an idempotent producer with `acks=all`. Members take records with confluent-kafka's `ShareConsumer` in
-explicit mode and acknowledge each as its value says: most are accepted, poison is rejected, stubborn records are
+A publisher is an idempotent producer with `acks=all`. Members acquire records with confluent-kafka's `ShareConsumer` in
+explicit mode and acknowledge each by its value: most are accepted, poison is rejected, stubborn records are
 released until they reach the delivery limit, and some ordinary ones are released at first. A member leaves the group
 and joins it again every few seconds; at times it exits with records that it has not acknowledged, as a crash would.
 
@@ -30,7 +30,7 @@ from confluent_kafka import (
     Message,
     ShareConsumer,
 )
-from tests.chaos.client import MEMBERSHIP_SECONDS, QUICK, Writer, patience, stops, tell
+from tests.chaos.client import MEMBERSHIP_SECONDS, SHORT_TIMEOUTS, Writer, emit, reported_time_limit, stop_signals
 from tests.chaos.names import SHARED
 from tests.chaos.queue_client import ACK_HOW, NACK, ORDINARY, PATIENT_ATTEMPTS, POISON, REJECT, STUBBORN, now_ms
 
@@ -44,42 +44,42 @@ BUFFERED_POLLS = 5
 RECORDS_MAX = 20
 COMMIT_SECONDS = 15.0
 CRASHED = 76
-"""The exit code of a member that left its records behind on purpose."""
+"""The exit code of a member that abandoned its records on purpose."""
 CRASH_CHANCE = 0.3
 HOWS = {ACK_HOW: AcknowledgeType.ACCEPT, NACK: AcknowledgeType.RELEASE, REJECT: AcknowledgeType.REJECT}
 
 
 def main(role: str, name: str, bootstrap: str, partitions: str, rate: str) -> None:
-    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    signal.signal(signal.SIGTERM, lambda number, _: stop_signals.append(number))
     if role == "publisher":
         Publisher(name, bootstrap, SHARED, int(partitions), float(rate), follows_growth=False).run()
     else:
         Member(name, bootstrap).run()
-    tell("end", now_ms())
+    emit("end", now_ms())
     sys.stdout.flush()
 
 
 class Publisher(Writer):
-    """The writer of the streams, with values that say what is to become of them."""
+    """The writer of the streams, with values that determine how records are acknowledged."""
 
     def _send(self, number: int) -> None:
         kind = POISON if number % 20 == 7 else STUBBORN if number % 50 == 11 else ORDINARY
         value = f"{kind} {self._name}-{number}"
-        tell("publish", now_ms(), value, None)
+        emit("publish", now_ms(), value, None)
         self._producer.produce(self._topic, value, partition=number % self._partitions, on_delivery=self._on_delivery)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            tell("published", now_ms(), (message.value() or b"").decode())
+            emit("published", now_ms(), (message.value() or b"").decode())
 
 
 class Member:
     def __init__(self, name: str, bootstrap: str) -> None:
         self._chance = random.Random(f"{name} {os.getpid()}")
-        self._numbers = itertools.count(time.time_ns())  # unique over the restarts of this member
+        self._numbers = itertools.count(time.time_ns())  # unique across restarts of this member
         self._polls = deque[int](maxlen=BUFFERED_POLLS)
         self._settings = {
-            **QUICK,
+            **SHORT_TIMEOUTS,
             "bootstrap.servers": bootstrap,
             "group.id": GROUP,
             "share.acknowledgement.mode": "explicit",
@@ -89,25 +89,25 @@ class Member:
         }
 
     def run(self) -> None:
-        while not stops:
+        while not stop_signals:
             crashes = self._chance.random() < CRASH_CHANCE
             leaves = time.monotonic() + MEMBERSHIP_SECONDS
             self._polls.clear()
             consumer = ShareConsumer(self._settings)
             consumer.subscribe([SHARED])
-            while not stops and time.monotonic() < leaves:
+            while not stop_signals and time.monotonic() < leaves:
                 self._work(consumer)
-            if crashes and not stops and self._take(consumer):
+            if crashes and not stop_signals and self._take(consumer):
                 sys.stdout.flush()
                 os._exit(CRASHED)
-            with patience("close"):
+            with reported_time_limit("close"):
                 consumer.close()
 
     def _work(self, consumer: ShareConsumer) -> None:
         taken = self._take(consumer)
         for number, message in taken:
             how = self._decide(message)
-            tell("settle", number, now_ms(), how, 0 if how == NACK else None)
+            emit("settle", number, now_ms(), how, 0 if how == NACK else None)
             consumer.acknowledge(message, HOWS[how])
         sys.stdout.flush()
         if taken:
@@ -115,18 +115,20 @@ class Member:
             sys.stdout.flush()
 
     def _take(self, consumer: ShareConsumer) -> list[tuple[int, Message]]:
-        """Poll once; returns the records that came, each with its number."""
+        """Poll once; return the received records with their delivery numbers."""
         self._polls.append(now_ms())
         granted = self._polls[0] - RESPONSE_AGE_MS_MAX
         taken = list[tuple[int, Message]]()
-        for message in consumer.poll(0.5):
+        with reported_time_limit("poll"):
+            messages = consumer.poll(0.5)
+        for message in messages:
             error = message.error()
             if error is not None:
-                tell("error", now_ms(), f"{error.name()}: {error.str()}")
+                emit("error", now_ms(), f"{error.name()}: {error.str()}")
                 continue
             number, value = next(self._numbers), (message.value() or b"").decode()
             place = f"{message.topic()}:{message.partition()}:{message.offset()}"
-            tell("lease", number, value, place, message.delivery_count(), granted, granted + LOCK_MS)
+            emit("lease", number, value, place, message.delivery_count(), granted, granted + LOCK_MS)
             taken.append((number, message))
         return taken
 
@@ -140,21 +142,21 @@ class Member:
         return NACK if is_released else ACK_HOW
 
     def _commit(self, consumer: ShareConsumer, taken: list[tuple[int, Message]]) -> None:
-        """What is not confirmed may have taken effect."""
+        """Commit the acknowledgements. An unconfirmed one may have taken effect."""
         try:
-            with patience("commit"):
-                answers = consumer.commit_sync(COMMIT_SECONDS) or {}
+            with reported_time_limit("commit"):
+                results = consumer.commit_sync(COMMIT_SECONDS) or {}
         except KafkaException as error:
-            tell("error", now_ms(), str(error))
+            emit("error", now_ms(), str(error))
             return
         ended = now_ms()
-        confirmed = {place.partition for place, failure in answers.items() if failure is None}
-        for place, failure in answers.items():
+        confirmed = {place.partition for place, failure in results.items() if failure is None}
+        for place, failure in results.items():
             if failure is not None:
-                tell("error", ended, f"partition {place.partition}: {failure}")
+                emit("error", ended, f"partition {place.partition}: {failure}")
         for number, message in taken:
             if message.partition() in confirmed:
-                tell("settled", number, ended)
+                emit("settled", number, ended)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A Kafka share group that works while the cluster is hurt: a producer and two share consumers.
+"""A Kafka share group: a producer and two share consumers.
 
     shared          written by the publisher; acquired and acknowledged by the members
-    shared.dlq      what was rejected, or released until the delivery limit
+    shared.dlq      rejected records, and those released up to the delivery limit
 
-See tests/chaos/share_client.py for what each of them does, and tests/chaos/share_judgement.py for the rules.
+tests/chaos/share_client.py has the clients, tests/chaos/share_checks.py the rules.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from __future__ import annotations
 from collections import Counter
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
+from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
 from tests.chaos.names import SHARED
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes
+from tests.chaos.queue_checks import check_queue_clients
 from tests.chaos.queue_client import DELIVERIES_MAX
 from tests.chaos.queue_history import QueueHistory
-from tests.chaos.queue_judgement import of_queue_clients
 from tests.chaos.queue_state import Queue
+from tests.chaos.share_checks import check_share_group
 from tests.chaos.share_client import CRASHED, GROUP, LOCK_MS
-from tests.chaos.share_judgement import of_share_group
 from tests.chaos.transcript import Transcript
+from tests.compat.time_limit import LIBRARY_HUNG
 from tests.integration.process import PATIENCE_SECONDS
 
 PARTITIONS = 3
@@ -37,7 +38,7 @@ CONFIGS = {
 }
 
 
-class ShareGroup(Part):
+class ShareWorkload(ClientWorkload):
     def __init__(self, cluster: Cluster, processes: Processes, rate: float) -> None:
         self._cluster, self._processes, self._rate = cluster, processes, rate
         self._queue = Queue(cluster.bootstrap, SHARED, GROUP)
@@ -60,11 +61,11 @@ class ShareGroup(Part):
 
     def supervise(self) -> None:
         for name in MEMBERS:
-            self._processes.restart_given_up(name)
+            self._processes.restart_hung(name)
             if self._processes.exit_code(name) == CRASHED:
                 self._crashes[name] += 1
                 self._processes.restart(name)
-        self._processes.read_on(self.transcripts, restarted=(GAVE_UP, CRASHED))
+        self._processes.read_on(self.transcripts, restarted=(LIBRARY_HUNG, CRASHED))
 
     def stop_writers(self) -> None:
         self._processes.stop((PUBLISHER,), FLUSH_SECONDS + PATIENCE_SECONDS)
@@ -75,8 +76,8 @@ class ShareGroup(Part):
     def stop_readers(self) -> None:
         self._processes.stop(MEMBERS, PATIENCE_SECONDS)
 
-    def judge(self) -> list[str]:
-        return of_queue_clients(self.transcripts, PUBLISHER) + of_share_group(self._whole_history())
+    def check(self) -> list[str]:
+        return check_queue_clients(self.transcripts, PUBLISHER) + check_share_group(self._whole_history())
 
     def counts(self) -> dict[str, int]:
         counts = {"share group: members that crashed with records": self._crashes.total()}
@@ -91,7 +92,7 @@ class ShareGroup(Part):
         admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
     def _whole_history(self) -> QueueHistory:
-        """Read once, when all clients have ended."""
+        """Read the history once, when all clients have ended."""
         if self._history is None:
             for transcript in self.transcripts.values():
                 transcript.read_on()

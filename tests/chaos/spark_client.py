@@ -1,9 +1,9 @@
-"""A Spark driver that copies one topic to another for ever, with the `headrace` source and sink; to be killed.
+"""A Spark driver that copies one topic to another with the `headrace` source and sink, until it is killed.
 
     python -m tests.chaos.spark_client BOOTSTRAP SOURCE TARGET FOLDER
 
-The checkpoint is in FOLDER, so that the next driver goes on where this one ended. The rows go through a shuffle: when a
-batch runs again, they come to other tasks. Ends with an exception when the query fails.
+The checkpoint is in FOLDER, so that the next driver continues from it. The rows go through a shuffle: when a batch runs
+again, other tasks get them. The process ends with an exception when the query fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.spark import session
 TASKS = 2
 ROWS_PER_BATCH = 2000
 TRANSACTION_TIMEOUT = "60s"
-"""How long a killed driver may hold up the readers of committed records if no other driver follows."""
+"""How long a killed driver may block read_committed readers if no other driver follows."""
 
 
 def main(bootstrap: str, source: str, target: str, folder: str) -> None:

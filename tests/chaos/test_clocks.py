@@ -1,4 +1,4 @@
-"""A process whose wall clock jumps, and whose monotonic clock and waits do not."""
+"""The wall clock of a process jumps; its monotonic clock and its waits do not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.chaos.clocks import WrongClock, compile_library
 from tests.chaos.namespaces import Host
 
 HOUR = 3600.0
-# Waits by a condition of the C library, until a moment of the wall clock that it was told itself.
+# Waits by a condition of the C library, until a moment of the wall clock that it computed itself.
 CLOCKS = """
 import ctypes, sys, time
 libc = ctypes.CDLL(None)
@@ -35,7 +35,7 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize("hours", [3.0, -3.0])
 def test_only_the_wall_clock_is_wrong_and_only_for_as_long_as_it_is_set(tmp_path: Path, hours: float) -> None:
-    if reason := clocks.why_not(tmp_path):
+    if reason := clocks.unavailable_reason(tmp_path):
         pytest.skip(reason)
     clock = WrongClock(compile_library(tmp_path), tmp_path / "clock")
     command = [*clock.on(Host("a", "127.0.0.1")).prefix, sys.executable, "-c", CLOCKS]

@@ -1,4 +1,4 @@
-"""A damage is done to what was flushed, and its judgement tells repair from silence."""
+"""Unit tests for damage: only flushed data is damaged, and only a quarantine and a repair are accepted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from struct import pack
 
 import pytest
-from tests.chaos.damage import BATCHES_MIN, Damage, damage_one, judge
+from tests.chaos.damage import BATCHES_MIN, Damage, check, damage_one
 from tests.chaos.namespaces import Host
 from tests.chaos.nodes import BrokerNode
 
@@ -35,7 +35,7 @@ def damaged(broker: BrokerNode, log: Path, seed: int = 1) -> Damage:
     return damage
 
 
-def tell(broker: BrokerNode, logger: str, log: Path) -> None:
+def log_quarantine(broker: BrokerNode, logger: str, log: Path) -> None:
     with broker.log_path.open("a") as file:
         file.write(f"2026-11-18 08:00:00,000 ERROR {logger} log is quarantined log={log} damage=CRC\n")
 
@@ -59,26 +59,26 @@ def test_a_short_log_is_left_alone(broker: BrokerNode, log: Path) -> None:
 
 def test_damage_that_stays_or_vanishes_without_quarantine_is_a_violation(broker: BrokerNode, log: Path) -> None:
     damage = damaged(broker, log)
-    (never,) = judge([damage])
+    (never,) = check([damage])
     assert "never repaired" in never
     (log / "0.log").write_bytes(b"")
-    (silent,) = judge([damage])
+    (silent,) = check([damage])
     assert "not quarantined" in silent
 
 
 def test_a_log_that_was_quarantined_and_copied_again_is_fine(broker: BrokerNode, log: Path) -> None:
     damage = damaged(broker, log)
-    tell(broker, "headrace.storage.log.log", log)
+    log_quarantine(broker, "headrace.storage.log.log", log)
     assert damage.is_found_while_running
-    tell(broker, "headrace.storage.log.recovery", log)
+    log_quarantine(broker, "headrace.storage.log.recovery", log)
     assert damage.is_quarantined
     assert not damage.is_found_while_running
     (log / "0.log").write_bytes(BATCH * 2 * BATCHES_MIN)
-    assert judge([damage]) == []
+    assert check([damage]) == []
 
 
 def test_a_log_that_was_moved_away_is_fine(broker: BrokerNode, log: Path) -> None:
     damage = damaged(broker, log)
     damage.is_moved = True
-    (log / "0.log").write_bytes(BATCH)  # copied from others, after the partition came back
-    assert judge([damage]) == []
+    (log / "0.log").write_bytes(BATCH)  # replicated again after the partition was moved back
+    assert check([damage]) == []

@@ -1,4 +1,4 @@
-"""Violations in the transcripts of the Java clients, planted; and what is missing where they cannot run."""
+"""Unit tests for the checks of the Java clients, and for the reasons why they cannot run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.chaos import java_workload
-from tests.chaos.java_workload import GROUPS, WRITER, of_java_clients, why_not
+from tests.chaos.java_workload import GROUPS, WRITER, check_java_clients, unavailable_reason
 from tests.chaos.transcript import Log, Transcript
 
 CLASSIC, CONSUMER = GROUPS
@@ -20,7 +20,7 @@ Lines = dict[str, list[list[Any]]]
 
 @pytest.fixture
 def lines() -> Lines:
-    """What the clients print of a run without violations."""
+    """The output of the clients in a run without violations."""
     first, second = "java-writer-0", "java-writer-1"
     group = [
         *(["found", 1, 2, 0, -1], ["poll", 5, 0, [[0, first]]], ["commit", 6, 0, 1], ["committed", 7, 6, 0]),
@@ -41,7 +41,7 @@ def judged(lines: Lines, folder: Path, final: dict[int, Log] = FINAL) -> list[st
         path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         transcripts[name] = Transcript(path)
         transcripts[name].read_on()
-    return of_java_clients(transcripts, final)
+    return check_java_clients(transcripts, final)
 
 
 def test_a_clean_run_is_found_clean(lines: Lines, tmp_path: Path) -> None:
@@ -69,27 +69,27 @@ def test_a_record_that_one_of_the_groups_skipped_is_found(lines: Lines, tmp_path
     assert [f"{group} committed 2, but no member received [0]" in one for one in judged(lines, tmp_path)] == [True]
 
 
-def test_an_error_of_the_writer_and_a_group_that_broke_off_are_found(lines: Lines, tmp_path: Path) -> None:
+def test_an_error_of_the_writer_and_a_group_that_ended_early_are_found(lines: Lines, tmp_path: Path) -> None:
     lines[WRITER].insert(-1, ["error", 98, "OutOfOrderSequenceException"])
     del lines[CLASSIC][-1]
     assert judged(lines, tmp_path) == [
-        f"{CLASSIC} broke off before it was told to",
+        f"{CLASSIC} ended before it was stopped",
         f"{WRITER}: OutOfOrderSequenceException",
     ]
 
 
 @pytest.fixture
 def uncached() -> Iterator[None]:
-    why_not.cache_clear()
+    unavailable_reason.cache_clear()
     yield
-    why_not.cache_clear()
+    unavailable_reason.cache_clear()
 
 
 @pytest.mark.usefixtures("uncached")
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java_workload, "JARS", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda command: f"/nowhere/{command}")
-    assert "jars are not in" in (why_not() or "")
-    why_not.cache_clear()
+    assert "jars are not in" in (unavailable_reason() or "")
+    unavailable_reason.cache_clear()
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert why_not() == "java is not installed"
+    assert unavailable_reason() == "java is not installed"

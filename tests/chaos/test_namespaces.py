@@ -1,4 +1,4 @@
-"""Hosts that lose packets, in one direction, in both, or some; and a disk that is full."""
+"""Hosts that lose packets in one direction, both or randomly; full disks and power failures."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.chaos import disks, namespaces
-from tests.chaos.claims import claim
 from tests.chaos.cluster import clean
 from tests.chaos.disks import SmallDisk
 from tests.chaos.namespaces import Host, Namespaces
+from tests.chaos.run_locks import acquire_run_lock
 
 ECHO = """
 import socket, sys
@@ -29,27 +29,27 @@ ASK = """
 import socket, sys
 client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 client.settimeout(0.1)
-answers = 0
+replies = 0
 for _ in range(int(sys.argv[2])):
     client.sendto(b"x", (sys.argv[1], 7))
     try:
         client.recv(100)
-        answers += 1
+        replies += 1
     except TimeoutError:
         pass
-print(answers)
+print(replies)
 """
 
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Namespaces]:
-    reason = namespaces.why_not()
+    reason = namespaces.unavailable_reason()
     if reason is not None:
         pytest.skip(reason)
-    claimed = claim(tmp_path)
-    yield Namespaces(claimed, ["a", "b"])
-    namespaces.remove(claimed.number)
-    claimed.release()
+    run_lock = acquire_run_lock(tmp_path)
+    yield Namespaces(run_lock, ["a", "b"])
+    namespaces.remove(run_lock.number)
+    run_lock.release()
 
 
 @pytest.fixture
@@ -63,29 +63,29 @@ def echo(network: Namespaces) -> Iterator[Host]:
         server.kill()
 
 
-def answers(network: Namespaces, echo: Host, questions: int = 5) -> int:
-    command = [*network.hosts["a"].prefix, sys.executable, "-c", ASK, echo.address, str(questions)]
+def replies(network: Namespaces, echo: Host, requests: int = 5) -> int:
+    command = [*network.hosts["a"].prefix, sys.executable, "-c", ASK, echo.address, str(requests)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 @pytest.mark.parametrize("pair", [("a", "b"), ("b", "a")])
-def test_a_cut_in_one_direction_is_enough_to_lose_the_answers(
+def test_a_cut_in_one_direction_is_enough_to_lose_the_replies(
     network: Namespaces, echo: Host, pair: tuple[str, str]
 ) -> None:
-    assert answers(network, echo) == 5
+    assert replies(network, echo) == 5
     network.drop(*pair)
-    assert answers(network, echo) == 0
+    assert replies(network, echo) == 0
     network.restore(*pair)
-    assert answers(network, echo) == 5
+    assert replies(network, echo) == 5
 
 
 def test_some_packets_are_lost_and_some_are_not(network: Namespaces, echo: Host) -> None:
     network.drop("a", "b", percent=50)
-    assert 5 < answers(network, echo, questions=40) < 35
+    assert 5 < replies(network, echo, requests=40) < 35
 
 
 def test_a_small_disk_can_be_filled_and_emptied(tmp_path: Path) -> None:
-    reason = disks.why_not(tmp_path)
+    reason = disks.unavailable_reason(tmp_path)
     if reason is not None:
         pytest.skip(reason)
     disk = SmallDisk(tmp_path / "disk")
@@ -99,13 +99,13 @@ def test_a_small_disk_can_be_filled_and_emptied(tmp_path: Path) -> None:
         disk.close()
 
 
-def test_a_power_cut_keeps_what_was_synced_and_nothing_else(tmp_path: Path) -> None:
-    if reason := disks.why_not(tmp_path) or namespaces.why_not():
+def test_a_power_cut_keeps_only_synced_data(tmp_path: Path) -> None:
+    if reason := disks.unavailable_reason(tmp_path) or namespaces.unavailable_reason():
         pytest.skip(reason)
-    claimed = claim(tmp_path)
+    run_lock = acquire_run_lock(tmp_path)
     disk = SmallDisk(tmp_path / "disk")
-    host = Namespaces(claimed, ["a"]).hosts["a"]
-    # Another host has a copy of the mount, which must not keep the file system from going away.
+    host = Namespaces(run_lock, ["a"]).hosts["a"]
+    # Another host has a copy of the mount, which must not keep the file system alive.
     with subprocess.Popen([*host.prefix, "cat"], stdin=subprocess.PIPE) as other:
         try:
             for _ in range(2):
@@ -118,23 +118,26 @@ def test_a_power_cut_keeps_what_was_synced_and_nothing_else(tmp_path: Path) -> N
                 (disk.folder / "never synced").write_bytes(b"lost")
                 disk.cut_power()
                 path = disk.folder / "never synced"
-                assert not path.exists() or path.stat().st_size == 0  # the journal may have been committed meanwhile
+                assert (
+                    not path.exists() or path.stat().st_size == 0
+                )  # the kernel may have committed the journal meanwhile
             assert (disk.folder / "log").read_bytes() == b"synced" * 2
         finally:
             other.kill()
             disk.close()
-            namespaces.remove(claimed.number)
-            claimed.release()
+            namespaces.remove(run_lock.number)
+            run_lock.release()
     assert not list(disks.mounted_under(tmp_path))
 
 
-def test_what_a_killed_harness_left_is_cleared_away(tmp_path: Path) -> None:
-    if reason := namespaces.why_not():
+def test_the_remains_of_a_killed_harness_are_removed(tmp_path: Path) -> None:
+    if reason := namespaces.unavailable_reason():
         pytest.skip(reason)
     harness = (
-        "import sys, pathlib; from tests.chaos.claims import claim; from tests.chaos.namespaces import Namespaces;"
-        "claimed = claim(pathlib.Path(sys.argv[1])); Namespaces(claimed, ['a']);"
-        "print(claimed.number, flush=True); sys.stdin.read()"
+        "import sys, pathlib; from tests.chaos.run_locks import acquire_run_lock;"
+        "from tests.chaos.namespaces import Namespaces;"
+        "run_lock = acquire_run_lock(pathlib.Path(sys.argv[1])); Namespaces(run_lock, ['a']);"
+        "print(run_lock.number, flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", harness, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

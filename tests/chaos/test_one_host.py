@@ -1,4 +1,4 @@
-"""The parent of several brokers is started without what only single brokers are told."""
+"""The parent of several brokers is started without the options of single brokers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.chaos.namespaces import Host
 from tests.chaos.one_host import ChildBroker, HostNode
 
 
-def test_the_parent_is_told_how_many_and_its_children_are_found_in_its_folder(tmp_path: Path) -> None:
+def test_the_parent_gets_the_number_of_brokers_and_has_their_folders(tmp_path: Path) -> None:
     host = Host("h1", "127.0.0.1")
     parent = HostNode("h1", host, tmp_path, settings={"min.insync.replicas": "2"}, count=3)
     command = parent.command()

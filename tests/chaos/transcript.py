@@ -1,4 +1,4 @@
-"""What the clients printed, and the history that it makes: evidence for the rules of `headrace.testkit.anomalies`."""
+"""The output of clients, and the history that it makes for the rules of `headrace.testkit.anomalies`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Transcript:
         self._path, self._position = path, 0
 
     def read_on(self) -> list[list[Any]]:
-        """What is new since the last time; a line that is not finished is left for the next."""
+        """Return the new entries; leave an incomplete line for the next call."""
         with self._path.open("rb") as file:
             file.seek(self._position)
             text = file.read()
@@ -41,11 +41,11 @@ class Transcript:
 
 
 def history_of(transcripts: Mapping[str, Transcript], groups: Mapping[str, str], final: Mapping[int, Log]) -> History:
-    """One history of one topic from its clients. `groups`: who of them reads for a group."""
+    """Return the history of one topic from its clients. `groups`: the group of each client that reads for one."""
     history = History(final=dict(final))
     for client, transcript in transcripts.items():
         _add(history, client, groups.get(client, ""), transcript.entries)
-    # The clients wrote side by side; the rules want the order of time.
+    # The clients wrote concurrently; the rules need the order of time.
     history.sends.sort(key=lambda send: send.began)
     history.polls.sort(key=lambda poll: poll.moment)
     history.commits.sort(key=lambda commit: commit.began)
@@ -64,8 +64,8 @@ def _add(history: History, client: str, group: str, entries: list[list[Any]]) ->
             case ["ack", ended, _, value, offset]:
                 sends[value].ended, sends[value].offset = ended, offset
             case ["poll", moment, partition, records]:
-                told = tuple((offset, value.encode()) for offset, value in records)
-                history.polls.append(PolledRecords(client, partition, moment, told, group))
+                received = tuple((offset, value.encode()) for offset, value in records)
+                history.polls.append(PolledRecords(client, partition, moment, received, group))
             case ["commit", began, partition, offset]:
                 commits[began, partition] = CommitOperation(client, partition, began, group=group, offset=offset)
                 history.commits.append(commits[began, partition])

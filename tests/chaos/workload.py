@@ -1,15 +1,15 @@
-"""The clients that work while the cluster is hurt: writers, a reader, a group, and copiers that copy exactly once.
+"""All clients of a run: writers, a reader, a group, transactional copiers, and the workloads of other kinds.
 
-    numbers   written at the full rate, read by the reader and by the group
-    source    written slowly, copied in transactions to `copies` (see tests/compat/copier.py)
-    jobs      a queue (see tests/chaos/queue_workload.py)
-    rest-jobs a queue behind two gateways (see tests/chaos/rest_workload.py)
-    shared    a Kafka share group (see tests/chaos/share_workload.py)
-    java-numbers written and read by Kafka's Java clients (see tests/chaos/java_workload.py)
-    spark-source copied by a Spark query to `spark-copies` (see tests/chaos/spark_workload.py)
-    changing  what the administrator works on (see tests/chaos/admin_workload.py)
+    numbers       written at the full rate, read by the reader and by the group
+    source        written slowly, copied in transactions to `copies` (see tests/compat/copier.py)
+    jobs          a queue (see tests/chaos/queue_workload.py)
+    rest-jobs     a queue behind two gateways (see tests/chaos/rest_workload.py)
+    shared        a Kafka share group (see tests/chaos/share_workload.py)
+    java-numbers  written and read by Kafka's Java clients (see tests/chaos/java_workload.py)
+    spark-source  copied by a Spark query to `spark-copies` (see tests/chaos/spark_workload.py)
+    changing      changed by the administrator (see tests/chaos/admin_workload.py)
 
-Every client is a process on a host that can be cut off; the harness itself reads only when all is healed.
+Every client is a process on a host that faults can isolate; the harness itself reads only after healing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.chaos import java_workload, spark_workload
-from tests.chaos.admin_workload import Administration
-from tests.chaos.client import FLUSH_SECONDS, GAVE_UP
+from tests.chaos.admin_workload import AdminWorkload
+from tests.chaos.client import FLUSH_SECONDS
+from tests.chaos.client_workload import ClientWorkload
 from tests.chaos.cluster import Cluster
-from tests.chaos.java_workload import JavaClients
+from tests.chaos.cluster_reads import committed_offsets, read_all
+from tests.chaos.java_workload import JavaWorkload
 from tests.chaos.names import (
     COPIERS,
     COPIES,
@@ -32,23 +34,22 @@ from tests.chaos.names import (
     WRITERS,
 )
 from tests.chaos.namespaces import Host
-from tests.chaos.outcome import Options
-from tests.chaos.parts import Part
 from tests.chaos.processes import Processes, wait_drained
 from tests.chaos.queue_workload import QueueWorkload
-from tests.chaos.reading import committed_offsets, read_all
-from tests.chaos.rest_workload import RestQueue
-from tests.chaos.share_workload import ShareGroup
-from tests.chaos.spark_workload import SparkCopy
+from tests.chaos.rest_workload import RestWorkload
+from tests.chaos.run_result import Options
+from tests.chaos.share_workload import ShareWorkload
+from tests.chaos.spark_workload import SparkWorkload
 from tests.chaos.transcript import Transcript
 from tests.compat.copier import TARGET_PARTITIONS
+from tests.compat.time_limit import LIBRARY_HUNG
 from tests.integration.process import PATIENCE_SECONDS
 
 WRONG_CLOCKS = ("w1", MEMBERS[0], COPIERS[0])
-"""Clients whose wall clock may jump. They note moments of the monotonic clock; clients of queues note wall time."""
+"""Clients whose wall clock may jump. They record times of the monotonic clock; clients of queues record wall time."""
 PARTITIONS = {NUMBERS: 6, SOURCE: 4, COPIES: TARGET_PARTITIONS}
 
-SPARK_IS_OFF = "it costs much and is off in short runs (--spark)"
+SPARK_IS_OFF = "it needs much of the machine and is off in short runs (--spark)"
 
 
 class Workload:
@@ -58,26 +59,26 @@ class Workload:
         self._processes = Processes(options.folder / "clients")
         self.transcripts: dict[str, Transcript] = {}
         self.copier_starts = 0
-        self.parts: list[Part] = [
+        self.client_workloads: list[ClientWorkload] = [
             QueueWorkload(cluster, self._processes, options.queue_rate),
-            RestQueue(cluster, self._processes, options.seed, options.rest_rate),
-            ShareGroup(cluster, self._processes, options.share_rate),
-            Administration(cluster, self._processes, options.seed, options.changing_rate),
+            RestWorkload(cluster, self._processes, options.seed, options.rest_rate),
+            ShareWorkload(cluster, self._processes, options.share_rate),
+            AdminWorkload(cluster, self._processes, options.seed, options.changing_rate),
         ]
         self.left_out: dict[str, str] = {}
-        """parts that cannot work here, and why"""
-        if (reason := java_workload.why_not()) is None:
-            self.parts.append(JavaClients(cluster, self._processes, options.java_rate))
+        """workloads that are not possible here, and why"""
+        if (reason := java_workload.unavailable_reason()) is None:
+            self.client_workloads.append(JavaWorkload(cluster, self._processes, options.java_rate))
         else:
             self.left_out["Java producer and consumers"] = reason
-        if (reason := spark_workload.why_not() if options.spark else SPARK_IS_OFF) is None:
-            self.parts.append(SparkCopy(cluster, self._processes, options.seed, options.spark_rate))
+        if (reason := spark_workload.unavailable_reason() if options.spark else SPARK_IS_OFF) is None:
+            self.client_workloads.append(SparkWorkload(cluster, self._processes, options.seed, options.spark_rate))
         else:
             self.left_out["Spark query"] = reason
 
     @property
-    def given_up(self) -> int:
-        return self._processes.given_up
+    def libraries_hung(self) -> int:
+        return self._processes.libraries_hung
 
     def start(self) -> None:
         for topic, partitions in PARTITIONS.items():
@@ -90,35 +91,35 @@ class Workload:
             self._launch_client(second, "member", name, NUMBERS)
         for name in COPIERS:
             self._launch_copier(name)
-        for part in self.parts:
-            part.start()
+        for workload in self.client_workloads:
+            workload.start()
 
     def supervise(self) -> None:
-        """Start copiers that ended, as those do that were fenced or refused, and members whose library hangs. The
-        others end only when they are told."""
+        """Restart copiers that ended because they were fenced or got a fatal error, and members whose library hung. The
+        others end only when they are stopped."""
         for name in COPIERS:
             if self._processes.exit_code(name) is not None:
                 self._launch_copier(name)
         for name in MEMBERS:
-            self._processes.restart_given_up(name)
-        self._processes.read_on(self.transcripts, restarted=(GAVE_UP,))
-        for part in self.parts:
-            part.supervise()
+            self._processes.restart_hung(name)
+        self._processes.read_on(self.transcripts, restarted=(LIBRARY_HUNG,))
+        for workload in self.client_workloads:
+            workload.supervise()
 
     def stop_writers(self) -> None:
         self._processes.stop(WRITERS, FLUSH_SECONDS + PATIENCE_SECONDS)
-        for part in self.parts:
-            part.stop_writers()
+        for workload in self.client_workloads:
+            workload.stop_writers()
         self._read_on()
 
     def stop_readers(self) -> None:
         self._processes.stop((READER, *MEMBERS), PATIENCE_SECONDS)
-        for part in self.parts:
-            part.stop_readers()
+        for workload in self.client_workloads:
+            workload.stop_readers()
         self._read_on()
 
     def acknowledged(self) -> Iterator[tuple[float, int]]:
-        """Every record of `numbers` that the writers were told is there: when, and in which partition."""
+        """Yield the time and partition of every acknowledged record of `numbers`."""
         for name, topic in WRITERS.items():
             if topic == NUMBERS and name in self.transcripts:
                 self.transcripts[name].read_on()
@@ -127,15 +128,15 @@ class Workload:
                         yield entry[1] / 1e9, entry[2]
 
     def kill(self) -> None:
-        """Whatever still runs; the copiers end in no other way."""
-        for part in self.parts:
-            part.kill()
+        """Kill all processes; the copiers end in no other way."""
+        for workload in self.client_workloads:
+            workload.kill()
         self._processes.kill()
 
-    # --- when the writers have ended and all is healed ---
+    # --- after healing, when the writers have ended ---
 
     def wait_read(self, ends: dict[int, int]) -> None:
-        """Until the reader was given all there is."""
+        """Wait until the reader has received all records."""
         stands = dict.fromkeys(ends, 0)
         seen = 0
 
@@ -149,10 +150,11 @@ class Workload:
             seen = len(entries)
             return stands == ends
 
-        wait_drained(at_the_end, f"the reader is at {ends}", lambda: f"it is at {stands}")
+        goal = f"the reader is at {ends}"
+        wait_drained(at_the_end, goal, lambda: sum(stands.values()), lambda: f"it is at {stands}")
 
     def wait_committed(self, ends: dict[int, int]) -> None:
-        """Until the group has committed all there is."""
+        """Wait until the group has committed the end of every partition."""
         found: dict[int, int] = {}
 
         def all_committed() -> bool:
@@ -160,10 +162,11 @@ class Workload:
             found.update(committed_offsets(self._cluster.bootstrap, GROUP, NUMBERS))
             return found == ends
 
-        wait_drained(all_committed, f"the group has committed {ends}", lambda: f"it has committed {found}")
+        goal = f"the group has committed {ends}"
+        wait_drained(all_committed, goal, lambda: sum(found.values()), lambda: f"it has committed {found}")
 
     def wait_copied(self, count: int) -> None:
-        """Until the copiers have copied so many records."""
+        """Wait until the copiers have copied this many records."""
         copied = 0
 
         def all_copied() -> bool:
@@ -172,7 +175,7 @@ class Workload:
             copied = sum(len(log) for log in read_all(self._cluster.bootstrap, COPIES).values())
             return copied >= count
 
-        wait_drained(all_copied, f"{count} records are copied", lambda: f"{copied} are")
+        wait_drained(all_copied, f"{count} records are copied", lambda: copied, lambda: f"{copied} are copied")
 
     def _read_on(self) -> None:
         for transcript in self.transcripts.values():

@@ -1,7 +1,7 @@
 /* A wall clock that is wrong by as many nanoseconds as the file named by HEADRACE_WRONG_CLOCK says.
  *
  * Loaded by LD_PRELOAD. The monotonic clock is left alone. Waits until a moment of the wall clock are corrected, since
- * the kernel counts by the right one; monotonic moments are told from these by their size.
+ * the kernel counts by the right one; monotonic times are distinguished from these by their size.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,1 +1,1 @@
-"""Tests that speak to the broker through other people's Kafka clients."""
+"""Tests of the broker with third-party Kafka clients."""

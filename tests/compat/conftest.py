@@ -1,6 +1,6 @@
-"""One broker on its defaults for all compatibility tests; or the one that HEADRACE_TEST_BROKER names.
+"""One broker with default settings for all compatibility tests, or the broker in HEADRACE_TEST_BROKER.
 
-With a real Kafka at that address the same tests say what Kafka does.
+With a real Kafka at that address, the tests show how Kafka behaves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # kafka-python 3.0 reads its schemas by a call that Python 3.11 deprecates; nothing that we could mend.
+    # kafka-python 3.0 reads its schemas with a function that Python 3.11 deprecates.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
@@ -35,6 +35,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name for a topic or group that no other test of any run uses."""
+    """A name of a topic or group that no other test of any run uses."""
     test = request.node.name.split("[")[0].removeprefix("test_")
     return f"{test[:80]}-{os.getpid()}-{next(_numbers)}"

@@ -1,35 +1,33 @@
-"""Copies numbers from one topic to another exactly once, to be killed at any moment.
+"""Copy numbers from one topic to another exactly once, until killed.
 
 python -m tests.compat.copier CLIENT ADDRESS SOURCE TARGET NAME [PARTITION ...]
 
-NAME is the transactional id; whoever is started with it fences the copier of that name before it. The confluent
-copiers share the partitions as a group that is named after the source, and their offsets are fenced by the group.
-aiokafka cannot say which member it is when it sends offsets, so its copiers own the partitions that they are told.
+NAME is the transactional id: a copier fences the previous one of the same name. The confluent copiers share the
+partitions as a group with the name of the source, and the group fences their offsets. aiokafka cannot send the member
+with its offsets, so its copiers get fixed partitions.
 
-The offsets go first and the records one by one, so that a kill mostly finds a transaction half done. Every fifth is
-done twice: first with marked values, all the way into the log, and then aborted.
+A transaction sends its offsets first and then the records one by one, so that a kill usually interrupts it halfway.
+Every fifth transaction is written twice: first with marked values, which are flushed and then aborted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import sys
-import threading
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from tests.compat.time_limit import CALL_SECONDS, time_limit
 
 ABORTED = b"aborted "
-"""Stands before the number in a record that nobody who reads committed may see."""
+"""The prefix of aborted records, which no read_committed reader may receive."""
 TARGET_PARTITIONS = 4
 TRANSACTION_RECORDS = 20
 SESSION_TIMEOUT_MS = 2000
 TRANSACTION_SECONDS = 90.0
-"""A transaction that takes longer, which is more than the coordinator allows it, is given up with the whole process:
-librdkafka 2.16 may wait for ever to send offsets to a coordinator that left the metadata (its issue 5511)."""
+"""The time limit of one attempt to copy. It is longer than the coordinator lets a transaction take."""
 
 
 def main(client: str, address: str, source: str, target: str, name: str, *partitions: str) -> None:
@@ -40,28 +38,28 @@ def main(client: str, address: str, source: str, target: str, name: str, *partit
 
 
 def target_partition(number: bytes) -> int:
-    """Another one than it came from, mostly: so that a transaction touches several."""
+    """Choose the target partition, usually another one than the source's, so that transactions have several ones."""
     return int(number) // 7 % TARGET_PARTITIONS
 
 
 class ConfluentCopier:
     def __init__(self, address: str, source: str, target: str, name: str) -> None:
-        set_no_linger = {"bootstrap.servers": address, "reconnect.backoff.max.ms": 200, "log_level": 2}
+        common_settings = {"bootstrap.servers": address, "reconnect.backoff.max.ms": 200, "log_level": 2}
         self._producer = Producer(
             {
-                **set_no_linger,
+                **common_settings,
                 "transactional.id": name,
                 "linger.ms": 0,
                 "retry.backoff.max.ms": 200,
-                # Otherwise librdkafka 2.16 waits for ever to send offsets when its only broker has come back (its
-                # issue 5511): it still waits for the connection that it has given up. So it does with Kafka.
+                # Otherwise librdkafka 2.16 waits forever to send offsets when its only broker has restarted (its
+                # issue 5511): it waits for a connection that it has given up. The same happens with Kafka.
                 "metadata.recovery.strategy": "none",
             }
         )
         self._producer.init_transactions()
         self._consumer = Consumer(
             {
-                **set_no_linger,
+                **common_settings,
                 "group.id": source,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -74,11 +72,12 @@ class ConfluentCopier:
         self._target = target
         self._messages: list[Message] = []
         self._consumer.subscribe([source], on_revoke=lambda *_: self._messages.clear())
-        self._turns = itertools.count(1)
+        self._transactions = itertools.count(1)
 
     def run(self) -> None:
         while True:
-            message = self._consumer.poll(0.05)
+            with time_limit(CALL_SECONDS):
+                message = self._consumer.poll(0.05)
             if message is not None:
                 if error := message.error():
                     raise KafkaException(error)
@@ -88,25 +87,21 @@ class ConfluentCopier:
                 self._messages.clear()
 
     def _transact_in_time(self) -> bool:
-        patience = threading.Timer(TRANSACTION_SECONDS, os._exit, (75,))
-        patience.start()
-        try:
+        with time_limit(TRANSACTION_SECONDS):
             return self._transact()
-        finally:
-            patience.cancel()
 
     def _transact(self) -> bool:
-        """Whether the messages were copied; if not, the transaction was aborted and they are to be copied again."""
+        """Return whether the messages were copied; otherwise the transaction was aborted and must be repeated."""
         try:
-            if next(self._turns) % 5 == 0:
+            if next(self._transactions) % 5 == 0:
                 self._producer.begin_transaction()
                 self._write(ABORTED)
                 self._producer.abort_transaction()
             self._producer.begin_transaction()
             self._write(b"")
             self._producer.commit_transaction()
-        except KafkaException as refusal:
-            if not refusal.args[0].txn_requires_abort():
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
                 raise
             self._producer.abort_transaction()
             return False
@@ -116,8 +111,8 @@ class ConfluentCopier:
         ends: dict[tuple[str, int], int] = {}
         for message in self._messages:
             ends[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
-        places = [TopicPartition(topic, partition, end) for (topic, partition), end in ends.items()]
-        self._producer.send_offsets_to_transaction(places, self._consumer.consumer_group_metadata())
+        positions = [TopicPartition(topic, partition, end) for (topic, partition), end in ends.items()]
+        self._producer.send_offsets_to_transaction(positions, self._consumer.consumer_group_metadata())
         for message in self._messages:
             number = message.value() or b""
             self._producer.produce(self._target, mark + number, partition=target_partition(number))
@@ -142,13 +137,14 @@ async def copy_by_aiokafka(address: str, source: str, target: str, name: str, pa
 
     async with producer, consumer:
         consumer.assign([AioPartition(source, partition) for partition in partitions])
-        for turn in itertools.count(1):
-            records = await consumer.getmany(timeout_ms=50, max_records=TRANSACTION_RECORDS)
+        for number in itertools.count(1):
+            with time_limit(CALL_SECONDS):
+                records = await consumer.getmany(timeout_ms=50, max_records=TRANSACTION_RECORDS)
             batches = {place: [record.value for record in batch] for place, batch in records.items()}
             ends = {place: batch[-1].offset + 1 for place, batch in records.items()}
             if not batches:
                 continue
-            if turn % 5 == 0:
+            if number % 5 == 0:
                 await producer.begin_transaction()
                 await write(batches, ends, ABORTED)
                 await producer.abort_transaction()

@@ -1,7 +1,7 @@
-"""A group member as a program, to be killed: `python -m tests.compat.member CLIENT ADDRESS TOPIC`.
+"""A group member as a program, until killed: `python -m tests.compat.member CLIENT ADDRESS TOPIC`.
 
-The group has the topic's name. Every record is printed as `PARTITION OFFSET VALUE` before its offset may be
-committed, so whatever a killed member did not print must be read by another.
+The group has the topic's name. Every record is printed as `PARTITION OFFSET VALUE` before its offset may be committed,
+so another member must read every record that a killed member did not print.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import warnings
 
 SESSION_TIMEOUT_MS = 6000
-"""The least that a broker allows by default; it bounds how long a takeover lasts."""
+"""The minimum that a broker allows by default; it bounds the duration of a takeover."""
 
 
 def main(client: str, address: str, topic: str) -> None:

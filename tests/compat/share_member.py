@@ -1,7 +1,7 @@
-"""A member of a share group as a program, to be killed: `python -m tests.compat.share_member ADDRESS TOPIC WAY`.
+"""A member of a share group as a program, until killed: `python -m tests.compat.share_member ADDRESS TOPIC WAY`.
 
-The group has the topic's name. Every message is printed as `taken OFFSET DELIVERY VALUE` when it comes, and as `acked
-OFFSET` when the broker has confirmed that it is settled. WAY is `works`, or `holds`: that one never settles anything.
+The group has the topic's name. Every message is printed as `taken OFFSET DELIVERY VALUE` when it is received, and as
+`acked OFFSET` when its acknowledgement is confirmed. WAY is `works`, or `holds`: never acknowledge.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What aiokafka's admin client asks of a broker, in versions that nobody else uses any more."""
+"""Requests of aiokafka's admin client, in versions that no other client uses any more."""
 
 from __future__ import annotations
 

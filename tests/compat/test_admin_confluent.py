@@ -1,4 +1,4 @@
-"""What confluent-kafka's admin client asks of a broker."""
+"""Requests of confluent-kafka's admin client."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def result(futures: Mapping[Any, Any], key: Any) -> Any:
     return futures[key].result(PATIENCE_SECONDS)
 
 
-def refusal(futures: Mapping[Any, Any], key: Any) -> int:
-    """The error code that a call was answered with."""
+def error_code_of(futures: Mapping[Any, Any], key: Any) -> int:
+    """Return the error code of a failed call."""
     with pytest.raises(KafkaException) as raised:
         result(futures, key)
     error: KafkaError = raised.value.args[0]
@@ -64,20 +64,20 @@ def test_a_topic_is_created_described_and_deleted(admin: AdminClient, name: str)
     wait_until(lambda: name not in admin.list_topics(timeout=PATIENCE_SECONDS).topics, "the topic is gone")
 
 
-def test_wrong_topics_are_refused_with_kafkas_codes(admin: AdminClient, name: str) -> None:
+def test_wrong_topics_are_rejected_with_kafkas_codes(admin: AdminClient, name: str) -> None:
     result(admin.create_topics([NewTopic(name, 1, 1)]), name)
-    assert refusal(admin.create_topics([NewTopic(name, 1, 1)]), name) == KafkaError.TOPIC_ALREADY_EXISTS
+    assert error_code_of(admin.create_topics([NewTopic(name, 1, 1)]), name) == KafkaError.TOPIC_ALREADY_EXISTS
     bad = "no spaces, please"
-    assert refusal(admin.create_topics([NewTopic(bad, 1, 1)]), bad) == KafkaError.TOPIC_EXCEPTION
+    assert error_code_of(admin.create_topics([NewTopic(bad, 1, 1)]), bad) == KafkaError.TOPIC_EXCEPTION
     many = name + "-replicas"
-    assert refusal(admin.create_topics([NewTopic(many, 1, 3)]), many) == KafkaError.INVALID_REPLICATION_FACTOR
+    assert error_code_of(admin.create_topics([NewTopic(many, 1, 3)]), many) == KafkaError.INVALID_REPLICATION_FACTOR
     zero = name + "-zero"
-    assert refusal(admin.create_topics([NewTopic(zero, 0, 1)]), zero) == KafkaError.INVALID_PARTITIONS
+    assert error_code_of(admin.create_topics([NewTopic(zero, 0, 1)]), zero) == KafkaError.INVALID_PARTITIONS
     odd = NewTopic(name + "-odd", 1, 1, config={"no.such.config": "1"})
-    assert refusal(admin.create_topics([odd]), odd.topic) == KafkaError.INVALID_CONFIG
+    assert error_code_of(admin.create_topics([odd]), odd.topic) == KafkaError.INVALID_CONFIG
     unfit = NewTopic(name + "-unfit", 1, 1, config={"retention.ms": "soon"})
-    assert refusal(admin.create_topics([unfit]), unfit.topic) == KafkaError.INVALID_CONFIG
-    assert refusal(admin.delete_topics([name + "-none"]), name + "-none") == KafkaError.UNKNOWN_TOPIC_OR_PART
+    assert error_code_of(admin.create_topics([unfit]), unfit.topic) == KafkaError.INVALID_CONFIG
+    assert error_code_of(admin.delete_topics([name + "-none"]), name + "-none") == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def test_a_dry_run_creates_nothing(admin: AdminClient, name: str) -> None:
@@ -102,11 +102,11 @@ def test_a_deleted_topic_created_again_is_empty(admin: AdminClient, address: str
         assert consume(consumer, 1)[0].value() == b"new"
 
 
-def test_partitions_are_added_but_never_taken_away(admin: AdminClient, address: str, name: str) -> None:
+def test_partitions_are_added_but_never_removed(admin: AdminClient, address: str, name: str) -> None:
     create_topic(address, name, 2)
     result(admin.create_partitions([NewPartitions(name, 5)]), name)
     assert len(admin.list_topics(name, timeout=PATIENCE_SECONDS).topics[name].partitions) == 5
-    assert refusal(admin.create_partitions([NewPartitions(name, 3)]), name) == KafkaError.INVALID_PARTITIONS
+    assert error_code_of(admin.create_partitions([NewPartitions(name, 3)]), name) == KafkaError.INVALID_PARTITIONS
     produce(address, name, [b"x"], partition=4)
 
 
@@ -169,7 +169,7 @@ def alter_broker(admin: AdminClient, config: str, value: str | None) -> None:
 
 
 @pytest.mark.parametrize("config", ["leader.replication.throttled.rate", "follower.replication.throttled.rate"])
-def test_the_rate_of_a_reassignment_can_be_set_and_taken_back(admin: AdminClient, config: str) -> None:
+def test_the_rate_of_a_reassignment_can_be_set_and_reset(admin: AdminClient, config: str) -> None:
     def described() -> tuple[str | None, bool]:
         entry = only(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")])).get(config)
         return (None, False) if entry is None or entry.is_default else (entry.value, entry.is_read_only)
@@ -207,13 +207,13 @@ def test_groups_are_listed_described_and_deleted(admin: AdminClient, address: st
         [member] = description.members
         assert member.client_id == "describes itself"
         assert {partition.partition for partition in member.assignment.topic_partitions} == {0, 1}
-        assert refusal(admin.delete_consumer_groups([name]), name) == KafkaError.NON_EMPTY_GROUP
+        assert error_code_of(admin.delete_consumer_groups([name]), name) == KafkaError.NON_EMPTY_GROUP
     description = result(admin.describe_consumer_groups([name]), name)
     assert description.state == ConsumerGroupState.EMPTY
     stable = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(PATIENCE_SECONDS)
     assert name not in [group.group_id for group in stable.valid]
     result(admin.delete_consumer_groups([name]), name)
-    assert refusal(admin.delete_consumer_groups([name]), name) == KafkaError.GROUP_ID_NOT_FOUND
+    assert error_code_of(admin.delete_consumer_groups([name]), name) == KafkaError.GROUP_ID_NOT_FOUND
 
 
 def test_group_offsets_are_altered_and_listed(admin: AdminClient, address: str, name: str) -> None:

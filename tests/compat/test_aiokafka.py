@@ -110,7 +110,7 @@ def test_empty_values_tombstones_null_keys_and_headers_come_back_as_sent(address
     run(test())
 
 
-def test_a_large_message_passes_and_a_too_large_one_is_refused(address: str, name: str) -> None:
+def test_a_large_message_is_accepted_and_a_too_large_one_is_rejected(address: str, name: str) -> None:
     large = bytes(range(256)) * 3900
 
     async def test() -> None:
@@ -126,7 +126,7 @@ def test_a_large_message_passes_and_a_too_large_one_is_refused(address: str, nam
     run(test())
 
 
-def test_a_group_goes_on_where_it_committed(address: str, name: str) -> None:
+def test_a_group_continues_at_its_committed_offsets(address: str, name: str) -> None:
     async def test() -> None:
         await create_topic(address, name, 1)
         async with started(AIOKafkaProducer(bootstrap_servers=address)) as producer:
@@ -166,7 +166,7 @@ def test_seeking_by_offset_and_by_timestamp_finds_the_record(address: str, name:
 
 
 @pytest.mark.parametrize("assignor", [RoundRobinPartitionAssignor, StickyPartitionAssignor])
-def test_two_members_share_the_partitions_and_the_rest_falls_to_the_one_who_stays(
+def test_two_members_share_the_partitions_and_the_remaining_one_gets_all(
     address: str, name: str, assignor: Any
 ) -> None:
     config = {"partition_assignment_strategy": (assignor,), "heartbeat_interval_ms": 200}

@@ -60,7 +60,7 @@ def test_empty_values_tombstones_null_keys_and_headers_come_back_as_sent(address
     assert messages[4].headers() == headers
 
 
-def test_a_message_of_almost_a_megabyte_passes_and_a_larger_one_is_refused(address: str, name: str) -> None:
+def test_a_message_of_almost_a_megabyte_is_accepted_and_a_larger_one_is_rejected(address: str, name: str) -> None:
     create_topic(address, name, 1)
     large = bytes(range(256)) * 3900
     produce(address, name, [large])
@@ -84,7 +84,7 @@ def test_every_acks_setting_appends(address: str, name: str, acks: str) -> None:
         assert [message.value() for message in consume(consumer, 2)] == [b"one", b"two"]
 
 
-def test_a_group_goes_on_where_it_committed(address: str, name: str) -> None:
+def test_a_group_continues_at_its_committed_offsets(address: str, name: str) -> None:
     create_topic(address, name, 1)
     produce(address, name, [b"%d" % number for number in range(20)])
     with consumer_of(address, name, **{"enable.auto.commit": False}) as consumer:
@@ -129,7 +129,7 @@ def test_an_offset_inside_a_batch_delivers_from_there(address: str, name: str) -
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_two_members_share_the_partitions_and_the_rest_falls_to_the_one_who_stays(
+def test_two_members_share_the_partitions_and_the_remaining_one_gets_all(
     address: str, name: str, strategy: str
 ) -> None:
     create_topic(address, name, 4)
@@ -147,7 +147,7 @@ def _partitions(consumer: Consumer) -> int:
     return len(consumer.assignment())
 
 
-def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(address: str, name: str) -> None:
+def test_a_static_member_rejoins_with_its_partitions_without_a_rebalance(address: str, name: str) -> None:
     create_topic(address, name, 4)
     rebalances: list[str] = []
 
@@ -193,16 +193,16 @@ def test_a_second_holder_of_an_instance_id_fences_the_first(address: str, name: 
             wait_until(first_is_fenced, "the first holder is fenced")
 
 
-def test_a_stranger_may_not_commit_for_a_group_that_has_members(address: str, name: str) -> None:
+def test_a_non_member_may_not_commit_for_a_group_that_has_members(address: str, name: str) -> None:
     create_topic(address, name, 1)
     produce(address, name, [b"one"])
     with consumer_of(address, name) as consumer:
         consumer.subscribe([name])
         consume(consumer, 1)
-        stranger = Consumer({"bootstrap.servers": address, "group.id": name})
-        with closing(stranger), pytest.raises(KafkaException) as refusal:
-            stranger.commit(offsets=[TopicPartition(name, 0, 1)], asynchronous=False)
-        assert refusal.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
+        non_member = Consumer({"bootstrap.servers": address, "group.id": name})
+        with closing(non_member), pytest.raises(KafkaException) as raised:
+            non_member.commit(offsets=[TopicPartition(name, 0, 1)], asynchronous=False)
+        assert raised.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
 
 
 def test_a_regular_expression_subscription_finds_a_topic_created_later(address: str, name: str) -> None:
@@ -221,7 +221,7 @@ def test_several_idempotent_batches_in_flight_to_a_new_topic_do_not_stall(addres
 
 
 def test_every_client_learns_the_cluster_id_and_only_one_without_api_versions_does_not(address: str) -> None:
-    """As librdkafka's test 0063: the oldest Metadata response has neither a cluster id nor a controller."""
+    """The oldest Metadata response has neither a cluster id nor a controller, as librdkafka's test 0063 expects."""
     current = Producer({"bootstrap.servers": address})
     first, second = (current.list_topics(timeout=PATIENCE_SECONDS) for _ in range(2))
     assert first.cluster_id

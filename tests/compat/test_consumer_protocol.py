@@ -1,7 +1,7 @@
-"""Members come and go, one to three and back, by the consumer protocol (KIP-848), by the classic one, and from one of
-them to the other.
+"""Groups that grow from one member to three and back, with the consumer protocol (KIP-848), with the classic one, and
+while they change from one to the other.
 
-Everybody commits what it has read before it gives a partition up, so nothing may be missed and nothing read twice.
+Every member commits what it has read before it gives a partition up, so no record may be skipped or read twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker whose members report often; a test would last minutes otherwise."""
+    """A broker with a short heartbeat interval; otherwise a test would take minutes."""
     outside = outside_broker()
     if outside is not None:
         yield outside
@@ -48,13 +48,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Reader:
-    """A member that reads, notes, and commits when it must let go."""
+    """A member that reads, records, and commits before it gives partitions up."""
 
     def __init__(self, address: str, group: str, subscription: list[str], **config: Any) -> None:
         self.values: list[str] = []
         self._read: dict[tuple[str, int], int] = {}
         settings = {"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"}
-        # Topics that are made later are to be found while the test still waits for them.
+        # New topics must be found while the test is waiting.
         self.consumer = Consumer({**settings, "enable.auto.commit": False, "metadata.max.age.ms": 1000, **config})
         self.consumer.subscribe(subscription, on_revoke=self._let_go)
 
@@ -80,7 +80,7 @@ class Reader:
         self._commit(self.consumer, [*self._read])
 
     def close(self) -> None:
-        """Commit before: librdkafka 2.16, closed while it is given more, leaves first and asks for the commit then."""
+        """Commit before the close: librdkafka 2.16, closed during an assignment, leaves first and then commits."""
         self.commit()
         self.consumer.close()
 
@@ -93,8 +93,8 @@ class Reader:
             consumer.commit(offsets=done, asynchronous=False)
 
 
-class Scene:
-    """Two topics, what was produced to them, and whoever reads them."""
+class GroupFixture:
+    """Two topics, the records produced to them, and their readers."""
 
     def __init__(self, address: str, name: str) -> None:
         self.address = address
@@ -107,7 +107,7 @@ class Scene:
             create_topic(address, topic, PARTITIONS)
 
     def send_round(self) -> None:
-        """Twenty records on every partition."""
+        """Send twenty records to every partition."""
         for topic in self.topics:
             for partition in range(PARTITIONS):
                 values = [f"{len(self.produced) + number}" for number in range(20)]
@@ -115,25 +115,25 @@ class Scene:
                 self.produced += values
 
     def read_until(self, done: Callable[[], bool], what: str) -> None:
-        def look() -> bool:
+        def poll_readers() -> bool:
             for reader in self.readers:
                 reader.poll()
             return done()
 
-        wait_until(look, what)
+        wait_until(poll_readers, what)
 
     def seen(self) -> Counter[str]:
         return Counter(value for reader in (*self.readers, *self.replaced_member) for value in reader.values)
 
     def is_shared(self) -> bool:
-        """Every partition has one owner, and nobody has two more than another."""
+        """Return whether every partition has one owner, and the members' shares differ by at most one."""
         owned = [reader.partitions for reader in self.readers]
         everything = {(topic, partition) for topic in self.topics for partition in range(PARTITIONS)}
         sizes = [len(partitions) for partitions in owned]
         return sum(sizes) == len(everything) and set().union(*owned) == everything and max(sizes) - min(sizes) <= 2
 
     def share(self) -> None:
-        """Records come in while the group finds its new order, and when it has."""
+        """Send records during and after a rebalance."""
         self.send_round()
         self.read_until(self.is_shared, f"{len(self.readers)} members share the partitions")
         self.send_round()
@@ -145,7 +145,7 @@ class Scene:
 def test_from_one_member_to_three_and_back_nothing_is_missed_or_repeated(
     address: str, name: str, protocol: str, by_regex: bool
 ) -> None:
-    scene = Scene(address, name)
+    scene = GroupFixture(address, name)
     subscription = [f"^{name}.*"] if by_regex else scene.topics
     with ExitStack() as stack:
         for _ in range(3):
@@ -161,8 +161,8 @@ def test_from_one_member_to_three_and_back_nothing_is_missed_or_repeated(
     assert scene.seen() == Counter(scene.produced)
 
 
-def test_members_by_regex_follow_topics_that_are_made_later(address: str, name: str) -> None:
-    scene = Scene(address, name)
+def test_members_by_regex_follow_topics_that_are_created_later(address: str, name: str) -> None:
+    scene = GroupFixture(address, name)
     with ExitStack() as stack:
         for _ in range(2):
             scene.readers.append(Reader(address, name, [f"^{name}.*"], **PROTOCOLS["uniform"]))
@@ -174,8 +174,8 @@ def test_members_by_regex_follow_topics_that_are_made_later(address: str, name: 
     assert scene.seen() == Counter(scene.produced)
 
 
-def test_an_empty_group_goes_on_with_the_other_protocol_where_it_was(address: str, name: str) -> None:
-    scene = Scene(address, name)
+def test_an_empty_group_continues_with_the_other_protocol_at_its_offsets(address: str, name: str) -> None:
+    scene = GroupFixture(address, name)
     for protocol in ("classic", "uniform", "classic"):
         reader = Reader(address, name, scene.topics, **PROTOCOLS[protocol])
         scene.readers.append(reader)
@@ -187,9 +187,9 @@ def test_an_empty_group_goes_on_with_the_other_protocol_where_it_was(address: st
 
 
 class RunningProducer:
-    """Sends to all partitions, one record after the other, until it is stopped."""
+    """Sends records to all partitions in turn until it is stopped."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: GroupFixture) -> None:
         self._scene = scene
         self._is_stopped = Event()
         self._thread = Thread(target=self._run)
@@ -219,17 +219,15 @@ def group_type(admin: AdminClient, name: str) -> str | None:
 
 
 @pytest.mark.parametrize("classic", ["classic", "classic-cooperative"])
-def test_a_group_goes_over_to_the_other_protocol_member_by_member_and_back(
-    address: str, name: str, classic: str
-) -> None:
-    scene, admin = Scene(address, name), AdminClient({"bootstrap.servers": address})
+def test_a_group_changes_to_the_other_protocol_member_by_member_and_back(address: str, name: str, classic: str) -> None:
+    scene, admin = GroupFixture(address, name), AdminClient({"bootstrap.servers": address})
     committed: dict[tuple[str, int], int] = {}
 
     def start(protocol: str) -> None:
         scene.readers.append(Reader(address, name, scene.topics, **PROTOCOLS[protocol]))
 
     def settle(kind: str) -> None:
-        """Every partition has one owner, and what was sent by then is read and committed."""
+        """Wait until every partition has one owner, and all records so far are read and committed."""
         scene.read_until(scene.is_shared, f"{len(scene.readers)} members share the partitions")
         assert group_type(admin, name) == kind
         scene.send_round()
@@ -274,8 +272,8 @@ def test_a_group_goes_over_to_the_other_protocol_member_by_member_and_back(
     assert scene.seen() == Counter(scene.produced)
 
 
-def test_a_static_member_that_comes_back_reads_on_and_nobody_else_notices(address: str, name: str) -> None:
-    scene = Scene(address, name)
+def test_a_static_member_that_rejoins_reads_on_without_a_rebalance_of_others(address: str, name: str) -> None:
+    scene = GroupFixture(address, name)
 
     def static(number: int) -> Reader:
         return Reader(
@@ -296,7 +294,7 @@ def test_a_static_member_that_comes_back_reads_on_and_nobody_else_notices(addres
     assert scene.seen() == Counter(scene.produced)
 
 
-def test_a_group_may_have_a_session_of_its_own(address: str, name: str) -> None:
+def test_a_group_may_have_its_own_session_timeout(address: str, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": address})
     entry = ConfigEntry("consumer.session.timeout.ms", "50000", incremental_operation=AlterConfigOpType.SET)
     altered = admin.incremental_alter_configs([ConfigResource(ResourceType.GROUP, name, incremental_configs=[entry])])
@@ -311,7 +309,7 @@ def test_a_group_may_have_a_session_of_its_own(address: str, name: str) -> None:
 
 
 def test_an_administrator_sees_and_deletes_the_group(address: str, name: str) -> None:
-    scene = Scene(address, name)
+    scene = GroupFixture(address, name)
     reader = Reader(address, name, scene.topics, **PROTOCOLS["uniform"])
     scene.readers.append(reader)
     scene.share()

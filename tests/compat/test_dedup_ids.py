@@ -1,4 +1,4 @@
-"""Other clients and `dedup.window.ms`: their producers go on behind duplicates, their consumers over the gaps."""
+"""Third-party clients and `dedup.window.ms`: producers continue after duplicates, consumers continue past the gaps."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LAST = b"last"
 
 
 def produce_thrice(address: str, topic: str, **config: object) -> list[int]:
-    """Each id three times, in batches of several, some of duplicates alone; then one without an id."""
+    """Send each id three times, in batches of several, some with duplicates only; then one record without an id."""
     offsets: list[int] = []
-    refused: list[KafkaError] = []
+    errors: list[KafkaError] = []
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
         if error is None:
             offsets.append(message.offset() or 0)
         else:
-            refused.append(error)
+            errors.append(error)
 
     producer = Producer({"bootstrap.servers": address, "linger.ms": 5, **config})
     for turn in range(3):
@@ -41,7 +41,7 @@ def produce_thrice(address: str, topic: str, **config: object) -> list[int]:
                 assert producer.flush(PATIENCE_SECONDS) == 0
     producer.produce(topic, LAST, on_delivery=on_delivery)
     assert producer.flush(PATIENCE_SECONDS) == 0
-    assert refused == []
+    assert errors == []
     return offsets
 
 

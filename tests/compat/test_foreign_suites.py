@@ -1,4 +1,4 @@
-"""What the suites of kafkajs, kafka-go and sarama stumbled over; each answer is the one of Kafka 4.3.0."""
+"""Behaviour on which the test suites of kafkajs, kafka-go and sarama depend; each response is that of Kafka 4.3.0."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def raw(address: str) -> Iterator[RawConnection]:
         yield connection
 
 
-def test_a_topic_of_default_size_is_made_by_an_older_request(raw: RawConnection, name: str) -> None:
+def test_an_older_request_creates_a_topic_of_default_size(raw: RawConnection, name: str) -> None:
     request = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": [], "configs": []}
     [created] = raw.call(19, 3, topics=[request], timeout=30_000, validate_only=False).topics
     assert created.error_code == 0
 
 
-def test_a_client_that_wants_sasl_is_told_and_not_cut_off(raw: RawConnection) -> None:
-    answer = raw.call(17, 1, mechanism="PLAIN")
-    assert (answer.error_code, answer.mechanisms) == (ILLEGAL_SASL_STATE, ())
+def test_a_client_that_requests_sasl_gets_an_error_and_is_not_disconnected(raw: RawConnection) -> None:
+    response = raw.call(17, 1, mechanism="PLAIN")
+    assert (response.error_code, response.mechanisms) == (ILLEGAL_SASL_STATE, ())
 
 
-def test_there_are_no_access_rules_to_list(raw: RawConnection) -> None:
+def test_there_are_no_acls_to_list(raw: RawConnection) -> None:
     anything = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
     names = dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
     assert raw.call(29, 3, **anything, **names).error_code == SECURITY_DISABLED
 
 
-def test_whoever_asks_what_he_may_do_is_told(raw: RawConnection, address: str, name: str) -> None:
+def test_authorized_operations_are_returned_on_request(raw: RawConnection, address: str, name: str) -> None:
     create_topic(address, name, 1)
     [topic] = raw.call(75, 0, topics=[{"name": name}], response_partition_limit=10, cursor=None).topics
     assert topic.topic_authorized_operations == TOPIC_RIGHTS

@@ -79,7 +79,7 @@ def test_empty_values_tombstones_null_keys_and_headers_come_back_as_sent(address
     assert all(list(record.headers) == headers for record in records)
 
 
-def test_a_large_message_passes_and_a_too_large_one_is_refused(address: str, name: str) -> None:
+def test_a_large_message_is_accepted_and_a_too_large_one_is_rejected(address: str, name: str) -> None:
     create_topic(address, name, 1)
     large = bytes(range(256)) * 3900
     with closing(KafkaProducer(bootstrap_servers=address, max_request_size=4_000_000)) as producer:
@@ -90,7 +90,7 @@ def test_a_large_message_passes_and_a_too_large_one_is_refused(address: str, nam
         assert consume(consumer, 1)[0].value == large
 
 
-def test_a_group_goes_on_where_it_committed(address: str, name: str) -> None:
+def test_a_group_continues_at_its_committed_offsets(address: str, name: str) -> None:
     create_topic(address, name, 1)
     produce(address, name, [b"%d" % number for number in range(20)])
     with closing(group_consumer(address, name, enable_auto_commit=False)) as consumer:
@@ -122,11 +122,12 @@ def test_seeking_by_offset_and_by_timestamp_finds_the_record(address: str, name:
 
 
 @pytest.mark.parametrize("assignor", [RangePartitionAssignor, StickyPartitionAssignor, CooperativeStickyAssignor])
-def test_two_members_share_the_partitions_and_the_rest_falls_to_the_one_who_stays(
+def test_two_members_share_the_partitions_and_the_remaining_one_gets_all(
     address: str, name: str, assignor: Any
 ) -> None:
     create_topic(address, name, 4)
-    # A leader of kafka-python may assign nothing when it has not seen the topic yet, and mends it at the next refresh.
+    # A group leader of kafka-python may assign no partitions before it has seen the topic, and corrects it at the
+    # next refresh.
     config = {"partition_assignment_strategy": [assignor], "heartbeat_interval_ms": 200, "metadata_max_age_ms": 1000}
     with PolledMember(group_consumer(address, name, **config)) as stays:
         with PolledMember(group_consumer(address, name, **config)) as leaves:
@@ -135,10 +136,10 @@ def test_two_members_share_the_partitions_and_the_rest_falls_to_the_one_who_stay
 
 
 class PolledMember:
-    """A consumer that its own thread polls, as an application would.
+    """A consumer that its own thread polls, as in an application.
 
-    Two consumers that one thread polls in turn, each for a few milliseconds, may never complete a rebalance on a slow
-    machine: each gives up its join before the other is polled again.
+    If one thread polls two consumers in turn, each for a few milliseconds, a rebalance may never complete on a slow
+    machine: each consumer gives up its join before the other is polled again.
     """
 
     def __init__(self, consumer: Any) -> None:

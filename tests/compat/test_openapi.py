@@ -1,7 +1,7 @@
-"""What the served description says is what is answered, whatever is sent: schemathesis tries.
+"""Every response of the REST API agrees with the served OpenAPI description, whatever schemathesis sends.
 
-Twice: with names that it makes up, most of which are nowhere, and with those of a topic, a message and a subscription
-that are there. Streams have no end and are tried elsewhere; waits are cut short.
+Two runs: with generated names, most of which do not exist, and with the names of an existing topic, message and
+subscription. Streams do not end and are tested elsewhere; waits are shortened.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ def served(url: str) -> Any:
         return schemathesis.openapi.from_url(f"{url}/openapi.json").exclude(path_regex="/stream$")
 
 
-def furnish(url: str) -> None:
-    """Have a topic with a message that waits, one that does not, and a subscription."""
+def create_objects(url: str) -> None:
+    """Create a topic with a delayed and an undelayed message, and a subscription."""
     for headers in ({}, {"Headrace-Delay": "10d"}):
         requests.post(f"{url}/topics/orders/messages", json={"n": 1}, headers=headers, timeout=30)
-    told = requests.post(
+    response = requests.post(
         f"{url}/topics/orders/subscriptions", json={"name": "billing", "start": "earliest"}, timeout=30
     )
-    assert told.status_code in (200, 201), told.text
+    assert response.status_code in (200, 201), response.text
 
 
 def send(case: Any) -> None:
     if isinstance(case.query, dict):
         case.query.update({name: short for name, short in SHORT.items() if name in case.query})
     if isinstance(case.body, dict) and isinstance(case.body.get("partitions"), int):
-        case.body["partitions"] = min(case.body["partitions"], PARTITIONS_MAX)  # a thousand take their time
+        case.body["partitions"] = min(case.body["partitions"], PARTITIONS_MAX)  # a thousand requests take long
     response = case.call(timeout=60)
     if response.status_code == NO_REPLY and (case.query or {}).get("wait_for") == "reply":
         assert response.json()["code"] == "no_reply"
@@ -85,7 +85,7 @@ def send(case: Any) -> None:
 
 
 def try_all(served: Any, attempt: Callable[[Any], None]) -> None:
-    """Every operation, with what it should be sent and with what it should not."""
+    """Call every operation with valid and invalid input."""
     for found in served.get_all_operations():
         operation = found.ok()
         for mode in schemathesis.GenerationMode:
@@ -93,22 +93,22 @@ def try_all(served: Any, attempt: Callable[[Any], None]) -> None:
                 cases = operation.as_strategy(generation_mode=mode)
                 TRIED(given(case=cases)(attempt))()
             except Unsatisfiable:
-                continue  # nothing can be wrong about a request without parts
+                continue  # a request without parameters has no invalid form
 
 
-def test_whatever_is_sent_the_answer_is_one_that_is_described(served: Any) -> None:
+def test_every_response_to_generated_input_is_described(served: Any) -> None:
     def attempt(case: Any) -> None:
         send(case)
 
     try_all(served, attempt)
 
 
-def test_the_same_of_things_that_are_there(served: Any, url: str) -> None:
+def test_every_response_about_existing_objects_is_described(served: Any, url: str) -> None:
     def attempt(case: Any) -> None:
         names = case.path_parameters if isinstance(case.path_parameters, dict) else {}
         if not names:
-            return  # the other test has tried it
-        furnish(url)
+            return  # the other test covers it
+        create_objects(url)
         names.update({name: known for name, known in THERE.items() if name in names})
         if "/scheduled/" in case.operation.path:
             names["message_id"] = "__delayed.orders:0:0"

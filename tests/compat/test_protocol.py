@@ -1,4 +1,4 @@
-"""The protocol itself, request by request: versions, fetching, metadata. Codes are Kafka's numbers."""
+"""The Kafka protocol, request by request: versions, fetching, metadata. Constants are Kafka's numbers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tests.integration.records import create_topic, produce
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_FETCH, FIND_COORDINATOR = 0, 1, 2, 3, 9, 10
 API_VERSIONS, CREATE_TOPICS, OFFSET_FOR_LEADER_EPOCH = 18, 19, 23
+OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION = 1, 3, 17
+FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID = 70, 71, 75, 100
 
 
 @pytest.fixture
@@ -26,15 +28,15 @@ def raw(address: str) -> Iterator[RawConnection]:
 @pytest.fixture
 def topic(address: str, name: str) -> str:
     create_topic(address, name, 1)
-    with RawConnection(address) as raw:  # Kafka's leader is not at its post yet when CreateTopics has answered
+    with RawConnection(address) as raw:  # Kafka responds to CreateTopics before the leader is ready
         wait_until(lambda: only_partition(fetch(raw, name, 0)).error_code == 0, "the topic can be read")
     return name
 
 
 def advertised(raw: RawConnection) -> dict[int, tuple[int, int]]:
-    answer = raw.call(API_VERSIONS, 3, client_software_name="test", client_software_version="1")
-    assert answer.error_code == 0
-    return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    response = raw.call(API_VERSIONS, 3, client_software_name="test", client_software_version="1")
+    assert response.error_code == 0
+    return {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
 def fetch(raw: RawConnection, topic: str, offset: int, version: int = 12, **fields: Any) -> Any:
@@ -55,9 +57,9 @@ def fetch(raw: RawConnection, topic: str, offset: int, version: int = 12, **fiel
     )
 
 
-def only_partition(answer: Any) -> Any:
-    assert answer.error_code == 0
-    [topic] = answer.responses
+def only_partition(response: Any) -> Any:
+    assert response.error_code == 0
+    [topic] = response.responses
     [partition] = topic.partitions
     return partition
 
@@ -67,13 +69,15 @@ def test_the_advertised_ranges_are_those_of_kafka(raw: RawConnection) -> None:
     assert {key: ranges.get(key) for key in SERVED} == SERVED
 
 
-def test_no_key_is_advertised_whose_version_kafka_does_not_know(raw: RawConnection) -> None:
+def test_no_version_is_advertised_that_kafka_does_not_have(raw: RawConnection) -> None:
     for key, (_, newest) in advertised(raw).items():
         assert key >= 10_000 or newest <= max(request_versions(key))
 
 
 @pytest.mark.parametrize("api_key", sorted(SERVED))
-def test_every_advertised_version_answers_a_harmless_request_in_its_format(address: str, api_key: int) -> None:
+def test_a_harmless_request_of_every_advertised_version_gets_a_response_in_its_format(
+    address: str, api_key: int
+) -> None:
     with RawConnection(address) as raw:
         oldest, newest = advertised(raw)[api_key]
     batch = {"index": 0, "records": good_batch([b"harmless"])}
@@ -84,8 +88,8 @@ def test_every_advertised_version_answers_a_harmless_request_in_its_format(addre
                 raw.call(api_key, version, **needed)
 
 
-def test_a_too_new_api_versions_request_is_answered_in_version_0_with_the_ranges(raw: RawConnection) -> None:
-    raw.send_frame(b"\0\x12" + b"\0\x63" + b"\0\0\0\x07" + b"\xff\xff" + b"\0" + b"newer fields that nobody knows")
+def test_a_too_new_api_versions_request_gets_the_ranges_in_version_0(raw: RawConnection) -> None:
+    raw.send_frame(b"\0\x12" + b"\0\x63" + b"\0\0\0\x07" + b"\xff\xff" + b"\0" + b"unknown newer fields")
     frame = raw.receive_frame()
     assert frame[:4] == b"\0\0\0\x07"
     assert frame[4:6] == b"\0\x23", "the code is UNSUPPORTED_VERSION"
@@ -104,7 +108,7 @@ def test_an_unknown_api_key_closes_the_connection(raw: RawConnection) -> None:
     assert raw.is_closed_by_peer()
 
 
-def test_answers_come_in_the_order_of_the_requests_though_the_first_one_waits(
+def test_responses_have_the_order_of_the_requests_although_the_first_one_waits(
     address: str, raw: RawConnection, topic: str
 ) -> None:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
@@ -121,7 +125,7 @@ def test_answers_come_in_the_order_of_the_requests_though_the_first_one_waits(
     assert [raw.receive_frame()[:4] for _ in range(2)] == [b"\0\0\0\x01", b"\0\0\0\x02"]
 
 
-def test_a_waiting_fetch_is_answered_as_soon_as_a_record_comes(address: str, raw: RawConnection, topic: str) -> None:
+def test_a_waiting_fetch_returns_as_soon_as_a_record_is_appended(address: str, raw: RawConnection, topic: str) -> None:
     sender = threading.Timer(0.3, produce, (address, topic, [b"wakes you"]))
     sender.start()
     partition = only_partition(fetch(raw, topic, 0, max_wait=50_000))
@@ -130,15 +134,15 @@ def test_a_waiting_fetch_is_answered_as_soon_as_a_record_comes(address: str, raw
     assert partition.high_watermark == 1
 
 
-def test_an_offset_out_of_range_is_answered_at_once_though_the_fetch_could_wait(
+def test_an_offset_out_of_range_is_rejected_at_once_although_the_fetch_could_wait(
     raw: RawConnection, address: str, topic: str
 ) -> None:
     produce(address, topic, [b"one"])
     for offset in (2, 1000, -5):
-        assert only_partition(fetch(raw, topic, offset, max_wait=50_000)).error_code == 1
+        assert only_partition(fetch(raw, topic, offset, max_wait=50_000)).error_code == OFFSET_OUT_OF_RANGE
 
 
-def test_the_first_batch_is_delivered_though_it_is_larger_than_the_limits(
+def test_the_first_batch_is_delivered_although_it_is_larger_than_the_limits(
     raw: RawConnection, address: str, topic: str
 ) -> None:
     produce(address, topic, [b"x" * 50_000])
@@ -146,7 +150,7 @@ def test_the_first_batch_is_delivered_though_it_is_larger_than_the_limits(
     assert len(partition.records) > 50_000
 
 
-def test_a_fetch_from_inside_a_batch_brings_that_batch(raw: RawConnection, address: str, topic: str) -> None:
+def test_a_fetch_from_inside_a_batch_returns_that_batch(raw: RawConnection, address: str, topic: str) -> None:
     produce(address, topic, [b"%d" % number for number in range(10)], **{"linger.ms": 100})
     partition = only_partition(fetch(raw, topic, 7))
     assert int.from_bytes(partition.records[:8], "big") <= 7
@@ -154,7 +158,7 @@ def test_a_fetch_from_inside_a_batch_brings_that_batch(raw: RawConnection, addre
 
 
 @pytest.mark.parametrize("session_epoch", [-1, 0])
-def test_a_full_fetch_names_every_partition_though_there_is_nothing_to_read(
+def test_a_full_fetch_names_every_partition_although_no_record_is_new(
     raw: RawConnection, address: str, topic: str, session_epoch: int
 ) -> None:
     produce(address, topic, [b"one"])
@@ -174,27 +178,30 @@ def test_a_stored_batch_differs_from_the_sent_one_in_offset_and_epoch_only(raw: 
 
 def send(raw: RawConnection, topic: str, batch: bytes) -> Any:
     data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
-    [answer] = raw.call(PRODUCE, 9, acks=-1, timeout=30_000, topic_data=data).responses
-    [partition] = answer.partition_responses
+    [response] = raw.call(PRODUCE, 9, acks=-1, timeout=30_000, topic_data=data).responses
+    [partition] = response.partition_responses
     assert partition.error_code == 0
     return partition
 
 
-def test_a_fetch_session_tells_only_what_changed(raw: RawConnection, address: str, topic: str) -> None:
+def test_a_fetch_session_returns_only_changes(raw: RawConnection, address: str, topic: str) -> None:
     opened = fetch(raw, topic, 0, session_epoch=0)
     assert opened.session_id != 0
     idle = {"max_wait": 0, "min_bytes": 1, "max_bytes": 2**20, "forgotten_topics_data": [], "rack_id": ""}
     session = {"session_id": opened.session_id, "topics": []}
     assert raw.call(FETCH, 12, **idle, **session, session_epoch=1).responses == ()
     produce(address, topic, [b"news"])
-    told = raw.call(FETCH, 12, **idle, **session, session_epoch=2)
-    assert b"news" in only_partition(told).records
-    assert raw.call(FETCH, 12, **idle, **session, session_epoch=7).error_code == 71
-    assert raw.call(FETCH, 12, **idle, **session | {"session_id": 12345}, session_epoch=1).error_code == 70
+    response = raw.call(FETCH, 12, **idle, **session, session_epoch=2)
+    assert b"news" in only_partition(response).records
+    assert raw.call(FETCH, 12, **idle, **session, session_epoch=7).error_code == INVALID_FETCH_SESSION_EPOCH
+    assert (
+        raw.call(FETCH, 12, **idle, **session | {"session_id": 12345}, session_epoch=1).error_code
+        == FETCH_SESSION_ID_NOT_FOUND
+    )
 
 
-def test_unknown_topics_partitions_and_ids_are_told_apart(raw: RawConnection, topic: str) -> None:
-    assert only_partition(fetch(raw, topic + "-none", 0)).error_code == 3
+def test_unknown_topics_partitions_and_ids_have_different_errors(raw: RawConnection, topic: str) -> None:
+    assert only_partition(fetch(raw, topic + "-none", 0)).error_code == UNKNOWN_TOPIC_OR_PARTITION
     unknown = {"topic_id": uuid.UUID(int=12345), "partitions": [{"partition": 0, "partition_max_bytes": 10}]}
     limits = {
         "max_wait": 0,
@@ -203,8 +210,8 @@ def test_unknown_topics_partitions_and_ids_are_told_apart(raw: RawConnection, to
         "session_epoch": -1,
         "forgotten_topics_data": [],
     }
-    answer = raw.call(FETCH, 13, **limits, topics=[unknown], rack_id="")
-    assert only_partition(answer).error_code == 100
+    response = raw.call(FETCH, 13, **limits, topics=[unknown], rack_id="")
+    assert only_partition(response).error_code == UNKNOWN_TOPIC_ID
 
 
 def test_metadata_names_topics_by_name_and_by_id(raw: RawConnection, topic: str) -> None:
@@ -214,26 +221,26 @@ def test_metadata_names_topics_by_name_and_by_id(raw: RawConnection, topic: str)
     [by_id] = raw.call(METADATA, 12, topics=[{"topic_id": by_name.topic_id, "name": None}]).topics
     assert by_id.name == topic
     [unknown] = raw.call(METADATA, 12, topics=[{"topic_id": uuid.UUID(int=12345), "name": None}]).topics
-    assert unknown.error_code == 100
+    assert unknown.error_code == UNKNOWN_TOPIC_ID
     assert topic in {one.name for one in raw.call(METADATA, 12, topics=None).topics}
     assert raw.call(METADATA, 12, topics=[]).topics == ()
 
 
 def test_metadata_creates_a_topic_only_when_asked_to(raw: RawConnection, name: str) -> None:
     for _ in range(2):
-        [refused] = raw.call(METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=False).topics
-        assert refused.error_code == 3
+        [rejected] = raw.call(METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=False).topics
+        assert rejected.error_code == UNKNOWN_TOPIC_OR_PARTITION
     [wrong] = raw.call(METADATA, 12, topics=[{"name": "no spaces"}], allow_auto_topic_creation=True).topics
-    assert wrong.error_code == 17
+    assert wrong.error_code == INVALID_TOPIC_EXCEPTION
 
     def created() -> bool:
-        [answer] = raw.call(METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=True).topics
-        return not answer.error_code and len(answer.partitions) == 4
+        [response] = raw.call(METADATA, 12, topics=[{"name": name}], allow_auto_topic_creation=True).topics
+        return not response.error_code and len(response.partitions) == 4
 
     wait_until(created, "the topic is there with four partitions")
 
 
-def test_a_created_topic_is_answered_with_its_id_and_all_configs(raw: RawConnection, name: str) -> None:
+def test_the_response_to_a_creation_has_the_topic_id_and_all_configs(raw: RawConnection, name: str) -> None:
     request = {"name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
     [created] = raw.call(CREATE_TOPICS, 7, topics=[request], timeout=30_000).topics
     assert created.error_code == 0
@@ -243,7 +250,7 @@ def test_a_created_topic_is_answered_with_its_id_and_all_configs(raw: RawConnect
 
 
 @pytest.mark.skipif(outside_broker() is not None, reason="Kafka does not promise this")
-def test_a_topic_takes_writes_as_soon_as_its_creation_was_answered(raw: RawConnection, name: str) -> None:
+def test_a_topic_accepts_writes_as_soon_as_its_creation_was_confirmed(raw: RawConnection, name: str) -> None:
     for number in range(20):
         topic = f"{name}-{number}"
         request = {
@@ -259,14 +266,14 @@ def test_a_topic_takes_writes_as_soon_as_its_creation_was_answered(raw: RawConne
         assert send(raw, topic + "-auto", good_batch([b"at once"])).base_offset == 0
 
 
-def test_a_time_without_records_behind_it_has_no_offset(raw: RawConnection, address: str, topic: str) -> None:
+def test_a_time_without_later_records_has_no_offset(raw: RawConnection, address: str, topic: str) -> None:
     produce(address, topic, [b"one"])
 
     def offset_at(timestamp: int) -> tuple[int, Any]:
         partition = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
         topics = [{"name": topic, "partitions": [partition]}]
-        [answer] = raw.call(LIST_OFFSETS, 7, replica_id=-1, topics=topics).topics
-        [found] = answer.partitions
+        [response] = raw.call(LIST_OFFSETS, 7, replica_id=-1, topics=topics).topics
+        [found] = response.partitions
         assert found.error_code == 0
         return found.offset, found.leader_epoch
 
@@ -276,22 +283,22 @@ def test_a_time_without_records_behind_it_has_no_offset(raw: RawConnection, addr
     assert offset_at(-3)[0] == 0
 
 
-def test_epochs_that_this_leader_never_had_are_refused(raw: RawConnection, address: str, topic: str) -> None:
+def test_epochs_that_this_leader_never_had_are_rejected(raw: RawConnection, address: str, topic: str) -> None:
     produce(address, topic, [b"one"])
 
     def end_of(epoch: int, current: int = -1) -> tuple[int, int, int]:
         partition = {"partition": 0, "current_leader_epoch": current, "leader_epoch": epoch}
         topics = [{"topic": topic, "partitions": [partition]}]
-        [answer] = raw.call(OFFSET_FOR_LEADER_EPOCH, 4, replica_id=-1, topics=topics).topics
-        [found] = answer.partitions
+        [response] = raw.call(OFFSET_FOR_LEADER_EPOCH, 4, replica_id=-1, topics=topics).topics
+        [found] = response.partitions
         return found.error_code, found.leader_epoch, found.end_offset
 
     [described] = raw.call(METADATA, 12, topics=[{"name": topic}]).topics
     epoch = described.partitions[0].leader_epoch
     assert end_of(epoch) == (0, epoch, 1)
     assert end_of(epoch + 5) == (0, -1, -1)
-    assert end_of(epoch, current=epoch + 1)[0] == 75
-    assert only_partition(fetch_with_epoch(raw, topic, epoch + 1)).error_code == 75
+    assert end_of(epoch, current=epoch + 1)[0] == UNKNOWN_LEADER_EPOCH
+    assert only_partition(fetch_with_epoch(raw, topic, epoch + 1)).error_code == UNKNOWN_LEADER_EPOCH
 
 
 def fetch_with_epoch(raw: RawConnection, topic: str, epoch: int) -> Any:
@@ -315,6 +322,6 @@ def test_a_group_that_committed_nothing_has_no_offset(raw: RawConnection, topic:
     [found] = raw.call(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[topic]).coordinators
     assert found.error_code == 0
     group = {"group_id": topic, "topics": [{"name": topic, "partition_indexes": [0]}]}
-    [answer] = raw.call(OFFSET_FETCH, 8, groups=[group]).groups
-    [partition] = answer.topics[0].partitions
+    [response] = raw.call(OFFSET_FETCH, 8, groups=[group]).groups
+    [partition] = response.topics[0].partitions
     assert (partition.committed_offset, partition.error_code) == (-1, 0)

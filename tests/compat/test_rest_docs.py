@@ -1,4 +1,4 @@
-"""The lines of docs/rest.md, run as they stand there against a fresh broker, but for its port."""
+"""Run the commands of docs/rest.md against a new broker; only the port is replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    # One partition: then the ids in the page are those that come.
+    # One partition, so that messages get the ids in the page.
     folder = tmp_path_factory.mktemp("docs")
     (folder / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     broker = BrokerProcess(folder, {"num.partitions": "1"}).start()
@@ -33,12 +33,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     broker.stop()
 
 
-def test_every_line_of_the_page_works(broker: BrokerProcess) -> None:
+def test_every_command_of_the_page_works(broker: BrokerProcess) -> None:
     assert len(LINES) > 15
     for line in LINES:
         command = shlex.split(line.replace("127.0.0.1:8080", f"127.0.0.1:{broker.http_port}"))
         assert command[:2] == ["curl", "-s"]
-        told = subprocess.run(
+        output = subprocess.run(
             [*command, "-w", "\n%{http_code}"],
             cwd=broker.folder,
             capture_output=True,
@@ -46,4 +46,4 @@ def test_every_line_of_the_page_works(broker: BrokerProcess) -> None:
             check=True,
             timeout=PATIENCE_SECONDS,
         ).stdout
-        assert told.rpartition("\n")[2] in ("200", "201", "204"), f"{line}\n{told}"
+        assert output.rpartition("\n")[2] in ("200", "201", "204"), f"{line}\n{output}"

@@ -1,7 +1,6 @@
-"""The two client programs of the design, as they stand there but for host and token; and both protocols, side by side.
+"""The two client programs of the design run unchanged except for host and token; REST and Kafka clients share topics.
 
-The text between the quotes is the seed's. It says `requests`, `json=message`, 201 and `message_id`, pulls by the
-subscription alone, and acks by the message's id.
+The programs use `requests`, `json=message`, 201 and `message_id`, pull by the subscription only, and ack by message id.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def url(broker: BrokerProcess) -> str:
 
 
 def program(url: str, process_message: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """What the seed's programs define, with our host."""
+    """Return the definitions of the design's programs, with the host of this broker."""
     names: dict[str, Any] = {"process_message": process_message}
     exec(PUBLISHER.replace("https://mq.example.com", url) + CONSUMER.replace("https://mq.example.com", url), names)
     return names
@@ -90,7 +89,7 @@ def subscribe(url: str, topic: str, name: str) -> None:
     assert made.status_code == 201, made.text
 
 
-def test_the_programs_of_the_seed_run_as_they_stand(url: str, name: str) -> None:
+def test_the_programs_of_the_design_run_unchanged(url: str, name: str) -> None:
     seen: list[dict[str, Any]] = []
     failing: list[str] = []
 
@@ -115,7 +114,7 @@ def test_the_programs_of_the_seed_run_as_they_stand(url: str, name: str) -> None
     assert status["subscriptions"][0]["how"] == "ack"
 
 
-def test_a_message_that_fails_is_not_acked_by_the_seeds_program(url: str, name: str) -> None:
+def test_the_program_of_the_design_does_not_ack_a_failed_message(url: str, name: str) -> None:
     def process_message(message: dict[str, Any]) -> None:
         raise ValueError(f"cannot work on {message['value']}")
 
@@ -131,17 +130,17 @@ def test_a_message_that_fails_is_not_acked_by_the_seeds_program(url: str, name: 
     assert status["subscriptions"][0]["state"] == "leased"
 
 
-def test_a_refused_publish_raises_with_the_text_of_the_problem(url: str, name: str) -> None:
+def test_a_rejected_publish_raises_with_the_text_of_the_problem(url: str, name: str) -> None:
     seed = program(url, lambda _: None)
     with pytest.raises(Exception, match=r"Failed to publish: .*invalid_topic"):
         seed["publish_message"](f"{name} with spaces", {"n": 1})
 
 
 def test_what_is_published_by_rest_is_read_by_kafkas_client(broker: BrokerProcess, url: str, name: str) -> None:
-    answer = requests.post(
+    response = requests.post(
         f"{url}/topics/{name}/messages", json={"n": 1}, headers={"Headrace-Key": "c-42", "Headrace-Header-Trace": "t"}
     )
-    assert answer.status_code == 201
+    assert response.status_code == 201
     settings = {"bootstrap.servers": broker.address, "group.id": name, "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     try:
@@ -151,7 +150,7 @@ def test_what_is_published_by_rest_is_read_by_kafkas_client(broker: BrokerProces
         assert message.error() is None
         assert (message.key(), json.loads(message.value() or b"")) == (b"c-42", {"n": 1})
         assert message.headers() == [("trace", b"t")]
-        assert answer.json()["message_id"] == f"{name}:{message.partition()}:{message.offset()}"
+        assert response.json()["message_id"] == f"{name}:{message.partition()}:{message.offset()}"
     finally:
         consumer.close()
 
@@ -172,8 +171,8 @@ def test_what_kafkas_client_writes_is_pulled_by_rest(broker: BrokerProcess, url:
     assert settled.json() == {"settled": 2, "refused": []}
 
 
-def test_the_seeds_text_is_the_seeds() -> None:
-    """Nobody has made it easier."""
+def test_the_programs_are_those_of_the_design() -> None:
+    """The programs in this file are those of the design, not simplified ones."""
     seed = Path("/work/shared/seeds/001_bda88b26892a6f9f.txt")
     if not seed.exists():
         pytest.skip("the seeds are not on this machine")

@@ -1,4 +1,4 @@
-"""confluent-kafka's ShareConsumer: three members share one partition, and what one of them held is not lost with it."""
+"""confluent-kafka's ShareConsumer: three members share a partition, and take over the records of a killed one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Taken(NamedTuple):
 
 
 class Member:
-    """A consumer in a process of its own, which writes what it does to a file."""
+    """A consumer process that writes its operations to a file."""
 
     def __init__(self, command: list[str], output: Path) -> None:
         self._output = output
@@ -79,7 +79,7 @@ def configure(address: str, group: str, **configs: str) -> None:
 
 
 @pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP])
-def test_what_a_member_held_comes_to_the_others_and_nothing_settled_comes_again(
+def test_records_of_a_killed_member_go_to_the_others_and_no_settled_one_is_redelivered(
     address: str, name: str, tmp_path: Path, fate: signal.Signals
 ) -> None:
     create_topic(address, name, 1)
@@ -124,7 +124,7 @@ def test_what_a_member_held_comes_to_the_others_and_nothing_settled_comes_again(
         assert [message.offset() for message in late.poll(2.0)] == []
 
 
-def test_a_message_that_nobody_can_work_on_ends_as_a_dead_letter(address: str, name: str) -> None:
+def test_a_message_that_always_fails_becomes_a_dead_letter(address: str, name: str) -> None:
     if outside_broker() is not None:
         pytest.skip("Kafka 4.3 has no dead letters")
     create_topic(address, name, 1)

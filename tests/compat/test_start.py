@@ -13,14 +13,14 @@ from tests.integration.raw import connect_in_a_tight_loop, encode_request
 METADATA = 3
 STARTS = 30
 STALLED_SECONDS = 10.0
-"""librdkafka's admin client waits for 20 s and more after a Metadata response without brokers."""
+"""After a Metadata response without brokers, librdkafka's admin client waits for 20 s and more."""
 
 
 @pytest.mark.parametrize("end", [BrokerProcess.kill, BrokerProcess.terminate], ids=["kill", "terminate"])
 def test_a_client_that_connects_during_the_start_gets_complete_metadata_and_creates_a_topic(
     tmp_path: Path, end: Callable[[BrokerProcess], object]
 ) -> None:
-    encode_request(METADATA, 12, topics=None)  # loads the schema, which takes longer than a broker's start
+    encode_request(METADATA, 12, topics=None)  # loads the schema, which takes longer than the start of a broker
     broker = BrokerProcess(tmp_path)
     try:
         for start in range(STARTS // 2):

@@ -19,7 +19,7 @@ PARTITIONS = 4
 
 
 class Seen(NamedTuple):
-    """What a member reported: a record, where it stood."""
+    """A record that a member reported, and its position."""
 
     partition: int
     offset: int
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 
 
 class Member:
-    """A consumer in a process of its own, which writes what it reads to a file."""
+    """A consumer process that writes what it reads to a file."""
 
     def __init__(self, command: list[str], output: Path) -> None:
         self.output = output
@@ -73,7 +73,7 @@ def test_the_other_member_takes_over_and_nothing_acknowledged_is_missed(
     acknowledged: list[str] = []
 
     def send_round() -> None:
-        """A hundred records on every partition."""
+        """Send a hundred records to every partition."""
         first = len(acknowledged)
         for partition in range(PARTITIONS):
             values = [f"{first + partition * 100 + number}" for number in range(100)]
@@ -108,7 +108,7 @@ def _values(*members: Member) -> set[str]:
 
 
 def _assert_values_stand_still(seen: list[Seen], acknowledged: list[str]) -> None:
-    """One (partition, offset) has one value, and it is one that was sent."""
+    """Every (partition, offset) has one value, which was sent."""
     values: dict[tuple[int, int], str] = {}
     for partition, offset, value in seen:
         assert values.setdefault((partition, offset), value) == value

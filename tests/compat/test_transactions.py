@@ -1,7 +1,7 @@
-"""Transactions by confluent-kafka, aiokafka and kafka-python: what is seen of them, when, and by whom.
+"""Transactions of confluent-kafka, aiokafka and kafka-python: which readers see which records, and when.
 
-Against a real Kafka (HEADRACE_TEST_BROKER) start it with
-`transaction.abort.timed.out.transaction.cleanup.interval.ms=200` and `group.min.session.timeout.ms=1000`.
+Start a real Kafka (HEADRACE_TEST_BROKER) with `transaction.abort.timed.out.transaction.cleanup.interval.ms=200` and
+`group.min.session.timeout.ms=1000`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Seen = TypeVar("Seen")
 
 
 def expect(look: Callable[[], Seen], expected: Seen) -> None:
-    """Headrace answers the end of a transaction when its markers stand; Kafka a little earlier, so we look again."""
+    """Wait for the expected records. Headrace confirms the end of a transaction after its markers are written, Kafka a
+    little earlier."""
     seen: list[Seen] = []
 
     def as_expected() -> bool:
@@ -56,7 +57,7 @@ def committed_offset(address: str, group: str, topic: str) -> int:
 
 
 @every_writer
-def test_committed_records_are_seen_and_aborted_ones_only_by_who_asks_for_them(
+def test_readers_see_committed_records_and_aborted_ones_only_if_read_uncommitted(
     address: str, name: str, client: str
 ) -> None:
     create_topic(address, name, 1)
@@ -93,7 +94,7 @@ def test_a_transaction_without_records_ends_either_way_and_the_next_one_works(
 
 @every_writer
 @pytest.mark.parametrize("outcome", ["commit", "abort"])
-def test_a_transaction_over_several_topics_is_seen_whole_or_not_at_all(
+def test_a_transaction_over_several_topics_is_visible_whole_or_not_at_all(
     address: str, name: str, client: str, outcome: str
 ) -> None:
     topics = [f"{name}-{letter}" for letter in "ab"]
@@ -132,9 +133,7 @@ def test_offsets_count_only_when_their_transaction_is_committed(address: str, na
         assert consume(consumer, 1)[0].value() == b"7"
 
 
-def test_offsets_of_a_member_that_the_group_has_lost_are_refused_and_the_transaction_is_aborted(
-    address: str, name: str
-) -> None:
+def test_offsets_of_a_member_that_left_are_rejected_and_the_transaction_is_aborted(address: str, name: str) -> None:
     create_topic(address, name, 1)
     produce(address, name, [b"one"])
     with consumer_of(address, name) as consumer:
@@ -145,17 +144,17 @@ def test_offsets_of_a_member_that_the_group_has_lost_are_refused_and_the_transac
     producer.init_transactions(PATIENCE_SECONDS)
     producer.begin_transaction()
     producer.produce(name, b"never")
-    with pytest.raises(KafkaException) as refusal:
+    with pytest.raises(KafkaException) as raised:
         producer.send_offsets_to_transaction([TopicPartition(name, 0, 1)], of_the_past)
-    assert refusal.value.args[0].code() in {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID}
-    assert refusal.value.args[0].txn_requires_abort()
+    assert raised.value.args[0].code() in {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID}
+    assert raised.value.args[0].txn_requires_abort()
     producer.abort_transaction(PATIENCE_SECONDS)
     assert committed_offset(address, name, name) in {-1001, 1}, "1 is what the member committed when it left"
     expect(partial(seen_by, "confluent", address, name, COMMITTED), [b"one"])
 
 
 @every_writer
-def test_a_second_producer_of_the_id_aborts_what_the_first_left_and_fences_it(
+def test_a_second_producer_of_the_id_aborts_the_open_transaction_and_fences_the_first(
     address: str, name: str, client: str
 ) -> None:
     create_topic(address, name, 1)
@@ -165,15 +164,15 @@ def test_a_second_producer_of_the_id_aborts_what_the_first_left_and_fences_it(
         with writer_of(client, address, name) as second:
             second.begin()
             second.send(name, 0, b"of the second")
-            with pytest.raises(Exception, match=r".*") as refusal:
+            with pytest.raises(Exception, match=r".*") as raised:
                 first.commit()
-            assert is_fenced(refusal.value), refusal.value
+            assert is_fenced(raised.value), raised.value
             second.commit()
     expect(partial(seen_by, client, address, name, COMMITTED), [b"of the second"])
 
 
 @every_writer
-def test_a_writer_that_dies_in_its_transaction_finds_it_aborted_when_it_comes_back(
+def test_a_writer_that_dies_in_its_transaction_finds_it_aborted_after_its_restart(
     address: str, name: str, client: str, tmp_path: Path
 ) -> None:
     create_topic(address, name, 1)
@@ -195,7 +194,7 @@ def test_a_writer_that_dies_in_its_transaction_finds_it_aborted_when_it_comes_ba
 
 @every_reader
 @pytest.mark.parametrize("outcome", ["commit", "abort"])
-def test_who_reads_committed_never_passes_an_open_transaction(
+def test_a_read_committed_reader_never_passes_an_open_transaction(
     address: str, name: str, reader: str, outcome: str
 ) -> None:
     create_topic(address, name, 1)
@@ -211,7 +210,7 @@ def test_who_reads_committed_never_passes_an_open_transaction(
     expect(partial(VIEWS[reader], address, name, 1, COMMITTED), View([4], [b"before", *inside, b"behind"]))
 
 
-@pytest.mark.skipif(outside_broker() is not None, reason="Kafka answers before the markers stand")
+@pytest.mark.skipif(outside_broker() is not None, reason="Kafka responds before the markers are written")
 @every_writer
 def test_a_reader_that_starts_right_after_a_commit_sees_all_of_it(address: str, name: str, client: str) -> None:
     create_topic(address, name, 4)
@@ -229,38 +228,41 @@ def test_a_reader_that_starts_right_after_a_commit_sees_all_of_it(address: str, 
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker that looks for transactions out of time more often than it does by default."""
+def broker_with_frequent_timeout_checks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that checks for expired transactions more often than by default."""
     outside = outside_broker()
     if outside is not None:
         yield outside
         return
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-    broker = BrokerProcess(tmp_path_factory.mktemp("impatient"), settings).start()
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker_with_frequent_timeout_checks"), settings).start()
     yield broker.address
     broker.stop()
 
 
 @every_writer
-def test_a_transaction_out_of_time_is_aborted_and_its_producer_may_not_commit_it(
-    impatient: str, name: str, client: str
+def test_an_expired_transaction_is_aborted_and_its_producer_may_not_commit_it(
+    broker_with_frequent_timeout_checks: str, name: str, client: str
 ) -> None:
-    create_topic(impatient, name, 1)
-    with writer_of(client, impatient, name, timeout_ms=2000) as writer:
+    create_topic(broker_with_frequent_timeout_checks, name, 1)
+    with writer_of(client, broker_with_frequent_timeout_checks, name, timeout_ms=2000) as writer:
         writer.begin()
         writer.send(name, 0, b"late")
-        produce(impatient, name, [b"behind"])
-        wait_until(lambda: seen_by(client, impatient, name, COMMITTED) == [b"behind"], "the transaction is aborted")
+        produce(broker_with_frequent_timeout_checks, name, [b"behind"])
+        wait_until(
+            lambda: seen_by(client, broker_with_frequent_timeout_checks, name, COMMITTED) == [b"behind"],
+            "the transaction is aborted",
+        )
         with pytest.raises(Exception, match=r".*"):
             writer.commit()
-    with writer_of(client, impatient, name) as writer:
+    with writer_of(client, broker_with_frequent_timeout_checks, name) as writer:
         writer.begin()
         writer.send(name, 0, b"again")
         writer.commit()
-    expect(partial(seen_by, client, impatient, name, COMMITTED), [b"behind", b"again"])
+    expect(partial(seen_by, client, broker_with_frequent_timeout_checks, name, COMMITTED), [b"behind", b"again"])
 
 
-def test_an_administrator_sees_an_open_transaction_and_may_not_end_it_in_one_partition_alone(
+def test_an_administrator_sees_an_open_transaction_and_may_not_end_it_in_one_partition_only(
     address: str, name: str
 ) -> None:
     create_topic(address, name, 1)
@@ -276,7 +278,9 @@ def test_an_administrator_sees_an_open_transaction_and_may_not_end_it_in_one_par
         [producer] = admin.describe_producers([place])[place].active_producers
         assert producer.current_transaction_start_offset == 0
         assert producer.producer_id == described.producer_id == listed.producer_id
-        if outside_broker() is None:  # Kafka writes the marker, and a commit of the coordinator's another one behind it
+        if (
+            outside_broker() is None
+        ):  # Kafka writes the marker, and the coordinator's commit writes another one after it
             spec = AbortTransactionSpec(place, producer.producer_id, producer.producer_epoch)
             with pytest.raises(InvalidTxnStateError):
                 admin.abort_transaction(spec)

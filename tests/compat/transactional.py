@@ -1,7 +1,7 @@
-"""Transactional writers of three client libraries behind the same verbs, and what their readers see.
+"""Transactional writers of three client libraries with one interface, and their readers.
 
-`python -m tests.compat.transactional CLIENT ADDRESS TOPIC TRANSACTIONAL_ID` is a writer to be killed: it writes a
-record in a transaction, says so, and leaves the transaction open.
+`python -m tests.compat.transactional CLIENT ADDRESS TOPIC TRANSACTIONAL_ID` is a writer that writes a record in a
+transaction, prints `left open`, and leaves the transaction open until it is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT_MS = 60_000
 
 
 class Writer(Protocol):
-    """One transactional producer. Every verb returns when the broker has answered, and raises what it refused."""
+    """A transactional producer. Every method returns after the broker's response, and raises its error."""
 
     def begin(self) -> None: ...
     def send(self, topic: str, partition: int, value: bytes) -> None: ...
@@ -37,14 +37,14 @@ class Writer(Protocol):
 
 
 class View(NamedTuple):
-    """What a reader sees of a topic: the end of each partition, and the values before it, partition by partition."""
+    """What a reader sees of a topic: the end of each partition, and the values before it."""
 
     ends: list[int]
     values: list[bytes]
 
 
 def is_fenced(error: BaseException) -> bool:
-    """Whether a client says by this that another producer has taken its transactional id."""
+    """Return whether the error means that another producer has taken over the transactional id."""
     if isinstance(error, KafkaException):
         return bool(error.args[0].code() in {KafkaError._FENCED, KafkaError.PRODUCER_FENCED})
     return isinstance(error, ProducerFenced | ProducerFencedError)
@@ -86,12 +86,12 @@ class ConfluentWriter:
         self._producer.abort_transaction(PATIENCE_SECONDS)
 
     def close(self) -> None:
-        with suppress(KafkaException):  # it says once more that it was fenced
+        with suppress(KafkaException):  # it raises the fencing error once more
             self._producer.close()
 
 
 class AiokafkaWriter:
-    """Its loop runs only while a verb is under way; a producer needs no more."""
+    """Runs its event loop only during a call, which suffices for a producer."""
 
     def __init__(self, address: str, transactional_id: str, timeout_ms: int = TIMEOUT_MS) -> None:
         self._runner = asyncio.Runner()
@@ -189,7 +189,7 @@ def confluent_view(address: str, topic: str, partitions: int, isolation: str) ->
 def aiokafka_view(address: str, topic: str, partitions: int, isolation: str) -> View:
     places = [AioPartition(topic, partition) for partition in range(partitions)]
 
-    async def look() -> View:
+    async def read_view() -> View:
         values: list[list[bytes]] = [[] for _ in places]
         async with (
             asyncio.timeout(PATIENCE_SECONDS),
@@ -203,7 +203,7 @@ def aiokafka_view(address: str, topic: str, partitions: int, isolation: str) -> 
                     values[place.partition] += [record.value for record in records]
         return View([ends[place] for place in places], [value for those in values for value in those])
 
-    return asyncio.run(look())
+    return asyncio.run(read_view())
 
 
 def kafka_python_view(address: str, topic: str, partitions: int, isolation: str) -> View:

@@ -1,6 +1,7 @@
-"""Bugs for the features that administer a cluster: each must be found by a seed that draws the feature.
+"""Negative controls of the features that administer a whole cluster.
 
-Noted as in finding_controls. `python -m tests.simulation.many --seeds 1-2000 --controls` looks for them anew.
+A seed that draws the feature must find the bug. `Control` notes the first such seed; `python -m tests.simulation.many
+--seeds 1-2000 --controls` searches for it again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from tests.simulation.features.rolled_back_registry import RolledBackRegistry
-from tests.simulation.finding_controls import Control
+from tests.simulation.regression_controls import Control
 
 from headrace.broker import broker
 from headrace.broker.cluster import cluster_member as cluster
@@ -19,7 +20,7 @@ from headrace.registry.topics import TopicRecords
 
 
 def trust_an_older_registry(patch: pytest.MonkeyPatch) -> None:
-    """Leader epochs that logs hold are used again, and so are producer ids."""
+    """A broker that starts with an older registry reuses leader epochs and producer ids that its logs contain."""
 
     async def trust(*_: object) -> None:
         pass
@@ -30,7 +31,7 @@ def trust_an_older_registry(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
-    """As before decision 024: a log is deleted if the registry does not know its topic."""
+    """A broker deletes a log if the registry does not know its topic, as it did before decision 024."""
 
     async def deleted(_self: TopicRecords, topic_ids: Collection[UUID]) -> set[UUID]:
         return set(topic_ids)
@@ -38,8 +39,8 @@ def delete_unknown_logs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TopicRecords, "deleted", deleted)
 
 
-def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
-    """A broker goes on with a log of which another leader has written the last epochs too."""
+def keep_diverged_logs(patch: pytest.MonkeyPatch) -> None:
+    """A broker keeps using a log in whose latest leader epochs another leader wrote different records."""
 
     async def keep(*_: object) -> None:
         pass
@@ -50,5 +51,5 @@ def keep_foreign_logs(patch: pytest.MonkeyPatch) -> None:
 ADMIN_CONTROLS = (
     Control(trust_an_older_registry, RolledBackRegistry, "(I11)", 10),
     Control(delete_unknown_logs, RolledBackRegistry, "log deleted", 24),
-    Control(keep_foreign_logs, RolledBackRegistry, "diverged", 161),
+    Control(keep_diverged_logs, RolledBackRegistry, "diverged", 161),
 )

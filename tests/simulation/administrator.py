@@ -1,7 +1,7 @@
-"""Makes topics, writes to them, trims them, lets them grow and deletes them, over and over, under the same few names.
+"""A client that creates, writes, trims, extends and deletes topics, repeatedly, under a few names.
 
-It knows what must be there: every answered request has taken effect for good, every other one has either happened or
-not, once the broker is back. What it finds at odds with that is an assertion.
+- A confirmed request is in effect for good. An unconfirmed one has either taken effect or not, once the broker is back.
+- The client asserts that what it reads from the broker agrees with this.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRODUCE_BY_NAME = 12
 
 @dataclass(slots=True)
 class Expected:
-    """What is known of one partition: acknowledged values by offset, possible values, and how far it was trimmed."""
+    """The expected state of one partition: acknowledged values by offset, possible values, and the log start."""
 
     written: dict[int, bytes] = field(default_factory=dict)
     possible: set[bytes] = field(default_factory=set)
@@ -36,7 +36,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Topic:
-    """`exists` is None after a request that was not answered, until somebody looks."""
+    """`exists` is None after an unconfirmed request, until the client lists the topics."""
 
     name: str
     exists: bool | None = False
@@ -45,7 +45,7 @@ class Topic:
 
 
 class Administrator(Client):
-    # One attempt per call, and nothing is given up while the broker is up: what it has not answered then never happens.
+    # One attempt per call, without a timeout while the broker is up: an unconfirmed request never takes effect later.
     settings = ClientSettings(request_timeout_seconds=20.0, dial_timeout_seconds=2.0, deadline_seconds=1e-6)
 
     async def work(self) -> None:
@@ -62,14 +62,14 @@ class Administrator(Client):
                 topic.exists = None
             await self.think(0.3)
         for topic in self.topics:
-            await self._look(topic)
+            await self._verify_partitions(topic)
             if topic.exists:
                 for index, expected in enumerate(topic.partitions):
                     await self._audit(TopicPartition(topic.name, index), expected)
 
     async def _step(self, topic: Topic) -> None:
         if topic.exists is None:
-            await self._look(topic)
+            await self._verify_partitions(topic)
         elif not topic.exists:
             topic.partitions = [Expected() for _ in range(self.random.randint(1, 2))]
             topic.partitions_perhaps = len(topic.partitions)
@@ -90,7 +90,7 @@ class Administrator(Client):
                 case _:
                     await self._write(topic, index)
 
-    async def _look(self, topic: Topic) -> None:
+    async def _verify_partitions(self, topic: Topic) -> None:
         found = {view.name: view for view in await self.admin.list()}.get(topic.name)
         if topic.exists is not None:
             assert topic.exists == (found is not None), f"{topic.name} is there: {found is not None}"
@@ -111,10 +111,10 @@ class Administrator(Client):
             acks=-1, timeout_ms=20_000, topic_data=[TopicProduceData(name=topic.name, partition_data=[data])]
         )
         response: ProduceResponse = await self.cluster.call(request, version_max=PRODUCE_BY_NAME)
-        answer = response.responses[0].partition_responses[0]
-        raise_for_code(answer.error_code, answer.error_message)
-        assert answer.base_offset > max(expected.written, default=-1)
-        expected.written[answer.base_offset] = value
+        partition = response.responses[0].partition_responses[0]
+        raise_for_code(partition.error_code, partition.error_message)
+        assert partition.base_offset > max(expected.written, default=-1)
+        expected.written[partition.base_offset] = value
 
     async def _trim(self, topic: Topic, index: int) -> None:
         expected, target = topic.partitions[index], TopicPartition(topic.name, index)
@@ -125,7 +125,7 @@ class Administrator(Client):
         expected.trimmed = max(expected.trimmed, offset)
 
     async def _audit(self, target: TopicPartition, expected: Expected) -> None:
-        """Everything that must be there is there, in its place, and nothing that cannot be."""
+        """Check that all expected records are at their offsets, and that there are no others."""
         start = (await find_offsets(self.cluster, {target: START}))[target].offset
         end = (await find_offsets(self.cluster, {target: END}))[target].offset
         assert expected.trimmed <= start <= expected.trimmed_perhaps, f"{target} begins at {start}"

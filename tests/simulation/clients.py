@@ -1,4 +1,4 @@
-"""The clients of a simulated broker. Each does its work until it is told to stop, and notes what it did and saw."""
+"""Clients of simulated brokers. Each works until `is_done` is set, and records its operations in a history."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PARTITIONS = 3
 GROUP = "billing"
 
 PATIENT = ClientSettings(request_timeout_seconds=3.0, dial_timeout_seconds=2.0, deadline_seconds=600.0)
-# One attempt per call: what a repeated attempt did that was thought lost would be nobody's operation.
+# One attempt per call: a repeated attempt that takes effect late would belong to no recorded operation.
 IMPATIENT = ClientSettings(request_timeout_seconds=3.0, dial_timeout_seconds=2.0, deadline_seconds=1e-6)
 
 
 class Client:
-    """What all have in common: a host of their own, a seed, and an end."""
+    """Base class: a client has a host, a random stream and an end."""
 
     settings = PATIENT
 
@@ -56,7 +56,7 @@ class Client:
 
 
 class Writer(Client):
-    """An idempotent producer with a few records under way at once. Every value is unique."""
+    """An idempotent producer with a few records in flight. Every value is unique."""
 
     async def work(self) -> None:
         settings = ProducerSettings(
@@ -82,23 +82,23 @@ class Writer(Client):
         try:
             receipt = await delivery
         except HeadraceError:
-            return  # it may be in the log or not, now or later
+            return  # the record may be in the log or not, now or later
         self.history.end_send(send, receipt.offset)
 
 
 class Reader(Client):
-    """Reads everything from the start, once, whatever happens to the broker meanwhile."""
+    """Reads all records once, from the start."""
 
     async def work(self) -> None:
         async with Consumer(self.cluster, [TOPIC]) as consumer:
             while not self.is_done:
                 records = await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)
-                self.history.record_poll(self.name, told(records))
+                self.history.record_poll(self.name, record_tuples(records))
                 await self.think(0.1)
 
 
 class Member(Client):
-    """A member of the group: reads, commits what it read, and leaves and comes back now and then."""
+    """A group member that reads, commits, and sometimes leaves and rejoins."""
 
     settings = IMPATIENT
     rules = GroupRules(GROUP, session_timeout_seconds=6.0, heartbeat_seconds=1.5, poll_interval_max_seconds=20.0)
@@ -119,7 +119,7 @@ class Member(Client):
                 return
             try:
                 records = await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)
-                self.history.record_poll(self.name, told(records), GROUP)
+                self.history.record_poll(self.name, record_tuples(records), GROUP)
                 is_behind = is_behind or bool(records)
                 if is_behind and self.random.random() < 0.6:
                     await self._commit(consumer)
@@ -139,27 +139,27 @@ class Member(Client):
 
 
 class Watcher(Client):
-    """Looks now and then at what the group has committed."""
+    """Fetches the committed offsets of the group from time to time."""
 
     settings = IMPATIENT
 
     async def work(self) -> None:
         while not self.is_done:
             with suppress(HeadraceError):
-                await self.look()
+                await self.fetch_committed()
             await self.think(0.5)
 
-    async def look(self) -> dict[int, int]:
-        looks = [self.history.begin_offset_fetch(self.name, GROUP, partition) for partition in range(PARTITIONS)]
-        found = await committed(self.cluster, GROUP, [TopicPartition(TOPIC, look.partition) for look in looks])
+    async def fetch_committed(self) -> dict[int, int]:
+        fetches = [self.history.begin_offset_fetch(self.name, GROUP, partition) for partition in range(PARTITIONS)]
+        found = await committed(self.cluster, GROUP, [TopicPartition(TOPIC, fetch.partition) for fetch in fetches])
         offsets = {target.partition: commit.offset for target, commit in found.items()}
-        for look in looks:
-            self.history.end_offset_fetch(look, offsets.get(look.partition, -1))
+        for fetch in fetches:
+            self.history.end_offset_fetch(fetch, offsets.get(fetch.partition, -1))
         return offsets
 
 
 class Auditor(Client):
-    """Reads the whole log when all is over."""
+    """Reads the whole log after the run."""
 
     async def work(self) -> None:
         targets = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
@@ -172,5 +172,5 @@ class Auditor(Client):
                     self.history.final[record.partition].append((record.offset, record.value))
 
 
-def told(records: Iterable[ConsumedRecord]) -> list[tuple[int, int, bytes]]:
+def record_tuples(records: Iterable[ConsumedRecord]) -> list[tuple[int, int, bytes]]:
     return [(record.partition, record.offset, record.value or b"") for record in records]

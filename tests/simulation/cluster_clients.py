@@ -1,4 +1,4 @@
-"""The clients that only a cluster needs, and the cheaper ones of those that a single broker has too."""
+"""Clients that only a cluster needs, and cheaper variants of the clients of a single broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from tests.simulation.clients import IMPATIENT, PARTITIONS, PATIENT, TOPIC, Client, Writer, told
+from tests.simulation.clients import IMPATIENT, PARTITIONS, PATIENT, TOPIC, Client, Writer, record_tuples
 
 from headrace.client.admin.cluster_admin import ClusterAdmin
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
@@ -28,32 +28,32 @@ COMMITTED = ConsumerSettings(fetching=FetchingRules(read_committed=True))
 
 
 class SlowWriter(Writer):
-    """A seed must be cheap, and most of what goes wrong needs few records."""
+    """Writes fewer records: seeds must be cheap, and most bugs need few records."""
 
     async def think(self, seconds: float) -> None:
         await super().think(3 * seconds)
 
 
 class CommittedReader(Client):
-    """Reads the copies: only what transactions have committed."""
+    """Reads committed records of the copies."""
 
     async def work(self) -> None:
         async with Consumer(self.cluster, [COPIES], settings=COMMITTED) as consumer:
             while not self.is_done:
                 records = await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)
-                self.history.record_poll(self.name, told(records))
+                self.history.record_poll(self.name, record_tuples(records))
                 await self.think(0.2)
 
 
 class CopiesAuditor(Client):
-    """Reads all the copies when all is over."""
+    """Reads all the copies after the run."""
 
     async def work(self) -> None:
         targets = [TopicPartition(COPIES, partition) for partition in range(PARTITIONS)]
         ends = await find_offsets(self.cluster, dict.fromkeys(targets, END))
         self.history.final = {partition: [] for partition in range(PARTITIONS)}
         async with Consumer(self.cluster, partitions=dict.fromkeys(targets, 0), settings=COMMITTED) as consumer:
-            # Its position does not pass by what is not given to it, so the end is when nothing comes any more.
+            # The position does not advance over records that are not returned, so the end is an empty poll.
             while any(at.offset for at in ends.values()):
                 records = await consumer.poll(timeout_seconds=2.0)
                 for record in records:
@@ -63,19 +63,19 @@ class CopiesAuditor(Client):
                     return
 
 
-class Surveyor(Client):
-    """Asks now and then where the logs begin, and up to where they can be read."""
+class OffsetLister(Client):
+    """Requests log start offsets and high watermarks from time to time."""
 
     settings = IMPATIENT
 
     async def work(self) -> None:
         while not self.is_done:
             with suppress(HeadraceError):
-                await self._look(HIGH_WATERMARK, END)
-                await self._look(LOG_START, START)
+                await self._request_offset(HIGH_WATERMARK, END)
+                await self._request_offset(LOG_START, START)
             await self.think(0.7)
 
-    async def _look(self, what: str, where: int) -> None:
+    async def _request_offset(self, what: str, where: int) -> None:
         partition = self.random.randrange(PARTITIONS)
         mark = self.history.begin_mark(self.name, what, partition)
         target = TopicPartition(TOPIC, partition)
@@ -84,7 +84,7 @@ class Surveyor(Client):
 
 
 class Operator(Client):
-    """Makes and deletes topics, moves partitions, elects preferred leaders, drains brokers and takes them back."""
+    """Creates and deletes topics, reassigns partitions, elects preferred leaders, drains brokers and undoes it."""
 
     settings = IMPATIENT
     brokers: list[int]
@@ -106,7 +106,7 @@ class Operator(Client):
         target = TopicPartition(self.random.choice((TOPIC, COPIES)), self.random.randrange(PARTITIONS))
         match self.random.randrange(6):
             case 0 | 1:
-                await self._make_or_delete()
+                await self._create_or_delete_topic()
             case 2 | 3:
                 await self.admin.move({target: self.random.sample(self.brokers, REPLICAS)})
             case 4:
@@ -114,8 +114,8 @@ class Operator(Client):
             case _:
                 await self._drain_or_return()
 
-    async def _make_or_delete(self) -> None:
-        """A request that was not answered may still take effect, at any time: then another name is used."""
+    async def _create_or_delete_topic(self) -> None:
+        """Use another name after an unconfirmed request, which may still take effect at any time."""
         name, exists = f"scratch{self.scratch}", self.exists.get(self.scratch, False)
         self.exists[self.scratch] = None
         try:
@@ -137,18 +137,18 @@ class Operator(Client):
             await self.admin.drain(node_id)
 
     async def _finish(self) -> None:
-        """All brokers may be used again, and what was answered for is there."""
+        """Undo the drains, and wait until every broker lists the topics as they were confirmed."""
         for node_id in self.brokers:
-            await self._insist(partial(self.admin.drain, node_id, is_drained=False))
-        while await self._contradicted():  # by a broker that has yet to hear what happened while it was cut off
+            await self._retry(partial(self.admin.drain, node_id, is_drained=False))
+        while await self._contradicting_topics():  # a broker that was cut off may not know the latest changes yet
             self.cluster.invalidate_metadata()
             await self.think(0.3)
 
-    async def _contradicted(self) -> list[str]:
-        """The topics that are not as it was told."""
-        names = {view.name for view in await self._insist(self.topics.list)}
-        told = {f"scratch{number}": exists for number, exists in self.exists.items() if exists is not None}
-        return [name for name, exists in told.items() if exists != (name in names)]
+    async def _contradicting_topics(self) -> list[str]:
+        """Return the topics whose existence contradicts the confirmed requests."""
+        names = {view.name for view in await self._retry(self.topics.list)}
+        confirmed = {f"scratch{number}": exists for number, exists in self.exists.items() if exists is not None}
+        return [name for name, exists in confirmed.items() if exists != (name in names)]
 
-    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         return await self.cluster.call_with_retries(call, deadline_seconds=PATIENT.deadline_seconds)

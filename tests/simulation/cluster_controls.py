@@ -1,6 +1,6 @@
-"""Bugs to be planted in a cluster: each is one that a hurried change could bring, or that another system has had.
+"""Negative controls of the cluster simulation: bugs that a careless change could bring, or that another system has had.
 
-The first seed that shows it is noted with it; `python -m tests.simulation.many --controls` looks for all anew.
+`CONTROLS` notes the first seed that finds each; `python -m tests.simulation.many --controls` searches for it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncate_to_own_watermark(patch: pytest.MonkeyPatch) -> None:
-    """As Kafka did before leader epochs (KIP-101)."""
+    """A follower truncates to its own high watermark, as in Kafka before leader epochs (KIP-101)."""
     copy = ReplicaFetcher._fetch
     seen = set[FollowedPartition]()
 
@@ -46,20 +46,20 @@ def acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_durable_offset", lambda self: self.log.end_offset)
 
 
-def fetch_without_a_look_at_epochs(patch: pytest.MonkeyPatch) -> None:
+def fetch_without_epoch_checks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(readings, "check_leader_epoch", lambda *_: None)
     patch.setattr(readings, "_diverging_epoch", lambda *_: None)
 
 
-def preside_while_in_doubt(patch: pytest.MonkeyPatch) -> None:
-    def is_in_office(self: Controller) -> bool:
+def stay_controller_while_the_session_is_in_doubt(patch: pytest.MonkeyPatch) -> None:
+    def is_still_controller(self: Controller) -> bool:
         return self._catalogue.controller in self._stood
 
-    patch.setattr(Controller, "_is_still_controller", is_in_office)
+    patch.setattr(Controller, "_is_still_controller", is_still_controller)
 
 
-def act_after_a_pause(patch: pytest.MonkeyPatch) -> None:
-    """Rely on the session until the registry's client reports a doubt, however long the process stood still."""
+def trust_the_session_after_a_pause(patch: pytest.MonkeyPatch) -> None:
+    """Trust the session until the registry client reports a doubt, however long the process was paused."""
 
     def session_valid(self: BrokerRegistration) -> bool:
         return self.state is SessionState.HELD
@@ -67,14 +67,14 @@ def act_after_a_pause(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerRegistration, "session_valid", property(session_valid))
 
 
-def elect_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
+def elect_without_a_new_epoch(patch: pytest.MonkeyPatch) -> None:
     def elected(record: PartitionRecord, leader: BrokerRecord) -> PartitionRecord:
         return replace(record, leader=leader.node_id, leader_broker_epoch=leader.epoch)
 
     patch.setattr(leadership, "with_leader", elected)
 
 
-def let_join_who_is_behind(patch: pytest.MonkeyPatch) -> None:
+def let_lagging_followers_join_the_isr(patch: pytest.MonkeyPatch) -> None:
     def proposal(
         self: IsrState, live: Mapping[int, BrokerRecord], _now: float, _lag: float, _hw: int, min_insync: int
     ) -> PartitionRecord | None:
@@ -88,9 +88,9 @@ def let_join_who_is_behind(patch: pytest.MonkeyPatch) -> None:
 CONTROLS: dict[Plant, int] = {
     truncate_to_own_watermark: 29,
     acknowledge_before_the_flush: 480,
-    fetch_without_a_look_at_epochs: 5,
-    preside_while_in_doubt: 27,
-    act_after_a_pause: 6,
-    elect_in_the_same_epoch: 2,
-    let_join_who_is_behind: 295,
+    fetch_without_epoch_checks: 5,
+    stay_controller_while_the_session_is_in_doubt: 27,
+    trust_the_session_after_a_pause: 6,
+    elect_without_a_new_epoch: 2,
+    let_lagging_followers_join_the_isr: 295,
 }

@@ -1,6 +1,6 @@
-"""What can happen to a cluster: each fault befalls somebody, lasts for a while, and is then taken back.
+"""Faults of a simulated cluster. Each affects a component for a while and is then undone.
 
-A seed draws a few kinds of faults: some bugs show only where one kind comes again and again, others only in a mixture.
+A seed draws a few kinds: some bugs need one kind repeatedly, others a mixture.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ DELAYS = (0.001, 0.02, 0.2)
 
 
 class Faults:
-    """`may_replace_disk`: no other faults happen meanwhile, and every partition has another replica. `extra`: faults
-    that the seed's features bring, which happen besides those that are drawn here."""
+    """`may_replace_disk`: no other faults happen at the same time, and every partition has another replica. `extra`:
+    faults of the seed's features, in addition to those drawn here."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Faults:
         self._kinds += extra
 
     async def run(self, calm_seconds: float) -> None:
-        """One after the other, for ever."""
+        """Inject one fault after the other until cancelled."""
         while True:
             await asyncio.sleep(self._random.uniform(0.0, 2 * calm_seconds))
             await self._random.choice(self._kinds)()
 
     def _one(self) -> SimBroker:
-        """Any broker, or, because there is most to break, one that leads."""
+        """Choose a broker, with a preference for leaders."""
         leaders = self._cluster.leaders()
         if leaders and self._random.random() < 0.5:
             return self._cluster.brokers[self._random.choice(leaders)]
@@ -133,7 +133,7 @@ class Faults:
         self._one().host.clock.jump(self._random.choice((-60_000, -2000, 2000, 60_000)))
 
     async def _fail_to_sync(self) -> None:
-        """A log fails for good; the others go on until somebody restarts the broker."""
+        """The sync of one log fails; the log stays failed until the broker restarts."""
         broker = self._one()
         if broker.is_up:
             broker.fail_next_sync("*.log")
@@ -148,7 +148,7 @@ class Faults:
         broker.host.disk.capacity_bytes = ROOMY
 
     async def _replace_disk(self) -> None:
-        """Only when all the others have everything, and are left alone until it has been copied again."""
+        """Replace a disk only while all replicas are in sync, and wait until it is replicated again."""
         broker = self._one()
         if self.may_replace_disk and broker.is_up and not self._cluster.unhealthy_partitions():
             broker.kill()

@@ -1,8 +1,8 @@
-"""One seed's story of a cluster: clients at work while brokers, disks, network and registry fail; then all heals.
+"""The simulation of a cluster from one seed: clients work while brokers, disks, network and registry fail.
 
-Within a minute of virtual time everything must be well again: every partition led and in sync with all its replicas,
-every producer and group and transaction under way. Then the logs are read, from the leaders and replica by replica, and
-the whole story is judged.
+- After healing, the cluster must recover within a minute of virtual time: every partition has a leader and all replicas
+  in sync, and all producers, groups and transactions progress.
+- Then the logs of the leaders and of every replica are read, and the histories of the clients are checked.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.simulation.cluster_clients import (
     REPLICAS,
     CommittedReader,
     CopiesAuditor,
+    OffsetLister,
     Operator,
     SlowWriter,
-    Surveyor,
 )
-from tests.simulation.cluster_copier import COPIER, TopicCopier, original
 from tests.simulation.cluster_faults import Faults
 from tests.simulation.features.feature import Feature
 from tests.simulation.pipeliner import Pipeliner
+from tests.simulation.topic_copier import COPIER, TopicCopier, original
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.groups.offsets import END, committed, find_offsets
@@ -40,8 +40,8 @@ from headrace.testkit.world import World
 ClientT = TypeVar("ClientT", bound=Client)
 
 FAULTS_SECONDS = (3.0, 10.0)
-RECOVERY_SECONDS = 60.0  # within which everything must be well again once nothing fails any more
-LOOK_SECONDS = 0.25
+RECOVERY_SECONDS = 60.0  # the time limit of the recovery, from the end of the faults
+POLL_SECONDS = 0.25
 DISK_DELAYS = ((0.00005, 0.002), (0.001, 0.02), (0.005, 0.1))
 TOPIC_CONFIGS = {"min.insync.replicas": "2"}
 SETTINGS = {
@@ -49,7 +49,7 @@ SETTINGS = {
     "group.min.session.timeout.ms": "1000",
     "leader.imbalance.check.interval.seconds": "5",
     "offsets.topic.num.partitions": "1",
-    "replica.fetch.wait.max.ms": "900",  # most of what an idle cluster does is to fetch
+    "replica.fetch.wait.max.ms": "900",  # an idle cluster mostly fetches
     "replica.lag.time.max.ms": "2000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "transaction.state.log.num.partitions": "1",
@@ -66,7 +66,7 @@ TINY_TOPIC_CONFIGS = {"segment.bytes": "3000", "index.interval.bytes": "300"}
 
 
 class NotRecovered(AssertionError):
-    """So many seconds after the last fault somebody still does not get through."""
+    """A client or a partition has not recovered in time after the last fault."""
 
 
 class ClusterScenario:
@@ -77,7 +77,7 @@ class ClusterScenario:
         self.orders, self.copies = History(), History(has_gaps=True)
         settings = dict(SETTINGS)
         self.topic_configs = dict(TOPIC_CONFIGS)
-        # Each seed has its own weather: some bugs show only where segments or fetches are tiny, others where not.
+        # The settings vary: some bugs occur only with tiny segments or fetches, others only without.
         settings |= {name: value for name, value in TINY_SETTINGS.items() if self.random.random() < 0.25}
         if self.random.random() < 0.5:
             self.topic_configs |= TINY_TOPIC_CONFIGS
@@ -89,13 +89,15 @@ class ClusterScenario:
         self.cluster = SimCluster(self.world, self.random.choice((3, 3, 3, 3, 4, 5)), settings)
         for broker in self.cluster.brokers.values():
             broker.host.disk.delay_seconds = self.random.choice(DISK_DELAYS)
-        self.watcher = self.client(Watcher, "watcher")
-        self.writers = self.some(SlowWriter, "writer", (1, 1, 2)) + self.some(Pipeliner, "pipeliner", (0, 1))
-        self.members = self.some(Member, "member", (0, 1, 2))
-        self.followers = self.some(TopicCopier, "copier", (0, 1, 1), self.copies)
+        self.watcher = self.create_client(Watcher, "watcher")
+        self.writers = self.draw_clients(SlowWriter, "writer", (1, 1, 2)) + self.draw_clients(
+            Pipeliner, "pipeliner", (0, 1)
+        )
+        self.members = self.draw_clients(Member, "member", (0, 1, 2))
+        self.followers = self.draw_clients(TopicCopier, "copier", (0, 1, 1), self.copies)
         for copier in self.followers:
-            copier.is_newer = self.random.random() < 0.5
-        self.operators = self.some(Operator, "operator", (0, 1))
+            copier.uses_v2 = self.random.random() < 0.5
+        self.operators = self.draw_clients(Operator, "operator", (0, 1))
         for operator in self.operators:
             operator.brokers = list(self.cluster.brokers)
         self.clients: list[Client] = [
@@ -103,17 +105,17 @@ class ClusterScenario:
             *self.members,
             *self.followers,
             *self.operators,
-            *self.some(Reader, "reader", (0, 1)),
-            *self.some(CommittedReader, "committed-reader", (0, min(1, len(self.followers))), self.copies),
-            *self.some(Surveyor, "surveyor", (0, 1)),
+            *self.draw_clients(Reader, "reader", (0, 1)),
+            *self.draw_clients(CommittedReader, "committed-reader", (0, min(1, len(self.followers))), self.copies),
+            *self.draw_clients(OffsetLister, "surveyor", (0, 1)),
             *([self.watcher] if self.members else []),
         ]
         self.missing = ""
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     def run(self) -> list[Anomaly]:
-        """Everything that went wrong."""
-        gc.disable()  # which takes a quarter of the time, and finds next to nothing before the world is given up
+        """Run the seed; return the anomalies."""
+        gc.disable()  # collection takes a quarter of the time, and frees little before the world is closed
         try:
             self.world.run(self._main())
         finally:
@@ -124,7 +126,7 @@ class ClusterScenario:
         return found + [anomaly for feature in self.features for anomaly in feature.anomalies()]
 
     def draw_features(self) -> list[Feature]:
-        """What this seed has besides the clients and faults of every scenario."""
+        """Return the features that this seed adds to every scenario's clients and faults."""
         return []
 
     @property
@@ -137,7 +139,7 @@ class ClusterScenario:
         admin = TopicAdmin(self.writers[0].cluster)
         for name in (TOPIC, COPIES):
             await admin.create(NewTopic(name, PARTITIONS, REPLICAS, self.topic_configs))
-        # A consumer takes the word of the broker that it asks, and a registry may lag.
+        # A consumer believes the broker that it asks, and that broker's view of the registry may lag.
         await self.until_none(lambda: self.cluster.unknown_topics((TOPIC, COPIES)))
         for feature in self.features:
             await feature.prepare(admin)
@@ -154,15 +156,15 @@ class ClusterScenario:
         self.cluster.check()
         for feature in self.features:
             feature.audit()
-        await self.client(Auditor, "auditor").run()
-        await self.client(CopiesAuditor, "copies-auditor", self.copies).run()
+        await self.create_client(Auditor, "auditor").run()
+        await self.create_client(CopiesAuditor, "copies-auditor", self.copies).run()
         for name, history in ((TOPIC, self.orders), (COPIES, self.copies)):
             history.replicas = {index: self.cluster.replicas(name, index) for index in range(PARTITIONS)}
 
     async def _fail(self) -> None:
         names = [client.name for client in self.clients]
         count = self.random.choice((0, 1, 1, 1, 2, 2))
-        if any(feature.is_calm for feature in self.features):
+        if any(feature.disables_faults for feature in self.features):
             count = 0
         faults = Faults(
             self.world,
@@ -183,13 +185,13 @@ class ClusterScenario:
                 if not stream.cancelled():
                     stream.result()
 
-    # Coming back
+    # Recovery
 
     def _give_up(self) -> None:
         self.world.loop.halt(NotRecovered(f"after {RECOVERY_SECONDS} s: {self.missing}"))
 
     async def _recover(self) -> None:
-        """Nothing fails any more: everybody gets through, then the groups read to the end."""
+        """After healing: every writer succeeds, then the groups read to the end."""
         self.missing = "not all brokers are up"
         await self.cluster.heal()
         healed = self.orders.now
@@ -197,53 +199,57 @@ class ClusterScenario:
         for operator in self.operators:
             operator.is_done = True
         for copier in self.followers:
-            copier.hurries = True
+            copier.catches_up = True
         await self.until_none(lambda: self._silent_since(healed))
         for writer in self.writers:
             writer.is_done = True
-        await self.until_none(lambda: self.at_work(*self.writers, *self.operators))
+        await self.until_none(lambda: self.unfinished(*self.writers, *self.operators))
         for feature in self.features:
             await feature.recover(healed_in)
         await self.until_none(self.cluster.unhealthy_partitions)
         while not await self._have_caught_up():
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def until_none(self, missing: Callable[[], list[str]]) -> None:
         while found := missing():
             self.missing = "; ".join(found)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _silent_since(self, moment: int) -> list[str]:
         written = {send.client for send in self.orders.sends if send.is_ok and send.began > moment}
-        return [f"{writer.name} does not get through" for writer in self.writers if writer.name not in written]
+        return [
+            f"{writer.name} has no acknowledged record since the healing"
+            for writer in self.writers
+            if writer.name not in written
+        ]
 
-    def at_work(self, *clients: Client) -> list[str]:
+    def unfinished(self, *clients: Client) -> list[str]:
         return [f"{client.name} is not done" for client in clients if not self.tasks[client.name].done()]
 
     async def _have_caught_up(self) -> bool:
-        """The groups stand at the end of every partition."""
+        """Return whether the groups have committed the end of every partition."""
         targets = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
         groups = [GROUP] * bool(self.members) + [COPIER] * bool(self.followers)
         try:
             ends = await find_offsets(self.watcher.cluster, dict.fromkeys(targets, END))
             found = [await committed(self.watcher.cluster, group, targets) for group in groups]
         except HeadraceError as error:
-            self.missing = f"the groups' offsets cannot be had: {error}"
+            self.missing = f"reading the groups' offsets failed: {error}"
             return False
         stands = [{target: commit.offset for target, commit in offsets.items() if commit.offset} for offsets in found]
         wanted = {target: at.offset for target, at in ends.items() if at.offset}
-        self.missing = f"the groups do not catch up: {stands} instead of {wanted}"
+        self.missing = f"the groups have not caught up: {stands} instead of {wanted}"
         return all(stand == wanted for stand in stands)
 
     def latest_clock_ms(self) -> int:
-        """The time by the fastest clock of any broker."""
+        """Return the time of the fastest clock among the brokers."""
         return max(broker.host.clock.now_ms() for broker in self.cluster.brokers.values())
 
-    def some(
+    def draw_clients(
         self, kind: type[ClientT], name: str, counts: Sequence[int], history: History | None = None
     ) -> list[ClientT]:
-        """As many of them as the seed draws: not every kind of client is there in every story."""
-        return [self.client(kind, f"{name}{number}", history) for number in range(self.random.choice(counts))]
+        """Create as many of these clients as the seed draws."""
+        return [self.create_client(kind, f"{name}{number}", history) for number in range(self.random.choice(counts))]
 
-    def client(self, kind: type[ClientT], name: str, history: History | None = None) -> ClientT:
+    def create_client(self, kind: type[ClientT], name: str, history: History | None = None) -> ClientT:
         return kind(self.world.host(name), self.cluster.bootstrap, history or self.orders, self.seed)

@@ -1,7 +1,7 @@
-"""An idempotent producer as foreign clients are: five batches in flight, all sent again after a failure.
+"""An idempotent producer with five batches in flight, as third-party clients have.
 
-Our own client has one batch in flight, so this is what shows whether the broker puts a pipeline back together: after a
-broken connection all that was not acknowledged is sent again, in order, while first copies may still be under way.
+Headrace's own client has one batch in flight, so this client tests that the broker reassembles a pipeline: after a
+broken connection it sends all unacknowledged batches again, in order, while their first copies may still arrive.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Pipeliner(Client):
     async def work(self) -> None:
         self.partition = self.random.randrange(PARTITIONS)
         self.sequence = 0
-        # A partition that does not know the producer takes any sequence for its first (KIP-360), so if the first batch
-        # is refused and the next one not, there is no way back, with Kafka as with us.
+        # A partition that does not know the producer accepts any first sequence (KIP-360). If it rejects the first
+        # batch and accepts the second, the producer cannot recover, with Kafka either.
         self.in_flight_max = 1
         self.unacknowledged: deque[Batch] = deque()
         self.identity = await self.cluster.call_with_retries(self._identify)
@@ -60,7 +60,7 @@ class Pipeliner(Client):
         return await self.cluster.transport((await self.cluster.partition(TOPIC, self.partition)).leader)
 
     async def _pump(self, transport: Transport) -> None:
-        """Keep the pipeline full until something goes wrong; then the caller begins anew, with a new connection."""
+        """Keep the pipeline full until an error; the caller then continues with a new connection."""
         calls: deque[asyncio.Task[Any]] = deque()
         unsent = deque(self.unacknowledged)
         try:
@@ -70,7 +70,7 @@ class Pipeliner(Client):
                     request = transport.call(PRODUCE, VERSION, batch.request, TIMEOUT_SECONDS)
                     calls.append(asyncio.create_task(request))
                     await self.think(0.02)
-                self._settle(await calls[0])
+                self._process_response(await calls[0])
                 calls.popleft()
                 await self.think(0.1)
         finally:
@@ -96,11 +96,11 @@ class Pipeliner(Client):
         self.unacknowledged.append(Batch(sends, ProduceRequest(acks=-1, timeout_ms=3000, topic_data=topics)))
         return self.unacknowledged[-1]
 
-    def _settle(self, response: ProduceResponse) -> None:
-        """The answer to the oldest batch. Whatever is wrong with it, the batch is sent again."""
-        answer = response.responses[0].partition_responses[0]
-        if answer.error_code != DuplicateSequence.code:
-            raise_for_code(answer.error_code, answer.error_message)
+    def _process_response(self, response: ProduceResponse) -> None:
+        """Process the response to the oldest batch. On any error the batch is sent again."""
+        result = response.responses[0].partition_responses[0]
+        if result.error_code != DuplicateSequence.code:
+            raise_for_code(result.error_code, result.error_message)
         self.in_flight_max = IN_FLIGHT_MAX
         for index, send in enumerate(self.unacknowledged.popleft().sends):
-            self.history.end_send(send, answer.base_offset + index if answer.base_offset >= 0 else -1)
+            self.history.end_send(send, result.base_offset + index if result.base_offset >= 0 else -1)

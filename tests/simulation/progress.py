@@ -1,4 +1,4 @@
-"""End a seed that makes no progress: code that loops without waiting would hang the test process for ever.
+"""End a seed that makes no progress: code that loops without waiting would hang the test process.
 
 The limit is on processor time, so a busy machine does not matter; a seed needs a second or two.
 """
@@ -19,7 +19,7 @@ class NoProgress(AssertionError):
 
 
 class _Alarm(KeyboardInterrupt):
-    """asyncio lets this one out of the loop; all else would end as the exception of some task."""
+    """asyncio propagates a KeyboardInterrupt out of the loop; any other exception would end in a task."""
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def limited_time(seconds: float = SEED_SECONDS) -> Iterator[None]:
         raise _Alarm("" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}")
 
     before = signal.signal(signal.SIGVTALRM, wake_up)
-    # Again and again: cleaning up may run into the same loop.
+    # Repeat: the cleanup may run into the same loop.
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds, REPEAT_SECONDS)
     try:
         yield

@@ -1,8 +1,8 @@
-"""One seed's story: clients at work while the broker's host and the network fail; then all heals and is judged.
+"""The simulation of a single broker from one seed: clients work while its host and the network fail.
 
-A round is some work under small troubles (cut, slow and broken paths, a full disk, a clock that jumps) and one way to
-go down: a power cut at some disk operation (also of a start or a shutdown), kill -9, a clean stop, or a sync that
-fails; sometimes the power goes while it is down. The clients outlive all of it.
+Each round has small faults (broken, slow and cut connections, a full disk, clock jumps) and one way to go down: a power
+failure at some disk operation (also during a start or shutdown), SIGKILL, a clean stop, or a failed sync. Sometimes the
+power fails while the broker is down. The clients live through all rounds; after healing, their histories are checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ClientT = TypeVar("ClientT", bound=Client)
 WRITERS, MEMBERS = 2, 2
 ROUNDS = (3, 5)
 ROUND_SECONDS = 2.0
-RECOVERY_SECONDS = 120.0  # within which everything must be well again once nothing fails any more
+RECOVERY_SECONDS = 120.0  # the time limit of the recovery, from the end of the faults
 DISK_DELAYS = ((0.00005, 0.002), (0.001, 0.02), (0.005, 0.2))
 ROOMY = 1 << 40
 SETTINGS = {
@@ -42,7 +42,7 @@ TOPIC_CONFIGS = {"segment.bytes": "6000", "index.interval.bytes": "300"}
 
 
 class NotRecovered(AssertionError):
-    """So many seconds after the last fault somebody still does not get through."""
+    """The clients have not recovered in time after the last fault."""
 
 
 class Scenario:
@@ -59,12 +59,12 @@ class Scenario:
         self.watcher = self._client(Watcher, "watcher")
         self.administrator = self._client(Administrator, "administrator")
         self.faults = 0
-        # Each seed has its own weather: some bugs show only where the disk is slow, others only where it is not.
+        # The speeds vary: some bugs occur only with a slow disk, others only with a fast one.
         self.calm_seconds = self.random.choice((0.05, 0.3, 2.0))
         self.broker.host.disk.delay_seconds = self.random.choice(DISK_DELAYS)
 
     def run(self) -> list[Anomaly]:
-        """Everything that went wrong."""
+        """Run the seed; return the anomalies."""
         try:
             self.world.run(self._main())
         finally:
@@ -92,16 +92,16 @@ class Scenario:
         await self._client(Auditor, "auditor").run()
         alarm.cancel()
 
-    # Going down
+    # Rounds
 
     async def _round(self) -> None:
         async with asyncio.TaskGroup() as group:
-            faults = group.create_task(self._disturb())
-            maintenance_lock = group.create_task(self._keep_up())
+            faults = group.create_task(self._inject_small_faults())
+            maintenance = group.create_task(self._run_maintenance())
             ways = (self._lose_power, self._lose_power, self._kill, self._stop, self._fail_to_sync)
             await self.random.choice(ways)()
             faults.cancel()
-            maintenance_lock.cancel()
+            maintenance.cancel()
         self._heal()
         await asyncio.sleep(self.random.choice((0.0, 0.5, 8.0)))
         if self.random.random() < 0.3:
@@ -133,23 +133,23 @@ class Scenario:
         await self.broker.stop()
 
     async def _fail_to_sync(self) -> None:
-        """A log fails for good; the others go on until somebody restarts the broker."""
+        """The sync of one log fails; the log stays failed until the broker restarts."""
         await self._pass_time(ROUND_SECONDS)
         self.broker.fail_next_sync("*.log")
         await self._pass_time(ROUND_SECONDS)
         self.broker.kill()
 
     async def _pass_time(self, seconds: float) -> None:
-        """Let the others work for about that long, or until the broker is down."""
+        """Wait for about this long, or until the broker is down."""
         try:
             async with asyncio.timeout(self.random.uniform(0.0, 2 * seconds)):
                 await self.broker.down()
         except TimeoutError:
             return
 
-    # Smaller troubles
+    # Small faults
 
-    async def _disturb(self) -> None:
+    async def _inject_small_faults(self) -> None:
         network, host = self.world.network, self.broker.host.name
         while True:
             await asyncio.sleep(self.random.uniform(0.0, 2 * self.calm_seconds))
@@ -177,17 +177,17 @@ class Scenario:
         self.world.network.heal()
         self.broker.host.disk.capacity_bytes = ROOMY
 
-    async def _keep_up(self) -> None:
-        """Have checkpoints and new segments at odd moments, not only when they are due."""
+    async def _run_maintenance(self) -> None:
+        """Write checkpoints and roll segments at random moments, not only when they are due."""
         while True:
             await asyncio.sleep(self.random.uniform(0.0, 1.0))
             if self.broker.broker is not None:
                 self.broker.host.start(_save_or_roll(self.broker.broker, self.random), "upkeep")
 
-    # Coming back
+    # Recovery
 
     async def _recover(self) -> None:
-        """Nothing fails any more: the writers get through, then the group reads to the end."""
+        """After healing: every writer succeeds, then the group reads to the end."""
         self.world.network.fabric.delay_seconds = (0.00005, 0.001)
         for writer in self.writers:
             writer.is_done = True
@@ -198,7 +198,7 @@ class Scenario:
         targets = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
         try:
             ends = await find_offsets(self.watcher.cluster, dict.fromkeys(targets, END))
-            found = await self.watcher.look()
+            found = await self.watcher.fetch_committed()
         except HeadraceError:
             return False
         return all(found.get(target.partition, 0) == at.offset for target, at in ends.items())
@@ -216,4 +216,4 @@ async def _save_or_roll(broker: Broker, random: Random) -> None:
         else:
             await log.save_checkpoint()
     except StorageFailure:
-        return  # it is being closed
+        return  # the log is being closed

@@ -1,6 +1,6 @@
-"""Bugs in how storage faults are handled, planted to see that the features about broken storage find them.
+"""Negative controls of the features about broken storage: bugs in how storage faults are handled.
 
-As in finding_controls, each names the feature that shows it, what the report says, and the first seed.
+A seed that draws the feature must find the bug. `Control` notes the first such seed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.features.bit_flips import BitFlips
 from tests.simulation.features.failing_syncs import FailingSyncs
 from tests.simulation.features.lost_folders import LostFolders
-from tests.simulation.finding_controls import Control
+from tests.simulation.regression_controls import Control
 
 from headrace.broker.cluster.cluster_member import ClusterMember
 from headrace.runtime.disk import DiskFailed
@@ -18,18 +18,18 @@ from headrace.storage.log.recovery import Recovery
 from headrace.storage.segments.segment import Segment
 
 
-def trust_what_was_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """A read hands out the bytes of a former process without a look at their checksums."""
+def trust_unverified_bytes(patch: pytest.MonkeyPatch) -> None:
+    """A read returns bytes that an earlier process wrote without verifying their checksums."""
     patch.setattr(Segment, "trusts", lambda *_: True)
 
 
 def forget_damage_at_a_restart(patch: pytest.MonkeyPatch) -> None:
-    """Damage below the checkpoint was known to the process only that found it, and the log was never copied again."""
+    """Damage below the checkpoint is forgotten at a restart, so the log is never replicated again."""
     patch.setattr(Recovery, "_look_for_damage", lambda _: iter(()))
 
 
-def cut_off_damage(patch: pytest.MonkeyPatch) -> None:
-    """Recovery takes damage of what was promised for the end of an unfinished write."""
+def truncate_damage(patch: pytest.MonkeyPatch) -> None:
+    """Recovery takes damage of flushed data for the end of an incomplete write."""
     end_at = Recovery._end_at
 
     def end_anyway(self: Recovery, segment: Segment, position: int, reason: str) -> None:
@@ -40,7 +40,8 @@ def cut_off_damage(patch: pytest.MonkeyPatch) -> None:
 
 
 def sync_again_after_a_failure(patch: pytest.MonkeyPatch) -> None:
-    """As PostgreSQL did until 2018: the kernel has given the pages up, and the second sync says that all is well."""
+    """Retry a failed sync, as PostgreSQL did until 2018: the kernel has dropped the pages, and the second sync
+    succeeds."""
 
     sync = PendingFlush.sync
 
@@ -53,8 +54,8 @@ def sync_again_after_a_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingFlush, "sync", sync_again)
 
 
-def take_a_lost_log_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:
-    """A broker without its data keeps its place in the in-sync sets."""
+def treat_a_lost_log_as_an_empty_one(patch: pytest.MonkeyPatch) -> None:
+    """A broker that lost its data stays in the in-sync sets."""
     patch.setattr(ClusterMember, "_may_have_lost", lambda *_: False)
     finish = Recovery._finish
 
@@ -66,9 +67,9 @@ def take_a_lost_log_for_an_empty_one(patch: pytest.MonkeyPatch) -> None:
 
 
 STORAGE_CONTROLS = (
-    Control(trust_what_was_not_checked, BitFlips, "which is damaged", 45),
+    Control(trust_unverified_bytes, BitFlips, "which is damaged", 45),
     Control(forget_damage_at_a_restart, BitFlips, "StillUnwell", 45),
-    Control(cut_off_damage, BitFlips, "would be truncated to", 45),
+    Control(truncate_damage, BitFlips, "would be truncated to", 45),
     Control(sync_again_after_a_failure, FailingSyncs, "BrokerFailed", 60),
-    Control(take_a_lost_log_for_an_empty_one, LostFolders, "in partition", 6),
+    Control(treat_a_lost_log_as_an_empty_one, LostFolders, "in partition", 6),
 )

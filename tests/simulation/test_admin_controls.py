@@ -1,13 +1,13 @@
-"""Negative controls: a bug in how a cluster is administered must be found by the feature that is about it."""
+"""Negative controls: the feature that administers a whole cluster finds each planted bug."""
 
 from __future__ import annotations
 
 import pytest
 from tests.simulation.admin_controls import ADMIN_CONTROLS
-from tests.simulation.finding_controls import Control
 from tests.simulation.many import outcomes_with, shows_bug
+from tests.simulation.regression_controls import Control
 
-SEEDS = 100  # from the one that was known to show it: every change of the broker or of the scenario shifts them
+SEEDS = 100  # counted from the first known seed; changes to the broker or the scenario shift it
 
 
 KNOWN = [control for control in ADMIN_CONTROLS if control.first_seed]

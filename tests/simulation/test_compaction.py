@@ -1,7 +1,7 @@
-"""A power cut at any disk operation of a pass of compaction, with everything else going on beside it.
+"""A power failure at any disk operation of a compaction pass, while appends, reads and other maintenance continue.
 
-Whatever happens: every record that is there is the one that was written, the newest of every key is there, nothing
-that a finished pass had dropped comes back, and nothing that was flushed is lost otherwise.
+- Every record in the log is the one that was written, and the newest record of every key is there.
+- No record returns after a finished pass removed it, and no other flushed record is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEEDS = int(os.environ.get("HEADRACE_SEEDS", "200"))
 
 
 class History:
-    """What was ever written to the log, and what was dropped for good."""
+    """All records that were written to the log, and the offsets that a finished pass removed."""
 
     def __init__(self, seed: int, bench: CompactedLogHarness) -> None:
         self.random = Random(f"compaction {seed}")
@@ -47,7 +47,7 @@ class History:
         self.written += [VisibleRecord(offset + at, key, value, now_ms + at) for at, (key, value) in enumerate(pairs)]
 
     def note_dropped(self) -> None:
-        """A pass is over: what it dropped is gone for good."""
+        """Note which records the finished pass removed."""
         there = {line.offset for line in self.bench.lines()}
         self.dropped = {line.offset for line in self.written if line.offset not in there}
 
@@ -76,7 +76,7 @@ class History:
 
     def recover(self) -> None:
         bench = self.bench
-        while True:  # the power may go again during recovery
+        while True:  # the power may fail again during recovery
             bench.world.disk.crash_after(self.random.choice((2, 10, 30, 1 << 40)))
             try:
                 bench.open()
@@ -125,7 +125,7 @@ def test_a_crash_at_any_disk_operation_of_a_pass_leaves_the_log_right(seed: int)
 
 
 class Load:
-    """Writers, readers and every background task of the store at once, until the power goes."""
+    """Writers, readers and all background tasks of the store, until the power fails."""
 
     def __init__(self, seed: int) -> None:
         store_config = StoreConfig(
@@ -162,7 +162,7 @@ class Load:
             await asyncio.sleep(self.random.choice((0, 0.0001, 0.02)))
 
     async def read(self, log: Log) -> None:
-        """From the start, again and again; what is skipped must have been replaced by something newer."""
+        """Read from the start repeatedly; a record that is missing must have been replaced by a newer one."""
         while True:
             offset, seen = 0, dict[bytes | None, int]()
             while offset < log.flushed_offset:
@@ -194,7 +194,7 @@ class Load:
                 await log.max_timestamp(last.offset + 1),
                 await log.offset_for_timestamp(last.timestamp_ms, last.offset + 1),
             ):
-                if found is None or found.offset != last.offset:  # then it was dropped meanwhile
+                if found is None or found.offset != last.offset:  # it was removed meanwhile
                     assert last.key in [line.key for line in self.history.written[last.offset + 1 :]]
 
 

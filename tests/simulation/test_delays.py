@@ -1,4 +1,4 @@
-"""Random messages, cancels and moves, with power cuts and small segments that are cleaned: each message comes once."""
+"""Delayed messages, cancellations and changes with power failures and small segments: each is delivered once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from headrace.testkit.world import World
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
 DELAYS_MS = (0, 10, 50, 200, 1000, 3000, 20_000)
-LIVES_MAX = 4
+STARTS_MAX = 4
 
 
 @pytest.fixture(autouse=True)
-def _small_and_busy() -> Iterator[None]:
+def _small_segments_and_frequent_maintenance() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setattr("headrace.broker.delays.delayed_log.SWEEP_BYTES_MIN", 3000)
     patch.setattr("headrace.broker.controller.colocated_topics._SEGMENT_BYTES", 2500)
@@ -32,17 +32,17 @@ def _small_and_busy() -> Iterator[None]:
     patch.setattr("headrace.broker.delays.delay_shard._TRIM_SECONDS", 2.0)
     yield
     patch.undo()
-    gc.collect()  # of the failures that nobody lived to see; else they would be reported when the tests are over
+    gc.collect()  # otherwise pytest would report task exceptions that were never retrieved, after the tests
 
 
 class Sender:
-    """What was sent, what was acknowledged and where it lies, and what is known of its cancels: None is nothing."""
+    """The messages sent, the offsets acknowledged, and the results of cancellations: None if unknown."""
 
     def __init__(self, simulated_broker: SimulatedBroker, chance: Random) -> None:
         self.simulated_broker = simulated_broker
         self.chance = chance
         self.sent: list[bytes] = []
-        self.told: dict[bytes, int] = {}
+        self.acknowledged: dict[bytes, int] = {}
         self.cancelled: dict[bytes, bool | None] = {}
 
     async def run(self) -> None:
@@ -50,10 +50,10 @@ class Sender:
             draw = self.chance.random()
             if draw < 0.6:
                 await self._send()
-            elif draw < 0.75 and self.told:
-                await self._cancel(self.chance.choice(sorted(self.told)))
-            elif draw < 0.8 and self.told:
-                offset = self.told[self.chance.choice(sorted(self.told))]
+            elif draw < 0.75 and self.acknowledged:
+                await self._cancel(self.chance.choice(sorted(self.acknowledged)))
+            elif draw < 0.8 and self.acknowledged:
+                offset = self.acknowledged[self.chance.choice(sorted(self.acknowledged))]
                 await alter(
                     self.simulated_broker, [(offset, now_ms(self.simulated_broker) + self.chance.randrange(5000))]
                 )
@@ -67,11 +67,11 @@ class Sender:
             self.sent.append(value)
             records.append(message(self.simulated_broker, value, b"k", delay=f"{self.chance.choice(DELAYS_MS)}ms"))
         offset = await delay(self.simulated_broker, *records)
-        self.told.update((record.value or b"", offset + at) for at, record in enumerate(records))
+        self.acknowledged.update((record.value or b"", offset + at) for at, record in enumerate(records))
 
     async def _cancel(self, value: bytes) -> None:
         self.cancelled.setdefault(value, None)
-        code = await cancel(self.simulated_broker, self.told[value])
+        code = await cancel(self.simulated_broker, self.acknowledged[value])
         if code == 0:
             self.cancelled[value] = True
         elif code == InvalidRecordState.code and self.cancelled[value] is None:
@@ -80,14 +80,14 @@ class Sender:
     def check(self, found: Counter[bytes]) -> None:
         assert set(found) <= set(self.sent)
         assert [value for value, times in found.items() if times > 1] == []
-        for value in self.told:
+        for value in self.acknowledged:
             is_cancelled = self.cancelled.get(value, False)
             if is_cancelled is not None:
                 assert found[value] == int(not is_cancelled), value
 
 
-async def live(simulated_broker: SimulatedBroker, sender: Sender) -> bool:
-    """Whether the sender came to its end before the power went."""
+async def run_until_power_failure(simulated_broker: SimulatedBroker, sender: Sender) -> bool:
+    """Return whether the sender finished before the power failed."""
     running = simulated_broker.host.start(sender.run(), "sender")
     await asyncio.wait([running], timeout=120)
     if not running.done() or isinstance(running.exception(), SimulatedPowerCut):
@@ -97,16 +97,16 @@ async def live(simulated_broker: SimulatedBroker, sender: Sender) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_each_message_comes_once(seed: int) -> None:
+def test_each_message_is_delivered_once(seed: int) -> None:
     chance = Random(seed)
     world = World(seed=seed, shuffle=True)
     simulated_broker = SimulatedBroker(world)
     world.run(simulated_broker.open())
     world.run(delayed.make(simulated_broker))
     sender = Sender(simulated_broker, chance)
-    for _ in range(chance.randrange(1, LIVES_MAX + 1)):
+    for _ in range(chance.randrange(1, STARTS_MAX + 1)):
         simulated_broker.host.disk.crash_after(chance.randrange(5, 400))
-        if world.run(live(simulated_broker, sender)):
+        if world.run(run_until_power_failure(simulated_broker, sender)):
             simulated_broker.kill(keep_page_cache=chance.random() < 0.5)
         simulated_broker.registry.crash()
         world.run(simulated_broker.open())

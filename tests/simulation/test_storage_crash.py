@@ -1,4 +1,4 @@
-"""A power cut or a kill at any disk operation: the log recovers to a prefix that holds all that was promised (I21)."""
+"""A power failure or kill at any disk operation: the log recovers to a prefix with all flushed records (I21)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CRASHES = 3
 
 
 class Scenario:
-    """Random work on one log until the power goes, a few times over."""
+    """Random operations on one log until the power fails, several times."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"storage crash {seed}")
@@ -53,7 +53,7 @@ class Scenario:
             self.append()
         except DiskFull:
             pass
-        finally:  # also when the power went
+        finally:  # also after a power failure
             disk.capacity_bytes = room
 
     def advance_start(self) -> None:
@@ -89,7 +89,7 @@ class Scenario:
 
     def recover(self) -> None:
         bench = self.bench
-        while True:  # the power may go again during recovery
+        while True:  # the power may fail again during recovery
             bench.world.disk.crash_after(self.random.choice((3, 20, 1 << 40)))
             try:
                 bench.open()
@@ -113,7 +113,7 @@ def test_a_crash_at_any_disk_operation_loses_nothing_that_was_flushed(seed: int)
 
 
 class Following:
-    """A log that is copied from a leader with gaps, cut and begun anew, until the power goes, a few times over."""
+    """A follower's log, with gaps, truncations and resets, until the power fails, several times."""
 
     def __init__(self, seed: int) -> None:
         self.replica = FollowerLogHarness(seed, LogConfig(segment_bytes=2500, index_interval_bytes=200))
@@ -131,7 +131,7 @@ class Following:
         replica = self.replica
         batches = replica.next_batches(self.random.randint(1, 5))
         rest = replica.next_batches(1)[0].data
-        replica.held += batches  # first: any part of them may be there when the power goes
+        replica.held += batches  # first, because any part of them may be on disk when the power fails
         data = b"".join(batch.data for batch in batches) + rest[: self.random.randrange(len(rest))]
         assert (
             replica.log.append_as_follower(check_follower_batches(memoryview(data))) == batches[-1].header.next_offset
@@ -211,7 +211,7 @@ def test_a_crash_at_any_disk_operation_loses_nothing_that_a_follower_has_flushed
 
 
 class Load:
-    """Writers, readers and every background task of the store at once, on one log, until the power goes."""
+    """Writers, readers and all background tasks of the store on one log, until the power fails."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(f"storage load {seed}")

@@ -1,4 +1,4 @@
-"""Negative controls for transactions: a broker that is broken on purpose must be found out."""
+"""Negative controls: the simulation of transactions finds each planted bug."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.simulation.test_transactions import Story
+from tests.simulation.test_transactions import TransactionScenario
 
 from headrace.broker.coordination.state_log import StateLog, StoredRecord
 from headrace.broker.partition import Partition, PartitionState
@@ -22,44 +22,44 @@ SEEDS = 60
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def answer_before_the_markers_stand(patch: pytest.MonkeyPatch) -> None:
+def respond_before_the_markers_are_written(patch: pytest.MonkeyPatch) -> None:
     async def at_once(*_: object) -> None:
         return
 
     patch.setattr(TransactionShard, "_wait_until_ended", at_once)
 
 
-def take_batches_without_asking_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+def accept_batches_without_verification(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionVerification, "verify", lambda *_: None)
 
 
-def leave_the_epoch_alone_at_the_end(patch: pytest.MonkeyPatch) -> None:
+def end_without_an_epoch_bump(patch: pytest.MonkeyPatch) -> None:
     def ending(self: TransactionMetadata, _new_id: int | None, now_ms: int, *, is_commit: bool) -> TransactionMetadata:
         return self.ending(now_ms, is_commit=is_commit)
 
     patch.setattr(TransactionMetadata, "ending_bumped", ending)
 
 
-def forget_what_is_open_when_starting(patch: pytest.MonkeyPatch) -> None:
+def forget_open_transactions_at_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionState, "replay", lambda *_: None)
 
 
-def list_nothing_as_aborted(patch: pytest.MonkeyPatch) -> None:
+def list_no_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionTransactions, "aborted", lambda *_: [])
 
 
-def call_stable_what_is_written(patch: pytest.MonkeyPatch) -> None:
+def use_the_high_watermark_as_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "last_stable_offset", property(lambda self: self.high_watermark))
 
 
-def do_not_finish_after_a_crash_what_was_decided(patch: pytest.MonkeyPatch) -> None:
-    async def tell_none(*_: object) -> None:
+def do_not_complete_decided_transactions_after_a_crash(patch: pytest.MonkeyPatch) -> None:
+    async def write_none(*_: object) -> None:
         return
 
-    patch.setattr(TransactionMarkers, "write_all", tell_none)
+    patch.setattr(TransactionMarkers, "write_all", write_none)
 
 
-def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> None:
+def treat_pending_transactional_offsets_as_committed(patch: pytest.MonkeyPatch) -> None:
     load = StateLog.load
 
     async def load_plainly(self: StateLog, partition: Partition) -> Any:
@@ -72,25 +72,25 @@ def take_offsets_in_transactions_for_committed(patch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "plant",
     [
-        answer_before_the_markers_stand,
-        take_batches_without_asking_the_coordinator,
-        leave_the_epoch_alone_at_the_end,
-        forget_what_is_open_when_starting,
-        list_nothing_as_aborted,
-        call_stable_what_is_written,
-        do_not_finish_after_a_crash_what_was_decided,
-        take_offsets_in_transactions_for_committed,
+        respond_before_the_markers_are_written,
+        accept_batches_without_verification,
+        end_without_an_epoch_bump,
+        forget_open_transactions_at_the_start,
+        list_no_aborted_transactions,
+        use_the_high_watermark_as_last_stable_offset,
+        do_not_complete_decided_transactions_after_a_crash,
+        treat_pending_transactional_offsets_as_committed,
     ],
     ids=lambda plant: plant.__name__,
 )
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert any(goes_wrong(seed) for seed in range(1, SEEDS + 1))
+    assert any(finds_bug(seed) for seed in range(1, SEEDS + 1))
 
 
-def goes_wrong(seed: int) -> bool:
+def finds_bug(seed: int) -> bool:
     try:
-        Story(seed).run()
+        TransactionScenario(seed).run()
     except (AssertionError, BrokerFailed, ExceptionGroup):
         return True
     return False

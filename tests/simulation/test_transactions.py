@@ -1,6 +1,6 @@
-"""Transactions through crashes, from a seed: all of a transaction or nothing of it, and what was told is true.
+"""Transactions through crashes, from a seed: a transaction is committed whole or not at all, as its response says.
 
-`make sim SEED=17 SEEDS=1` runs one seed again.
+`make sim SEED=17 SEEDS=1` repeats a seed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # Small and soon: what the coordinators rebuild their state from is compacted meanwhile.
+    # Small segments and frequent compaction, so that the logs of the coordinators are compacted during the run.
     "offsets.topic.segment.bytes": "2000",
     "transaction.state.log.segment.bytes": "2000",
     "log.cleaner.backoff.ms": "300",
@@ -39,7 +39,7 @@ SETTINGS = {
 }
 
 
-class Story:
+class TransactionScenario:
     def __init__(self, seed: int) -> None:
         self.random = Random(f"transactions {seed}")
         self.seed = seed
@@ -61,7 +61,7 @@ class Story:
         transactor = Transactor(self.world.host(name), self.broker.address, History(), self.seed)
         transactor.books = self.books[transactor.transactional_id]
         transactor.late = self.late
-        transactor.is_newer = name.startswith("newer")
+        transactor.uses_v2 = name.startswith("newer")
         return transactor
 
     async def _main(self) -> None:
@@ -79,18 +79,19 @@ class Story:
         for task in self.late:
             await task
         alarm = self.world.loop.call_later(
-            RECOVERY_SECONDS, self.world.loop.halt, AssertionError("a transaction stays open for ever")
+            RECOVERY_SECONDS, self.world.loop.halt, AssertionError("a transaction stays open")
         )
         judge = self._transactor("older-twin-judge")
-        await self._all_is_stable(judge)
+        await self._wait_until_stable(judge)
         alarm.cancel()
         transport = await judge.cluster.any_transport()
-        await self._judge(transport, judge)
+        await self._check(transport, judge)
         judge.cluster.close()
 
     async def _round(self, group: asyncio.TaskGroup) -> None:
         twin = self.random.choice([one for one in self.transactors if one.name.endswith("-twin")])
-        if self.random.random() < 0.5 and twin not in self.busy:  # else it would be two producers with one identity
+        # Not while it is busy: otherwise there would be two producers with one identity.
+        if self.random.random() < 0.5 and twin not in self.busy:
             twin.is_done = False
             group.create_task(self._take_over(twin))
         disk = self.broker.host.disk
@@ -114,7 +115,7 @@ class Story:
             await asyncio.sleep(0.1)
 
     async def _take_over(self, twin: Transactor) -> None:
-        """A second producer with the same id, for a while."""
+        """Run a second producer with the same id for a while."""
         self.busy.add(twin)
         async with asyncio.TaskGroup() as group:
             work = group.create_task(twin.work())
@@ -124,8 +125,8 @@ class Story:
         twin.cluster.close()
         self.busy.discard(twin)
 
-    async def _all_is_stable(self, judge: Transactor) -> None:
-        """What was left open times out: then the last stable offset is the end of the log."""
+    async def _wait_until_stable(self, judge: Transactor) -> None:
+        """Wait until open transactions time out: then the last stable offset is the end of the log."""
         targets = dict.fromkeys((TopicPartition(LEDGER, index) for index in range(PARTITIONS)), END)
         while True:
             try:
@@ -139,29 +140,29 @@ class Story:
                 pass
             await asyncio.sleep(0.5)
 
-    async def _judge(self, transport: Transport, judge: Transactor) -> None:
+    async def _check(self, transport: Transport, judge: Transactor) -> None:
         seen = [Counter(await read_committed(transport, index)) for index in range(PARTITIONS)]
         for partition, counts in enumerate(seen):
             doubled = [value for value, count in counts.items() if count > 1]
             assert not doubled, f"partition {partition} has more than once: {doubled}"
         for name, books in self.books.items():
             last = 0
-            for told in books:
-                there = [seen[partition][value] > 0 for partition, value in told.values.items()]
-                what = f"transaction {name}:{told.number} (told {told.outcome}, asked {told.wants})"
+            for transaction in books:
+                there = [seen[partition][value] > 0 for partition, value in transaction.values.items()]
+                what = f"transaction {name}:{transaction.number} ({transaction.outcome=}, {transaction.wants=})"
                 assert len(set(there)) <= 1, f"{what} is torn: {there}"
                 is_seen = bool(there) and there[0]
-                if told.outcome is not None:
-                    assert is_seen == told.outcome, f"{what} is {'seen' if is_seen else 'not seen'}"
-                assert not (is_seen and told.wants is not True), f"{what} was never committed, but is seen"
+                if transaction.outcome is not None:
+                    assert is_seen == transaction.outcome, f"{what} is {'seen' if is_seen else 'not seen'}"
+                assert not (is_seen and transaction.wants is not True), f"{what} was never committed, but is seen"
                 if is_seen:
-                    last = told.number
+                    last = transaction.number
             found = await committed(judge.cluster, name, [TopicPartition(LEDGER, 0)])
             offset = next((one.offset for one in found.values()), 0)
             assert offset == last, f"the group of {name} stands at {offset}; its last committed transaction is {last}"
 
 
-# Seeds that have found something before, and what it was.
+# Seeds that found bugs, and the bugs.
 FOUND = {
     15: "a marker that came while the offsets were read after a start was passed by: its commits stayed pending",
 }
@@ -170,7 +171,7 @@ FOUND = {
 @pytest.mark.parametrize("seed", sorted({*range(FIRST, FIRST + max(SEEDS // 2, 1)), *(FOUND if SEEDS > 1 else ())}))
 def test_a_transaction_is_whole_or_not_at_all_through_crashes(seed: int) -> None:
     try:
-        Story(seed).run()
+        TransactionScenario(seed).run()
     except BaseException as error:
         error.add_note(f"make sim SEED={seed} SEEDS=1")
         raise

@@ -1,10 +1,10 @@
-"""What an unclean election may lose: also what a replaced leader acknowledges before it knows of the election."""
+"""Which records an unclean election may lose, including those that a replaced leader acknowledges before it knows."""
 
 from __future__ import annotations
 
 import asyncio
 
-from tests.simulation.features.feature import note_final, stored
+from tests.simulation.features.feature import record_final_logs, stored
 from tests.simulation.features.unclean import UncleanElections
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
@@ -54,7 +54,7 @@ class TwoBrokers:
             await asyncio.sleep(0.1)
 
     async def elect_unclean(self, broker: SimBroker) -> None:
-        """As the broker does it for an operator. A request would have to get past the paused broker."""
+        """Do what a broker does for an operator. A request could not get past the paused broker."""
         assert broker.broker is not None
         catalogue = broker.broker.catalogue
         await PartitionRecords(SimRegistry(self.sim.registry)).change(
@@ -89,7 +89,7 @@ class TwoBrokers:
             unaware = await self.publish(writer, b"to the replaced leader")
             await self.until_well()
             aware = await self.publish(writer, b"to the new leader")
-            note_final(self.history, stored(self.sim, TOPIC))
+            record_final_logs(self.history, stored(self.sim, TOPIC))
             return unaware, aware
 
 

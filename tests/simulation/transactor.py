@@ -1,9 +1,9 @@
-"""A transactional producer in both generations of the protocol, and the reader that checks what became of it.
+"""A transactional producer with both versions of the transaction protocol, and a reader that checks the results.
 
-A transaction writes one record to each of a few partitions and commits its number as the offset of a group of its own;
-then it is committed, aborted, or left alone. Whatever goes wrong, the producer begins anew with InitProducerId, as real
-ones do. Now and then a second producer with the same transactional id takes over, and batches are sent a second time,
-late, on a connection of their own.
+- A transaction writes one record to each of a few partitions and commits its number as the offset of its own group.
+  Then it is committed, aborted or abandoned.
+- After any error the producer starts again with InitProducerId. Sometimes a second producer with the same transactional
+  id takes over, and batches are sent a second time, later, on another connection.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from headrace.wire.messages.transactions import (
 LEDGER = "ledger"
 TIMEOUT_SECONDS = 3.0
 TRANSACTION_TIMEOUT_MS = 8_000
-# Older and newer versions of: Produce, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn.
-OLDER, NEWER = 11, 12
+# Produce versions of transaction protocol 1 and 2.
+PRODUCE_V1, PRODUCE_V2 = 11, 12
 
 
 @dataclass(slots=True)
 class TransactionResult:
-    """A transaction as its producer knows it. The outcome is None while, or if, it was never told one."""
+    """A transaction as its producer knows it. The outcome is None unless the producer got a response."""
 
     number: int
     values: dict[int, bytes] = field(default_factory=dict)
     outcome: bool | None = None
-    wants: bool | None = None  # what EndTxn was asked for, if it was
+    wants: bool | None = None  # the outcome that EndTxn requested
 
 
 class Transactor(Client):
     """`books` is shared by all producers of one transactional id."""
 
     books: list[TransactionResult]
-    is_newer = False
+    uses_v2 = False
 
     @property
     def transactional_id(self) -> str:
@@ -82,16 +82,16 @@ class Transactor(Client):
                 await self.think(0.3)
 
     async def _produce(self, transport: Transport) -> None:
-        """Transactions until something goes wrong, or another producer has taken over."""
-        answer = await self._ask(
+        """Run transactions until an error, or until another producer has fenced this one."""
+        response = await self._call(
             transport,
             4,
             InitProducerIdRequest(
                 transactional_id=self.transactional_id, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
             ),
         )
-        raise_for_code(answer.error_code)
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        raise_for_code(response.error_code)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         self.sequences = dict.fromkeys(range(PARTITIONS), 0)
         for _ in range(self.random.choice((1, 5, 30))):
             if self.is_done or not await self._transaction(transport):
@@ -99,31 +99,31 @@ class Transactor(Client):
             await self.think(0.1)
 
     async def _transaction(self, transport: Transport) -> bool:
-        """Whether it was ended, so that another one may follow."""
-        told = TransactionResult(len(self.books) + 1)
-        self.books.append(told)
+        """Return whether the transaction was ended, so that another one may follow."""
+        transaction = TransactionResult(len(self.books) + 1)
+        self.books.append(transaction)
         partitions = self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
-        if not self.is_newer:
+        if not self.uses_v2:
             await self._add_partitions(transport, partitions)
         for partition in partitions:
-            told.values[partition] = f"{self.transactional_id}:{told.number}".encode()
-            await self._write(transport, partition, told.values[partition])
-        await self._commit_offset(transport, told.number)
+            transaction.values[partition] = f"{self.transactional_id}:{transaction.number}".encode()
+            await self._write(transport, partition, transaction.values[partition])
+        await self._commit_offset(transport, transaction.number)
         if self.random.random() < 0.1:
-            return False  # left alone: whoever comes next finds it open, or it times out
-        told.wants = self.random.random() < 0.7
-        answer = await self._end(transport, told.wants)
-        told.outcome = told.wants
+            return False  # abandoned: the next producer ends it, or it times out
+        transaction.wants = self.random.random() < 0.7
+        response = await self._end(transport, transaction.wants)
+        transaction.outcome = transaction.wants
         producer_id = self.producer_id
-        if self.is_newer:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        if self.uses_v2:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             self.sequences = dict.fromkeys(range(PARTITIONS), 0)
-        if told.outcome:
-            await self._expect(transport, told, producer_id)
+        if transaction.outcome:
+            await self._check_markers(transport, transaction, producer_id)
         return True
 
     async def _add_partitions(self, transport: Transport, partitions: list[int]) -> None:
-        answer = await self._ask(
+        response = await self._call(
             transport,
             3,
             AddPartitionsToTxnRequest(
@@ -133,7 +133,7 @@ class Transactor(Client):
                 v3_and_below_topics=[AddPartitionsToTxnTopic(name=LEDGER, partitions=partitions)],
             ),
         )
-        for topic in answer.results_by_topic_v3_and_below:
+        for topic in response.results_by_topic_v3_and_below:
             for result in topic.results_by_partition:
                 raise_for_code(result.partition_error_code)
 
@@ -150,12 +150,12 @@ class Transactor(Client):
             topics = [TopicProduceData(name=LEDGER, partition_data=[data])]
             return ProduceRequest(transactional_id=self.transactional_id, acks=-1, timeout_ms=3000, topic_data=topics)
 
-        version = NEWER if self.is_newer else OLDER
-        if self.random.random() < 0.1 and self.is_newer:
-            # Its copy comes late; with the older protocol it could join the next transaction, as with Kafka.
+        version = PRODUCE_V2 if self.uses_v2 else PRODUCE_V1
+        if self.random.random() < 0.1 and self.uses_v2:
+            # The copy arrives late; with version 1 it could join the next transaction, as in Kafka.
             self._late(request(), version)
-        answer = await self._ask(transport, version, request())
-        raise_for_code(answer.responses[0].partition_responses[0].error_code)
+        response = await self._call(transport, version, request())
+        raise_for_code(response.responses[0].partition_responses[0].error_code)
         self.sequences[partition] += 1
 
     def _late(self, request: ProduceRequest, version: int) -> None:
@@ -164,7 +164,7 @@ class Transactor(Client):
             with suppress(HeadraceError):
                 transport = await self.cluster.any_transport()
                 try:
-                    await self._ask(transport, version, request)
+                    await self._call(transport, version, request)
                 finally:
                     transport.close()
 
@@ -173,14 +173,14 @@ class Transactor(Client):
     late: list[asyncio.Task[None]]
 
     async def _commit_offset(self, transport: Transport, number: int) -> None:
-        if not self.is_newer:
+        if not self.uses_v2:
             request = AddOffsetsToTxnRequest(
                 transactional_id=self.transactional_id,
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
                 group_id=self.transactional_id,
             )
-            raise_for_code((await self._ask(transport, 3, request)).error_code)
+            raise_for_code((await self._call(transport, 3, request)).error_code)
         commit = TxnOffsetCommitRequest(
             transactional_id=self.transactional_id,
             group_id=self.transactional_id,
@@ -197,8 +197,8 @@ class Transactor(Client):
                 )
             ],
         )
-        answer = await self._ask(transport, 5 if self.is_newer else 3, commit)
-        raise_for_code(answer.topics[0].partitions[0].error_code)
+        response = await self._call(transport, 5 if self.uses_v2 else 3, commit)
+        raise_for_code(response.topics[0].partitions[0].error_code)
 
     async def _end(self, transport: Transport, is_commit: bool) -> Any:
         request = EndTxnRequest(
@@ -210,19 +210,19 @@ class Transactor(Client):
         attempts = self.random.choice((1, 2))
         while True:
             try:
-                answer = await self._ask(transport, 5 if self.is_newer else 4, request)
-                raise_for_code(answer.error_code)
-                return answer
+                response = await self._call(transport, 5 if self.uses_v2 else 4, request)
+                raise_for_code(response.error_code)
+                return response
             except HeadraceError as error:
                 attempts -= 1
                 if not attempts or not error.retriable or transport.closed:
                     raise
                 await self.think(0.05)
 
-    async def _expect(self, transport: Transport, told: TransactionResult, producer_id: int) -> None:
-        """The marker of a committed transaction is there for every reader, at once. (Readers of committed ones may not
-        see it yet: somebody else's that is still open may stand before it.)"""
-        for partition, value in told.values.items():
+    async def _check_markers(self, transport: Transport, transaction: TransactionResult, producer_id: int) -> None:
+        """Check that every reader sees the marker of a committed transaction at once. A read_committed reader may not
+        see the records yet, because another open transaction may precede them."""
+        for partition, value in transaction.values.items():
             is_written = is_marked = False
             async for batch, header, _ in read(transport, partition, isolation_level=0):
                 if header.is_control:
@@ -233,14 +233,14 @@ class Transactor(Client):
                     is_written = is_written or value in [one.value for one in read_records(batch, header, 1 << 20)]
             assert is_marked, f"{value!r} was committed, but a reader right behind it does not find its marker"
 
-    async def _ask(self, transport: Transport, version: int, request: Any) -> Any:
+    async def _call(self, transport: Transport, version: int, request: Any) -> Any:
         return await transport.call(api_of_request(request).key, version, request, TIMEOUT_SECONDS)
 
 
 async def read(
     transport: Transport, partition: int, isolation_level: int
 ) -> AsyncIterator[tuple[memoryview, BatchHeader, list[FetchAbortedTransaction]]]:
-    """Every batch from the beginning, with the aborted transactions that came with it."""
+    """Yield every batch from the start of the log, with the aborted transactions of its response."""
     offset = 0
     while True:
         requested = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=2_000)
@@ -264,8 +264,8 @@ async def read(
 
 
 async def read_committed(transport: Transport, partition: int) -> list[bytes]:
-    """The values that a reader of committed transactions sees. As clients do it: a producer's batches are skipped from
-    the first offset of its aborted transaction to its marker."""
+    """Return the values that a read_committed reader sees. Like a client, skip a producer's batches from the first
+    offset of its aborted transaction up to the marker."""
     values: list[bytes] = []
     skipped: dict[int, int] = {}
     begun: set[int] = set()

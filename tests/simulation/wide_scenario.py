@@ -1,7 +1,7 @@
-"""A cluster's story with weather: each seed draws a few features, with their own topics, clients, faults and rules.
+"""The cluster simulation with features: each seed draws a few, with their own topics, clients, faults and rules.
 
-What every scenario has goes on besides, with fewer clients, so that a seed stays cheap. Some seeds draw no feature.
-Features about broken storage are drawn apart, one at most, so that seeds without one stay as they were.
+The clients of every scenario also work, but fewer of them, so that a seed stays cheap. Some seeds draw no feature. A
+feature about broken storage is drawn from a separate random stream, so that seeds without one do not change.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.simulation.features.delays import Delays
 from tests.simulation.features.failing_syncs import FailingSyncs
 from tests.simulation.features.feature import Feature
 from tests.simulation.features.groups import Groups
-from tests.simulation.features.lost_answers import LostAnswers
+from tests.simulation.features.lagging_registry import LaggingRegistry
 from tests.simulation.features.lost_folders import LostFolders
+from tests.simulation.features.lost_responses import LostAnswers
 from tests.simulation.features.queue import Queue
-from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
 from tests.simulation.features.rolled_back_registry import RolledBackRegistry
 from tests.simulation.features.trailing_gap import TrailingGap
@@ -42,10 +42,10 @@ FEATURES: tuple[type[Feature], ...] = (
 STORAGE_FEATURES: tuple[type[Feature], ...] = (BitFlips, FailingSyncs, LostFolders)
 STORAGE_CHANCE = 0.25
 ADMIN_FEATURES: tuple[type[Feature], ...] = (RolledBackRegistry,)
-"""What operators do to a whole cluster."""
+"""Features that operate on a whole cluster."""
 ADMIN_CHANCE = 0.17
 DIRECTED_FEATURES: tuple[type[Feature], ...] = (UnwritableDeadLetters, TrailingGap, ConfigChanges)
-"""Each brings about one situation that chance almost never does."""
+"""Features that create one rare situation on purpose."""
 DIRECTED_CHANCE = 0.15
 COUNTS = (0, 1, 1, 2, 2, 2, 3)
 LEFT_OUT_CHANCE = 0.6
@@ -55,14 +55,15 @@ def features_of(seed: int) -> list[type[Feature]]:
     random = Random(f"features {seed}")
     drawn = set(random.sample(FEATURES, random.choice(COUNTS)))
     if Delays in drawn:
-        drawn.discard(Clocks)  # which decide when a delayed message is due
+        drawn.discard(Clocks)  # clocks decide when a delayed message is due
     storage = _one_of(STORAGE_FEATURES, STORAGE_CHANCE, f"storage draw {seed}")
     admin = _one_of(ADMIN_FEATURES, ADMIN_CHANCE, f"admin draw {seed}")
-    # With a slow registry, a start takes up to 20 s: too long for features that restart all brokers, again and again.
-    # An older copy of the registry may not know which replica was damaged.
+    # With a slow registry, a start takes up to 20 s, which is too long for features that restart all brokers
+    # repeatedly. An older copy of the registry may not know which replica was damaged.
     if storage or LaggingRegistry in drawn:
         admin = []
-    # They stop brokers whenever they like: others that do, or that may not meet it, are left alone.
+    # Directed features stop brokers at any time, so they are not combined with features that also do, or that depend
+    # on running brokers.
     directed = _one_of(DIRECTED_FEATURES, DIRECTED_CHANCE, f"directed draw {seed}")
     if storage or admin or LaggingRegistry in drawn:
         directed = []
@@ -70,7 +71,7 @@ def features_of(seed: int) -> list[type[Feature]]:
 
 
 def _one_of(features: Sequence[type[Feature]], chance: float, stream: str) -> list[type[Feature]]:
-    """From a random stream of its own, so that adding these has not changed what a seed draws from `FEATURES`."""
+    """Draw from a separate random stream, so that these features do not change what a seed draws from `FEATURES`."""
     random = Random(stream)
     return [random.choice(features)] if random.random() < chance else []
 
@@ -88,7 +89,7 @@ class WideScenario(ClusterScenario):
         return [kind(self) for kind in features_of(self.seed)]
 
     def _leave_out(self) -> None:
-        """Drop some of the clients that every scenario has, but for one writer."""
+        """Remove some of the clients that every scenario has, but keep one writer."""
         random = Random(f"left out {self.seed}")
         kept = [self.watcher, random.choice(self.writers)]
         self.clients = [one for one in self.clients if one in kept or random.random() > LEFT_OUT_CHANCE]

@@ -1,6 +1,7 @@
-"""One Spark session and one broker for all tests of this folder: both take seconds to start.
+"""One Spark session and one broker for all tests of this folder, because both take seconds to start.
 
-The session runs where there is no Java: not on the PATH, and no JAVA_HOME. Tests take topics of their own (`topic`).
+The session starts without an installed Java: none on the PATH, and no JAVA_HOME. Tests create their own topics
+(`topic`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _numbers = itertools.count(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    # Py4J leaves its sockets to the garbage collector.
+    # Py4J does not close its sockets explicitly.
     careless = pytest.mark.filterwarnings(
         "ignore:unclosed <socket:ResourceWarning",
         "ignore:.*unclosed <socket:pytest.PytestUnraisableExceptionWarning",
@@ -35,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def without_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All commands on the PATH but Java's; no JAVA_HOME."""
+    """Set a PATH without Java, and no JAVA_HOME."""
     folder = tmp_path_factory.mktemp("commands")
     for place in os.environ["PATH"].split(os.pathsep):
         for command in Path(place).glob("*"):
@@ -61,7 +62,7 @@ def spark(without_java: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
     gateway = SparkContext._gateway
     assert gateway is not None
     gateway.shutdown()
-    gateway.proc.stdin.close()  # Java ends with its input
+    gateway.proc.stdin.close()  # Java ends when its input ends
     gateway.proc.wait(PATIENCE_SECONDS)
     SparkContext._gateway = None
     SparkContext._jvm = None
@@ -69,7 +70,7 @@ def spark(without_java: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that all tests of this folder share; it must run on when a test is over."""
+    """A broker that all tests of this folder share; no test may stop it."""
     process = BrokerProcess(tmp_path_factory.mktemp("broker")).start()
     yield process
     process.stop()
@@ -77,5 +78,5 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses; the test makes the topic."""
+    """A name that no other test uses; the test creates the topic."""
     return f"{re.sub(r'[^a-z0-9]+', '-', request.node.name.lower())[:60]}-{next(_numbers)}"

@@ -1,9 +1,9 @@
-"""A driver that copies a topic through a shuffle, with tasks that fail by chance; to be killed at any moment.
+"""A driver that copies a topic through a shuffle, with tasks that fail randomly, until it is done or killed.
 
     python -m tests.spark.copying_driver BROKERS SOURCE TARGET FOLDER ROWS-PER-BATCH
 
-Ends with status 0 when all that was in the source at its start is copied. Of its tasks about one in six fails: before
-it has written anything, half-way, or when all is written and nobody knows yet.
+Ends with status 0 when all records that were in the source at its start are copied. About one in six of its tasks
+fails: before the first write, halfway, or after all writes and before it reports them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ATTEMPTS = 6
 
 
 class Unlucky(Exception):
-    """A task fails."""
+    """The failure of a task."""
 
 
 class UnluckySink(StreamSink):

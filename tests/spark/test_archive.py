@@ -105,7 +105,7 @@ def test_a_filter_is_sql_and_keeps_the_order(brokers: Brokers, run: InProcessRun
 
 
 def _dying(call: int, inner: Any = None) -> Any:
-    """A method whose given call raises KeyboardInterrupt after it has done its work; safe to call from many threads."""
+    """Return a method that raises KeyboardInterrupt after the given call has finished; it is thread-safe."""
     calls = itertools.count(1)
 
     def method(*arguments: Any, **named: Any) -> Any:

@@ -65,7 +65,7 @@ def test_an_archive_and_its_replay_pass_and_each_planted_fault_is_found(
         assert ok, verdict
         assert verdict.records == 2 * COUNT
 
-    # The copy that is planted with faults tells no origins: it is matched by content.
+    # The copy with planted faults has no origins: it is matched by content.
     copies = sent(COUNT)
     moved = copies.pop(1500)
     copies[900] = copies[900]._replace(headers=[("h", b"other")])
@@ -85,7 +85,7 @@ def test_an_archive_and_its_replay_pass_and_each_planted_fault_is_found(
     tamper(tmp_path / "archive", topic, change)
     ok, verdict = audit(run, tmp_path, **stored)
     assert named(verdict) == {("lost", 0, 3), ("altered", 0, 7)}
-    # And the replay, which was made before, has what the archive should have.
+    # The replay was made before, so it has the records that the archive should have.
     ok, verdict = audit(run, tmp_path, **replayed)
     assert named(verdict) == {("foreign", 0, None), ("altered", 0, 7)}
 

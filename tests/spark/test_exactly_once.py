@@ -1,11 +1,11 @@
-"""Copied exactly once while the driver is killed again and again, the broker once, and tasks fail by chance.
+"""Records are copied exactly once although the driver is killed repeatedly, the broker once, and tasks fail randomly.
 
-HEADRACE_SPARK_KILLS sets how often the driver is killed, 2 by default; HEADRACE_SEED when, 1 by default. The proof:
+HEADRACE_SPARK_KILLS sets how often the driver is killed (default 2), HEADRACE_SEED when (default 1). A long run:
 
     HEADRACE_SPARK_KILLS=10 pytest tests/spark/test_exactly_once.py
 
-A kill takes Python and the JVM at once. Workers that run on for a while are left to it: they are the zombies that must
-not get anything in.
+A kill ends Python and the JVM at once. The workers keep running for a while; nothing that these zombies write may
+become visible.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.client.transactions.joint_commits import committed_sequence
 from headrace.columns.scan import bounds
 from headrace.columns.sync_cluster import sync_cluster
 
-__all__ = ["figures"]  # pytest finds it here
+__all__ = ["figures"]  # pytest finds the fixture here
 
 KILLS = int(os.environ.get("HEADRACE_SPARK_KILLS", "2"))
 SEED = int(os.environ.get("HEADRACE_SEED", "1"))
@@ -43,7 +43,7 @@ RUN_SECONDS = 300.0
 
 
 class Driver:
-    """The driver's process, and what its checkpoint tells of how far it came."""
+    """The driver's process, and its progress according to its checkpoint."""
 
     def __init__(self, arguments: list[str], checkpoint: Path, log: Path) -> None:
         self._checkpoint = checkpoint
@@ -59,11 +59,11 @@ class Driver:
         return self._process.poll()
 
     def planned(self) -> int:
-        """The last batch whose offsets are noted; -1 if there is none."""
+        """Return the last planned batch; -1 if there is none."""
         return self._last("offsets")
 
     def done(self) -> int:
-        """The last batch that is noted as done."""
+        """Return the last finished batch."""
         return self._last("commits")
 
     def bundle(self) -> str | None:
@@ -71,14 +71,14 @@ class Driver:
         return f"spark-{msgspec.json.decode(path.read_bytes())['id']}" if path.exists() else None
 
     def kill(self) -> None:
-        # The JVM commits and takes notes; without it, workers see their connections close, when they look.
-        everybody = psutil.Process(self._process.pid).children(recursive=True)
-        for child in everybody:
+        # The JVM commits and writes the checkpoint; without it, workers find their connections closed.
+        processes = psutil.Process(self._process.pid).children(recursive=True)
+        for child in processes:
             if child.name() == "java":
                 child.kill()
         self._process.kill()
         self._process.wait()
-        _, left = psutil.wait_procs(everybody, timeout=30)
+        _, left = psutil.wait_procs(processes, timeout=30)
         assert left == [], "workers outlive their driver"
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Driver:
 
 
 class Scene:
-    """A broker, two topics, and drivers one after the other."""
+    """A broker, two topics, and consecutive drivers."""
 
     def __init__(self, broker: BrokerProcess, folder: Path) -> None:
         self.broker = broker
@@ -126,7 +126,7 @@ Moment = Callable[[Scene, Driver, int], bool]
 MOMENTS: dict[str, Moment] = {
     "when a batch is planned": lambda _, driver, batch: driver.planned() >= batch,
     "while tasks write": lambda scene, driver, batch: driver.planned() >= batch and scene.has_open_transactions(),
-    "when a batch is committed and nobody has noted it": lambda scene, driver, batch: (
+    "when a batch is committed but not noted as done": lambda scene, driver, batch: (
         driver.planned() >= batch and scene.committed(driver) > driver.done()
     ),
     "when a batch is noted as done": lambda _, driver, batch: driver.done() >= batch,
@@ -134,7 +134,7 @@ MOMENTS: dict[str, Moment] = {
 
 
 def await_moment(scene: Scene, driver: Driver, moment: Moment, batch: int) -> None:
-    """Return at the moment, or when the driver has ended by itself. Some moments are short: it looks all the time."""
+    """Return at the given moment, or when the driver has ended. Moments may be short, so this polls without pauses."""
     pause = threading.Event()
     for _ in range(int(RUN_SECONDS / 0.005)):
         if driver.has_ended() or moment(scene, driver, batch):
@@ -144,7 +144,7 @@ def await_moment(scene: Scene, driver: Driver, moment: Moment, batch: int) -> No
 
 
 def read_target(address: str, isolation: str) -> list[bytes]:
-    """All values of the target, by a plain consumer."""
+    """Read all values of the target with a plain consumer."""
     values: list[bytes] = []
     unfinished = set(range(PARTITIONS))
     settings = {

@@ -22,7 +22,7 @@ LINES_MAX = 80
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """A broker of its own: the programs' topics have everyday names."""
+    """A separate broker, because the programs' topics have common names."""
     process = BrokerProcess(tmp_path / "broker").start()
     yield process.address
     process.stop()

@@ -1,4 +1,4 @@
-"""Transforms in SQL and Python: continued from checkpoints, stopped in order, with readable errors."""
+"""Transforms in SQL and Python: continued from checkpoints, stopped cleanly, with readable errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD = '[pipeline]\nname = "{name}"\njob = "transform"\nbrokers = "{brokers}"\nt
 
 
 class Stage:
-    """A folder with a pipeline, its topics on the broker of all tests, and the session of all tests."""
+    """A folder with a pipeline, its topics on the shared broker, and the shared session."""
 
     def __init__(self, spark: SparkSession, broker: BrokerProcess, folder: Path, topic: str) -> None:
         self.spark = spark
@@ -60,7 +60,7 @@ class Stage:
         return WorkFolder(read_pipeline(self.folder / "p.toml").work)
 
     def written(self) -> list[Any]:
-        """The values that were committed, by partition."""
+        """Return the committed values, by partition."""
         return [
             json.loads(value.as_py())
             for (topic, partition), bound in sorted(bounds(self.brokers, [self.target]).items())

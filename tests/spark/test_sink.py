@@ -22,7 +22,7 @@ ROWS = 1000
 
 
 def rows_of(broker: BrokerProcess, topic: str) -> list[dict[str, Any]]:
-    """What a reader of committed records sees."""
+    """Return what a read_committed reader sees."""
     ends = bounds(broker.address, [topic])
     parts = [scan(broker.address, *target, *ends[target]) for target in sorted(ends)]
     return [row for part in parts for batch in part for row in batch.to_pylist()]
@@ -36,7 +36,7 @@ def write(rows: DataFrame, broker: BrokerProcess, topic: str, mode: str = "appen
 def copy(
     spark: SparkSession, broker: BrokerProcess, source: str, target: str, checkpoint: Path, sink: str = "headrace"
 ) -> None:
-    """Copy what there is, in batches of a third of the rows, through a shuffle."""
+    """Copy all present rows, in batches of a third of the rows, through a shuffle."""
     rows = spark.readStream.format("headrace").option("kafka.bootstrap.servers", broker.address)
     rows = rows.option("subscribe", source).option("startingOffsets", "earliest")
     to = rows.option("maxOffsetsPerTrigger", ROWS // 3 + 1).load().select("key", "value").repartition(3).writeStream
@@ -118,7 +118,7 @@ def test_a_batch_missing_in_the_checkpoint_is_not_written_again(
         (path for path in (tmp_path / "commits").iterdir() if path.name.isdigit()), key=lambda p: int(p.name)
     )
     assert len(notes) == 3
-    notes[-1].unlink()  # as if the driver had died when the sink had committed
+    notes[-1].unlink()  # as if the driver had died after the sink's commit
     copy(spark, broker, source, target, tmp_path)
     assert notes[-1].exists()
     assert sorted(row["value"] for row in rows_of(broker, target)) == expected
@@ -137,7 +137,7 @@ def test_a_checkpoint_restored_from_a_backup_fails_the_query_instead_of_losing_r
     shutil.rmtree(checkpoint)
     backup.rename(checkpoint)
     produce(broker.address, source, [b"after the restore"])
-    # The next batch has a number that is committed, and holds both rows.
+    # The next batch has a number that is already committed, and holds both rows.
     with pytest.raises(PySparkException, match="from other offsets"):
         copy(spark, broker, source, target, checkpoint)
     assert len(rows_of(broker, target)) == ROWS + 1
@@ -157,7 +157,7 @@ def test_an_abort_after_a_commit_with_a_lost_response_changes_nothing(
 
 
 def forgetful() -> type[DataSource]:
-    """A sink that commits and then fails, so that Spark aborts what is committed."""
+    """A sink that commits and then fails, so that Spark aborts a committed batch."""
     from headrace.spark.sink import StreamSink
     from headrace.spark.sink_options import parse
     from pyspark_headrace import DefaultSource

@@ -40,7 +40,7 @@ def create(broker: BrokerProcess, topic: str, partitions: int = PARTITIONS) -> N
 
 
 def publish(broker: BrokerProcess, topic: str, values: Sequence[bytes | None], times_ms: Sequence[int] = ()) -> None:
-    """The values go to the partitions in turn."""
+    """Publish the values to the partitions in turn."""
 
     async def work(cluster: Cluster) -> None:
         async with Producer(cluster) as producer:
@@ -84,7 +84,7 @@ def numbers(rows: DataFrame) -> list[int]:
 def run_available(
     spark: SparkSession, broker: BrokerProcess, topic: str, folder: Path, **options: str
 ) -> StreamingQuery:
-    """Copy what there is to Parquet files, as a query that goes on where it was."""
+    """Copy all present records to Parquet files, with a query that continues from its checkpoint."""
     reader = spark.readStream.format("headrace").option("kafka.bootstrap.servers", broker.address)
     stream = reader.option("subscribe", topic).option("startingOffsets", "earliest").options(**options).load()
     writer = stream.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
@@ -217,12 +217,12 @@ def test_a_stream_reads_in_small_batches_and_continues_from_its_checkpoint(
 
 
 def lags(broker: BrokerProcess, group: str) -> dict[int, tuple[int, int]]:
-    """By partition: how far the group is, and how many records it lags behind, as the command tells."""
+    """Return, by partition, the committed offset of the group and its lag, as the command prints them."""
     command = [str(Path(sys.executable).with_name("headrace")), "group", "describe", group, "-o", "json"]
-    told = subprocess.run(
+    output = subprocess.run(
         [*command, "--server", broker.address], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS
     )
-    return {one["partition"]: (one["committed"], one["lag"]) for one in json.loads(told.stdout)["partitions"]}
+    return {one["partition"]: (one["committed"], one["lag"]) for one in json.loads(output.stdout)["partitions"]}
 
 
 def test_records_that_were_trimmed_are_lost_or_skipped(

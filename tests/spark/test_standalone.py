@@ -61,11 +61,11 @@ def cluster(tmp_path: Path, without_java: None) -> Iterator[str]:
 
 
 def run(*arguments: str, folder: Path) -> dict[str, Any]:
-    told = subprocess.run(
+    output = subprocess.run(
         [HEADRACE, "pipeline", "run", *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
-    assert told.returncode == 0, told.stderr
-    (line,) = told.stdout.splitlines()
+    assert output.returncode == 0, output.stderr
+    (line,) = output.stdout.splitlines()
     found: dict[str, Any] = json.loads(line)
     return found
 
@@ -91,8 +91,8 @@ def test_a_transform_and_an_archive_run_on_a_cluster_as_they_do_in_one_process(
     where = ["--master", cluster, "--brokers", broker.address, "--set", "spark.conf.spark.executor.memory=512m"]
     assert run("shout.toml", *where, folder=tmp_path)["records"] == RECORDS
     assert sorted(values_of(broker.address, target)) == sorted(b"VALUE-%d" % number for number in range(RECORDS))
-    told = run("archive", *where, "--set", f"archive.topics={topic}", "--set", "archive.path=kept", folder=tmp_path)
-    assert told["records"] == RECORDS
+    output = run("archive", *where, "--set", f"archive.topics={topic}", "--set", "archive.path=kept", folder=tmp_path)
+    assert output["records"] == RECORDS
     assert len(list((tmp_path / "kept" / topic).glob("*.parquet"))) == 2
     executors = list((tmp_path / "cluster").glob("worker-*/app-*/*/stderr"))
     assert executors, "the work was done by the workers, not by this process"

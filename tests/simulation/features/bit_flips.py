@@ -1,11 +1,10 @@
-"""Bits that flip on the disk of one replica while its broker is down.
+"""Bits flip on the disk of one replica while its broker is down (I22).
 
-What must hold (I22): no broker sends a flipped bit to anybody. Damage of a log is found, by recovery, by a read or by
-the scrub, whatever file and byte it is in, and the log is quarantined. After a restart the replica is copied from the
-others. Nothing that was acknowledged is lost meanwhile. Damage of an index or of a checkpoint costs time only.
-
-Left out is the leader epoch in the header of a batch (bytes 12 to 15): Kafka's format has it outside of the checksum,
-so that a flipped bit there is not found.
+- No broker sends a flipped bit. Recovery, a read or the scrub detects damage of a log, in any file and byte, and the
+  log is quarantined. After a restart it is replicated again from the other replicas.
+- No acknowledged record is lost meanwhile. Damage of an index or a checkpoint only costs time.
+- The leader epoch in the header of a batch (bytes 12 to 15) is not damaged: Kafka's format excludes it from the
+  checksum, so no read can detect it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LEADER_EPOCH = range(12, 16)
 
 class BitFlips(DamagingFeature):
     topic = "rotting"
-    may_replace_disk = False  # damage may be hidden in the other replica
+    may_replace_disk = False  # the other replica may have undetected damage
 
     def faults(self) -> list[Fault]:
         return [self.one_at_a_time(self._flip_bit)] * WEIGHT
@@ -43,7 +42,7 @@ class BitFlips(DamagingFeature):
         await self.start_again(broker)
 
     def _flip_stored(self, broker: SimBroker, limits: dict[str, int]) -> None:
-        """Flip a bit of what was flushed, unless the file has been deleted or cut since."""
+        """Flip a bit of flushed data, unless the file has been deleted or truncated meanwhile."""
         disk = broker.host.disk
         paths = [path for path, size in limits.items() if disk.exists(path) and disk.open(path).size() >= size]
         if paths:
@@ -62,7 +61,7 @@ class BitFlips(DamagingFeature):
 
 
 def checksummed(disk: SimDisk, path: str, size: int) -> list[int]:
-    """The positions below `size` whose damage can be found."""
+    """Return the positions below `size` whose damage can be detected."""
     content, at, found = disk.read(path), 0, list[int]()
     while at < size:
         batch_size = parse_header(content, at).size_bytes
@@ -72,7 +71,7 @@ def checksummed(disk: SimDisk, path: str, size: int) -> list[int]:
 
 
 def flushed_sizes(victim: Victim) -> dict[str, int]:
-    """How many bytes of each segment of a log are flushed."""
+    """Return the number of flushed bytes of each segment of a log."""
     log = victim.partition.log
     sizes = {}
     for segment in log.segments:

@@ -1,4 +1,4 @@
-"""Wrong clocks: every broker and client has its own, wrong by minutes or years, and brokers' clocks jump by hours."""
+"""Wrong clocks: the clocks of brokers and clients differ by minutes or years, and those of brokers jump by hours."""
 
 from __future__ import annotations
 

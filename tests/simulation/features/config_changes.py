@@ -1,12 +1,14 @@
-"""Operators alter the configuration of a topic while it is written. Each seed draws which settings they alter.
+"""Operators alter the configuration of a topic while it is written. Each seed draws the settings.
 
-- After healing, every broker describes what was confirmed last, and its replica works by it. An attempt without a
+- After healing, every broker describes the last confirmed value, and its replica applies it. An attempt without a
   response may take effect later, so its value is accepted as well.
-- What was acknowledged is there, unless a value that may have been in force lets it go: below the start of the log only
-  if retention was ever limited, and in the middle only if the topic was ever compacted and a later message has its key.
-- `min.insync.replicas` and `flush.messages` let nothing go by themselves: a replica that may lack what was acknowledged
-  cannot lead, whatever the configuration is by then. Only an unclean election may lose what was sent before it. These
-  are ordered where `flush.messages` is altered: otherwise a power cut of all brokers leaves nobody to lead.
+- Acknowledged records are in the log unless a value that may have been in force allows their removal: below the log
+  start only if retention was ever limited, and elsewhere only if the topic was ever compacted and a later message has
+  the same key.
+- `min.insync.replicas` and `flush.messages` do not allow a loss: a replica that may lack acknowledged records cannot
+  lead, whatever the present configuration is. Only an unclean election may lose records sent before it. Operators order
+  these where `flush.messages` is altered; otherwise a power failure of all brokers leaves the partition without a
+  leader.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from typing import TYPE_CHECKING
 from tests.simulation.clients import IMPATIENT, Client
 from tests.simulation.features.feature import (
     LONG_MAX,
-    LOOK_SECONDS,
+    POLL_SECONDS,
     WITHOUT_GAPS,
     Draft,
     Fault,
     Feature,
     StoredPartition,
     TopicWriter,
-    note_final,
+    record_final_logs,
     stored,
 )
 from tests.simulation.features.unclean import Elector, UncleanElections
@@ -63,13 +65,13 @@ VALUES = {
 }
 FLUSH_CHANCE = 0.4
 FLUSH_WEIGHT = 6
-"""How often the power cut is in the list from which faults are drawn, where `flush.messages` is altered."""
+"""The weight of the power failure in the list of faults, where `flush.messages` is altered."""
 CHANGE_SECONDS = 0.5
 LOWERED_SECONDS, LOWERED_LOOK_SECONDS = 3.0, 0.01
 
 
 class ConfigOperator(Client):
-    """Alters one setting at a time, of those that it is given."""
+    """Alters one of the given settings at a time."""
 
     settings = IMPATIENT
     names: list[str]
@@ -117,7 +119,7 @@ class ConfigChanges(Feature):
         self.history = History(has_gaps=True)
 
     def attach(self) -> None:
-        client = self.scenario.client
+        client = self.scenario.create_client
         writer = client(TopicWriter, "tuned-writer", self.history)
         writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.2
         self.writer, self.writers = writer, [writer]
@@ -146,8 +148,8 @@ class ConfigChanges(Feature):
         return [self._cut_power_of_one] * FLUSH_WEIGHT if FLUSH in self.names else []
 
     async def _cut_power_of_one(self) -> None:
-        """Of a replica, mostly the leader: the other has what was acknowledged from memory. Often just after that was
-        to end."""
+        """Cut the power of one replica, usually the leader: the other one has the records acknowledged from memory.
+        This often happens just after `flush.messages` was lowered."""
         if self.random.random() < 0.7:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOWERED_SECONDS):
@@ -170,22 +172,22 @@ class ConfigChanges(Feature):
         while operator.confirmed[FLUSH] == "20":
             await asyncio.sleep(LOWERED_LOOK_SECONDS)
 
-    # What must hold
+    # Checks
 
     async def recover(self, healed: Mapping[int, int]) -> None:
         await super().recover(healed)
         while found := [*await self._not_described(), *self._not_in_force()]:
             self.scenario.missing = "; ".join(found)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _accepted(self) -> Iterator[tuple[str, set[str]]]:
-        """The values that each altered setting may have in the end."""
+        """Return the values that each altered setting may have after the run."""
         for operator in self.operators:
             for name, value in operator.confirmed.items():
                 yield name, {value} | operator.unanswered[name]
 
     async def _not_described(self) -> list[str]:
-        """What some broker describes otherwise than it was confirmed, or than another broker does."""
+        """Describe the values that differ from the confirmed ones, or between brokers."""
         found, described = list[str](), dict[int, dict[str, str | None]]()
         for node_id in self.scenario.cluster.brokers:
             try:
@@ -207,7 +209,7 @@ class ConfigChanges(Feature):
         return {one.name: one.value for one in result.configs}
 
     def _not_in_force(self) -> list[str]:
-        """The replicas that work by other values than those that were confirmed."""
+        """Describe the replicas that apply other values than the confirmed ones."""
         found, cluster = [], self.scenario.cluster
         for _, index, record in [place for place in cluster.places() if place[0] == TOPIC]:
             for node_id in record.replicas:
@@ -223,7 +225,7 @@ class ConfigChanges(Feature):
 
     def audit(self) -> None:
         self.found = stored(self.scenario.cluster, TOPIC)
-        note_final(self.history, self.found)
+        record_final_logs(self.history, self.found)
 
     def anomalies(self) -> Iterator[Anomaly]:
         if self.elections.last_tried < 0:
@@ -245,7 +247,7 @@ class ConfigChanges(Feature):
         return any(operator.tried[name] - {"-1"} for operator in self.operators for name in RETENTION)
 
     def _is_replaced(self, value: bytes, offset: int, partition: StoredPartition) -> bool:
-        """Whether compaction may have removed it, for the sake of a later message of its key."""
+        """Return whether compaction may have removed the message because of a later one with its key."""
         if not any("compact" in operator.tried["cleanup.policy"] for operator in self.operators):
             return False
         key = self.writer.sent[value].draft.key
@@ -253,7 +255,7 @@ class ConfigChanges(Feature):
 
 
 def _works_by(partition: Partition, name: str) -> set[str]:
-    """The values in the configuration of the partition and, of what concerns the log alone, in that of its log."""
+    """Return the values that the partition applies, and for log settings those of its log."""
     held = {value_text(getattr(partition.config, attribute_name(name)))}
     if name in ("flush.messages", "segment.bytes"):
         held.add(value_text(getattr(partition.log.config, attribute_name(name))))

@@ -1,4 +1,4 @@
-"""A topic with a dedup window: the same id is sent again and again, and stored once, whatever its timestamps say."""
+"""A topic with a dedup window: each id is sent repeatedly and stored once, whatever the timestamps are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.features.feature import (
     Feature,
     TopicWriter,
     create_topic,
-    note_final,
+    record_final_logs,
     stored,
 )
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TOPIC = "once"
 PARTITIONS = 2
-WINDOW_MS = 10 * DAY_MS  # much longer than any clock jumps
+WINDOW_MS = 10 * DAY_MS  # much longer than any clock jump
 AGAIN_CHANCE = 0.6
 
 
@@ -46,7 +46,7 @@ class Dedup(Feature):
         self.history = History(has_gaps=True)
 
     def attach(self) -> None:
-        writer = self.scenario.client(TopicWriter, "once-writer", self.history)
+        writer = self.scenario.create_client(TopicWriter, "once-writer", self.history)
         writer.topic, writer.draft, writer.counts = TOPIC, self._draft, (1,)
         writer.producing = ProducerSettings(
             delivery_timeout_seconds=60.0, idempotent=self.random.random() < 0.5, linger_seconds=0.0
@@ -64,7 +64,7 @@ class Dedup(Feature):
         await create_topic(admin, NewTopic(TOPIC, PARTITIONS, self.replicas, self.configs))
 
     def audit(self) -> None:
-        note_final(self.history, stored(self.scenario.cluster, TOPIC))
+        record_final_logs(self.history, stored(self.scenario.cluster, TOPIC))
 
     def anomalies(self) -> Iterator[Anomaly]:
         for rule in (duplicates, unexpected, find_unseen):

@@ -1,4 +1,4 @@
-"""Messages that are due later: each comes exactly once, never before its time; some repeat until they are cancelled."""
+"""Delayed messages: each is delivered exactly once and not before its time; some repeat until they are cancelled."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ REPEAT_MS = 700
 
 
 class Delays(Feature):
-    """The wall clock of the leader decides, so this does not go with clocks that stay wrong. Faults turn them, and what
-    is due then comes late or early; in the end they are set right."""
+    """The leader's wall clock decides when a message is due, so this is not combined with clocks that stay wrong.
+    Faults turn clocks, which makes messages early or late; after healing the clocks are corrected."""
 
     needs_broker_clocks = True
 
@@ -40,10 +40,10 @@ class Delays(Feature):
         self.history = History(has_gaps=True)
         self.due_ms: dict[bytes, int] = {}
         self.cancelled: set[bytes] = set()
-        """Whose cancel was tried."""
+        """The messages for which a cancellation was requested."""
 
     def attach(self) -> None:
-        writer = self.scenario.client(TopicWriter, "later-writer", self.history)
+        writer = self.scenario.create_client(TopicWriter, "later-writer", self.history)
         writer.topic, writer.draft = delayed_topic(TOPIC), self._draft
         self.writer, self.writers = writer, [writer]
 
@@ -81,7 +81,7 @@ class Delays(Feature):
         for message in await schedule.page(0, -1, -1):
             if (message.value or b"").startswith(b"repeated"):
                 self.cancelled.add(message.value or b"")
-                with suppress(InvalidRecordState):  # it is just being released
+                with suppress(InvalidRecordState):  # it is being released
                     await schedule.cancel(MessageId(delayed_topic(TOPIC), 0, message.id.offset))
 
     def audit(self) -> None:

@@ -1,8 +1,8 @@
-"""Syncs that fail: of every kind of file and folder that a broker syncs, at run time, at the start and at the stop.
+"""Failing syncs of every kind of file and folder, at run time, at the start and at the stop (I1, I23).
 
-What must hold (I1, I23): no record is acknowledged that is not on the disk. The topic has one replica, so that nothing
-else could bring a lost record back, and most failures are followed by a power cut. The log or the start of the broker
-fails; after the next start everything is well.
+- No record is acknowledged that is not on disk. The topic has one replica, so no other one could restore a lost record,
+  and a power failure follows most failed syncs.
+- The log, or the start of the broker, fails; the next start succeeds.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ FOLDERS = (DATA, f"{DATA}/logs", f"{DATA}/logs/*", f"{DATA}/topics", "*")
 WAITS_SECONDS = 1.0
 STAYS_SECONDS = (0.0, 0.02, 0.1, 1.0)
 OWN_CHANCE = 0.4
-LOOK_SECONDS = 0.005
+POLL_SECONDS = 0.005
 FAILURES = (1, 1, 1, 3)
 
 
 class Trimmer(Client):
-    """Deletes the records before an offset that was acknowledged."""
+    """Deletes the records before an acknowledged offset."""
 
     settings = IMPATIENT
     topic: str
@@ -81,11 +81,11 @@ class FailingSyncs(StorageFeature):
     def attach(self) -> None:
         super().attach()
         if self.random.random() < 0.4:
-            trimmer = self.scenario.client(Trimmer, "alone-trimmer", self.history)
+            trimmer = self.scenario.create_client(Trimmer, "alone-trimmer", self.history)
             trimmer.topic = self.topic
             self.others.append(trimmer)
         if self.random.random() < 0.4:
-            mover = self.scenario.client(Mover, "alone-mover", self.history)
+            mover = self.scenario.create_client(Mover, "alone-mover", self.history)
             mover.targets = [TopicPartition(self.topic, index) for index in range(PARTITIONS)]
             mover.brokers, mover.replicas = list(self.scenario.cluster.brokers), 1
             self.others.append(mover)
@@ -99,8 +99,8 @@ class FailingSyncs(StorageFeature):
         return self.random.choice(FILES), "sync"
 
     async def _fail_at_run_time(self) -> None:
-        """The power goes soon after a sync has failed: until the next write to the same page, nothing but the broker
-        knows that the page is not on the disk."""
+        """Cut the power soon after a failed sync: until the next write to the same page, only the broker knows that the
+        page is not on disk."""
         broker, pattern = self._own_log() if self.random.random() < OWN_CHANCE else (None, "")
         if broker is None:
             broker = self.random.choice(self.scenario.cluster.up or list(self.scenario.cluster.brokers.values()))
@@ -117,7 +117,7 @@ class FailingSyncs(StorageFeature):
         await self.start_again(broker)
 
     def _own_log(self) -> tuple[SimBroker | None, str]:
-        """A broker that leads a partition of the topic, and the pattern of its log files."""
+        """Return a broker that leads a partition of the topic, and the pattern of its log files."""
         cluster = self.scenario.cluster
         for index in self.random.sample(range(PARTITIONS), PARTITIONS):
             for broker in cluster.up:
@@ -130,10 +130,10 @@ class FailingSyncs(StorageFeature):
         loop, disk = asyncio.get_running_loop(), broker.host.disk
         pending, deadline = disk.pending_failures, loop.time() + WAITS_SECONDS
         while disk.pending_failures == pending and loop.time() < deadline:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _fail_at_start(self) -> None:
-        """The first start may fail, the second one finds what it has left behind."""
+        """The first start may fail; the second one must cope with what the first one left behind."""
         broker = self.random.choice(list(self.scenario.cluster.brokers.values()))
         broker.kill()
         for _ in range(self.random.choice(FAILURES)):

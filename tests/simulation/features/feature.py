@@ -1,7 +1,7 @@
-"""What the parts of a seed's weather have in common, and the clients that several of them use.
+"""The base class of features, and the clients that several of them use.
 
-A feature is made before the cluster, so that it can set its brokers up. It draws from a `Random` of its own: adding a
-feature to the list does not change what the others draw.
+A feature is created before the cluster, so that it can set options of brokers. It draws from its own random stream, so
+that adding a feature does not change what others draw.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from headrace.wire.batches.batch import parse_header, read_records
 
 if TYPE_CHECKING:
     from tests.simulation.cluster_scenario import ClusterScenario
-    from tests.simulation.cluster_workers import Worker
+    from tests.simulation.queue_scenario import Worker
 
 Fault = Callable[[], Awaitable[None]]
 LONG_MAX = str(2**63 - 1)
 DAY_MS = 86_400_000
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 RECORD_BYTES_MAX = 1 << 24
 WITHOUT_GAPS = (inconsistent_offsets, duplicates, unexpected, nonmonotonic_sends, real_time_order)
-"""The rules that hold for a log from which messages are removed on purpose."""
+"""The rules for a log from which messages are removed on purpose."""
 
 
 class Feature:
     settings: Mapping[str, str] = {}
-    """Of the brokers."""
+    """Settings of the brokers."""
     topic_configs: Mapping[str, str] = {}
-    """Of the topics that every scenario has."""
+    """Configs of the topics that every scenario has."""
     may_replace_disk = True
     """Every topic of the feature has another replica."""
     needs_broker_clocks = False
-    """It waits for a time that one broker has set and another may have to keep."""
-    is_calm = False
-    """Without faults more can be demanded."""
+    """The feature depends on brokers agreeing on the time."""
+    disables_faults = False
+    """The scenario injects no faults, because the feature checks more without them."""
 
     def __init__(self, scenario: ClusterScenario) -> None:
         self.scenario = scenario
@@ -69,14 +69,14 @@ class Feature:
         return [*self.writers, *self.others]
 
     def attach(self) -> None:
-        """Make the clients; the cluster is there, but not up."""
+        """Create the clients, before the cluster starts."""
 
     async def prepare(self, admin: TopicAdmin) -> None:
-        """Create the topics; no fault has happened yet."""
+        """Create the topics, before the first fault."""
 
     async def create_known_topic(self, admin: TopicAdmin, topic: NewTopic) -> None:
-        """Create a topic and wait until every broker knows it. A client takes the word of the broker that it asks: it
-        gives up on a topic that this broker does not know yet, as it should, and a registry may lag by seconds."""
+        """Create a topic and wait until every broker knows it. A client gives up on a topic that the broker it asks
+        does not know, and a registry may lag by seconds."""
         await create_topic(admin, topic)
         await self.scenario.until_none(lambda: self.scenario.cluster.unknown_topics([topic.name]))
 
@@ -84,14 +84,14 @@ class Feature:
         return []
 
     async def recover(self, healed: Mapping[int, int]) -> None:
-        """Nothing fails any more: every writer gets through once more, then all come to their end."""
+        """After healing: every writer succeeds once more, then all clients finish."""
         await self.scenario.until_none(lambda: list(self._silent(healed)))
         for client in self.clients:
             client.is_done = True
-        await self.scenario.until_none(lambda: self.scenario.at_work(*self.clients))
+        await self.scenario.until_none(lambda: self.scenario.unfinished(*self.clients))
 
     def audit(self) -> None:
-        """Note what the logs hold; all is well, and all clients are done."""
+        """Record the content of the logs after recovery, when all clients are done."""
 
     def anomalies(self) -> Iterator[Anomaly]:
         return iter(())
@@ -109,7 +109,7 @@ class Feature:
 
 
 class Draft(NamedTuple):
-    """A record that is to be written."""
+    """A record to be written."""
 
     value: bytes
     partition: int
@@ -120,7 +120,7 @@ class Draft(NamedTuple):
 
 @dataclass(slots=True)
 class Sent:
-    """What was written, and when that began and was acknowledged, in virtual time."""
+    """A written record, with the virtual times of its send and acknowledgement."""
 
     draft: Draft
     began_seconds: float
@@ -129,8 +129,8 @@ class Sent:
 
 
 class TopicWriter(Client):
-    """An idempotent producer to the topic of a feature. `draft` says what it writes; `counts` are how many records it
-    has under way at a time, `pause_seconds` how long it then waits."""
+    """An idempotent producer for the topic of a feature. `draft` creates its records; `counts` are the numbers of
+    records in flight, `pause_seconds` is the pause after them."""
 
     topic: str
     draft: Callable[[TopicWriter, int], Draft]
@@ -151,7 +151,7 @@ class TopicWriter(Client):
                 async with asyncio.TaskGroup() as under_way:
                     for _ in range(self.random.choice(self.counts)):
                         self.number += 1
-                        with suppress(HeadraceError):  # such as a partition that is not known yet
+                        with suppress(HeadraceError):  # such as an unknown partition
                             send, delivery = await self.submit(producer, self.draft(self, self.number))
                             under_way.create_task(self._settle(send, delivery))
                 await self.think(self.pause_seconds)
@@ -174,12 +174,12 @@ class TopicWriter(Client):
         self.sent[send.value].ended_seconds = asyncio.get_running_loop().time()
 
     async def _settle(self, send: SendOperation, delivery: Delivery) -> None:
-        with suppress(HeadraceError):  # then it may be in the log or not, now or later
+        with suppress(HeadraceError):  # the record may be in the log or not, now or later
             self.end(send, (await delivery).offset)
 
 
 class Mover(Client):
-    """Moves the replicas of a topic from broker to broker."""
+    """Reassigns the replicas of a topic to other brokers."""
 
     settings = IMPATIENT
     targets: list[TopicPartition]
@@ -195,14 +195,14 @@ class Mover(Client):
 
 
 async def create_topic(admin: TopicAdmin, topic: NewTopic) -> None:
-    with suppress(TopicAlreadyExists):  # by an attempt whose response was lost
+    with suppress(TopicAlreadyExists):  # an earlier attempt succeeded, but its response was lost
         await admin.create(topic)
 
 
 async def until_drained(scenario: ClusterScenario, topic: str, name: str, workers: Sequence[Worker]) -> None:
-    """Let the workers of a subscription hurry until nothing is left for them, and then end them."""
+    """Make the workers catch up until the subscription is empty, then stop them."""
     for worker in workers:
-        worker.hurries, worker.counts = True, (30,)
+        worker.catches_up, worker.counts = True, (30,)
     admin, places = SubscriptionAdmin(scenario.watcher.cluster), scenario.cluster.places
     while True:
         try:
@@ -213,14 +213,14 @@ async def until_drained(scenario: ClusterScenario, topic: str, name: str, worker
                 break
         except HeadraceError as error:
             scenario.missing = f"the backlog of {topic} cannot be had: {error}"
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     for worker in workers:
         worker.is_done = True
-    await scenario.until_none(lambda: scenario.at_work(*workers))
+    await scenario.until_none(lambda: scenario.unfinished(*workers))
 
 
 def open_transactions(cluster: SimCluster, topic: str) -> list[str]:
-    """The partitions whose end cannot be read by those that read committed messages."""
+    """Return the partitions whose end read_committed consumers cannot reach."""
     found = []
     for name, index, place in cluster.places():
         partition = cluster.replica(place.leader, name, index) if place.leader in cluster.brokers else None
@@ -229,11 +229,11 @@ def open_transactions(cluster: SimCluster, topic: str) -> list[str]:
     return found
 
 
-# What the logs hold
+# Content of the logs
 
 
 class Stored(NamedTuple):
-    """A record in the log of the partition's leader; its transaction may have been aborted."""
+    """A record in the leader's log; its transaction may have been aborted."""
 
     partition: int
     offset: int
@@ -251,7 +251,7 @@ class StoredPartition(NamedTuple):
 
 
 def stored(cluster: SimCluster, topic: str) -> dict[int, StoredPartition]:
-    """What each partition of a topic holds below its high watermark, read from its leader's disk."""
+    """Read the records below the high watermark of each partition from its leader's disk."""
     found = {}
     for name, index, place in cluster.places():
         if name != topic:
@@ -272,6 +272,6 @@ def stored(cluster: SimCluster, topic: str) -> dict[int, StoredPartition]:
     return found
 
 
-def note_final(history: History, found: Mapping[int, StoredPartition]) -> None:
+def record_final_logs(history: History, found: Mapping[int, StoredPartition]) -> None:
     for index, partition in found.items():
         history.final[index] = [(one.offset, one.value or b"") for one in partition.records]

@@ -1,7 +1,7 @@
-"""Groups of the newer protocols: consumer groups by heartbeat (KIP-848) and share groups (KIP-932).
+"""Consumer groups with the consumer protocol (KIP-848) and share groups (KIP-932).
 
-A consumer group commits nothing that none of its members was given, and finds what it has committed. A share group
-never gets again what it has accepted, if that was answered, and in the end has accepted everything.
+- A consumer group commits only what its members received, and finds what it committed.
+- A share group never receives a record again after its accept was confirmed, and finally has accepted every record.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.clients import IMPATIENT, PARTITIONS, Client, told
+from tests.simulation.clients import IMPATIENT, PARTITIONS, Client, record_tuples
 from tests.simulation.clients import TOPIC as ORDERS
 from tests.simulation.features.feature import LONG_MAX, Draft, Feature, TopicWriter
 
@@ -46,7 +46,7 @@ RECORD_BYTES_MAX = 1 << 20
 
 
 class ConsumerProtocolMember(Client):
-    """A member of a consumer group: reports by heartbeat, owns what it is assigned, reads it and commits."""
+    """A member of a consumer group: it sends heartbeats, reads its assigned partitions and commits."""
 
     settings = IMPATIENT
 
@@ -83,17 +83,17 @@ class ConsumerProtocolMember(Client):
             topic_partitions=owned,
         )
         try:
-            answer: Any = await self.cluster.call_coordinator(GROUP, request)
-            raise_for_code(answer.error_code, answer.error_message)
+            response: Any = await self.cluster.call_coordinator(GROUP, request)
+            raise_for_code(response.error_code, response.error_message)
         except HeadraceError as error:
             self.cluster.forget_coordinator_on_error(GROUP, error)
             raise
-        self.epoch = answer.member_epoch
-        if answer.assignment is not None:
-            self.owned = {index for one in answer.assignment.topic_partitions for index in one.partitions}
+        self.epoch = response.member_epoch
+        if response.assignment is not None:
+            self.owned = {index for one in response.assignment.topic_partitions for index in one.partitions}
 
     async def _read(self) -> None:
-        """From where the group stands, which is looked up each time."""
+        """Read from the committed offset, which is fetched each time."""
         targets = [TopicPartition(ORDERS, index) for index in sorted(self.owned)]
         looks = [self.history.begin_offset_fetch(self.name, GROUP, target.partition) for target in targets]
         found = await committed(self.cluster, GROUP, targets)
@@ -104,7 +104,7 @@ class ConsumerProtocolMember(Client):
         settings = ConsumerSettings(commit_seconds=None)
         async with Consumer(self.cluster, partitions=offsets, settings=settings) as consumer:
             records = await consumer.poll(50, timeout_seconds=0.5)
-            self.history.record_poll(self.name, told(records), GROUP)
+            self.history.record_poll(self.name, record_tuples(records), GROUP)
             ends = {target: consumer.position(target) for target in targets}
         moved = {target: end for target, end in ends.items() if end > offsets[target]}
         commits = [self.history.begin_commit(self.name, GROUP, target.partition, end) for target, end in moved.items()]
@@ -116,17 +116,17 @@ class ConsumerProtocolMember(Client):
 
 
 class ShareMember(Client):
-    """Fetches from one leader after the other, accepts most of what it gets, and releases the rest."""
+    """Fetches from one leader after the other, accepts most records and releases the others."""
 
     settings = IMPATIENT
-    hurries = False
+    catches_up = False
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
         self.accepted: dict[bytes, int] = {}
-        """When the response that a value is accepted came, as a moment of the history."""
+        """The moment in the history at which the response to the accept of each value arrived."""
         self.acquired: list[tuple[bytes, int]] = []
-        """Values, and when they were asked for."""
+        """The values, and when each accept was sent."""
 
     async def work(self) -> None:
         while not self.is_done:
@@ -161,7 +161,7 @@ class ShareMember(Client):
             ranges = [(one.first_offset, one.last_offset) for one in data.acquired_records]
             for number, (first, last) in enumerate(ranges, 1):
                 self.acquired += [(values[offset], began) for offset in range(first, last + 1) if offset in values]
-                kind = ACCEPT if self.hurries or self.random.random() < 0.8 else RELEASE
+                kind = ACCEPT if self.catches_up or self.random.random() < 0.8 else RELEASE
                 batch = AcknowledgementBatch(first, last, [kind])
                 asked_for = AcknowledgeTopic(topic.topic_id, [AcknowledgePartition(index, [batch])])
                 await self._acknowledge(
@@ -185,7 +185,7 @@ class ShareMember(Client):
 
 class Groups(Feature):
     needs_broker_clocks = True
-    # A member whose coordinator is gone joins again under another id; the partitions wait for the end of its session.
+    # A member that lost its coordinator rejoins with another id; its partitions wait until the old session ends.
     settings: Mapping[str, str] = {
         "group.consumer.heartbeat.interval.ms": "2000",
         "group.consumer.min.heartbeat.interval.ms": "1000",
@@ -202,12 +202,12 @@ class Groups(Feature):
     def attach(self) -> None:
         scenario = self.scenario
         if not self.is_share:
-            self.others = scenario.some(ConsumerProtocolMember, "modern-member", (1, 2))
+            self.others = scenario.draw_clients(ConsumerProtocolMember, "modern-member", (1, 2))
             return
-        writer = scenario.client(TopicWriter, "share-writer", self.history)
+        writer = scenario.create_client(TopicWriter, "share-writer", self.history)
         writer.topic, writer.draft = SHARED, self._draft
         self.writers = [writer]
-        self.sharers = [scenario.client(ShareMember, f"sharer{number}", self.history) for number in range(2)]
+        self.sharers = [scenario.create_client(ShareMember, f"sharer{number}", self.history) for number in range(2)]
 
     @property
     def clients(self) -> list[Client]:
@@ -231,13 +231,13 @@ class Groups(Feature):
         await super().recover(healed)
         self.others, self.sharers = members, sharers
         for sharer in sharers:
-            sharer.hurries = True
+            sharer.catches_up = True
         while (missing := await self._missing()) is not None:
             self.scenario.missing = missing
             await asyncio.sleep(0.5)
         for client in self.clients:
             client.is_done = True
-        await self.scenario.until_none(lambda: self.scenario.at_work(*self.clients))
+        await self.scenario.until_none(lambda: self.scenario.unfinished(*self.clients))
 
     async def _missing(self) -> str | None:
         cluster = self.scenario.watcher.cluster

@@ -1,8 +1,8 @@
-"""Folders that vanish while a broker is down: that of one log, those of all logs, or the whole data folder.
+"""Folders disappear while a broker is down: that of one log, those of all logs, or the whole data folder.
 
-What must hold (decision 012): the broker removes itself from the in-sync sets of what it has lost before it registers.
-It is never elected with an empty log, and copies everything again from the others. Nothing that was acknowledged is
-lost, and a folder that is gone is never taken for a topic that is empty.
+- Decision 012: before it registers, the broker removes itself from the in-sync sets of the lost replicas. It is never
+  elected with an empty log, and replicates everything again.
+- No acknowledged record is lost, and a missing folder is never taken for an empty topic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LostFolders(DamagingFeature):
         await self.start_again(broker)
 
     async def _lose_everything(self) -> None:
-        """Of one broker, while all partitions of all topics have another replica that has everything."""
+        """Remove the data folder of one broker, while every partition has another complete replica."""
         cluster = self.scenario.cluster
         if not all(feature.may_replace_disk for feature in self.scenario.features) or cluster.unhealthy_partitions():
             return
@@ -46,6 +46,6 @@ class LostFolders(DamagingFeature):
         await self.start_again(broker)
 
     def _lose_all_logs(self, broker: SimBroker) -> None:
-        """The files of the data folder itself are left."""
+        """Remove all logs; the files of the data folder itself stay."""
         for name in broker.host.disk.list(LOGS):
             broker.lose_log(f"{LOGS}/{name}")

@@ -1,6 +1,6 @@
-"""Produce requests without a producer id, each sent once: as a client without idempotence sends them.
+"""Produce requests without a producer id, each sent once, like those of a client without idempotence.
 
-No batch of such a producer is the last one of a producer id, which the cleaner keeps without its records.
+The cleaner keeps the last batch of each producer id even without records; these batches are not such.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.wire.batches.batch import BatchRecord, build_batch
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 NAMES_UNTIL = 12
-"""The last version of Produce that names topics; later ones have their ids."""
+"""The last version of Produce with topic names; later ones have topic ids."""
 TIMEOUT_MS = 3000
 ALL, LEADER = -1, 1
 
@@ -25,8 +25,8 @@ async def produce(cluster: Cluster, topic: str, partition: int, records: Sequenc
     leader = (await cluster.partition(topic, partition)).leader
     request = ProduceRequest(acks=acks, timeout_ms=TIMEOUT_MS, topic_data=topics)
     response: ProduceResponse = await cluster.call(request, node_id=leader, version_max=NAMES_UNTIL)
-    told = response.responses[0].partition_responses[0]
-    if told.error_code:
+    partition_response = response.responses[0].partition_responses[0]
+    if partition_response.error_code:
         cluster.invalidate_metadata()
-    raise_for_code(told.error_code, told.error_message)
-    return told.base_offset
+    raise_for_code(partition_response.error_code, partition_response.error_message)
+    return partition_response.base_offset

@@ -1,15 +1,15 @@
-"""A queue: workers ack, give back, forget and reject messages, while brokers fail.
+"""A queue: workers ack, nack, abandon and reject messages while brokers fail.
 
-The seed draws how messages are delivered (as they come, in order per key, by priority, through a filter), whether what
-is acked leaves the log, whether writers use transactions, and whether partitions are added. The rules:
+The seed draws the delivery order (none, per key, priority), a filter, acked retention, transactional writers and added
+partitions. The rules:
 
-- A message whose ack was answered is never delivered again.
-- Every message is acked or, if it was rejected or delivered too often, a dead letter, once; also those that were
-  written first to a partition that was added.
-- Of one key, a message is delivered when all earlier ones are settled.
-- Without faults, a message is overtaken only by those that arrive within the difference of the slacks after it, plus
-  the time between two leases.
-- What a filter does not want, and what was aborted, is delivered to nobody.
+- A message is never delivered again after its ack was confirmed.
+- Every message is acked, or is a dead letter, once, if it was rejected or delivered too often. This includes the first
+  messages of an added partition.
+- With key order, a message is delivered after all earlier messages of its key are settled.
+- Without faults, only messages that arrive within the difference of the slacks, plus the time between two leases,
+  overtake a message.
+- Messages that the filter excludes and messages of aborted transactions are never delivered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.simulation.features.feature import (
     Draft,
     Feature,
     TopicWriter,
-    note_final,
     open_transactions,
+    record_final_logs,
     stored,
     until_drained,
 )
@@ -80,7 +80,7 @@ class Queue(Feature):
         super().__init__(scenario)
         draw = self.random
         self.order = draw.choice((PLAIN, KEYED, KEYED, PRIORITIES, PRIORITIES, FILTERED))
-        self.is_calm = self.order == PRIORITIES and draw.random() < 0.5
+        self.disables_faults = self.order == PRIORITIES and draw.random() < 0.5
         self.replicas = draw.choice((2, 3))
         self.partitions = draw.choice((1, 1, 2))
         self.grows = draw.random() < 0.3
@@ -107,14 +107,14 @@ class Queue(Feature):
     def attach(self) -> None:
         scenario = self.scenario
         kind = TransactionWriter if self.is_transactional else JobWriter
-        writer = scenario.client(kind, "job-writer", self.history)
+        writer = scenario.create_client(kind, "job-writer", self.history)
         writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.15
         self.writer, self.writers = writer, [writer]
-        self.grower = scenario.client(Grower, "grower", self.history)
+        self.grower = scenario.create_client(Grower, "grower", self.history)
         self.grower.topic, self.grower.partitions = TOPIC, self.partitions
         self.grower.limit = self.partitions + self.random.randint(1, 2) if self.grows else 0
         self.workers = [
-            scenario.client(QueueWorker, f"job-worker{number}", self.history)
+            scenario.create_client(QueueWorker, f"job-worker{number}", self.history)
             for number in range(1 if self.order == PRIORITIES else self.random.randint(1, 3))
         ]
         for worker in self.workers:
@@ -156,7 +156,7 @@ class Queue(Feature):
 
     def audit(self) -> None:
         cluster = self.scenario.cluster
-        note_final(self.history, stored(cluster, TOPIC))
+        record_final_logs(self.history, stored(cluster, TOPIC))
         self.dead = [one for part in stored(cluster, dead_letter_topic(TOPIC)).values() for one in part.records]
 
     def anomalies(self) -> Iterator[Anomaly]:
@@ -170,7 +170,7 @@ class Queue(Feature):
         yield from delivered_unwanted(self.log, self.history, self._is_wanted)
         if self.order == KEYED:
             yield from out_of_key_order(self.log, sent, dead)
-        if self.is_calm:
+        if self.disables_faults:
             yield from overtaken(self.log, sent, SLACKS_MS)
 
     def _is_wanted(self, value: bytes) -> bool:

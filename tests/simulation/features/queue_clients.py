@@ -1,4 +1,4 @@
-"""The clients of a queue: workers that also reject, writers in transactions, and one that adds partitions."""
+"""Clients of a queue: workers that also reject, transactional writers, and one that adds partitions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tests.simulation.clients import IMPATIENT, PATIENT, Client
-from tests.simulation.cluster_workers import Worker
 from tests.simulation.features.feature import TopicWriter
+from tests.simulation.queue_scenario import Worker
 
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt
@@ -22,14 +22,14 @@ from headrace.testkit.history import SendOperation
 POISON = b"poison"
 TRANSACTION_SECONDS = 5.0
 LEASE_SECONDS = 1.5
-# How soon clients learn of added partitions. By default it takes five minutes: too long for a scenario that must end
-# within one. Writers are first, so that there is something in a partition when the workers find it.
+# How soon clients learn of added partitions. The default of five minutes is too long for a scenario that must end
+# within one. Writers learn first, so that the workers find records in the partition.
 WRITER_METADATA_SECONDS, WORKER_METADATA_SECONDS = 1.0, 10.0
 
 
 class Delivered(NamedTuple):
-    """A message that a worker was given. `granted_seconds`: when the broker leased it, in virtual time.
-    `settles_before`: how many acks and rejects had been sent when the worker took it."""
+    """A message that a worker received. `granted_seconds`: the virtual time of the lease. `settles_before`: how many
+    acks and rejects had been sent when the worker received it."""
 
     receipt: LeaseReceipt
     key: bytes | None
@@ -44,18 +44,18 @@ class Delivered(NamedTuple):
 
 
 class QueueLog:
-    """What all the workers of a subscription did and saw, in order."""
+    """The operations of all workers of a subscription, in order."""
 
     def __init__(self) -> None:
         self.delivered: list[Delivered] = []
         self.settles: list[tuple[int, int]] = []
-        """Places of messages whose ack or reject was sent."""
+        """Positions of the messages for which an ack or reject was sent."""
         self.rejected: list[tuple[int, int]] = []
-        """Places of messages whose reject was answered."""
+        """Positions of the messages whose reject was confirmed."""
 
 
 class QueueWorker(Worker):
-    """Rejects poison, or gives it back until it dies."""
+    """Rejects poison messages, or nacks them until they become dead letters."""
 
     settings = replace(PATIENT, metadata_age_seconds_max=WORKER_METADATA_SECONDS)
     log: QueueLog
@@ -97,7 +97,7 @@ class JobWriter(TopicWriter):
 
 
 class TransactionWriter(JobWriter):
-    """Writes in transactions, of which it aborts some and forgets others, which the coordinator ends after a while."""
+    """Writes in transactions; it aborts some and abandons others, which the coordinator aborts later."""
 
     settings = replace(JobWriter.settings, deadline_seconds=4.0)
 
@@ -105,7 +105,7 @@ class TransactionWriter(JobWriter):
         life = 0
         while not self.is_done:
             life += 1
-            # A transaction that is forgotten stays open, so the next one needs another id.
+            # An abandoned transaction stays open, so the next one needs another id.
             producer = TransactionalProducer(
                 self.cluster, f"{self.name}-{life}", TransactionSettings(timeout_seconds=TRANSACTION_SECONDS)
             )
@@ -116,7 +116,7 @@ class TransactionWriter(JobWriter):
             await self.think(self.pause_seconds)
 
     async def _transaction(self, producer: TransactionalProducer) -> bool:
-        """Whether another one may follow."""
+        """Return whether another transaction may follow."""
         await producer.begin()
         sends: list[tuple[SendOperation, int]] = []
         for _ in range(self.random.choice(self.counts)):
@@ -141,7 +141,7 @@ class TransactionWriter(JobWriter):
 
 
 class Grower(Client):
-    """Adds partitions; `partitions` is how many there are for sure."""
+    """Adds partitions; `partitions` is the confirmed number."""
 
     settings = IMPATIENT
     topic: str

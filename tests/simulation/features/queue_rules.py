@@ -1,13 +1,13 @@
-"""What must hold for a queue; each rule stands for itself. A message is named by its place, (partition, offset)."""
+"""The rules of a queue, as independent functions. A message is identified by (partition, offset)."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from tests.simulation.cluster_workers import Worker
 from tests.simulation.features.feature import Sent, Stored
 from tests.simulation.features.queue_clients import Delivered, QueueLog
+from tests.simulation.queue_scenario import Worker
 
 from headrace.model.message_headers import DEAD_OFFSET, DEAD_PARTITION, DEDUP_ID, PRIORITY
 from headrace.testkit.anomalies import Anomaly
@@ -18,7 +18,7 @@ ROUNDING_SECONDS = 0.002
 
 
 def dead_places(letters: Sequence[Stored]) -> set[Place]:
-    """Which messages the dead letters are copies of."""
+    """Return the messages of which dead letters are copies."""
     headers = [dict(letter.headers) for letter in letters]
     return {(int(one[DEAD_PARTITION] or b""), int(one[DEAD_OFFSET] or b"")) for one in headers}
 
@@ -35,12 +35,12 @@ def come_back(workers: Sequence[Worker]) -> Iterator[Anomaly]:
 def not_settled(
     history: History, log: QueueLog, dead: Collection[Place], is_wanted: Callable[[bytes], bool]
 ) -> Iterator[Anomaly]:
-    """The backlog is empty, so every message was acked, or at least that was tried, or it is a dead letter."""
+    """The backlog is empty, so every message must have a dead letter or an ack that was at least attempted."""
     settled = set(log.settles)
     for send in history.sends:
         place = send.partition, send.offset
         if send.is_ok and is_wanted(send.value) and place not in settled and place not in dead:
-            yield Anomaly("settled by nobody", send.partition, f"{send.value[:30]!r} at {send.offset}")
+            yield Anomaly("never settled", send.partition, f"{send.value[:30]!r} at {send.offset}")
 
 
 def not_dead(log: QueueLog, dead: Collection[Place]) -> Iterator[Anomaly]:
@@ -64,7 +64,7 @@ def delivered_unwanted(log: QueueLog, history: History, is_wanted: Callable[[byt
 
 
 def out_of_key_order(log: QueueLog, sent: Mapping[bytes, Sent], dead: Collection[Place]) -> Iterator[Anomaly]:
-    """A message comes when all earlier ones of its key are settled, or may be."""
+    """A message may be delivered only when all earlier ones of its key are settled, or may be."""
     offsets = defaultdict[tuple[bytes | None, int], list[int]](list)
     for one in sent.values():
         if one.send is not None and one.send.is_ok:
@@ -84,9 +84,9 @@ def out_of_key_order(log: QueueLog, sent: Mapping[bytes, Sent], dead: Collection
 def overtaken(log: QueueLog, sent: Mapping[bytes, Sent], slacks_ms: Sequence[int]) -> Iterator[Anomaly]:
     """A message waits for a later one of higher priority only if that arrived within the difference of their slacks.
 
-    The broker counts a message as arrived when it reads it at the latest, and no earlier than the lease before it was
-    sent: producers' clocks may be wrong, so the time between two leases comes on top. Leases may be seconds apart, as
-    when a response is lost. A message in its second delivery did not wait: the response with its first was lost.
+    The broker counts a message as arrived when it reads it at the latest, and not before the previous lease was sent.
+    Producers' clocks may be wrong, so the time between two leases is added. Leases may be seconds apart when a response
+    is lost. A message in its second delivery did not wait: the response with its first delivery was lost.
     """
     first = dict[bytes, Delivered]()
     for given in log.delivered:
@@ -111,7 +111,7 @@ def overtaken(log: QueueLog, sent: Mapping[bytes, Sent], slacks_ms: Sequence[int
 
 
 def _window(given: Delivered) -> tuple[int, int]:
-    """What one leader has read of the partition; the next one reads it anew."""
+    """The part of the partition that one leader has read; the next leader reads it again."""
     return given.place[0], given.receipt.epoch
 
 

@@ -1,8 +1,8 @@
-"""`headrace registry rebuild` and `headrace log adopt`, run on the data folders of a simulated cluster.
+"""Run `headrace registry rebuild` and `headrace log adopt` on the data folders of a simulated cluster.
 
-The commands read real files, so the parts of each simulated disk that they need are written to a temporary folder. They
-write to a registry of their own, which holds the given keys: the caller puts the result in place. Files have no time on
-a simulated disk, so of several files of a topic the first broker's counts.
+The commands read real files, so the necessary files of each simulated disk are written to a temporary folder. The
+commands write to a separate registry with the given keys; the caller installs the result. Files have no timestamps on a
+simulated disk, so of several files of a topic the first broker's counts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headrace.testkit.cluster import SimCluster
 from headrace.testkit.registry import SimRegistry, SimRegistryEnsemble
 
 Names = Mapping[UUID, str]
-"""Names of topics, for those whose file was not written before the crash: an operator gives them with --as."""
+"""The names of topics whose file was not written before the crash; an operator passes them with --as."""
 
 
 async def rebuild(cluster: SimCluster, entries: Mapping[str, RegistryEntry], names: Names) -> dict[str, RegistryEntry]:
-    """What the registry holds after `headrace registry rebuild --from-logs --yes`. All brokers are down."""
+    """Return the registry after `headrace registry rebuild --from-logs --yes`. All brokers must be down."""
     registry, inventory = _registry_of(entries), _inventory(cluster, names, is_adoption=False)
     plan = await plan_for(registry, inventory)
     await _restore_counters(registry, inventory)
@@ -39,7 +39,7 @@ async def rebuild(cluster: SimCluster, entries: Mapping[str, RegistryEntry], nam
 
 
 async def adopt(cluster: SimCluster, entries: Mapping[str, RegistryEntry], names: Names) -> dict[str, RegistryEntry]:
-    """What the registry holds after `headrace log adopt --all`. All brokers are down."""
+    """Return the registry after `headrace log adopt --all`. All brokers must be down."""
     registry, inventory = _registry_of(entries), _inventory(cluster, names, is_adoption=True)
     plan = await plan_for(registry, inventory, adopts=True)
     plan.raised = {key: epoch for key, epoch in plan.raised.items() if key in inventory.logs}
@@ -59,7 +59,7 @@ def _inventory(cluster: SimCluster, names: Names, *, is_adoption: bool) -> LogIn
     with TemporaryDirectory() as parent:
         for node_id, broker in cluster.brokers.items():
             folder = Path(parent) / str(node_id)
-            if broker.host.disk.exists(f"{DATA}/broker"):  # not of a new disk, with which no broker was started yet
+            if broker.host.disk.exists(f"{DATA}/broker"):  # skip a new disk on which no broker has started yet
                 _export(broker.host.disk, folder)
                 inventory.add_folder(disk, folder, stray_logs(disk, str(folder)) if is_adoption else None)
     for topic_id, _ in inventory.logs:

@@ -1,7 +1,7 @@
-"""A topic from which messages go, by time, by size, by DeleteRecords or by compaction, while its replicas move.
+"""A topic whose messages are removed by time, size, DeleteRecords or compaction while its replicas are reassigned.
 
-What was acknowledged is there, unless the topic's own rules let it go: a message below the start of the log must be too
-old, too much, or deleted on request; of a compacted log a message goes only if a later one has its key.
+Acknowledged messages are in the log unless the topic's rules allow their removal: a message below the log start must be
+too old, exceed the size, or be deleted on request; compaction removes a message only if a later one has its key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.simulation.features.feature import (
     Mover,
     TopicWriter,
     create_topic,
-    note_final,
+    record_final_logs,
     stored,
 )
 from tests.simulation.features.plain_produce import LEADER, produce
@@ -43,14 +43,14 @@ LAG_CHANCE = 0.4
 LAG_SECONDS = (1.0, 1.8, 3.0)
 """Shorter and longer than `replica.lag.time.max.ms`."""
 LAG_WEIGHT = 6
-"""How often the fault is in the list from which faults are drawn."""
+"""The weight of the fault in the list of faults."""
 RETENTION_MS, RETENTION_BYTES = 1500, 3000
 SHORT_RETENTION_MS, SHORT_RETENTION_BYTES = 200, 600
 TRIM, TIME, SIZE, COMPACT = "trim", "time", "size", "compact"
 
 
 class Trimmer(Client):
-    """Deletes the records before an offset that was acknowledged, often one in the middle of a batch."""
+    """Deletes the records before an acknowledged offset, often one in the middle of a batch."""
 
     settings = IMPATIENT
 
@@ -68,8 +68,7 @@ class Trimmer(Client):
 
 
 class LeaderWriter(Client):
-    """Writes with acks=1, each batch once: nothing is promised, but the leader has it, above the high watermark while
-    followers lag."""
+    """Writes with acks=1, each batch once: the leader has it above the high watermark while followers lag."""
 
     settings = IMPATIENT
     partitions: int
@@ -121,20 +120,20 @@ class Retention(Feature):
         self.latest_ms = 0
 
     def attach(self) -> None:
-        writer = self.scenario.client(TopicWriter, "short-writer", self.history)
+        writer = self.scenario.create_client(TopicWriter, "short-writer", self.history)
         writer.topic, writer.draft = TOPIC, self._draft
         self.writer, self.writers = writer, [writer]
-        self.trimmer = self.scenario.client(Trimmer, "trimmer", self.history)
+        self.trimmer = self.scenario.create_client(Trimmer, "trimmer", self.history)
         if self.kind == TRIM:
             self.others.append(self.trimmer)
         brokers = list(self.scenario.cluster.brokers)
         if self.random.random() < (0.2 if self.lags else 0.6):
-            mover = self.scenario.client(Mover, "short-mover", self.history)
+            mover = self.scenario.create_client(Mover, "short-mover", self.history)
             mover.targets = [TopicPartition(TOPIC, index) for index in range(self.partitions)]
             mover.brokers, mover.replicas = brokers, self.replicas
             self.others.append(mover)
         if self.lags:
-            leader_writer = self.scenario.client(LeaderWriter, "short-leader-writer", self.history)
+            leader_writer = self.scenario.create_client(LeaderWriter, "short-leader-writer", self.history)
             leader_writer.partitions, leader_writer.age_ms = self.partitions, self.age_ms
             self.others.append(leader_writer)
             self.leader_writers.append(leader_writer)
@@ -143,8 +142,8 @@ class Retention(Feature):
         return [self._let_followers_lag] * LAG_WEIGHT if self.lags else []
 
     async def _let_followers_lag(self) -> None:
-        """Cut the followers of a partition off from its leader, or pause them, while the leader goes on to append. Then
-        mostly the leader fails, and a follower that lacks what was not committed leads instead."""
+        """Isolate or pause the followers of a partition while the leader keeps appending. Then usually the leader
+        fails, and a follower that lacks the uncommitted records becomes leader."""
         cluster, network = self.scenario.cluster, self.scenario.world.network
         index = self.random.randrange(self.partitions)
         record = next(record for name, at, record in cluster.places() if (name, at) == (TOPIC, index))
@@ -181,14 +180,14 @@ class Retention(Feature):
         await create_topic(admin, NewTopic(TOPIC, self.partitions, self.replicas, self.configs))
 
     async def recover(self, healed: Mapping[int, int]) -> None:
-        # It waits for no follower, and could outrun one with small fetches and a slow disk for ever.
+        # The writer waits for no follower, and could outrun one with small fetches and a slow disk forever.
         for leader_writer in self.leader_writers:
             leader_writer.is_done = True
         await super().recover(healed)
 
     def audit(self) -> None:
         self.found = stored(self.scenario.cluster, TOPIC)
-        note_final(self.history, self.found)
+        record_final_logs(self.history, self.found)
         self.latest_ms = self.scenario.latest_clock_ms()
 
     def anomalies(self) -> Iterator[Anomaly]:
@@ -200,7 +199,7 @@ class Retention(Feature):
                 yield Anomaly("deleted unasked", index, f"the log starts at {partition.start_offset}")
             if self.kind == COMPACT and partition.start_offset:
                 yield Anomaly("deleted unasked", index, f"the compacted log starts at {partition.start_offset}")
-            # What lies above the high watermark counts for the size, and a change of leader may take it away.
+            # Records above the high watermark count for the size, and a change of leader may remove them.
             is_small = partition.start_offset and partition.size_bytes < RETENTION_BYTES
             if self.kind == SIZE and is_small and not self.lags:
                 yield Anomaly("deleted unasked", index, f"only {partition.size_bytes} bytes are left")
@@ -220,6 +219,6 @@ class Retention(Feature):
                 yield Anomaly("lost", send.partition, f"{send.value[:20]!r} at {send.offset} was acknowledged")
 
     def _is_replaced(self, value: bytes, offset: int) -> bool:
-        """Whether a later message of the same key is there."""
+        """Return whether a later message of the same key is in the log."""
         key = self.writer.sent[value].draft.key
         return any(one.key == key and one.offset > offset for part in self.found.values() for one in part.records)

@@ -1,28 +1,28 @@
-"""A registry that is set back to an older copy of itself while all brokers are down, as an operator restores a backup.
+"""The registry is replaced by an older copy while all brokers are down, as when an operator restores a backup.
 
-Topics that were created since, leader epochs, in-sync sets, the starts of brokers and producer ids are older then. The
-operator runs `headrace registry rebuild` before the start, or starts without it and adopts the stray logs later. What
-docs/operations.md, decision 024 and `broker/cluster/registry_rollback.py` promise:
+The copy lacks newer topics, and its leader epochs, in-sync sets, broker epochs and producer ids are older. The operator
+runs `headrace registry rebuild` before the start, or starts without it and adopts the stray logs later. The rules are
+those of docs/operations.md, decision 024 and `broker/cluster/registry_rollback.py`:
 
-- No log is deleted. A log that the registry does not know moves to `stray/`, and is back with all its records when its
-  topic is adopted.
-- No producer id is handed out twice. After the rollback no leader epoch of a partition has two leaders, and none leads
-  in an epoch that its own log has (watched by `SimCluster`).
-- An acknowledged record of a topic that the copy knows is not lost, if every replica that the copy calls in sync or
-  eligible still was so when the brokers stopped. This is not promised where such a replica has fallen behind, or its
-  partition was moved away (operations.md, "Replicated topics"); the operator does not use the copy then. In some seeds
-  he accepts a loss for `ledger` (`accepts_loss`) and starts a replica that has fallen behind first: then the replicas
-  of `ledger` must be alike in the end. Only `ledger` and the counters are older in these seeds.
-- What only the registry knows (configs of groups and subscriptions, drained brokers) is as old as the copy; a copy in
-  which it differs is not used either. A topic whose name is used again by a start without `rebuild`, such as
-  `__consumer_offsets`, cannot be adopted: if the copy lacks one that others depend on, the operator runs `rebuild`.
-- Without `rebuild`, a broker that starts first may see nothing in its folder that shows the rollback. It then uses
-  leader epochs again in which another broker, still down, has written (seed 151 showed it). That broker sets its log
-  aside at its start (`broker/cluster/registry_rollback.py`), so that no two logs diverge within an epoch.
-- A stray log may stay where the registry knows the partition, but does not place it on this broker (an operator drained
-  the broker while it was down, seed 1162), or where it was set aside because of another history: decision 024 leaves
-  both to an operator. One whose topic the registry does not know is adopted, also if the response to the creation was
-  lost (seed 1168).
+- No log is deleted. A log that the registry does not know moves to `stray/`, and has all its records after its topic is
+  adopted.
+- No producer id is allocated twice. After the rollback, no leader epoch of a partition has two leaders, and no leader
+  uses an epoch that its own log contains (checked by `SimCluster`).
+- No acknowledged record of a topic in the copy is lost, if every replica that the copy calls in sync or eligible was
+  still so when the brokers stopped. This does not hold where such a replica has fallen behind, or its partition was
+  reassigned (operations.md, "Replicated topics"); the operator does not use such a copy. In some seeds the operator
+  accepts a loss for `ledger` (`accepts_loss`) and starts a replica that has fallen behind first: then the replicas of
+  `ledger` must be equal after the run. In these seeds only `ledger` and the counters are older.
+- State that only the registry has (configs of groups and subscriptions, drained brokers) is as old as the copy; the
+  operator does not use a copy in which it differs. A topic whose name a start without `rebuild` reuses, such as
+  `__consumer_offsets`, cannot be adopted: if the copy lacks one that other features need, the operator runs `rebuild`.
+- Without `rebuild`, the first broker may find no sign of the rollback in its folder. It then reuses leader epochs in
+  which another broker, still down, has written (seed 151). That broker sets its log aside when it starts
+  (`broker/cluster/registry_rollback.py`), so that no two logs diverge within an epoch.
+- A stray log may remain where the registry knows the partition but does not place it on this broker (an operator
+  drained the broker while it was down, seed 1162), or where it was set aside because of its different history: decision
+  024 leaves both to an operator. A log whose topic the registry does not know is adopted, even if the response to the
+  creation was lost (seed 1168).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from uuid import UUID
 from tests.simulation.clients import IMPATIENT, Client
 from tests.simulation.features.feature import (
     LONG_MAX,
-    LOOK_SECONDS,
+    POLL_SECONDS,
     WITHOUT_GAPS,
     Draft,
     Feature,
     TopicWriter,
     create_topic,
-    note_final,
+    record_final_logs,
     stored,
 )
 from tests.simulation.features.registry_tools import adopt, rebuild
@@ -80,23 +80,23 @@ PARTITIONS = 2
 LATE, BRIEF = "late", "brief"
 LATE_TOPICS = 3
 OWN_TOPICS = {TOPIC, *(f"{LATE}{number}" for number in range(LATE_TOPICS))}
-PATIENCE = 20  # looks at a registry with which the copy cannot be used
+PATIENCE = 20  # check a registry with which the copy cannot be used
 OUT_OF_SYNC_SECONDS = 3.0
 DOWN_SECONDS = (0.0, 0.0, 0.3, 2.5)
 ALONE_SECONDS = 10.0
-"""A broker that was left behind leads that long alone, in leader epochs that others have used: enough for writes."""
+"""How long a broker that was left behind leads alone, in reused leader epochs: long enough for writes."""
 RESTORED = (TOPICS_KEY, PARTITIONS_KEY, TOMBSTONES_KEY, BROKERS_KEY, PRODUCER_IDS_KEY, CONTROLLER_EPOCH_KEY)
-"""What may differ between the copy and the registry: the promises above cover it."""
+"""The keys that may differ between the copy and the registry, because the rules above cover them."""
 
 Entries = Mapping[str, RegistryEntry]
 
 
 ANY_CLOCK = {"message.timestamp.after.max.ms": LONG_MAX}
-"""Clocks of clients may be wrong: a writer whose clock is far ahead never got through otherwise (seed 1800)."""
+"""Clients' clocks may be wrong: a writer whose clock is far ahead would never succeed otherwise (seed 1800)."""
 
 
 class RegistryOperator(Client):
-    """Copies the registry, and restores the copy a while later, if it still can be used then."""
+    """Copies the registry, and restores the copy a while later, if it is still usable then."""
 
     feature: RolledBackRegistry
 
@@ -115,9 +115,10 @@ class RegistryOperator(Client):
                 await self.feature.adopt()
 
     async def _restart_all(self, *but: SimBroker) -> None:
-        """One after the other, faster than the replicas catch up. Killed, a replica of a topic that does not wait for
-        the disk leaves the in-sync set: the last one leaves a partition without a leader until an unclean election, and
-        the feature that orders them may be done by now (seed 832 showed it). So such a cluster is stopped in order."""
+        """Restart one broker after the other, faster than replicas catch up. A killed replica of a topic with
+        `flush.messages` > 1 leaves the in-sync set. The last one leaves the partition without a leader until an unclean
+        election, and the feature that orders elections may be done by then (seed 832). Such a cluster is therefore
+        stopped cleanly."""
         for broker in self.feature.scenario.cluster.brokers.values():
             if broker not in but:
                 if self.feature.has_unflushed_topics():
@@ -126,7 +127,7 @@ class RegistryOperator(Client):
                 await broker.start()
 
     async def _leave_one_behind(self) -> SimBroker:
-        """Kill a broker until it is in sync no more, while the others begin new leader epochs and write in them."""
+        """Keep a broker down until it is out of sync, while the others begin new leader epochs and write in them."""
         broker = self.random.choice(list(self.feature.scenario.cluster.brokers.values()))
         broker.kill()
         await asyncio.sleep(OUT_OF_SYNC_SECONDS)
@@ -135,7 +136,7 @@ class RegistryOperator(Client):
 
 
 class LateCreator(Client):
-    """Creates topics while the others write; `created` are the numbers of those whose creation was confirmed."""
+    """Creates topics while other clients write; `created` are the numbers of confirmed creations."""
 
     settings = IMPATIENT
 
@@ -152,7 +153,7 @@ class LateCreator(Client):
 
 
 class LateWriter(TopicWriter):
-    """Writes to the topics that were created late. In its history, a partition is the number of a topic."""
+    """Writes to the topics that were created late. In its history, the partition is the number of the topic."""
 
     creator: LateCreator
 
@@ -167,7 +168,7 @@ class LateWriter(TopicWriter):
 
 
 class IdCollector(Client):
-    """Asks for producer ids all the time."""
+    """Requests producer ids continuously."""
 
     settings = IMPATIENT
 
@@ -182,7 +183,7 @@ class IdCollector(Client):
 
 
 class RolledBackRegistry(Feature):
-    settings = {"auto.create.topics.enable": "false"}  # or a writer would create a topic of the same name
+    settings = {"auto.create.topics.enable": "false"}  # otherwise a writer would create a topic of the same name
 
     def __init__(self, scenario: ClusterScenario) -> None:
         super().__init__(scenario)
@@ -197,10 +198,10 @@ class RolledBackRegistry(Feature):
         self.strays: list[str] = []
 
     def attach(self) -> None:
-        client = self.scenario.client
+        client = self.scenario.create_client
         writer = client(TopicWriter, "ledger-writer", self.history)
         writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.15
-        if self.accepts_loss:  # an idempotent writer waits after a loss, and nobody would write in a reused epoch
+        if self.accepts_loss:  # an idempotent writer pauses after a loss, so there would be no writes in a reused epoch
             writer.producing = replace(TopicWriter.producing, idempotent=False, delivery_timeout_seconds=10.0)
         self.writers = [writer]
         self.operator = client(RegistryOperator, "registry-operator", self.history)
@@ -222,16 +223,16 @@ class RolledBackRegistry(Feature):
     async def prepare(self, admin: TopicAdmin) -> None:
         await create_topic(admin, NewTopic(TOPIC, PARTITIONS, self.replicas, self.configs))
 
-    # What the operator does
+    # Operator
 
     async def roll_back(self, copy: Entries, first: SimBroker | None = None) -> None:
-        """Stop all brokers, put the copy in place if it can be used, and start them, this one first, else in any
+        """Stop all brokers, install the copy if it is usable, and start them, the given one first, else in random
         order."""
         cluster = self.scenario.cluster
         for _ in range(PATIENCE):
             if self.accepts_loss or _is_usable(copy, cluster.back_up_registry()):
                 break
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         await self._stop_all()
         now, before = cluster.back_up_registry(), self._logs()
         if self.accepts_loss:
@@ -250,21 +251,21 @@ class RolledBackRegistry(Feature):
         self.lost_logs += [f"broker {node_id}: {name}" for node_id, name in sorted(before - self._logs())]
 
     async def adopt(self) -> None:
-        """Stop all brokers, let the registry know the topics of stray logs again, and start the brokers."""
+        """Stop all brokers, adopt the stray logs, and start the brokers."""
         cluster = self.scenario.cluster
         await self._stop_all()
         self._restore(await adopt(cluster, cluster.back_up_registry(), self.names))
         await cluster.start_all()
 
     def _restore(self, entries: Entries) -> None:
-        """Unless a fault has started a broker meanwhile."""
+        """Start the broker, unless a fault has done so meanwhile."""
         cluster = self.scenario.cluster
         if all(broker.is_down for broker in cluster.brokers.values()):
             cluster.restore_registry(entries)
 
     async def _stop_all(self) -> None:
-        """In order, or all at the same moment, so that none acknowledges anything without the others. A topic that does
-        not wait for the disk needs an orderly stop, or nobody leads it until an unclean election is ordered."""
+        """Stop the brokers cleanly, or all at the same moment, so that none acknowledges records without the others. A
+        topic with `flush.messages` > 1 needs a clean stop; otherwise it has no leader until an unclean election."""
         if self.has_unflushed_topics() or self.random.random() < 0.2:
             await asyncio.gather(*(broker.stop() for broker in self.scenario.cluster.up))
         loses_power = self.random.random() < 0.5
@@ -275,24 +276,24 @@ class RolledBackRegistry(Feature):
                 broker.kill()
 
     def has_unflushed_topics(self) -> bool:
-        """Whether a topic does not wait for the disk."""
+        """Return whether a topic has `flush.messages` > 1."""
         topics = _topics(self.scenario.cluster.registry.entries).values()
         return any(int(topic.configs.get("flush.messages", "1")) > 1 for topic in topics)
 
     def missing_topics(self) -> list[str]:
-        """Those whose creation was confirmed, or of which there are logs."""
+        """Return the topics whose creation was confirmed, or that have logs."""
         held = {self.names[UUID(hex=name.partition("-")[0])] for _, name in self._logs()}
         known = _topics(self.scenario.cluster.registry.entries)
         return sorted({*held, *(f"{LATE}{number}" for number in self.creator.created)} - known.keys())
 
     async def recover(self, healed: Mapping[int, int]) -> None:
         self.creator.is_done = True
-        await self.scenario.until_none(lambda: self.scenario.at_work(self.operator, self.creator))
+        await self.scenario.until_none(lambda: self.scenario.unfinished(self.operator, self.creator))
         await self.scenario.until_none(self.scenario.cluster.unhealthy_partitions)
         await super().recover(healed)
 
     def _logs(self) -> set[tuple[int, str]]:
-        """The logs of this feature's topics that each broker has, wherever they lie."""
+        """Return the logs of this feature's topics on each broker, wherever they are."""
         entries = self.scenario.cluster.registry.entries
         self.names |= {record.id: record.name for record in _topics(entries).values()}
         found = set()
@@ -302,7 +303,7 @@ class RolledBackRegistry(Feature):
         return found
 
     def _stray_logs(self) -> set[tuple[int, str]]:
-        """Those that should be back: see the module's docstring for those that may stay."""
+        """Return the stray logs that should be adopted; the module's docstring lists those that may remain."""
         places = _partitions(self.scenario.cluster.registry.entries)
         known = _topics(self.scenario.cluster.registry.entries)
         found = set()
@@ -319,17 +320,17 @@ class RolledBackRegistry(Feature):
         own = [topic_id for topic_id, name in self.names.items() if name in OWN_TOPICS]
         return {folder_name((topic_id, index)) for topic_id in own for index in range(PARTITIONS)}
 
-    # What must hold
+    # Checks
 
     def audit(self) -> None:
         cluster = self.scenario.cluster
-        note_final(self.history, stored(cluster, TOPIC))
+        record_final_logs(self.history, stored(cluster, TOPIC))
         self.history.replicas = {index: cluster.replicas(TOPIC, index) for index in range(PARTITIONS)}
         self.strays = [f"broker {node_id}: {name}" for node_id, name in sorted(self._stray_logs())]
         for number in self.creator.created:
             found = stored(cluster, f"{LATE}{number}")
             self.late_history.replicas[number] = cluster.replicas(f"{LATE}{number}", 0)
-            note_final(self.late_history, {number: found[0]} if found else {})
+            record_final_logs(self.late_history, {number: found[0]} if found else {})
 
     def anomalies(self) -> Iterator[Anomaly]:
         for history in (self.history, self.late_history):
@@ -348,7 +349,7 @@ class RolledBackRegistry(Feature):
 
 
 def _is_usable(copy: Entries, now: Entries) -> bool:
-    """Whether the copy can be restored without a loss: see the module's docstring."""
+    """Return whether the copy can be restored without a loss; see the module's docstring."""
     others = {key: one.value for key, one in now.items() if not _is_restored(key)}
     if others != {key: one.value for key, one in copy.items() if not _is_restored(key)}:
         return False
@@ -361,7 +362,7 @@ def _is_usable(copy: Entries, now: Entries) -> bool:
 
 
 def _older_for_ledger(copy: Entries, now: Entries) -> dict[str, RegistryEntry]:
-    """A copy in which of all partitions only those of `ledger` have changed since, as have all counters."""
+    """Return a copy in which, of all partitions, only those of `ledger` are older, and so are all counters."""
     ledger = f"{PARTITIONS_KEY}/{_topics(copy)[TOPIC].id.hex}"
     older = (ledger, BROKERS_KEY, PRODUCER_IDS_KEY, CONTROLLER_EPOCH_KEY)
     return {**now, **{key: one for key, one in copy.items() if any(key == at or is_beneath(key, at) for at in older)}}
@@ -372,7 +373,7 @@ def _is_restored(key: str) -> bool:
 
 
 def _can_start_without_rebuild(copy: Entries, now: Entries) -> bool:
-    """Whether the copy lacks nothing but topics that only this feature, or nobody, writes to."""
+    """Return whether the copy lacks only topics that this feature, or no client, writes to."""
     known = _topics(copy)
     return all(
         name in OWN_TOPICS or name.startswith(BRIEF) or (name in known and known[name].partitions == record.partitions)

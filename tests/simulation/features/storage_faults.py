@@ -1,11 +1,11 @@
-"""What the features about broken storage share: a topic of their own, the choice of a victim, and an operator.
+"""The base classes of features about broken storage: their topic, the choice of a replica, and an operator.
 
-The topic is written and read all the time, each read from the start of the log, so that old segments are read from the
-disk. Acknowledged records must be in the log at the end, unharmed, on every replica, at the offset that was returned.
-
-A log is damaged or lost only while every replica of its partition is in sync: the other replicas then have everything
-that is committed. `min.insync.replicas` is 2 or more, so that this replica commits nothing alone before its broker
-finds out. The operator restarts a broker that has found damage at run time, as the alert about a quarantined log asks.
+- The topic is written and read continuously, always from the start of the log, so that old segments are read from the
+  disk. At the end, all acknowledged records must be intact in every replica's log at the returned offsets.
+- A log is damaged or lost only while every replica of its partition is in sync: the other replicas then have all
+  committed records. `min.insync.replicas` is at least 2, so that the damaged replica commits nothing alone before its
+  broker detects the damage.
+- The operator restarts a broker that detected damage at run time, as the alert about a quarantined log asks.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from tests.simulation.clients import Client, told
+from tests.simulation.clients import Client, record_tuples
 from tests.simulation.features.feature import (
     LONG_MAX,
-    LOOK_SECONDS,
+    POLL_SECONDS,
     Draft,
     Fault,
     Feature,
     TopicWriter,
     create_topic,
-    note_final,
+    record_final_logs,
     stored,
 )
 
@@ -48,12 +48,12 @@ PARTITIONS = 2
 DOWN_SECONDS = (0.0, 0.3, 1.0, 4.0)
 SCRUB_CHANCE = 0.2
 WEIGHT = 4
-"""How often a storage fault is in the list from which faults are drawn."""
+"""The weight of a storage fault in the list of faults."""
 CLEAN_SHUTDOWN = f"{DATA}/clean-shutdown"
 
 
 class Rereader(Client):
-    """Reads the topic from its start, again and again."""
+    """Reads the topic from its start, repeatedly."""
 
     topic: str
     partitions: int
@@ -70,13 +70,13 @@ class Rereader(Client):
     async def _read(self, consumer: Consumer, name: str) -> None:
         records = [*await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)]
         while records and not self.is_done:
-            self.history.record_poll(name, told(records))
+            self.history.record_poll(name, record_tuples(records))
             await self.think(0.1)
             records = [*await consumer.poll(self.random.randint(1, 50), timeout_seconds=0.5)]
 
 
 class Repairer(Client):
-    """The operator who has the brokers scrub their logs, and restarts one that has quarantined a log meanwhile."""
+    """An operator that makes the brokers scrub their logs, and restarts one that has quarantined a log."""
 
     sim: SimCluster
 
@@ -102,14 +102,14 @@ class Repairer(Client):
 
 
 async def scrub_once(logs: Sequence[Log]) -> None:
-    """One round of the scrub, which a broker begins only once a minute."""
+    """Run one scrub pass, which a broker begins only once a minute."""
     for log in logs:
         while await scrub_step(log):
             pass
 
 
 class Victim(NamedTuple):
-    """One replica, and the broker that has it."""
+    """One replica, and its broker."""
 
     broker: SimBroker
     partition: Partition
@@ -117,7 +117,7 @@ class Victim(NamedTuple):
 
 class StorageFeature(Feature):
     replicas: ClassVar[Sequence[int]] = (2, 3)
-    """One is drawn: how many replicas the topic has."""
+    """The possible replication factors of the topic."""
     topic: str
 
     def __init__(self, scenario: ClusterScenario) -> None:
@@ -133,9 +133,9 @@ class StorageFeature(Feature):
         self.history = History()
 
     def attach(self) -> None:
-        writer = self.scenario.client(TopicWriter, f"{self.topic}-writer", self.history)
+        writer = self.scenario.create_client(TopicWriter, f"{self.topic}-writer", self.history)
         writer.topic, writer.draft = self.topic, self._draft
-        reader = self.scenario.client(Rereader, f"{self.topic}-reader", self.history)
+        reader = self.scenario.create_client(Rereader, f"{self.topic}-reader", self.history)
         reader.topic, reader.partitions = self.topic, PARTITIONS
         self.writers, self.others = [writer], [reader]
 
@@ -147,7 +147,7 @@ class StorageFeature(Feature):
         await create_topic(admin, NewTopic(self.topic, PARTITIONS, self.replica_count, self.configs))
 
     def audit(self) -> None:
-        note_final(self.history, stored(self.scenario.cluster, self.topic))
+        record_final_logs(self.history, stored(self.scenario.cluster, self.topic))
         cluster = self.scenario.cluster
         self.history.replicas = {index: cluster.replicas(self.topic, index) for index in range(PARTITIONS)}
 
@@ -161,15 +161,15 @@ class StorageFeature(Feature):
 
 
 class DamagingFeature(StorageFeature):
-    """A storage feature that damages replicas, which are then copied again."""
+    """A storage feature that damages replicas, which are then replicated again."""
 
     is_damaging = False
-    """One of its faults is under way."""
+    """One of its faults is active."""
 
     def one_at_a_time(self, fault: Fault) -> Fault:
-        """The same fault, but not while another one is under way. Two streams of faults could otherwise both find a
-        partition whole and damage two of its replicas, before a broker has found out and left the in-sync set: then
-        rightly nobody leads it any more (seed 1359)."""
+        """Wrap a fault so that it does not start while another one is active. Two streams of faults could otherwise
+        both find a partition healthy and damage two of its replicas, before a broker detects it and leaves the in-sync
+        set. Then the partition rightly has no leader (seed 1359)."""
 
         async def run() -> None:
             if self.is_damaging:
@@ -183,16 +183,16 @@ class DamagingFeature(StorageFeature):
         return run
 
     async def start_again(self, broker: SimBroker) -> None:
-        """Until it is up: only then do the in-sync sets say what it has lost."""
+        """Start the broker, repeatedly if necessary: only then do the in-sync sets exclude what it has lost."""
         await super().start_again(broker)
         while not broker.is_up:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             if broker.is_down:
                 await broker.start()
 
     def attach(self) -> None:
         super().attach()
-        self.repairer = self.scenario.client(Repairer, f"{self.topic}-repairer", self.history)
+        self.repairer = self.scenario.create_client(Repairer, f"{self.topic}-repairer", self.history)
         self.repairer.sim = self.scenario.cluster
 
     @property
@@ -204,7 +204,7 @@ class DamagingFeature(StorageFeature):
         await super().recover(healed)
 
     def unrepaired(self) -> list[str]:
-        """The damage that nobody has found yet, and the logs that are quarantined."""
+        """Describe damage that was not detected, and quarantined logs."""
         found = []
         for broker in self.scenario.cluster.brokers.values():
             found += [f"byte {position} of {path} of broker {broker.node_id}" for path, position in live_rot(broker)]
@@ -212,7 +212,7 @@ class DamagingFeature(StorageFeature):
         return found
 
     def choose_victim(self) -> Victim | None:
-        """A replica of a partition that has others with everything in them."""
+        """Choose a replica of a partition whose other replicas are complete."""
         if self.unrepaired():
             return None
         found = []
@@ -225,9 +225,9 @@ class DamagingFeature(StorageFeature):
         return self.random.choice(found) if found else None
 
     async def shut_down(self, broker: SimBroker) -> bool:
-        """Stop or kill a broker; whether it is down, and what it has flushed is known to be flushed. After a kill the
-        page cache is written to the disk: a power cut could otherwise take back the flushed offsets, and then damage
-        looks like the end of an unfinished write."""
+        """Stop or kill a broker; return whether it is down and its flushed offsets are durable. After a kill, the page
+        cache is written to the disk: otherwise a power failure could revert the flushed offsets, and damage would look
+        like the end of an incomplete write."""
         if self.random.random() < 0.5:
             await broker.stop()
             return broker.is_down and broker.host.disk.exists(CLEAN_SHUTDOWN)
@@ -237,7 +237,7 @@ class DamagingFeature(StorageFeature):
 
 
 def is_whole(record: PartitionRecord) -> bool:
-    """Whether every replica has everything."""
+    """Return whether every replica is complete."""
     has_latest_data = set(record.isr) == set(record.replicas) and not record.adding and not record.removing
     return has_latest_data and len(record.replicas) > 1
 
@@ -255,13 +255,13 @@ def quarantined(broker: SimBroker) -> list[Partition]:
 
 
 def live_rot(broker: SimBroker) -> list[tuple[str, int]]:
-    """The flipped bits in logs that are in use, or will be when the broker is up."""
+    """Return the flipped bits in logs that are in use, or will be when the broker starts."""
     is_aside = (".damaged-", ".deleted/", "/stray/")
     every = broker.host.disk.rotten()
     return [(path, at) for path, at in every if path.endswith(".log") and not any(part in path for part in is_aside)]
 
 
 def forget_repaired(broker: SimBroker) -> None:
-    """From now on a log that is quarantined there is a finding again."""
+    """From now on, report a quarantine of this log as an error again."""
     if broker.broker is not None and not quarantined(broker) and not live_rot(broker):
         broker.damaged.clear()

@@ -1,17 +1,17 @@
-"""A lease that reads a gap which reaches to the last stable offset: it must pass the gap, and not loop there (I34).
+"""A lease reads a gap that reaches to the last stable offset: it must pass the gap, not loop (I34).
 
-A worker goes through the same steps again and again, on a topic with acked retention and small segments:
+A worker repeats these steps on a topic with acked retention and small segments:
 
-1. It publishes messages without a producer id: the cleaner keeps the last batch of a producer id, and there would be no
-   gap at the end of a segment.
-2. It acks all but the first of them, which it gives back with a long delay.
+1. It publishes messages without a producer id. The cleaner keeps the last batch of a producer id, so there would be no
+   gap at the end of a segment otherwise.
+2. It acks all but the first message, which it nacks with a long delay.
 3. It begins a transaction whose first batch does not fit into the segment, and leaves it open: the last stable offset
-   is the base of a new segment.
-4. It waits until the cleaner has removed from the closed segment all behind the message that waits.
-5. It has the partition led by another broker, or changes the subscription: the messages are looked at anew.
-6. It leases, ends the transaction, and begins again.
+   is then the base of a new segment.
+4. It waits until the cleaner has removed everything after the waiting message from the closed segment.
+5. It moves the leadership of the partition, or changes the subscription, so that the messages are read again.
+6. It leases, ends the transaction, and starts again.
 
-The subscription reads committed messages in order per key, through a filter or by priority: only these are opened.
+The subscription uses read_committed with key order, a filter or priorities: only these read the records.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.simulation.features.feature import (
     LONG_MAX,
     WITHOUT_GAPS,
     Feature,
-    note_final,
     open_transactions,
+    record_final_logs,
     stored,
     until_drained,
 )
@@ -61,29 +61,29 @@ COUNTS = (4, 8, 12)
 DELAYS_SECONDS = (4.0, 10.0, 15.0)
 TRANSACTION_SECONDS = 8.0
 ROUNDS_MAX = 3
-"""After the faults; then it was not to be."""
+"""The time limit after the faults; the situation is then not created."""
 STEP_SECONDS = 2.0
 ROUND_SECONDS = 15.0
 LEASES_SECONDS = (0.5, 1.5)
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 SENDING = ProducerSettings(delivery_timeout_seconds=4.0, topic_wait_seconds=4.0)
 
 
 class GapWorker(QueueWorker):
-    """Brings a gap about that reaches to the last stable offset, until it hurries: then it works as any worker does."""
+    """Creates a gap that reaches to the last stable offset, until it must catch up; then it works as other workers."""
 
     sim: SimCluster
     rounds = gaps = 0
 
     async def work(self) -> None:
         async with Subscription(self.cluster, TOPIC, NAME) as subscription:
-            while not self.hurries:
+            while not self.catches_up:
                 self.rounds += 1
                 try:
                     async with asyncio.timeout(ROUND_SECONDS):
                         await self._make_gap(subscription)
                 except* (HeadraceError, TimeoutError):
-                    pass  # of a fault: the next round begins anew
+                    pass  # because of a fault: start the next round
                 await self.think(0.1)
         await super().work()
 
@@ -97,15 +97,15 @@ class GapWorker(QueueWorker):
             await self._settle_but(subscription, first, last)
             await producer.begin()
             await self._until_gap(first + 1, await self._send_large(producer))
-            await self._look_anew()
+            await self._force_new_read()
             await self._lease_for_a_while(subscription)
             await self._end(producer)
         finally:
             await producer._drop_producer()
 
     async def _publish(self) -> tuple[int, int]:
-        """The offsets of the first message and of the last. Only the first has a key of its own: it is not to hold the
-        others up."""
+        """Return the offsets of the first and the last message. Only the first has its own key, so that it does not
+        hold up the others."""
         first = await self._publish_one(b"waits%d" % self.rounds, 0)
         async with asyncio.TaskGroup() as under_way:
             numbers = range(1, self.random.choice(COUNTS))
@@ -121,9 +121,9 @@ class GapWorker(QueueWorker):
         return offset
 
     async def _settle_but(self, subscription: Subscription, first: int, last: int) -> None:
-        """Ack all up to the last, but give the first one back for long."""
+        """Ack all messages up to the last one, but nack the first with a long delay."""
         left = set(range(first, last + 1))
-        while left and not self.hurries:
+        while left and not self.catches_up:
             messages = await subscription.lease(30, wait_seconds=0.5)
             async with asyncio.TaskGroup() as under_way:
                 for message in messages:
@@ -136,11 +136,11 @@ class GapWorker(QueueWorker):
                         under_way.create_task(self.ack(message.receipt))
 
     async def _until_gap(self, offset: int, end_offset: int) -> None:
-        """Or until the time is up: a fault may stand in the way."""
+        """Wait for the gap, or until the time limit, because a fault may prevent it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(STEP_SECONDS):
                 while not self._is_gap(offset, end_offset):
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
                 self.gaps += 1
 
     async def _send_large(self, producer: TransactionalProducer) -> int:
@@ -150,11 +150,11 @@ class GapWorker(QueueWorker):
         return (await delivery).offset
 
     def _is_gap(self, offset: int, end_offset: int) -> bool:
-        """Whether no replica has anything between these offsets, and the second begins the active segment."""
+        """Return whether no replica has records between these offsets, and the second one begins the active segment."""
         held = [self.sim.replica(node_id, TOPIC, 0) for node_id in self.sim.brokers]
         return all(_ends_with_gap(one, offset, end_offset) for one in held if one is not None)
 
-    async def _look_anew(self) -> None:
+    async def _force_new_read(self) -> None:
         if self.random.random() < 0.3:
             backoff_ms = str(self.random.randrange(1000))
             await SubscriptionAdmin(self.cluster).configure(TOPIC, NAME, {"headrace.retry.backoff.ms": backoff_ms})
@@ -168,11 +168,11 @@ class GapWorker(QueueWorker):
     async def _lease_for_a_while(self, subscription: Subscription) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.random.choice(LEASES_SECONDS)):
-                while not self.hurries:
+                while not self.catches_up:
                     await self._settle_all(subscription, await subscription.lease(30, wait_seconds=0.5))
 
     async def _end(self, producer: TransactionalProducer) -> None:
-        """Or leave the transaction to the coordinator, which aborts it after its time."""
+        """End the transaction, or leave it to the coordinator, which aborts it after its timeout."""
         fate = self.random.random()
         if fate < 0.2:
             await producer.abort()
@@ -210,7 +210,7 @@ class TrailingGap(Feature):
         self.history, self.log = History(has_gaps=True), QueueLog()
 
     def attach(self) -> None:
-        worker = self.scenario.client(GapWorker, "clerk", self.history)
+        worker = self.scenario.create_client(GapWorker, "clerk", self.history)
         worker.topic, worker.subscription, worker.configs, worker.log = TOPIC, NAME, self.subscription, self.log
         worker.sim = self.scenario.cluster
         self.worker = worker
@@ -229,12 +229,12 @@ class TrailingGap(Feature):
         await self.scenario.until_none(
             lambda: ["no gap"] if self.worker.gaps == gaps and self.worker.rounds < rounds + ROUNDS_MAX else []
         )
-        self.worker.hurries = True
+        self.worker.catches_up = True
         await self.scenario.until_none(lambda: open_transactions(self.scenario.cluster, TOPIC))
         await until_drained(self.scenario, TOPIC, NAME, [self.worker])
 
     def audit(self) -> None:
-        note_final(self.history, stored(self.scenario.cluster, TOPIC))
+        record_final_logs(self.history, stored(self.scenario.cluster, TOPIC))
 
     def anomalies(self) -> Iterator[Anomaly]:
         for rule in WITHOUT_GAPS:

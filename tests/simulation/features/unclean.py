@@ -1,9 +1,10 @@
-"""A topic for which an operator orders unclean elections, and which may not wait for the disk.
+"""A topic with unclean elections on request, and possibly `flush.messages` > 1.
 
-What was acknowledged may be lost only by that. A message that was sent after the last unclean election of its
-partition, and after all leaders that this election replaced knew of it, is there, or was delivered to a worker. Brokers
-that may have lost what they acknowledged from memory leave the in-sync set by themselves, so that this, too, ends with
-an unclean election.
+- Only an unclean election may lose acknowledged records. A message is in the log, or was delivered to a worker, if it
+  was sent after the last unclean election of its partition, and after all leaders that this election replaced knew of
+  it.
+- A broker that may have lost records that it acknowledged from memory leaves the in-sync set, so this also ends with an
+  unclean election.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tests.simulation.features.feature import (
     Fault,
     Feature,
     TopicWriter,
-    note_final,
+    record_final_logs,
     stored,
     until_drained,
 )
@@ -48,7 +49,7 @@ SUBSCRIPTION = {"share.delivery.count.limit": "1000", "share.record.lock.duratio
 
 
 class Elector(Client):
-    """Orders an unclean election wherever the partition has no leader."""
+    """Requests an unclean election wherever a partition has no leader."""
 
     settings = IMPATIENT
     sim: SimCluster
@@ -66,18 +67,18 @@ class Elector(Client):
 
 
 class UncleanElections:
-    """Tells which messages of a topic an unclean election may lose.
+    """Decides which messages of a topic an unclean election may lose.
 
-    - Messages that were sent before an unclean election was last tried.
-    - Messages that were sent while a leader that the election replaced did not know of it: it is paused, cut off from
-      the registry, or told late. If all in-sync replicas are like this, for instance because it is the only one, it
-      still acknowledges with acks=all, and truncates these messages when it follows the new leader. Therefore decision
-      030 asks the operator to stop the old broker first; the `Elector` does not.
+    - Messages that were sent before the last attempt of an unclean election.
+    - Messages that were sent while a leader that the election replaced did not know of it, because it was paused, cut
+      off from the registry, or notified late. If all in-sync replicas are like this, for instance because it is the
+      only one, it still acknowledges with acks=all, and truncates these messages when it follows the new leader.
+      Therefore decision 030 asks the operator to stop the old broker first; the `Elector` does not.
     """
 
     def __init__(self, cluster: SimCluster, topic: str, history: History) -> None:
         self.last_tried = -1
-        """The moment in the history when an unclean election was last tried."""
+        """The moment in the history of the last attempt of an unclean election."""
         self._cluster, self._topic, self._history = cluster, topic, history
         self._tried: dict[str, PartitionRecord] = {}
         self._sent_to_replaced: set[bytes] = set()
@@ -85,7 +86,7 @@ class UncleanElections:
         self._on_commit, registry.on_commit = registry.on_commit, self._note_commit
 
     def note_draft(self, value: bytes, partition: int) -> None:
-        """Call immediately before the message is sent."""
+        """Call this immediately before the message is sent."""
         if any(self._is_unaware(broker, partition) for broker in self._cluster.brokers.values()):
             self._sent_to_replaced.add(value)
 
@@ -109,7 +110,7 @@ class UncleanElections:
                     self._tried[operation.key] = record
 
     def _is_unaware(self, broker: SimBroker, partition: int) -> bool:
-        """Whether the broker has been elected leader before the unclean election, and does not know the latter yet."""
+        """Return whether the broker was elected before the unclean election, and does not know of the latter yet."""
         running = broker.running
         topic = None if running is None else running.catalogue.find(self._topic)
         if running is None or topic is None or partition not in topic.partition_records:
@@ -141,14 +142,14 @@ class Unclean(Feature):
         self.workers: list[QueueWorker] = []
 
     def attach(self) -> None:
-        writer = self.scenario.client(TopicWriter, "risky-writer", self.history)
+        writer = self.scenario.create_client(TopicWriter, "risky-writer", self.history)
         writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.15
         self.writer, self.writers = writer, [writer]
-        elector = self.scenario.client(Elector, "elector", self.history)
+        elector = self.scenario.create_client(Elector, "elector", self.history)
         elector.sim, elector.topic = self.scenario.cluster, TOPIC
         self.others = [elector]
         if self.is_acked:
-            worker = self.scenario.client(QueueWorker, "risky-worker", self.history)
+            worker = self.scenario.create_client(QueueWorker, "risky-worker", self.history)
             worker.topic, worker.subscription, worker.configs, worker.log = TOPIC, NAME, SUBSCRIPTION, self.log
             self.workers = [worker]
         self.elections = UncleanElections(self.scenario.cluster, TOPIC, self.history)
@@ -171,7 +172,7 @@ class Unclean(Feature):
         return [self._force_unclean_election]
 
     async def _force_unclean_election(self) -> None:
-        """Let the followers be down until the leader is in sync with none of them, and then the leader."""
+        """Keep the followers down until none is in sync with the leader, then stop the leader."""
         cluster = self.scenario.cluster
         record = next(record for name, _, record in cluster.places() if name == TOPIC)
         if record.leader not in cluster.brokers:
@@ -197,7 +198,7 @@ class Unclean(Feature):
             await until_drained(self.scenario, TOPIC, NAME, workers)
 
     def audit(self) -> None:
-        note_final(self.history, stored(self.scenario.cluster, TOPIC))
+        record_final_logs(self.history, stored(self.scenario.cluster, TOPIC))
 
     def anomalies(self) -> Iterator[Anomaly]:
         there = {value for log in self.history.final.values() for _, value in log}

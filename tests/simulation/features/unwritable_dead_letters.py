@@ -1,10 +1,11 @@
-"""Dead letters that cannot be written while all brokers are restarted: no message may be lost by that (I19, I33).
+"""Dead letters cannot be written while all brokers are restarted: no message may be lost (I19, I33).
 
-The dead-letter topic rejects all copies until the faults are over: they are larger than it allows, or one of its
-replicas is down and it needs all. Meanwhile workers reject messages, or let them exhaust their deliveries. Then the
-leader writes, with acks=1, what its follower does not have, and both are restarted. The acks log, which is short, is
-committed long before the topic: until then, the new leader cannot tell a message that is gone from one that it may not
-read yet. Every message is acked or a dead letter, once.
+- The dead-letter topic rejects all copies until the faults end: they are too large for it, or one of its replicas is
+  down and it requires all. Meanwhile workers reject messages, or let them exhaust their deliveries.
+- Then the leader writes with acks=1 records that its follower does not have, and both are restarted. The acks log,
+  which is short, is committed long before the topic: until then, the new leader cannot distinguish a message that is
+  gone from one that it may not read yet.
+- Every message is acked or a dead letter, once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.simulation.features.feature import (
     Fault,
     Feature,
     TopicWriter,
-    note_final,
+    record_final_logs,
     stored,
     until_drained,
 )
@@ -50,15 +51,15 @@ TOO_LARGE, TOO_FEW_REPLICAS = "too large", "too few replicas"
 ENOUGH_BYTES = {"max.message.bytes": "1000000"}
 POISON_CHANCE = 0.6
 WEIGHT = 12
-"""How often the fault is in the list from which faults are drawn."""
+"""The weight of the fault in the list of faults."""
 BURST_BATCHES, BURST_BYTES = 40, 1000
 LINK_BYTES_PER_SECOND = 20_000.0
 WAIT_SECONDS = 2.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 
 
 class BurstWriter(Client):
-    """Writes with acks=1, when it is told to, what the leader has and its follower lacks."""
+    """Writes with acks=1, on request, records that the leader has and its follower lacks."""
 
     settings = IMPATIENT
     number = 0
@@ -82,7 +83,7 @@ class BurstWriter(Client):
 
 class UnwritableDeadLetters(Feature):
     needs_broker_clocks = True
-    may_replace_disk = False  # it stops brokers itself
+    may_replace_disk = False  # the feature stops brokers itself
     settings = {"log.cleaner.backoff.ms": "400", "replica.fetch.max.bytes": "1000"}
 
     def __init__(self, scenario: ClusterScenario) -> None:
@@ -103,12 +104,12 @@ class UnwritableDeadLetters(Feature):
         self.history, self.log = History(has_gaps=True), QueueLog()
 
     def attach(self) -> None:
-        client = self.scenario.client
+        client = self.scenario.create_client
         writer = client(TopicWriter, "parcel-writer", self.history)
         writer.topic, writer.draft, writer.pause_seconds = TOPIC, self._draft, 0.2
         self.writer, self.writers = writer, [writer]
         self.burst_writer = client(BurstWriter, "burst-writer", self.history)
-        self.workers = self.scenario.some(QueueWorker, "sorter", (1, 2), self.history)
+        self.workers = self.scenario.draw_clients(QueueWorker, "sorter", (1, 2), self.history)
         for worker in self.workers:
             worker.topic, worker.subscription, worker.configs, worker.log = TOPIC, NAME, self.subscription, self.log
         self.others = [self.burst_writer]
@@ -132,7 +133,7 @@ class UnwritableDeadLetters(Feature):
         subscriptions = SubscriptionAdmin(self.scenario.watcher.cluster)
         await subscriptions.create(TOPIC, NAME, Position(START), self.subscription)
 
-    # What befalls the brokers
+    # Faults
 
     def faults(self) -> list[Fault]:
         return [self._restart_before_copies] * WEIGHT
@@ -171,22 +172,22 @@ class UnwritableDeadLetters(Feature):
         return next(record for name, _, record in self.scenario.cluster.places() if name == TOPIC)
 
     def _fail(self, broker: SimBroker) -> None:
-        """Kill it, and let its session end at once."""
+        """Kill the broker and expire its session at once."""
         self.scenario.cluster.expire(broker)
         broker.kill()
 
     async def _start(self, broker: SimBroker) -> None:
-        if broker.is_down:  # no other fault has started it meanwhile
+        if broker.is_down:  # unless another fault has started it meanwhile
             await broker.start()
 
     async def _until(self, is_met: Callable[[], bool]) -> None:
-        """Or until the time is up: other faults may stand in the way."""
+        """Wait for the condition, or until the time limit, because other faults may prevent it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):
                 while not is_met():
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
 
-    # What must hold
+    # Checks
 
     async def recover(self, healed: Mapping[int, int]) -> None:
         if self.why == TOO_LARGE:
@@ -202,7 +203,7 @@ class UnwritableDeadLetters(Feature):
 
     def audit(self) -> None:
         cluster = self.scenario.cluster
-        note_final(self.history, stored(cluster, TOPIC))
+        record_final_logs(self.history, stored(cluster, TOPIC))
         self.dead = [one for part in stored(cluster, DEAD_LETTERS).values() for one in part.records]
 
     def anomalies(self) -> Iterator[Anomaly]:

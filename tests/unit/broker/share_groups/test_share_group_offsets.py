@@ -17,6 +17,7 @@ from headrace.model.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
     GroupNotEmpty,
+    InvalidRequest,
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )

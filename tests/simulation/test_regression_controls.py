@@ -1,14 +1,14 @@
-"""Negative controls of the directed features: each brings one situation about, and must find the bug that it shows."""
+"""Negative controls: each directed feature finds the bug for which it creates the situation."""
 
 from __future__ import annotations
 
 import pytest
-from tests.simulation.finding_controls import FINDING_CONTROLS, Control
 from tests.simulation.many import outcomes_with, shows_bug
+from tests.simulation.regression_controls import REGRESSION_CONTROLS, Control
 from tests.simulation.wide_scenario import DIRECTED_FEATURES
 
-SEEDS = 300  # from the one that was known to show it: every change of the broker or of the scenario shifts them
-CONTROLS = [control for control in FINDING_CONTROLS if control.feature in DIRECTED_FEATURES]
+SEEDS = 300  # counted from the first known seed; changes to the broker or the scenario shift it
+CONTROLS = [control for control in REGRESSION_CONTROLS if control.feature in DIRECTED_FEATURES]
 
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.plant.__name__)

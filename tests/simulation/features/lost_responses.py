@@ -1,4 +1,4 @@
-"""Lost answers: brokers do what they are asked to, and the connection breaks before the answer leaves."""
+"""Lost responses: a broker executes a request, and the connection breaks before the response is sent."""
 
 from __future__ import annotations
 

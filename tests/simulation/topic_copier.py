@@ -1,7 +1,7 @@
-"""Copies one topic to another by transactions, exactly once: what it read and what it wrote are committed together.
+"""A client that copies one topic to another exactly once, in transactions that include its input offsets.
 
-Whatever goes wrong, it begins anew with InitProducerId, as real ones do, and reads on where its group stands. Every
-attempt to copy a record writes another value, so that what was aborted can be told from what was committed.
+After any error it starts again with InitProducerId and continues at its group's committed offset. Every attempt to copy
+a record writes another value, which shows whether a committed or an aborted attempt is in the log.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ SEPARATOR = b"|"
 
 
 def original(value: bytes) -> bytes:
-    """What a copied value is the copy of."""
+    """Return the value of which this is a copy."""
     return value.rpartition(SEPARATOR)[0]
 
 
 class TopicCopier(Client):
-    """`is_newer`: by the second generation of the protocol, which adds partitions by itself and bumps the epoch.
-    `hurries`: it copies as much as it can and aborts nothing by its own will."""
+    """`uses_v2`: with version 2 of the transaction protocol, which adds partitions implicitly and bumps the epoch.
+    `catches_up`: copy as fast as possible and abort nothing on purpose."""
 
     settings = ClientSettings(request_timeout_seconds=3.0, dial_timeout_seconds=2.0, deadline_seconds=STEP_SECONDS)
-    is_newer = False
-    hurries = False
+    uses_v2 = False
+    catches_up = False
 
     async def work(self) -> None:
         self.attempts = 0
@@ -64,26 +64,28 @@ class TopicCopier(Client):
                 await self.think(0.3)
 
     async def _copy(self) -> None:
-        """Transactions until something goes wrong, or another producer has taken over."""
+        """Run transactions until an error, or until another producer has fenced this one."""
         await self._begin()
         targets = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
         stand = await committed(self.cluster, COPIER, targets)
         offsets = {target: stand[target].offset if target in stand else 0 for target in targets}
         async with Consumer(self.cluster, partitions=offsets) as consumer:
             for _ in range(self.random.choice((3, 30))):
-                records = await consumer.poll(100 if self.hurries else self.random.randint(1, 20), timeout_seconds=0.5)
+                records = await consumer.poll(
+                    100 if self.catches_up else self.random.randint(1, 20), timeout_seconds=0.5
+                )
                 if self.is_done or (records and not await self._transaction(records)):
                     return
                 await self.think(0.3)
 
     async def _begin(self) -> None:
         request = InitProducerIdRequest(transactional_id=COPIER, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
-        answer = await self._ask_coordinator(request, 4)
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = await self._call_coordinator(request, 4)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         self.sequences = dict.fromkeys(range(PARTITIONS), 0)
 
     async def _transaction(self, records: Sequence[ConsumedRecord]) -> bool:
-        """Whether it was committed, so that another one may follow."""
+        """Return whether the transaction was committed, so that another one may follow."""
         self.attempts += 1
         suffix = SEPARATOR + f"{self.name}{self.attempts}".encode()
         values = defaultdict[int, list[bytes]](list)
@@ -91,27 +93,27 @@ class TopicCopier(Client):
         for record in records:
             values[record.partition].append((record.value or b"") + suffix)
             ends[record.partition] = record.offset + 1
-        if not self.is_newer:
+        if not self.uses_v2:
             await self._add(list(values))
         for partition, copies in values.items():
             await self._write(partition, copies)
         await self._commit_offsets(ends)
-        if self.random.random() < 0.05 and not self.hurries:
-            return False  # left alone: whoever comes next finds it open, or it times out
-        is_commit = self.hurries or self.random.random() < 0.8
-        answer = await self._ask_coordinator(
+        if self.random.random() < 0.05 and not self.catches_up:
+            return False  # abandoned: the next producer ends it, or it times out
+        is_commit = self.catches_up or self.random.random() < 0.8
+        response = await self._call_coordinator(
             EndTxnRequest(
                 transactional_id=COPIER,
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
                 committed=is_commit,
             ),
-            5 if self.is_newer else 4,
+            5 if self.uses_v2 else 4,
         )
         if not is_commit:
             self.history.aborted.update(value for copies in values.values() for value in copies)
-        if self.is_newer:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        if self.uses_v2:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
             self.sequences = dict.fromkeys(range(PARTITIONS), 0)
         return is_commit
 
@@ -125,8 +127,8 @@ class TopicCopier(Client):
         )
 
         async def attempt() -> None:
-            answer = await self.cluster.call(request, node_id=await self._coordinator(), version_max=3)
-            for topic in answer.results_by_topic_v3_and_below:
+            response = await self.cluster.call(request, node_id=await self._coordinator(), version_max=3)
+            for topic in response.results_by_topic_v3_and_below:
                 for result in topic.results_by_partition:
                     raise_for_code(result.partition_error_code)
 
@@ -146,8 +148,8 @@ class TopicCopier(Client):
             topics = [TopicProduceData(name=COPIES, partition_data=[data])]
             request = ProduceRequest(transactional_id=COPIER, acks=-1, timeout_ms=3000, topic_data=topics)
             leader = (await self.cluster.partition(COPIES, partition)).leader
-            answer = await self.cluster.call(request, node_id=leader, version_max=12 if self.is_newer else 11)
-            code = answer.responses[0].partition_responses[0].error_code
+            response = await self.cluster.call(request, node_id=leader, version_max=12 if self.uses_v2 else 11)
+            code = response.responses[0].partition_responses[0].error_code
             if code != DuplicateSequence.code:
                 raise_for_code(code)
 
@@ -155,8 +157,8 @@ class TopicCopier(Client):
         self.sequences[partition] += len(values)
 
     async def _commit_offsets(self, ends: dict[int, int]) -> None:
-        if not self.is_newer:
-            await self._ask_coordinator(
+        if not self.uses_v2:
+            await self._call_coordinator(
                 AddOffsetsToTxnRequest(
                     transactional_id=COPIER,
                     producer_id=self.producer_id,
@@ -178,29 +180,29 @@ class TopicCopier(Client):
         )
 
         async def attempt() -> None:
-            answer = await self.cluster.call_coordinator(COPIER, request, version_max=5 if self.is_newer else 3)
-            for told in answer.topics[0].partitions:
+            response = await self.cluster.call_coordinator(COPIER, request, version_max=5 if self.uses_v2 else 3)
+            for partition in response.topics[0].partitions:
                 try:
-                    raise_for_code(told.error_code)
+                    raise_for_code(partition.error_code)
                 except HeadraceError as error:
                     self.cluster.forget_coordinator_on_error(COPIER, error)
                     raise
 
         await self.cluster.call_with_retries(attempt)
 
-    async def _ask_coordinator(self, request: Any, version: int) -> Any:
+    async def _call_coordinator(self, request: Any, version: int) -> Any:
         async def attempt() -> Any:
-            answer = await self.cluster.call(request, node_id=await self._coordinator(), version_max=version)
-            raise_for_code(answer.error_code)
-            return answer
+            response = await self.cluster.call(request, node_id=await self._coordinator(), version_max=version)
+            raise_for_code(response.error_code)
+            return response
 
         return await self.cluster.call_with_retries(attempt)
 
     async def _coordinator(self) -> int:
-        """Of the transaction; that of a group is known to the client."""
+        """Return the transaction coordinator; the client library finds that of a group."""
         request = FindCoordinatorRequest(key=COPIER, key_type=1, coordinator_keys=[COPIER])
-        answer = await self.cluster.call(request)
-        told = answer.coordinators[0] if answer.coordinators else answer
-        raise_for_code(told.error_code, told.error_message)
-        assert isinstance(told.node_id, int)
-        return told.node_id
+        response = await self.cluster.call(request)
+        coordinator = response.coordinators[0] if response.coordinators else response
+        raise_for_code(coordinator.error_code, coordinator.error_message)
+        assert isinstance(coordinator.node_id, int)
+        return coordinator.node_id

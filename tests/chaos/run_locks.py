@@ -1,7 +1,7 @@
-"""Which runs are under way on this machine, so that their hosts and disks do not clash and can be cleared away.
+"""Locks of the runs on this machine, so that their hosts and disks do not clash and can be removed.
 
-A claim is a file with the process id of the harness and the folder of the run, locked for as long as the harness
-lives. When it is gone, however it went, the lock is free, and `leftovers` names what it left behind.
+A lock is a file with the process id of the harness and the folder of the run, locked while the harness lives. After the
+harness has ended in any way, the lock is free, and `leftover_locks` yields it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-CLAIMS_MAX = 250  # the third number of an address is the run's
+RUNS_MAX = 250  # the run number is the third number of addresses
 
 
 @dataclass(slots=True)
-class Claim:
+class RunLock:
     number: int
     folder: Path
     descriptor: int
@@ -28,21 +28,21 @@ class Claim:
         os.close(self.descriptor)
 
 
-def claim(folder: Path) -> Claim:
-    """The first number that nobody has; one whose harness is gone is free only when it was cleared away."""
-    for number in range(1, CLAIMS_MAX):
+def acquire_run_lock(folder: Path) -> RunLock:
+    """Acquire the first free run number. That of a dead harness is free only after its remains were removed."""
+    for number in range(1, RUNS_MAX):
         try:
             descriptor = os.open(path_of(number), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
         except FileExistsError:
             continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.write(descriptor, json.dumps({"process": os.getpid(), "folder": str(folder)}).encode())
-        return Claim(number, folder, descriptor)
-    raise RuntimeError("too many runs at a time, or left behind: python -m tests.chaos --clean")
+        return RunLock(number, folder, descriptor)
+    raise RuntimeError("all run numbers are taken; remove killed runs with: python -m tests.chaos --clean")
 
 
-def leftovers() -> Iterator[Claim]:
-    """Claims whose harness is gone, locked for whoever clears them away."""
+def leftover_locks() -> Iterator[RunLock]:
+    """Yield the locks of dead harnesses, locked for the caller, who removes their remains."""
     for path in sorted(path_of(0).parent.glob("*.json")):
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -52,7 +52,7 @@ def leftovers() -> Iterator[Claim]:
             continue
         text = path.read_text()  # empty if the harness died before it wrote
         folder = Path(json.loads(text)["folder"]) if text else Path(tempfile.gettempdir(), "no such run")
-        yield Claim(int(path.stem), folder, descriptor)
+        yield RunLock(int(path.stem), folder, descriptor)
 
 
 def path_of(number: int) -> Path:

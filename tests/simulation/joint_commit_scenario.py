@@ -1,7 +1,7 @@
-"""One seed's story of a query in a cluster: drivers, tasks, brokers and network fail; then all heals.
+"""The simulation of a streaming query with joint commits from one seed: drivers, tasks, brokers and network fail.
 
-Within a minute the drivers go on, and nothing stays open. Then every batch was written whole, once, and in order, by
-one attempt of one driver, whatever its drivers were told.
+- After healing, the drivers continue and no transaction stays open, within the time limit.
+- Every batch is written whole, once and in order, by one attempt of one driver, and agrees with the drivers' responses.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from random import Random
 
-from tests.simulation.bundler import BUNDLE, RESULTS, Batch, Driver, Query
 from tests.simulation.clients import PARTITIONS, Client
 from tests.simulation.cluster_faults import Faults
 from tests.simulation.cluster_scenario import DISK_DELAYS, SETTINGS, ClientT, NotRecovered
+from tests.simulation.joint_commit_drivers import JOINT_COMMIT_NAME, RESULTS, Batch, Driver, Query
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
@@ -32,8 +32,8 @@ from headrace.testkit.world import World
 
 FAULTS_SECONDS = (3.0, 10.0)
 RECOVERY_SECONDS = 90.0
-LOOK_SECONDS = 0.25
-MORE_BATCHES = 2  # that are done when nothing fails any more
+POLL_SECONDS = 0.25
+MORE_BATCHES = 2  # that must be done after healing
 COMPACTED = {
     "transaction.state.log.segment.bytes": "2000",
     "log.cleaner.backoff.ms": "300",
@@ -42,7 +42,7 @@ COMPACTED = {
 BATCH_BY_BATCH = {"replica.fetch.max.bytes": "100", "replica.fetch.wait.max.ms": "100"}
 
 
-class BundleScenario:
+class JointCommitScenario:
     def __init__(self, seed: int) -> None:
         self.random = Random(f"bundles {seed}")
         self.seed = seed
@@ -64,14 +64,14 @@ class BundleScenario:
         self.found: list[list[bytes]] = []
 
     def run(self) -> list[Anomaly]:
-        """Everything that went wrong."""
+        """Run the seed; return the anomalies."""
         gc.disable()
         try:
             self.world.run(self._main())
         finally:
             self.world.close()
             gc.enable()
-        return list(judged(self.query.batches, self.found))
+        return list(find_batch_anomalies(self.query.batches, self.found))
 
     @property
     def digest(self) -> str:
@@ -80,8 +80,8 @@ class BundleScenario:
     def _driver(self, name: str) -> Driver:
         driver = self._client(Driver, name)
         driver.query = self.query
-        driver.on_commit = self._perhaps_crash
-        driver.is_newer = self.random.random() < 0.5
+        driver.on_commit = self._crash_coordinator_sometimes
+        driver.uses_v2 = self.random.random() < 0.5
         return driver
 
     def _client(self, kind: type[ClientT], name: str) -> ClientT:
@@ -96,9 +96,9 @@ class BundleScenario:
             await self._fail()
             alarm = self.world.loop.call_later(RECOVERY_SECONDS, self._give_up)
             await self._recover(tasks)
-        await self._all_is_stable()
+        await self._wait_until_stable()
         alarm.cancel()
-        await self._look()
+        await self._read_results()
 
     async def _fail(self) -> None:
         names = [driver.name for driver in self.drivers]
@@ -120,8 +120,8 @@ class BundleScenario:
                 if not stream.cancelled():
                     stream.result()
 
-    def _perhaps_crash(self) -> None:
-        """Whoever coordinates the bundle may die in the midst of the commit, where there is most to tear."""
+    def _crash_coordinator_sometimes(self) -> None:
+        """Kill the coordinator of the joint commit in the middle of a commit, with a certain chance."""
         if not self.crashing and self.random.random() < self.crash_chance:
             task = asyncio.create_task(self._crash())
             self.crashing.add(task)
@@ -143,7 +143,7 @@ class BundleScenario:
     def _coordinates(self, broker: SimBroker) -> bool:
         assert broker.broker is not None
         try:
-            return broker.broker.transactions.find(joint_commit_owner_id(BUNDLE)) is not None
+            return broker.broker.transactions.find(joint_commit_owner_id(JOINT_COMMIT_NAME)) is not None
         except HeadraceError:
             return False
 
@@ -154,27 +154,27 @@ class BundleScenario:
             driver.is_done = True
             self.missing = f"{driver.name} is not done"
             await asyncio.wait([task])
-        self.drivers[0].hurries = True
+        self.drivers[0].catches_up = True
         wanted = self.query.done + MORE_BATCHES
         while self.query.done < wanted:
-            self.missing = f"the query stands at {self.query.done} instead of {wanted}"
-            await asyncio.sleep(LOOK_SECONDS)
+            self.missing = f"the query is at batch {self.query.done} instead of {wanted}"
+            await asyncio.sleep(POLL_SECONDS)
         self.drivers[0].is_done = True
         await asyncio.wait([*tasks, *self.query.late])
         while unhealthy_partitions := self.cluster.unhealthy_partitions():
             self.missing = "; ".join(unhealthy_partitions)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _all_is_stable(self) -> None:
-        """What was left open has timed out."""
+    async def _wait_until_stable(self) -> None:
+        """Wait until open transactions have timed out."""
         while True:
-            leaders = [self._leads(partition) for partition in range(PARTITIONS)]
+            leaders = [self._is_stable(partition) for partition in range(PARTITIONS)]
             if all(leaders):
                 return
-            self.missing = f"something is open for ever: {leaders}"
-            await asyncio.sleep(LOOK_SECONDS)
+            self.missing = f"a transaction stays open: {leaders}"
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _leads(self, partition: int) -> bool:
+    def _is_stable(self, partition: int) -> bool:
         for broker in self.cluster.up:
             assert broker.broker is not None
             topic = broker.broker.catalogue.find(RESULTS)
@@ -183,8 +183,8 @@ class BundleScenario:
                 return led.last_stable_offset == led.log.end_offset
         return False
 
-    async def _look(self) -> None:
-        """As somebody who has just come, and so has no connection that is dead without knowing it."""
+    async def _read_results(self) -> None:
+        """Read the results with a new client, which has no dead connections."""
         cluster = self._client(Client, "judge").cluster
         self.found = [[] for _ in range(PARTITIONS)]
         targets = {TopicPartition(RESULTS, partition): 0 for partition in range(PARTITIONS)}
@@ -193,16 +193,16 @@ class BundleScenario:
             while records := await consumer.poll(timeout_seconds=2.0):
                 for record in records:
                     self.found[record.partition].append(record.value or b"")
-        last = await committed_sequence(cluster, BUNDLE)
-        assert last >= max(self.query.done, self.query.told), f"{last} is the last sequence"
+        last = await committed_sequence(cluster, JOINT_COMMIT_NAME)
+        assert last >= max(self.query.done, self.query.confirmed), f"{last} is the last sequence"
         cluster.close()
 
     def _give_up(self) -> None:
         self.world.loop.halt(NotRecovered(f"after {RECOVERY_SECONDS} s: {self.missing}"))
 
 
-def judged(batches: list[Batch], found: list[list[bytes]]) -> Iterator[Anomaly]:
-    """What is wrong with what readers of committed records find, partition by partition."""
+def find_batch_anomalies(batches: list[Batch], found: list[list[bytes]]) -> Iterator[Anomaly]:
+    """Compare the committed records, partition by partition, with the batches."""
     written = {value: batch for batch in batches for value in batch.records}
     seen: defaultdict[int, dict[int, Batch]] = defaultdict(dict)
     for partition, values in enumerate(found):
@@ -211,7 +211,7 @@ def judged(batches: list[Batch], found: list[list[bytes]]) -> Iterator[Anomaly]:
                 yield Anomaly("doubled", partition, f"{value!r} is there {times} times")
             batch = written.get(value)
             if batch is None or batch.records[value] != partition:
-                yield Anomaly("stray", partition, f"nobody has handed over {value!r}")
+                yield Anomaly("stray", partition, f"{value!r} was never sent")
             else:
                 seen[batch.sequence][batch.token] = batch
         sequences = [written[value].sequence for value in values if value in written]
@@ -227,14 +227,16 @@ def judged(batches: list[Batch], found: list[list[bytes]]) -> Iterator[Anomaly]:
             yield Anomaly("repeated", 0, f"sequence {sequence} was committed by attempts {sorted(there)}")
     for batch in batches:
         if batch.outcome and batch.records and batch.token not in seen[batch.sequence]:
-            yield Anomaly("lost", 0, f"{batch} was said to be committed")
+            yield Anomaly("lost", 0, f"{batch} was confirmed as committed")
 
 
 def _contradictions(batch: Batch, *, is_passed: bool) -> Iterator[Anomaly]:
-    """Of a batch that is there with what its driver was told; `is_passed`: a later one is there, too."""
+    """Compare a committed batch with the responses that its driver got; `is_passed`: a later one is committed too."""
     if not batch.is_asked:
-        yield Anomaly("unasked", 0, f"nobody wanted {batch} to be committed")
+        yield Anomaly("unasked", 0, f"no commit of {batch} was requested")
     if batch.is_refused:
-        yield Anomaly("refused", 0, f"{batch} was refused, and is there")
+        yield Anomaly("refused", 0, f"{batch} was rejected, but is committed")
     if batch.outcome is False and not is_passed:
-        yield Anomaly("denied", 0, f"others were said to have committed sequence {batch.sequence}, not {batch}")
+        yield Anomaly(
+            "denied", 0, f"the response was that another attempt committed sequence {batch.sequence}, not {batch}"
+        )

@@ -1,7 +1,7 @@
-"""Bugs that Headrace once had, planted again: each reverts one fix, and the widened scenario must find it.
+"""Negative controls that revert one fix each: bugs that Headrace once had.
 
-With each stand the feature that shows it, so that other seeds need not be run, and the first seed that does.
-`python -m tests.simulation.many --seeds 1-2000 --controls` looks for all of them anew.
+A seed that draws the feature of the control must find the bug. `Control` notes the first such seed; `python -m
+tests.simulation.many --seeds 1-2000 --controls` searches for it again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.simulation.features.clocks import Clocks
 from tests.simulation.features.config_changes import ConfigChanges
 from tests.simulation.features.dedup import Dedup
 from tests.simulation.features.feature import Feature
+from tests.simulation.features.lagging_registry import LaggingRegistry
 from tests.simulation.features.queue import Queue
-from tests.simulation.features.registry import LaggingRegistry
 from tests.simulation.features.retention import Retention
 from tests.simulation.features.trailing_gap import TrailingGap
 from tests.simulation.features.unclean import Unclean
@@ -42,8 +42,8 @@ from headrace.wire.batches.batch import BatchHeader
 
 
 class Control(NamedTuple):
-    """`shows`: what the report of a seed that finds the bug says, if that is always the same. `first_seed`: 0 if none
-    is known among the first 2,000: then the feature does not bring about what the bug needs often enough."""
+    """`shows`: a text that every report of the bug contains, if there is one. `first_seed`: 0 if none of the first
+    2,000 finds the bug, because the feature does not create the situation often enough."""
 
     plant: Plant
     feature: type[Feature]
@@ -51,13 +51,13 @@ class Control(NamedTuple):
     first_seed: int
 
 
-def take_an_unknown_dead_letter_for_gone(patch: pytest.MonkeyPatch) -> None:
-    """A message above the high watermark of a new leader was settled without a copy."""
+def treat_an_unreadable_dead_letter_as_gone(patch: pytest.MonkeyPatch) -> None:
+    """A message above the high watermark of a new leader was settled without a dead letter."""
     patch.setattr(Partition, "ensure_committed", lambda *_: None)
 
 
 def forget_producers_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
-    """Followers took the time of a producer's last record for the time of its last append."""
+    """Followers took the timestamp of a producer's last record for the time of its last append."""
     expire = Catalogue.expire
 
     def expire_by_timestamps(self: Catalogue) -> None:
@@ -77,7 +77,7 @@ def _forget_old(partition: Partition, oldest_ms: int) -> None:
             del states._producers[producer_id]
 
 
-def refuse_a_batch_that_holds_the_log_start(patch: pytest.MonkeyPatch) -> None:
+def reject_a_batch_that_contains_the_log_start(patch: pytest.MonkeyPatch) -> None:
     """A new follower of a log that starts inside a batch never caught up."""
 
     async def leave_as_it_is(_self: ReplicaFetcher, _followed: FollowedPartition, _first: BatchHeader) -> None:
@@ -87,12 +87,12 @@ def refuse_a_batch_that_holds_the_log_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def retain_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Retention deleted what was flushed here, but not committed."""
+    """Retention deleted records that were flushed by this replica but not committed."""
     patch.setattr(retention, "deletable_offset", lambda log: log.flushed_offset)
 
 
-def remove_orphans_by_the_mirror(patch: pytest.MonkeyPatch) -> None:
-    """A new controller removed the partitions of a topic that was just being created."""
+def remove_partitions_by_a_stale_mirror(patch: pytest.MonkeyPatch) -> None:
+    """A new controller removed the partitions of a topic that was being created."""
 
     async def remove(self: TopicRecords, topic_ids: Iterable[UUID]) -> None:
         for topic_id in list(topic_ids):
@@ -102,7 +102,7 @@ def remove_orphans_by_the_mirror(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_at_a_gap(patch: pytest.MonkeyPatch) -> None:
-    """A read at a gap that reaches to the end returned an empty slice at the same offset, for ever."""
+    """A read at a gap that reaches to the end returned an empty slice at the same offset, endlessly."""
     read = Log.read
 
     def read_without_progress(self: Log, offset: int, size_bytes_max: int, end_offset: int) -> LogSlice | ColdRead:
@@ -114,7 +114,7 @@ def stop_at_a_gap(patch: pytest.MonkeyPatch) -> None:
 
 
 def begin_at_the_end_of_added_partitions(patch: pytest.MonkeyPatch) -> None:
-    """A known subscription lost what was first written to a partition that was added."""
+    """An existing subscription missed the first records of an added partition."""
 
     async def find_none(_self: InheritedSubscriptions, _acks: AcksLog, _older: int) -> list[str]:
         return []
@@ -128,8 +128,8 @@ def trust_acks_of_an_earlier_leader_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_ids_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
-    """A new leader took a record's timestamp for the time at which its dedup id arrived. The ids of a publisher whose
-    clock was behind by more than the window were forgotten with every change of leader."""
+    """A new leader took a record's timestamp for the time at which its dedup id arrived. If a publisher's clock was
+    behind by more than the window, every change of leader dropped its ids."""
 
     def timestamp_ms(self: dedup._ArrivalTimes, batch: BatchHeader) -> int:
         now_ms = self._latest_ms[-1]
@@ -144,7 +144,7 @@ def rank_by_record_timestamps(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_that_flush_messages_was_higher(patch: pytest.MonkeyPatch) -> None:
-    """A broker that had acknowledged from memory, and lost it with the power, stayed in the in-sync set if
+    """A broker that had acknowledged from memory, and lost the records in a power failure, stayed in the in-sync set if
     `flush.messages` had been lowered meanwhile."""
 
     async def leave_in_memory(_self: Replicas, _topic: Topic, _config: TopicConfig) -> bool:
@@ -157,14 +157,14 @@ def forget_that_flush_messages_was_higher(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replicas, "may_have_acknowledged_from_memory", by_present_config)
 
 
-FINDING_CONTROLS = (
-    Control(take_an_unknown_dead_letter_for_gone, UnwritableDeadLetters, "no dead letter", 23),
+REGRESSION_CONTROLS = (
+    Control(treat_an_unreadable_dead_letter_as_gone, UnwritableDeadLetters, "no dead letter", 23),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
-    Control(refuse_a_batch_that_holds_the_log_start, Retention, "StillUnwell", 9),
+    Control(reject_a_batch_that_contains_the_log_start, Retention, "StillUnwell", 9),
     Control(retain_above_the_high_watermark, Retention, "would be truncated to", 40),
-    Control(remove_orphans_by_the_mirror, LaggingRegistry, "has no record", 365),
+    Control(remove_partitions_by_a_stale_mirror, LaggingRegistry, "has no record", 365),
     Control(stop_at_a_gap, TrailingGap, "requests failed by an exception", 77),
-    Control(begin_at_the_end_of_added_partitions, Queue, "settled by nobody", 5),
+    Control(begin_at_the_end_of_added_partitions, Queue, "never settled", 5),
     Control(trust_acks_of_an_earlier_leader_epoch, Unclean, "not by an unclean election", 93),
     Control(forget_ids_by_record_timestamps, Dedup, "duplicate in partition", 9),
     Control(forget_that_flush_messages_was_higher, ConfigChanges, "", 985),

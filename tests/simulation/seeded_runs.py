@@ -1,4 +1,4 @@
-"""What every simulation owes: a way to repeat it, and the same story wherever the same seed is told."""
+"""Run a scenario from its seed: report how to repeat a failure, and compare the digests of repeated runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.simulation.progress import limited_time
 from headrace.testkit.anomalies import Anomaly
 
 
-class Telling(Protocol):
-    """A scenario that was made from a seed."""
+class SeededScenario(Protocol):
+    """A scenario that is determined by its seed."""
 
     @property
     def digest(self) -> str: ...
@@ -22,24 +22,24 @@ class Telling(Protocol):
     def run(self) -> Sequence[Anomaly]: ...
 
 
-def assert_nothing_goes_wrong(scenario: Telling, seed: int) -> None:
-    again = f"make sim SEED={seed} SEEDS=1"
+def assert_no_anomalies(scenario: SeededScenario, seed: int) -> None:
+    command = f"make sim SEED={seed} SEEDS=1"
     try:
         with limited_time():
             anomalies = scenario.run()
     except Exception as error:
-        error.add_note(again)
+        error.add_note(command)
         raise
-    assert not anomalies, "\n".join([*map(str, anomalies), again])
+    assert not anomalies, "\n".join([*map(str, anomalies), command])
 
 
-def digest_of(scenario: Telling) -> str:
+def digest_of(scenario: SeededScenario) -> str:
     scenario.run()
     return scenario.digest
 
 
-def digest_elsewhere(kind: type[Telling], seed: int, hash_seed: str) -> str:
-    """The digest of the same seed in another process, where sets have another order."""
+def digest_in_other_process(kind: type[SeededScenario], seed: int, hash_seed: str) -> str:
+    """Return the digest of the same seed in another process, with another order of sets."""
     program = f"from {kind.__module__} import {kind.__name__} as Kind\nscenario = Kind({seed})\n"
     program += "scenario.run()\nprint(scenario.digest, end='')"
     run = subprocess.run(

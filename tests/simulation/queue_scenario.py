@@ -1,7 +1,8 @@
-"""The same stories of a cluster, with workers: they lease the messages of the topic, settle some and forget others.
+"""The cluster simulation with queue workers, which lease the messages of the topic, settle some and abandon others.
 
-An ack that was answered is the end of a message: no delivery of it has a later receipt, whoever leads by then. And the
-end of a message is an ack: when the backlog is empty, somebody has acked each, or has tried to and was not told.
+- A confirmed ack is final: no delivery of the message has a later receipt, whichever broker leads.
+- A message leaves the backlog only by an ack: when the backlog is empty, a worker has acked or tried to ack each
+  message.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from tests.simulation.clients import PARTITIONS, TOPIC, Client
-from tests.simulation.cluster_scenario import LOOK_SECONDS, ClusterScenario
+from tests.simulation.cluster_scenario import POLL_SECONDS, ClusterScenario
 
 from headrace.client.admin.subscription_admin import START, Position, SubscriptionAdmin
 from headrace.client.errors import raise_for_code
@@ -27,9 +28,9 @@ CONFIGS = {"share.delivery.count.limit": "1000", "share.record.lock.duration.ms"
 
 
 class Worker(Client):
-    """`acked` was answered, `tried` may have taken effect."""
+    """`acked`: the ack was confirmed; `tried`: it may have taken effect."""
 
-    hurries = False
+    catches_up = False
     topic, subscription = TOPIC, NAME
     configs: Mapping[str, str] = CONFIGS
     counts: tuple[int, ...] = (1, 5, 30)
@@ -48,17 +49,17 @@ class Worker(Client):
             while not self.is_done:
                 with suppress(HeadraceError):
                     messages = await subscription.lease(self.random.choice(self.counts), wait_seconds=0.5)
-                    if self.hurries:
+                    if self.catches_up:
                         await self._settle_all(subscription, messages)
                     else:
                         for message in messages:
                             self.receive(message)
                             await self.settle(subscription, message)
-                await self.think(0.01 if self.hurries else self.pause_seconds)
+                await self.think(0.01 if self.catches_up else self.pause_seconds)
 
     async def _settle_all(self, subscription: Subscription, messages: Sequence[LeasedMessage]) -> None:
-        """Settle all at the same time. One by one, each waiting for slow disks, they took 0.19 s each, and a backlog of
-        270 longer than the whole recovery may take (seed 1153), although the brokers were well."""
+        """Settle all concurrently. One by one, with slow disks, each took 0.19 s, and a backlog of 270 took longer than
+        the whole recovery may take (seed 1153)."""
         for message in messages:
             self.receive(message)
         async with asyncio.TaskGroup() as under_way:
@@ -66,16 +67,16 @@ class Worker(Client):
                 under_way.create_task(self._settle_one(subscription, message))
 
     async def _settle_one(self, subscription: Subscription, message: LeasedMessage) -> None:
-        with suppress(HeadraceError):  # then it is delivered again
+        with suppress(HeadraceError):  # it is delivered again
             await self.settle(subscription, message)
 
     def receive(self, message: LeasedMessage) -> None:
         self.delivered.append(message.receipt)
 
     async def settle(self, subscription: Subscription, message: LeasedMessage) -> None:
-        fate = 1.0 if self.hurries else self.random.random()
+        fate = 1.0 if self.catches_up else self.random.random()
         if fate < 0.1:
-            return  # its lease runs out
+            return  # its lease expires
         if fate < 0.2:
             await subscription.nack([message], delay_seconds=self.random.choice((0.0, 0.3)))
             return
@@ -90,35 +91,35 @@ class Worker(Client):
             self.acked.append(receipt)
 
     async def settle_once(self, receipt: LeaseReceipt, how: int) -> bool:
-        """Whether it was answered and accepted. A repetition that finds the message settled could not say by whom."""
+        """Return whether the ack was accepted. A repeated request could not show which request settled the message."""
         place = receipt.id
         item = SettleItem(first=place.offset, last=place.offset, attempt=receipt.attempt, how=how)
         requested = SettleTopic(place.topic, [SettlePartition(place.partition, receipt.epoch, [item])])
         try:
             leader = (await self.cluster.partition(place.topic, place.partition)).leader
             request = SettleRequest(self.subscription, receipt.member, [requested])
-            answer: SettleResponse = await self.cluster.call(request, node_id=leader)
-            (told,) = answer.topics[0].partitions
-            raise_for_code(told.error_code, told.error_message)
+            response: SettleResponse = await self.cluster.call(request, node_id=leader)
+            (partition,) = response.topics[0].partitions
+            raise_for_code(partition.error_code, partition.error_message)
         except HeadraceError:
             self.cluster.invalidate_metadata()
             return False
-        return not told.refused
+        return not partition.refused
 
 
 class QueueScenario(ClusterScenario):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.workers = self.some(Worker, "worker", (1, 2, 3))
+        self.workers = self.draw_clients(Worker, "worker", (1, 2, 3))
         self.clients += self.workers
 
     def run(self) -> list[Anomaly]:
-        return [*super().run(), *self._come_back(), *self._never_acked()]
+        return [*super().run(), *self._acked_and_redelivered(), *self._never_acked()]
 
     async def _recover(self) -> None:
         await super()._recover()
         for worker in self.workers:
-            worker.hurries = True
+            worker.catches_up = True
         admin = SubscriptionAdmin(self.watcher.cluster)
         while True:
             try:
@@ -127,10 +128,10 @@ class QueueScenario(ClusterScenario):
                 if not left:
                     return
             except HeadraceError as error:
-                self.missing = f"the backlog cannot be had: {error}"
-            await asyncio.sleep(LOOK_SECONDS)
+                self.missing = f"reading the backlog failed: {error}"
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _come_back(self) -> Iterator[Anomaly]:
+    def _acked_and_redelivered(self) -> Iterator[Anomaly]:
         acked = {receipt.id: receipt for worker in self.workers for receipt in worker.acked}
         for worker in self.workers:
             for later in worker.delivered:
@@ -144,4 +145,4 @@ class QueueScenario(ClusterScenario):
         for partition in range(PARTITIONS):
             for offset, value in self.orders.final[partition]:
                 if (partition, offset) not in settled:
-                    yield Anomaly("settled by nobody", partition, f"{value[:20]!r} at {offset}")
+                    yield Anomaly("never settled", partition, f"{value[:20]!r} at {offset}")

@@ -1,11 +1,11 @@
-"""Negative controls for bundles: a coordinator that is broken on purpose must be found out."""
+"""Negative controls: the simulation of joint commits finds each planted bug of the coordinator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.simulation.bundle_scenario import BundleScenario
+from tests.simulation.joint_commit_scenario import JointCommitScenario
 
 from headrace.broker.partition import Partition
 from headrace.broker.transactions.transaction_shard import TransactionShard
@@ -41,7 +41,7 @@ def store_members_one_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionsLog, "store", store_each)
 
 
-def take_any_sequence(patch: pytest.MonkeyPatch) -> None:
+def accept_any_sequence(patch: pytest.MonkeyPatch) -> None:
     commit = JointCommits.commit
 
     def forgetful(
@@ -53,7 +53,7 @@ def take_any_sequence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JointCommits, "commit", forgetful)
 
 
-def take_a_sequence_for_committed_whoever_asks(patch: pytest.MonkeyPatch) -> None:
+def treat_a_sequence_as_committed_for_any_attempt(patch: pytest.MonkeyPatch) -> None:
     commit = JointCommits.commit
 
     def credulous(
@@ -67,7 +67,7 @@ def take_a_sequence_for_committed_whoever_asks(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(JointCommits, "commit", credulous)
 
 
-def forget_the_sequence_with_the_lead(patch: pytest.MonkeyPatch) -> None:
+def forget_the_sequence_with_the_leadership(patch: pytest.MonkeyPatch) -> None:
     load = TransactionsLog.load
 
     async def load_less(self: TransactionsLog, partition: Partition) -> StoredTransactions:
@@ -76,7 +76,7 @@ def forget_the_sequence_with_the_lead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionsLog, "load", load_less)
 
 
-def commit_those_who_can(patch: pytest.MonkeyPatch) -> None:
+def commit_only_the_members_that_can(patch: pytest.MonkeyPatch) -> None:
     committed = JointCommits._committed
 
     def lenient(self: JointCommits, member: JointCommitMember, now_ms: int) -> TransactionMetadata | None:
@@ -88,17 +88,17 @@ def commit_those_who_can(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JointCommits, "_committed", lenient)
 
 
-def commit_whoever_has_the_id_now(patch: pytest.MonkeyPatch) -> None:
+def commit_the_current_owner_of_the_id(patch: pytest.MonkeyPatch) -> None:
     present = TransactionStates.present
 
-    def whoever(self: TransactionStates, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
+    def current(self: TransactionStates, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
         found = self.find(transactional_id)
         return present(self, transactional_id, producer if found is None else found.producer)
 
-    patch.setattr(TransactionStates, "present", whoever)
+    patch.setattr(TransactionStates, "present", current)
 
 
-def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
+def respond_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
     async def at_once(*_: object) -> None:
         return
 
@@ -106,27 +106,27 @@ def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionShard, "_wait_until_ended", at_once)
 
 
-# With the seed that shows it at present, which is tried first. Others do, but it may take a minute to find them.
+# Each with a seed that currently shows it, which runs first. Finding another may take a minute.
 @pytest.mark.parametrize(
     ("plant", "shown_by"),
     [
         (store_members_one_by_one, 9),
-        (take_any_sequence, 5),
-        (take_a_sequence_for_committed_whoever_asks, 8),
-        (forget_the_sequence_with_the_lead, 2),
-        (commit_those_who_can, 4),
-        (commit_whoever_has_the_id_now, 12),
-        (answer_before_the_decision_is_durable, 27),
+        (accept_any_sequence, 5),
+        (treat_a_sequence_as_committed_for_any_attempt, 8),
+        (forget_the_sequence_with_the_leadership, 2),
+        (commit_only_the_members_that_can, 4),
+        (commit_the_current_owner_of_the_id, 12),
+        (respond_before_the_decision_is_durable, 27),
     ],
     ids=lambda plant: getattr(plant, "__name__", None),
 )
 def test_a_planted_bug_is_found(plant: Plant, shown_by: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert any(goes_wrong(seed) for seed in [shown_by, *range(1, SEEDS + 1)])
+    assert any(finds_bug(seed) for seed in [shown_by, *range(1, SEEDS + 1)])
 
 
-def goes_wrong(seed: int) -> bool:
+def finds_bug(seed: int) -> bool:
     try:
-        return bool(BundleScenario(seed).run())
+        return bool(JointCommitScenario(seed).run())
     except (AssertionError, BrokerFailed, ExceptionGroup, InvariantViolated):
         return True

@@ -1,4 +1,4 @@
-"""The judge of administration accepts what confirmed and doubtful operations allow, and finds each planted anomaly."""
+"""Unit tests for the admin checks: they accept every allowed result, and find each planted violation."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.chaos.admin_client import REPEATED_NS
-from tests.chaos.admin_judgement import (
+from tests.chaos.admin_checks import (
     RULES,
     ClusterState,
     TopicState,
     admin_operations,
+    check_administration,
     deleted_offsets,
-    of_administration,
 )
+from tests.chaos.admin_client import REPEATED_NS
 from tests.chaos.names import CHANGING
 
 Entries = list[list[Any]]
@@ -61,32 +61,32 @@ def changing(**changes: Any) -> ClusterState:
     return replace(STATE, topics={**STATE.topics, CHANGING: replace(CHANGING_STATE, **changes)})
 
 
-def test_what_was_confirmed_is_in_force() -> None:
-    assert of_administration(admin_operations(orderly()), STATE) == []
+def test_confirmed_operations_are_in_effect() -> None:
+    assert check_administration(admin_operations(orderly()), STATE) == []
 
 
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
         (replace(STATE, topics={CHANGING: CHANGING_STATE}), "'scratch-0' does not exist"),
-        (replace(STATE, topics={**STATE.topics, "scratch-9": SCRATCH_STATE}), "nobody created"),
+        (replace(STATE, topics={**STATE.topics, "scratch-9": SCRATCH_STATE}), "creation was not requested"),
         (scratch(replicas={0: (1, 2)}), "has 1 partitions"),
         (scratch(replicas={0: (1,), 1: (1,), 2: (1,)}), "has 3 partitions"),
         (scratch(configs={"retention.ms": "2"}), "retention.ms of topic 'scratch-0' is 2"),
         (changing(replicas={0: (1, 3)}), "changing[0] is on (1, 3)"),
         (replace(STATE, moving=("changing[0]",)), "not complete"),
         (changing(log_starts={0: 39}), "although records below 40 were deleted"),
-        (changing(log_starts={0: 41}), "nobody deleted records above 40"),
-        (scratch(log_starts={0: 1}), "nobody deleted records above 0"),
+        (changing(log_starts={0: 41}), "no request deleted records above 40"),
+        (scratch(log_starts={0: 1}), "no request deleted records above 0"),
         (replace(STATE, drained=frozenset({2})), "broker 2 is drained"),
-        (replace(STATE, drained=frozenset({1})), "nobody asked for"),
+        (replace(STATE, drained=frozenset({1})), "no drain was requested"),
         (scratch(values=[]), "lost: 'second life'"),
         (scratch(values=["second life", "second life"]), "doubled"),
         (scratch(values=["second life", "first life"]), "record of a deleted topic: 'first life'"),
     ],
 )
-def test_what_is_not_in_force_is_found_and_nothing_else(state: ClusterState, sentence: str) -> None:
-    (found,) = of_administration(admin_operations(orderly()), state)
+def test_only_operations_without_effect_are_found(state: ClusterState, sentence: str) -> None:
+    (found,) = check_administration(admin_operations(orderly()), state)
     assert found.startswith("b1: ")
     assert sentence in found
 
@@ -125,7 +125,7 @@ def test_an_operation_that_was_not_confirmed_may_be_in_force_or_not() -> None:
         frozenset({3}),
     )
     for state in (STATE, in_force, replace(STATE, topics={CHANGING: CHANGING_STATE})):
-        assert of_administration(operations, state) == []
+        assert check_administration(operations, state) == []
 
 
 def test_an_operation_that_may_have_been_repeated_can_win_over_a_later_one() -> None:
@@ -134,13 +134,15 @@ def test_an_operation_that_may_have_been_repeated_can_win_over_a_later_one() -> 
     quick = done(11, "config", topic=NAME, name="retention.ms", value="4", seconds=seconds / 2)
     last = done(12, "config", topic=NAME, name="retention.ms", value="5")
     state = scratch(configs={"retention.ms": "4"})
-    assert of_administration(admin_operations([*orderly(), *slow, *last]), state) == []
-    assert of_administration(admin_operations([*orderly(), *quick, *last]), state) != []
+    assert check_administration(admin_operations([*orderly(), *slow, *last]), state) == []
+    assert check_administration(admin_operations([*orderly(), *quick, *last]), state) != []
 
 
 def test_a_drain_moves_what_was_reassigned_before_it() -> None:
     state = changing(replicas={0: (1, 2)})
-    assert of_administration(admin_operations([*orderly(), *done(11, "drain", broker=3, drained=False)]), state) == []
+    assert (
+        check_administration(admin_operations([*orderly(), *done(11, "drain", broker=3, drained=False)]), state) == []
+    )
 
 
 def test_records_below_the_highest_trim_that_began_may_be_deleted() -> None:
@@ -149,7 +151,7 @@ def test_records_below_the_highest_trim_that_began_may_be_deleted() -> None:
 
 
 def test_a_creation_in_doubt_after_a_deletion_is_judged_by_itself() -> None:
-    """The response of a creation was lost, and its repetition was told that the topic exists."""
+    """The response of a creation was lost, and the repeated request got TopicAlreadyExists."""
     entries = [
         *done(0, "create", topic=NAME, partitions=3, configs={"retention.ms": "1"}),
         *done(1, "write", topic=NAME, value="first life"),
@@ -157,6 +159,6 @@ def test_a_creation_in_doubt_after_a_deletion_is_judged_by_itself() -> None:
         *begun(3, "create", topic=NAME, partitions=2, configs={"retention.ms": "2"}),
     ]
     made_anew = TopicState({0: (1, 2), 1: (2, 3)}, {"retention.ms": "2"}, {0: 0, 1: 0}, [])
-    assert of_administration(admin_operations(entries), ClusterState("b1", {NAME: made_anew})) == []
+    assert check_administration(admin_operations(entries), ClusterState("b1", {NAME: made_anew})) == []
     of_first_life = replace(made_anew, values=["first life"])
-    assert of_administration(admin_operations(entries), ClusterState("b1", {NAME: of_first_life}))
+    assert check_administration(admin_operations(entries), ClusterState("b1", {NAME: of_first_life}))

@@ -1,7 +1,7 @@
-"""The same stories of a cluster, with companions: they are asked for again and again, of topics that come and go.
+"""The cluster simulation with co-located topics, which clients request again and again while their owners come and go.
 
-When all is well again every companion has an owner, as many partitions as that has, in the same places, led by the same
-brokers.
+After recovery, every co-located topic has an owner, and the same number of partitions, the same replicas and the same
+leaders as its owner.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 _SCRATCHES = 4
 
 
-class CompanionAsker(Client):
-    """Wants companions, as whoever sends delayed messages does."""
+class ColocatedTopicRequester(Client):
+    """Requests metadata of co-located topics, which creates them, as producers of delayed messages do."""
 
     settings = IMPATIENT
 
@@ -40,18 +40,18 @@ class CompanionAsker(Client):
             await self.think(0.3)
 
 
-class CompanionScenario(ClusterScenario):
+class ColocatedTopicScenario(ClusterScenario):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.clients.append(self.client(CompanionAsker, "companion-asker"))
+        self.clients.append(self.create_client(ColocatedTopicRequester, "companion-asker"))
 
     async def _recover(self) -> None:
         await super()._recover()
-        await self.until_none(lambda: list(astray(self.cluster)))
+        await self.until_none(lambda: list(misplaced_topics(self.cluster)))
 
 
-def astray(cluster: SimCluster) -> Iterator[str]:
-    """The companions that are not where they should be, or should not be at all."""
+def misplaced_topics(cluster: SimCluster) -> Iterator[str]:
+    """Describe the co-located topics without an owner, and those with other replicas or leaders than their owner."""
     entries = cluster.registry.entries
     topics = [decode_topic(entry) for key, entry in entries.items() if is_beneath(key, TOPICS_KEY)]
     by_name = {topic.name: topic for topic in topics}
@@ -60,10 +60,10 @@ def astray(cluster: SimCluster) -> Iterator[str]:
             continue
         owner = by_name.get(owner_of(colocated_topic.name) or "")
         if owner is None or owner.id != colocated_topic.owner:
-            yield f"{colocated_topic.name} is left over"
+            yield f"{colocated_topic.name} has no owner"
         elif _places(entries, colocated_topic) != _places(entries, owner):
             records = f"{_records(entries, colocated_topic)}, {_records(entries, owner)}"
-            yield f"{colocated_topic.name} is not with its owner: {records}"
+            yield f"{colocated_topic.name} is not co-located with its owner: {records}"
 
 
 def _places(entries: Mapping[str, Any], topic: TopicRecord) -> list[tuple[tuple[int, ...], int]]:

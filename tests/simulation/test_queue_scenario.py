@@ -1,4 +1,4 @@
-"""What is acked never comes back, and what is not acked always does, whatever fails in a cluster."""
+"""Acked messages are never delivered again, and all others are, whatever fails in a cluster."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 import pytest
-from tests.simulation.cluster_workers import QueueScenario
-from tests.simulation.telling import assert_nothing_goes_wrong
+from tests.simulation.queue_scenario import QueueScenario
+from tests.simulation.seeded_runs import assert_no_anomalies
 from tests.simulation.test_broker import FIRST
 
 from headrace.broker.queues.subscription_shard import SubscriptionShard
@@ -16,15 +16,15 @@ from headrace.testkit.anomalies import Anomaly
 
 SEEDS = int(os.environ.get("HEADRACE_SEEDS", "20"))
 SEEDS_OF_THE_CONTROL = range(185, 216)
-"""The first that shows the planted bug is 193."""
+"""The first one that shows the planted bug is 193."""
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_every_message_is_acked_and_none_comes_back(seed: int) -> None:
-    assert_nothing_goes_wrong(QueueScenario(seed), seed)
+def test_every_message_is_acked_and_none_is_delivered_again(seed: int) -> None:
+    assert_no_anomalies(QueueScenario(seed), seed)
 
 
-def test_an_ack_that_is_answered_before_it_is_safe_is_seen_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ack_that_is_confirmed_before_it_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     settle = SubscriptionShard.settle
 
     def settle_and_not_wait(self: SubscriptionShard, *requested: Any) -> tuple[Any, asyncio.Future[None] | None]:

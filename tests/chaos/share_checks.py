@@ -1,10 +1,10 @@
-"""What must not be found in the history of a Kafka share group, after all its records were acknowledged. Pure.
+"""Check the history of a Kafka share group, after all its records were acknowledged. Pure.
 
-The rules of queues apply to records that were lost, doubled, never delivered or delivered after a confirmed accept or
-reject, and to dead letters. Those of leases do not: a share consumer is not told when its locks end. In addition:
+The rules of queues apply to records that were lost, duplicated, never delivered or delivered after a confirmed accept
+or reject, and to dead letters. Those of leases do not: a share consumer does not learn when its locks end. In addition:
 
-- a record that was released is delivered again, until it reaches the delivery limit, and never beyond it
-- the delivery count of a record grows with each confirmed release
+- A released record is delivered again, until it reaches the delivery limit, and never beyond it.
+- The delivery count of a record grows with each confirmed release.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from tests.chaos.judgement import few
-from tests.chaos.queue_client import DELIVERIES_MAX, NACK, STUBBORN
-from tests.chaos.queue_history import Delivery, QueueHistory
-from tests.chaos.queue_judgement import (
+from tests.chaos.checks import first_few
+from tests.chaos.queue_checks import (
     SLACK_MS,
     dead_letters_are_wrong,
     delivered_after_it_was_settled,
+    never_settled,
     queue_log_is_wrong,
-    settled_by_nobody,
 )
+from tests.chaos.queue_client import DELIVERIES_MAX, NACK, STUBBORN
+from tests.chaos.queue_history import Delivery, QueueHistory
 
 
-def of_share_group(history: QueueHistory) -> list[str]:
-    """All rules; a few sentences of each."""
-    return [sentence for rule in RULES for sentence in few(rule(history), rule.__name__.replace("_", " "))]
+def check_share_group(history: QueueHistory) -> list[str]:
+    """Apply all rules; return the first sentences of each."""
+    return [sentence for rule in RULES for sentence in first_few(rule(history), rule.__name__.replace("_", " "))]
 
 
 def delivered_beyond_the_limit(history: QueueHistory) -> list[str]:
@@ -38,7 +38,7 @@ def delivered_beyond_the_limit(history: QueueHistory) -> list[str]:
 
 
 def died_before_the_limit(history: QueueHistory) -> list[str]:
-    """Nobody rejects a stubborn record. Ordinary records are judged by `dead_letters_are_wrong`."""
+    """No member rejects a stubborn record. `dead_letters_are_wrong` checks ordinary records."""
     return [
         f"died before the delivery limit: {one.value!r}, {one.origin}, after {one.attempts} deliveries"
         for one in history.dead
@@ -47,7 +47,7 @@ def died_before_the_limit(history: QueueHistory) -> list[str]:
 
 
 def delivery_count_went_back(history: QueueHistory) -> list[str]:
-    """A confirmed release is durable: a delivery that is granted later has a higher count, whoever leads by then."""
+    """A confirmed release is durable: a delivery granted later has a higher count, whichever broker leads."""
     by_id = defaultdict[str, list[Delivery]](list)
     for one in history.deliveries:
         by_id[one.id].append(one)
@@ -63,7 +63,7 @@ def delivery_count_went_back(history: QueueHistory) -> list[str]:
 
 RULES: tuple[Callable[[QueueHistory], list[str]], ...] = (
     queue_log_is_wrong,
-    settled_by_nobody,
+    never_settled,
     delivered_after_it_was_settled,
     dead_letters_are_wrong,
     delivered_beyond_the_limit,

@@ -1,6 +1,6 @@
-"""A registry that lags: slow answers, servers that are behind, watch events of one commit that come one by one.
+"""A lagging registry: slow responses, servers that are behind, watch events of one commit delivered one by one.
 
-Topics come and go meanwhile, and the controller's session ends again and again.
+Topics are created and deleted meanwhile, and the controller's session expires repeatedly.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class LaggingRegistry(Feature):
         registry.delay_seconds = self.random.choice(DELAYS_SECONDS)
         registry.behind_seconds = self.random.choice((0.0, 0.0, 0.1, 0.5))
         registry.split_seconds = self.random.choice((0.0, 0.05, 0.3))
-        self.others = [self.scenario.client(TopicMaker, "topic-maker")]
+        self.others = [self.scenario.create_client(TopicMaker, "topic-maker")]
 
     def faults(self) -> list[Fault]:
         return [self._depose_controller]
 
     async def _depose_controller(self) -> None:
-        """End the session of the broker that is the controller, without any fault of its own."""
+        """Expire the session of the controller, which has no other fault."""
         registry = self.scenario.cluster.registry
         registry.expire_holder(CONTROLLER_KEY)
         await asyncio.sleep(self.random.choice((0.1, 0.3, 1.0)))

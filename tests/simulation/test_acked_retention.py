@@ -1,7 +1,7 @@
-"""A power cut at any disk operation while what is settled goes.
+"""A power failure at any disk operation while acked retention removes settled records.
 
-Whatever happens: what a subscription needs is there, every record that is there is the one that was written, nothing
-that was gone for good comes back, and the last sequence of every producer is known.
+- Every record that a subscription needs is in the log, and every record in the log is the one that was written.
+- No record returns after a finished removal, and the last sequence of every producer is known.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class History:
         segment_bytes = self.random.choice((700, 2000, 6000))
         self.bench = QueueLogHarness(seed, replace(SMALL, segment_bytes=segment_bytes))
         self.written: list[VisibleRecord] = []
-        self.idle: set[int] = set()  # nobody needed it when somebody looked
-        self.dropped: set[int] = set()  # and then it was gone
+        self.idle: set[int] = set()  # offsets that no subscription needed at the last check
+        self.dropped: set[int] = set()  # offsets that were removed after that
 
     def append(self) -> None:
         bench, random = self.bench, self.random
@@ -47,7 +47,7 @@ class History:
                 first = random.randrange(bench.log.end_offset)
                 bench.settle(name, (first, min(first + random.choice((0, 5, 40)), bench.log.end_offset - 1)))
 
-    def look(self) -> None:
+    def enforce_retention(self) -> None:
         bench = self.bench
         bench.flush()
         self.idle.update({*range(bench.log.end_offset)}.difference(bench.needed))
@@ -73,7 +73,7 @@ class History:
 
     def recover(self) -> None:
         bench = self.bench
-        while True:  # the power may go again during recovery
+        while True:  # the power may fail again during recovery
             bench.world.disk.crash_after(self.random.choice((2, 10, 30, 1 << 40)))
             try:
                 bench.open()
@@ -104,7 +104,7 @@ def test_a_crash_at_any_disk_operation_loses_nothing_that_is_needed(seed: int) -
         bench.world.disk.crash_after(random.randint(0, 150))
         with suppress(SimulatedPowerCut):
             for _ in range(2):
-                history.look()
+                history.enforce_retention()
                 history.append()
                 bench.flush()
         if random.random() < 0.2 and bench.world.disk.alive:
@@ -119,4 +119,4 @@ def test_a_crash_at_any_disk_operation_loses_nothing_that_is_needed(seed: int) -
         bench.enforce_retention()
     history.idle.update({*range(bench.log.end_offset)}.difference(bench.needed))
     history.check()
-    assert len(bench.lines()) <= 2, "at least half of what is in a segment with the one that stays"
+    assert len(bench.lines()) <= 2, "at least half of the segment with the last record is removed"

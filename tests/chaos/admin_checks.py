@@ -1,9 +1,10 @@
-"""What must hold after administration under faults: a confirmed operation is in force, and nothing else is. Pure.
+"""Check that confirmed administrative operations are in effect, and nothing else is. Pure.
 
-An operation that was not confirmed may take effect at any later time, even after operations that began after it,
-because its request may wait at a paused broker. The same holds for a confirmed operation that took so long that its
-client may have repeated the request. So each rule accepts the result of the last confirmed operation and those of all
-operations in doubt. A topic's operations count from its last confirmed creation on.
+- An unconfirmed operation may take effect at any later time, even after operations that began after it, because its
+  request may wait at a paused broker. The same holds for a confirmed operation that took so long that its client may
+  have repeated the request.
+- So each rule accepts the result of the last confirmed operation and those of all operations in doubt. The operations
+  on a topic count from its last confirmed creation on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class AdminOperation:
     arguments: dict[str, Any]
     is_confirmed: bool = False
     in_doubt: bool = True
-    """a request of it may still take effect"""
+    """a request of the operation may still take effect"""
 
     @property
     def topic(self) -> str | None:
@@ -43,9 +44,9 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The cluster as the broker `told_by` describes it."""
+    """The cluster as the broker `described_by` describes it."""
 
-    told_by: str
+    described_by: str
     topics: Mapping[str, TopicState]
     drained: frozenset[int] = frozenset()
     moving: tuple[str, ...] = ()
@@ -65,13 +66,13 @@ def admin_operations(entries: Iterable[list[Any]]) -> list[AdminOperation]:
     return list(operations.values())
 
 
-def of_administration(operations: Sequence[AdminOperation], state: ClusterState) -> list[str]:
-    """All rules; each sentence names the broker that told it."""
-    return [f"{state.told_by}: {sentence}" for rule in RULES for sentence in rule(operations, state)]
+def check_administration(operations: Sequence[AdminOperation], state: ClusterState) -> list[str]:
+    """Apply all rules; each sentence names the broker whose description it is about."""
+    return [f"{state.described_by}: {sentence}" for rule in RULES for sentence in rule(operations, state)]
 
 
 def deleted_offsets(operations: Iterable[AdminOperation], topic: str) -> dict[int, int]:
-    """By partition: the offset below which records of the topic may have been deleted."""
+    """Return, by partition, the offset below which records of the topic may have been deleted."""
     deleted: dict[int, int] = {}
     for one in operations:
         if one.kind == "trim" and one.topic == topic:
@@ -92,7 +93,7 @@ def topics_exist_or_not(operations: Sequence[AdminOperation], state: ClusterStat
             found.append(f"topic {name!r} {'exists' if exists else 'does not exist'} after {_show(changes)}")
     created = {one.topic for one in operations if one.kind == "create"}
     found += [
-        f"topic {name!r} exists, which nobody created"
+        f"topic {name!r} exists, but its creation was not requested"
         for name in state.topics
         if name.startswith(SCRATCH) and name not in created
     ]
@@ -132,7 +133,7 @@ def config_values(operations: Sequence[AdminOperation], state: ClusterState) -> 
 
 
 def replica_placements(operations: Sequence[AdminOperation], state: ClusterState) -> list[str]:
-    """A drain moves replicas, too: a reassignment counts only if no drain began after it."""
+    """A drain moves replicas too: a reassignment counts only if no drain began after it."""
     found = [f"the reassignment of {partition} is not complete" for partition in state.moving]
     last_drain = max((at for at, one in enumerate(operations) if one.kind == "drain"), default=-1)
     for name, history in _of_present_topics(operations, state):
@@ -152,7 +153,7 @@ def replica_placements(operations: Sequence[AdminOperation], state: ClusterState
 
 
 def log_starts(operations: Sequence[AdminOperation], state: ClusterState) -> list[str]:
-    """Where DeleteRecords was confirmed the log starts there, and no log starts later than anybody wanted."""
+    """A log starts where DeleteRecords was confirmed, and no log starts above every requested offset."""
     found = list[str]()
     for name, topic in state.topics.items():
         trims = [one for one in operations if one.kind == "trim" and one.topic == name]
@@ -163,7 +164,7 @@ def log_starts(operations: Sequence[AdminOperation], state: ClusterState) -> lis
             if start < lowest:
                 found.append(f"{name}[{partition}] starts at {start} although records below {lowest} were deleted")
             if start > highest:
-                found.append(f"{name}[{partition}] starts at {start}; nobody deleted records above {highest}")
+                found.append(f"{name}[{partition}] starts at {start}; no request deleted records above {highest}")
     return found
 
 
@@ -172,7 +173,7 @@ def drained_brokers(operations: Sequence[AdminOperation], state: ClusterState) -
     for one in operations:
         if one.kind == "drain":
             by_broker[one.arguments["broker"]].append(one)
-    found = [f"broker {broker} is drained, which nobody asked for" for broker in state.drained - by_broker.keys()]
+    found = [f"broker {broker} is drained, but no drain was requested" for broker in state.drained - by_broker.keys()]
     for broker, requested in by_broker.items():
         possible = {one.arguments["drained"] for one in _possible(requested)}
         is_drained = broker in state.drained
@@ -182,7 +183,7 @@ def drained_brokers(operations: Sequence[AdminOperation], state: ClusterState) -
 
 
 def scratch_records(operations: Sequence[AdminOperation], state: ClusterState) -> list[str]:
-    """Confirmed writes are there once; a topic has no records of a deleted topic of the same name."""
+    """Every confirmed record is in the topic once; no record of a deleted topic of the same name is."""
     found = list[str]()
     for name, history in _of_present_topics(operations, state):
         writes = {one.arguments["value"]: one for one in history if one.kind == "write"}
@@ -213,8 +214,8 @@ def _by_topic(operations: Iterable[AdminOperation]) -> dict[str, list[AdminOpera
 def _of_present_topics(
     operations: Iterable[AdminOperation], state: ClusterState
 ) -> Iterable[tuple[str, list[AdminOperation]]]:
-    """The operations on each topic that exists, from its last confirmed creation on; if its deletion was confirmed
-    since, a creation in doubt made it anew, and only what was asked for after that deletion counts."""
+    """Return the operations on each existing topic, from its last confirmed creation on. If its deletion was confirmed
+    since, a creation in doubt created it again, and only operations requested after that deletion count."""
     for name, history in _by_topic(operations).items():
         first = 0
         for at, one in enumerate(history):
@@ -225,7 +226,7 @@ def _of_present_topics(
 
 
 def _possible(operations: Sequence[AdminOperation]) -> list[AdminOperation]:
-    """Those whose result may be in force: the last confirmed one, and all in doubt."""
+    """Return the operations whose result may be in effect: the last confirmed one, and all in doubt."""
     confirmed = [one for one in operations if one.is_confirmed]
     return [*confirmed[-1:], *(one for one in operations if one.in_doubt)]
 

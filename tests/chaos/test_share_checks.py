@@ -1,4 +1,4 @@
-"""What the judge of the share group is there to find, planted; and nothing is found where nothing is wrong."""
+"""Unit tests for the checks of the share group: they find planted violations, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.chaos.queue_client import DELIVERIES_MAX
 from tests.chaos.queue_history import DeadCopy, queue_history_of
-from tests.chaos.share_judgement import of_share_group
+from tests.chaos.share_checks import check_share_group
 from tests.chaos.share_workload import MEMBERS, PUBLISHER
 
 FIRST, SECOND = MEMBERS
@@ -15,7 +15,7 @@ ORDINARY, POISON, STUBBORN = "ordinary p-0", "poison p-1", "stubborn p-2"
 
 
 class History:
-    """A run without violations: a record that is released and then accepted, one rejected, one released to its end."""
+    """A run without violations: a record released and then accepted, one rejected, one released up to the limit."""
 
     def __init__(self) -> None:
         self.log = {"shared:0:0": ORDINARY, "shared:0:1": POISON, "shared:1:0": STUBBORN}
@@ -56,7 +56,7 @@ class History:
             self.lines[member].append(["settled", number, confirmed])
 
     def judged(self) -> list[str]:
-        return of_share_group(queue_history_of(self.lines, self.log, self.dead))
+        return check_share_group(queue_history_of(self.lines, self.log, self.dead))
 
 
 @pytest.fixture
@@ -73,15 +73,15 @@ def test_an_acknowledged_record_that_is_gone_is_found(history: History) -> None:
     assert history.judged() == ["lost: 'ordinary p-3' was acknowledged and is not in the topic"]
 
 
-def test_a_record_that_was_delivered_to_nobody_is_found(history: History) -> None:
+def test_a_record_that_was_never_delivered_is_found(history: History) -> None:
     history.lines[PUBLISHER].append(["publish", 1000, "ordinary p-3", None])
     history.log["shared:1:1"] = "ordinary p-3"
     assert history.judged() == ["never delivered: 'ordinary p-3', shared:1:1"]
 
 
-def test_a_released_record_that_never_came_again_is_found(history: History) -> None:
+def test_a_released_record_that_was_never_delivered_again_is_found(history: History) -> None:
     history.lines[SECOND] = history.lines[SECOND][3:]
-    assert ["settled by nobody: 'ordinary p-0'" in one for one in history.judged()] == [True]
+    assert ["never settled: 'ordinary p-0'" in one for one in history.judged()] == [True]
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_a_delivery_after_a_confirmed_accept_or_reject_is_found(
     assert [f"80 ms after the {how} of" in one for one in history.judged()] == [True]
 
 
-def test_a_delivery_that_may_be_older_than_the_confirmation_is_none_too_many(history: History) -> None:
+def test_a_delivery_that_may_be_older_than_the_confirmation_is_allowed(history: History) -> None:
     history.deliver(FIRST, 9, ORDINARY, "shared:0:0", 2, 1719)
     assert history.judged() == []
 
 
-def test_a_record_may_come_again_if_its_accept_was_not_confirmed(history: History) -> None:
+def test_a_record_may_be_delivered_again_if_its_accept_was_not_confirmed(history: History) -> None:
     del history.lines[SECOND][2]
     history.deliver(FIRST, 9, ORDINARY, "shared:0:0", 3, 7000, "ack", 7010)
     assert history.judged() == []
@@ -111,7 +111,7 @@ def test_a_delivery_beyond_the_limit_is_found(history: History) -> None:
     assert ["beyond the delivery limit: 'stubborn p-2'" in one for one in history.judged()] == [True]
 
 
-def test_a_record_that_was_given_up_before_the_limit_is_found(history: History) -> None:
+def test_a_record_that_was_dead_lettered_before_the_limit_is_found(history: History) -> None:
     history.dead[1] = DeadCopy(STUBBORN, "shared:1:0", DELIVERIES_MAX - 1, 3000)
     assert ["died before the delivery limit: 'stubborn p-2'" in one for one in history.judged()] == [True]
 

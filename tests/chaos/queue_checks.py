@@ -1,11 +1,10 @@
-"""What must not be found in the history of a queue, after everything in it was settled. Pure.
+"""Check the history of a queue, after everything in it was settled. Pure.
 
-Each rule returns one sentence for each thing that is wrong. A delivery counts from when the broker granted the lease:
-what was granted before and lay in a network that was cut may be seen long after.
-
-Two rules do not hold while the wall clock of a broker is wrong. Delays end by the wall clock of the leader, as
-docs/delays.md says, so a message may come early; and dead letters are stamped with it. Leases, and the delays of nacks,
-must not notice.
+- Each rule returns one sentence for each violation.
+- A delivery counts from when the broker granted the lease, because an isolated network may delay its response for long.
+- Two rules do not hold while the wall clock of a broker is wrong. Delays end by the wall clock of the leader, as
+  docs/delays.md says, so a message may be early; and dead letters have its time. Leases and the delays of nacks must
+  not be affected.
 """
 
 from __future__ import annotations
@@ -13,31 +12,31 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 
-from tests.chaos.judgement import few
+from tests.chaos.checks import first_few
 from tests.chaos.queue_client import DELIVERIES_MAX, LATE, ORDINARY
 from tests.chaos.queue_history import Delivery, QueueHistory
 from tests.chaos.transcript import Transcript
 
 SLACK_MS = 10
-"""All clocks are the machine's, but each process cuts off its milliseconds in its own way."""
+"""All clocks are the machine's, but processes round milliseconds differently."""
 
 
-def of_queue(history: QueueHistory) -> list[str]:
-    """All rules; a few sentences of each."""
-    return [sentence for rule in RULES for sentence in few(rule(history), rule.__name__.replace("_", " "))]
+def check_queue(history: QueueHistory) -> list[str]:
+    """Apply all rules; return the first sentences of each."""
+    return [sentence for rule in RULES for sentence in first_few(rule(history), rule.__name__.replace("_", " "))]
 
 
-def of_queue_clients(transcripts: Mapping[str, Transcript], publisher: str) -> list[str]:
-    """Who could not do its work. Members find the cluster out of reach now and then, and go on; a publisher tells only
-    of what it could not bring to its end."""
+def check_queue_clients(transcripts: Mapping[str, Transcript], publisher: str) -> list[str]:
+    """Report clients that failed. Members lose the cluster now and then, and continue; a publisher reports only
+    messages that it gave up."""
     return [
-        *(f"{name} broke off before it was told to" for name, one in transcripts.items() if not one.is_complete),
-        *few([f"{publisher}: {error}" for error in transcripts[publisher].errors], "not published"),
+        *(f"{name} ended before it was stopped" for name, one in transcripts.items() if not one.is_complete),
+        *first_few([f"{publisher}: {error}" for error in transcripts[publisher].errors], "not published"),
     ]
 
 
 def queue_log_is_wrong(history: QueueHistory) -> list[str]:
-    """An acknowledged message is in the topic once, whether it came at once or was due later; others at most once."""
+    """An acknowledged message, delayed or not, is in the topic once; any other one at most once."""
     found = list[str]()
     times = Counter(history.log.values())
     for value, count in times.items():
@@ -53,15 +52,15 @@ def queue_log_is_wrong(history: QueueHistory) -> list[str]:
     return found
 
 
-def settled_by_nobody(history: QueueHistory) -> list[str]:
-    """All in the topic is settled: so it was delivered, and somebody settled it, or it is among the dead letters."""
+def never_settled(history: QueueHistory) -> list[str]:
+    """Every message in the topic was delivered and settled, or is a dead letter."""
     delivered = {one.id for one in history.deliveries}
     settled = {one.id for one in history.deliveries if one.how in ("ack", "reject")}
     dead = {one.origin for one in history.dead}
     return [
         *(f"never delivered: {value!r}, {one}" for one, value in history.log.items() if one not in delivered | dead),
         *(
-            f"settled by nobody: {value!r}, {one}, was delivered, and never acked or rejected"
+            f"never settled: {value!r}, {one}, was delivered, and never acked or rejected"
             for one, value in history.log.items()
             if one in delivered and one not in settled | dead
         ),
@@ -69,13 +68,13 @@ def settled_by_nobody(history: QueueHistory) -> list[str]:
 
 
 def delivered_after_it_was_settled(history: QueueHistory) -> list[str]:
-    """An ack or a reject that was answered holds for ever."""
-    answered = _first_answers(history, "ack", "reject")
+    """No message is delivered after its ack or reject was confirmed."""
+    confirmed = _first_confirmed(history, "ack", "reject")
     return [
         f"delivered again: {one.value!r}, {one.id}, was leased by {one.client} {one.granted - settle.settled} ms after "
-        f"the {settle.how} of {settle.client} was answered"
+        f"the {settle.how} of {settle.client} was confirmed"
         for one in history.deliveries
-        if (settle := answered.get(one.id)) is not None
+        if (settle := confirmed.get(one.id)) is not None
         and settle.settled is not None
         and one.granted > settle.settled + SLACK_MS
     ]
@@ -90,7 +89,7 @@ def settled_after_the_lease(history: QueueHistory) -> list[str]:
 
 
 def delivered_too_early(history: QueueHistory) -> list[str]:
-    """Not before it is due, nor before the delay of an answered nack is over."""
+    """No message is delivered before it is due, nor before the delay of a confirmed nack has passed."""
     found = list[str]()
     by_id = defaultdict[str, list[Delivery]](list)
     for one in history.deliveries:
@@ -114,23 +113,23 @@ def delivered_too_early(history: QueueHistory) -> list[str]:
 
 
 def dead_letters_are_wrong(history: QueueHistory) -> list[str]:
-    """Those that nobody could work on are there once, and no others."""
+    """Poison and stubborn messages are dead letters, once, and no others are."""
     found = list[str]()
     copies = Counter(one.origin for one in history.dead)
     found += [f"dead letter doubled: {one} is there {count} times" for one, count in copies.items() if count > 1]
-    answered = _first_answers(history, "ack")
+    confirmed = _first_confirmed(history, "ack")
     for one in history.dead:
         if history.log.get(one.origin) != one.value:
             found.append(f"dead letter of nothing: {one.value!r} says that it comes from {one.origin}")
         elif (
-            (ack := answered.get(one.origin)) is not None
+            (ack := confirmed.get(one.origin)) is not None
             and not history.wrong_clocks
             and one.died > (ack.settled or 0) + SLACK_MS
         ):
-            # Before that it may: a client that must ask again takes its ack for done when it finds the message settled.
-            found.append(f"died after its ack was answered: {one.value!r}, {one.origin}")
+            # Before that it may: a client that repeats an ack takes it for done when it finds the message settled.
+            found.append(f"died after its ack was confirmed: {one.value!r}, {one.origin}")
         elif _is_ordinary(one.value) and one.attempts < DELIVERIES_MAX:
-            found.append(f"dead letter that nobody rejected: {one.value!r}, after {one.attempts} deliveries")
+            found.append(f"dead letter that was not rejected: {one.value!r}, after {one.attempts} deliveries")
     return found + [
         f"dead letter lost: {value!r}, {one}, is settled and not among the dead letters"
         for one, value in history.log.items()
@@ -138,10 +137,10 @@ def dead_letters_are_wrong(history: QueueHistory) -> list[str]:
     ]
 
 
-def _first_answers(history: QueueHistory, *hows: str) -> dict[str, Delivery]:
-    """For each message, by its id, the settle of one of these kinds that was answered first."""
-    answers = [one for one in history.deliveries if one.settled is not None and one.how in hows]
-    return {one.id: one for one in sorted(answers, key=lambda one: one.settled or 0, reverse=True)}
+def _first_confirmed(history: QueueHistory, *hows: str) -> dict[str, Delivery]:
+    """Return, by message id, the first confirmed settle of one of these kinds."""
+    confirmed = [one for one in history.deliveries if one.settled is not None and one.how in hows]
+    return {one.id: one for one in sorted(confirmed, key=lambda one: one.settled or 0, reverse=True)}
 
 
 def _is_ordinary(value: str) -> bool:
@@ -150,7 +149,7 @@ def _is_ordinary(value: str) -> bool:
 
 RULES: tuple[Callable[[QueueHistory], list[str]], ...] = (
     queue_log_is_wrong,
-    settled_by_nobody,
+    never_settled,
     delivered_after_it_was_settled,
     settled_after_the_lease,
     delivered_too_early,

@@ -1,4 +1,4 @@
-"""What is asked of a run, and what came of it."""
+"""The options and the result of a run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.availability import Acknowledgements, Stay
-from tests.chaos.faults import Injected
+from tests.chaos.availability import Acknowledgements, RoundAvailability
+from tests.chaos.faults import InjectedFault
 from tests.chaos.schedule import Round
 
 AFTER_SECONDS = 10.0
@@ -23,7 +23,7 @@ class Options:
     brokers: int = 3
     """with four, the administrator also drains brokers"""
     servers: int = 3
-    """of ZooKeeper: one, or three; none: all brokers are children of one process, and share a registry in SQLite"""
+    """of ZooKeeper: one or three; 0: all brokers are children of one process, and share a registry in SQLite"""
     rate: float = 300.0
     source_rate: float = 12.0
     queue_rate: float = 25.0
@@ -35,33 +35,33 @@ class Options:
     """whether a Spark query takes part"""
     changing_rate: float = 20.0
     kinds: tuple[str, ...] = ()
-    """the kinds of faults to draw from; else all that are possible"""
+    """the kinds of faults to draw from; all possible ones if empty"""
     plan: tuple[Round, ...] = ()
-    """the rounds to go through once; else they are drawn from the seed until the time is up"""
+    """the rounds to run once; if empty, they are drawn from the seed until the time is up"""
 
 
 @dataclass
-class Outcome:
-    """Everything that the report tells."""
+class RunResult:
+    """Everything in the report."""
 
     options: Options
     impossible: dict[str, str] = field(default_factory=dict)
-    """kinds of faults that cannot be had here, and why"""
+    """kinds of faults that are not possible here, and why"""
     left_out: dict[str, str] = field(default_factory=dict)
-    """the same of clients"""
+    """clients that are not possible here, and why"""
     began: float = 0.0
     ended: float = 0.0
-    rounds: list[list[Injected]] = field(default_factory=list)
+    rounds: list[list[InjectedFault]] = field(default_factory=list)
     events: list[tuple[float, str]] = field(default_factory=list)
     acknowledgements: Acknowledgements = field(default_factory=lambda: Acknowledgements([]))
     counts: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
 
-    def stay(self, faults: list[Injected]) -> Stay:
-        """How the writers fared in a round, and after it until the next one began."""
+    def availability(self, faults: list[InjectedFault]) -> RoundAvailability:
+        """Return the availability in a round, and after it until the next one began."""
         began, ended = span(faults)
         nexts = [span(others)[0] for others in self.rounds if others and span(others)[0] > ended]
-        return self.acknowledgements.stay(began, ended, min([ended + AFTER_SECONDS, *nexts]))
+        return self.acknowledgements.availability(began, ended, min([ended + AFTER_SECONDS, *nexts]))
 
     def note(self, what: str) -> None:
         now = time.monotonic()
@@ -69,6 +69,6 @@ class Outcome:
         sys.stderr.write(f"{now - self.began:8.1f}  {what}\n" if self.began else f"          {what}\n")
 
 
-def span(faults: list[Injected]) -> tuple[float, float]:
-    """From the beginning of the first to the healing of the last."""
+def span(faults: list[InjectedFault]) -> tuple[float, float]:
+    """Return the time from the first injection to the last healing."""
     return min(fault.began for fault in faults), max(fault.healed or fault.ends for fault in faults)

@@ -1,19 +1,18 @@
-"""What the harness itself reads from a cluster that is well again: topics, their bounds, and committed offsets."""
+"""Reads of the harness after healing: records, log bounds and committed offsets."""
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
-from tests.chaos.processes import DRAIN_SECONDS, Stuck
+from tests.chaos.processes import StallTimer
 from tests.chaos.transcript import Log
 
-ANSWER_SECONDS = 10.0
+RESPONSE_SECONDS = 10.0
 
 
 def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Log]:
-    """One pass over a topic from its first record to its present end."""
+    """Read a topic from its first record to its present end."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "reads everything",
@@ -23,15 +22,15 @@ def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> d
         "fetch.wait.max.ms": 50,
         "log_level": 0,
     }
-    deadline = time.monotonic() + DRAIN_SECONDS
+    timer, count = StallTimer(f"{topic} is read to its end"), 0
     with closing(Consumer(settings)) as consumer:
         unfinished = set(partitions_of(consumer, topic))
         logs: dict[int, Log] = {partition: [] for partition in unfinished}
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unfinished])
         while unfinished:
-            if time.monotonic() > deadline:
-                raise Stuck(f"{topic} cannot be read to its end within {DRAIN_SECONDS:.0f} s")
+            timer.check(count, f"{count} records are read, partitions not at their end: {sorted(unfinished)}")
             for message in consumer.consume(1000, timeout=0.2):
+                count += 1
                 error, partition = message.error(), message.partition() or 0
                 if error is None:
                     logs[partition].append((message.offset() or 0, message.value() or b""))
@@ -41,26 +40,26 @@ def read_all(bootstrap: str, topic: str, isolation: str = "read_committed") -> d
 
 
 def committed_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    """What the group has committed, as far as its coordinator answers at all."""
+    """Return the committed offsets of a group; none if its coordinator does not respond."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0}
     with closing(Consumer(settings)) as consumer:
         try:
-            places = [TopicPartition(topic, partition) for partition in partitions_of(consumer, topic)]
-            found = consumer.committed(places, timeout=10.0)
+            positions = [TopicPartition(topic, partition) for partition in partitions_of(consumer, topic)]
+            found = consumer.committed(positions, timeout=10.0)
         except KafkaException:
             return {}
-    return {place.partition: max(place.offset, 0) for place in found}
+    return {position.partition: max(position.offset, 0) for position in found}
 
 
 def log_bounds(bootstrap: str, topic: str) -> dict[int, tuple[int, int]]:
-    """By partition: the first offset, and the high watermark."""
+    """Return the first offset and the high watermark of each partition."""
     with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "asks for bounds", "log_level": 0})) as consumer:
         return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=RESPONSE_SECONDS)
             for partition in partitions_of(consumer, topic)
         }
 
 
 def partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """As the cluster says now; a topic may have grown since it was created."""
-    return sorted(consumer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic].partitions)
+    """Return the present partitions; a topic may have grown since it was created."""
+    return sorted(consumer.list_topics(topic, timeout=RESPONSE_SECONDS).topics[topic].partitions)

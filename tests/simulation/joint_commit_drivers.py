@@ -1,10 +1,12 @@
-"""Drivers of a query whose batches are written by several tasks and committed as one, as Spark's are.
+"""Drivers of a streaming query whose batches several tasks write and one joint commit commits, as Spark's do.
 
-A batch has a number. Each task writes a few records to a few partitions as a member of the query's bundle, and leaves
-its transaction open; the driver commits them all with the number of the batch. Tasks fail in the midst of it and are
-tried again, under the same name or another; stragglers write on when nobody waits for them any more. A driver dies at
-any moment, and the next one does the batch again that was not noted as done; a driver that was replaced may not know.
-Whatever was asked may be asked again, much later.
+- Each task writes a few records to a few partitions as a member of the joint commit, and leaves its transaction open.
+  The driver commits all of them with the number of the batch as the sequence.
+- Tasks fail halfway and are retried under the same or another name. Stragglers keep writing when no driver waits for
+  them.
+- A driver dies at any moment. The next one repeats the batch that is not noted as done. A replaced driver may not know
+  that it was replaced.
+- Any request may be repeated much later.
 """
 
 from __future__ import annotations
@@ -33,72 +35,72 @@ from headrace.model.errors import DuplicateSequence, HeadraceError
 from headrace.wire.batches.batch import TRANSACTIONAL, BatchRecord, build_batch
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-BUNDLE = "query"
+JOINT_COMMIT_NAME = "query"
 RESULTS = "results"
 TRANSACTION_SECONDS = 6.0
 
 
 class Batch(msgspec.Struct):
-    """One attempt at a batch, as its driver knows it. Every record is unique, and names the attempt.
+    """One attempt at a batch, as its driver knows it. Every record is unique and names the attempt.
 
-    `outcome` is None while, or if, the driver was never told one; `is_refused`: told that nothing was committed.
+    `outcome` is None unless the driver got a response; `is_refused`: the response was that nothing was committed.
     """
 
     sequence: int
     token: int
-    records: dict[bytes, int] = {}  # to its partition
+    records: dict[bytes, int] = {}  # the partition of each record
     is_asked: bool = False
     is_refused: bool = False
     outcome: bool | None = None
 
 
 class Query(msgspec.Struct):
-    """What all drivers of a query share: where they note which batch is done, and what the judge is told."""
+    """The state that all drivers of a query share: the last batch done, and the responses for the final check."""
 
     done: int = -1
-    told: int = -1  # the last sequence that anybody was told to be committed
+    confirmed: int = -1  # the last sequence that a response called committed
     batches: list[Batch] = []
-    late: list[asyncio.Task[None]] = []  # what is done when nobody counts on it any more
+    late: list[asyncio.Task[None]] = []  # tasks whose result no driver waits for
 
 
 class Driver(Client):
-    """`hurries`: it makes no more faults of its own. `on_commit` is told whenever it is about to ask."""
+    """`catches_up`: it causes no more faults. It calls `on_commit` before every commit request."""
 
     settings = ClientSettings(request_timeout_seconds=3.0, dial_timeout_seconds=2.0, deadline_seconds=4.0)
     query: Query
     on_commit: Callable[[], None]
-    is_newer = False
-    hurries = False
+    uses_v2 = False
+    catches_up = False
 
     async def work(self) -> None:
         while not self.is_done:
             with suppress(HeadraceError, TimeoutError):
-                life = 60.0 if self.hurries else self.random.choice((1.0, 5.0, 30.0))
+                life = 60.0 if self.catches_up else self.random.choice((1.0, 5.0, 30.0))
                 async with asyncio.timeout(self.random.uniform(0.0, 2 * life)):
                     await self._live()
             await self.think(0.2)
 
     def _happens(self, chance: float) -> bool:
-        return not self.hurries and self.random.random() < chance
+        return not self.catches_up and self.random.random() < chance
 
     async def _live(self) -> None:
-        """Batches until the driver dies."""
+        """Process batches until the driver dies."""
         sequence = self.query.done + 1
         if self.random.random() < 0.5:
-            told = self.query.told
-            last = await committed_sequence(self.cluster, BUNDLE)
-            assert last >= told, f"sequence {told} was committed, and now {last} is the last"
+            confirmed = self.query.confirmed
+            last = await committed_sequence(self.cluster, JOINT_COMMIT_NAME)
+            assert last >= confirmed, f"sequence {confirmed} was committed, but {last} is the last"
             sequence = last + 1
         while not self.is_done:
             if await self._try(sequence):
                 if self._happens(0.1):
-                    return  # before it is noted
+                    return  # dies before the batch is noted as done
                 self.query.done = max(self.query.done, sequence)
                 sequence += 1
             await self.think(0.05)
 
     async def _try(self, sequence: int) -> bool:
-        """Whether the batch is done."""
+        """Return whether the batch is done."""
         batch = Batch(sequence, len(self.query.batches))
         self.query.batches.append(batch)
         async with asyncio.TaskGroup() as group:
@@ -114,14 +116,14 @@ class Driver(Client):
         except HeadraceError:
             batch.is_refused = True
             if self.random.random() < 0.5:
-                await abort_joint_commit(self.cluster, BUNDLE, members)
+                await abort_joint_commit(self.cluster, JOINT_COMMIT_NAME, members)
             return False
         batch.outcome = outcome
         if outcome:
-            self.query.told = max(self.query.told, sequence)
+            self.query.confirmed = max(self.query.confirmed, sequence)
         if self._happens(0.1):
-            # As Spark does after a commit that failed: it must not matter.
-            await abort_joint_commit(self.cluster, BUNDLE, members)
+            # Spark does this after a failed commit; it must not matter.
+            await abort_joint_commit(self.cluster, JOINT_COMMIT_NAME, members)
         for member in members:
             if self._happens(0.1):
                 self._later(partial(self._straggle, member))
@@ -134,17 +136,17 @@ class Driver(Client):
         while True:
             self.on_commit()
             try:
-                return await commit_jointly(self.cluster, BUNDLE, batch.sequence, members)
+                return await commit_jointly(self.cluster, JOINT_COMMIT_NAME, batch.sequence, members)
             except CommitInDoubt:
                 if self.random.random() < 0.3:
                     raise
                 self.random.shuffle(members)
 
     async def _task(self, batch: Batch, number: int) -> JointCommitMember | None:
-        """What the driver hears from the task; None if it fails for good."""
+        """Return the response of the task; None if it failed for good."""
         for attempt in count():
             name = f"{number}.{attempt}" if attempt and self.random.random() < 0.5 else f"{number}"
-            transaction = MemberTransaction(self.cluster, BUNDLE, name, TRANSACTION_SECONDS)
+            transaction = MemberTransaction(self.cluster, JOINT_COMMIT_NAME, name, TRANSACTION_SECONDS)
             values = [
                 f"{batch.sequence}:{batch.token}:{number}:{attempt}:{index}".encode()
                 for index in range(self.random.choice((0, 1, 2, 4)))
@@ -164,12 +166,12 @@ class Driver(Client):
     async def _write(
         self, transaction: MemberTransaction, member: JointCommitMember, records: dict[bytes, int]
     ) -> bool:
-        """Whether all was written; else it has failed in the midst of it."""
+        """Return whether all records were written; otherwise the task failed halfway."""
         sequences = dict.fromkeys(range(PARTITIONS), 0)
         for value, partition in records.items():
             if self._happens(0.05):
                 return False
-            if not self.is_newer:
+            if not self.uses_v2:
                 await transaction.enlist([TopicPartition(RESULTS, partition)])
             await self._produce(member, partition, value, sequences[partition])
             sequences[partition] += 1
@@ -191,8 +193,8 @@ class Driver(Client):
                 transactional_id=member.transactional_id, acks=-1, timeout_ms=3000, topic_data=topics
             )
             leader = (await self.cluster.partition(RESULTS, partition)).leader
-            answer = await self.cluster.call(request, node_id=leader, version_max=12 if self.is_newer else 11)
-            code = answer.responses[0].partition_responses[0].error_code
+            response = await self.cluster.call(request, node_id=leader, version_max=12 if self.uses_v2 else 11)
+            code = response.responses[0].partition_responses[0].error_code
             if code != DuplicateSequence.code:
                 raise_for_code(code)
 
@@ -207,9 +209,9 @@ class Driver(Client):
         self.query.late.append(asyncio.create_task(wait()))
 
     async def _straggle(self, member: JointCommitMember) -> None:
-        """Whoever was this member writes on."""
+        """Keep writing as an earlier producer of this member."""
         name = member.transactional_id.rpartition("#")[2]
-        transaction = MemberTransaction(self.cluster, BUNDLE, name, TRANSACTION_SECONDS)
+        transaction = MemberTransaction(self.cluster, JOINT_COMMIT_NAME, name, TRANSACTION_SECONDS)
         transaction.identity = ProducerIdentity(member.producer_id, member.epoch)
         for number in range(2):
             partition = self.random.randrange(PARTITIONS)
@@ -217,4 +219,4 @@ class Driver(Client):
             await self._produce(member, partition, f"straggler:{number}".encode(), 0)
 
     async def _commit_again(self, sequence: int, members: Sequence[JointCommitMember]) -> None:
-        await commit_jointly(self.cluster, BUNDLE, sequence, members)
+        await commit_jointly(self.cluster, JOINT_COMMIT_NAME, sequence, members)
