@@ -130,6 +130,10 @@ class ClusterScenario:
         return []
 
     @property
+    def recovery_seconds(self) -> float:
+        return RECOVERY_SECONDS + sum(feature.recovery_seconds for feature in self.features)
+
+    @property
     def digest(self) -> str:
         return f"{self.world.digest} {self.orders.digest} {self.copies.digest}"
 
@@ -147,7 +151,7 @@ class ClusterScenario:
             for client in self.clients:
                 self.tasks[client.name] = group.create_task(client.run(), name=client.name)
             await self._fail()
-            alarm = self.world.loop.call_later(RECOVERY_SECONDS, self._give_up)
+            alarm = self.world.loop.call_later(self.recovery_seconds, self._give_up)
             await self._recover()
             for client in self.clients:
                 client.is_done = True
@@ -188,7 +192,7 @@ class ClusterScenario:
     # Recovery
 
     def _give_up(self) -> None:
-        self.world.loop.halt(NotRecovered(f"after {RECOVERY_SECONDS} s: {self.missing}"))
+        self.world.loop.halt(NotRecovered(f"after {self.recovery_seconds} s: {self.missing}"))
 
     async def _recover(self) -> None:
         """After healing: every writer succeeds, then the groups read to the end."""

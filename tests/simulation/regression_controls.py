@@ -160,7 +160,7 @@ def forget_that_flush_messages_was_higher(patch: pytest.MonkeyPatch) -> None:
 REGRESSION_CONTROLS = (
     Control(treat_an_unreadable_dead_letter_as_gone, UnwritableDeadLetters, "no dead letter", 23),
     Control(forget_producers_by_record_timestamps, Clocks, "duplicate in partition", 11),
-    Control(reject_a_batch_that_contains_the_log_start, Retention, "StillUnwell", 9),
+    Control(reject_a_batch_that_contains_the_log_start, Retention, "NotRecovered", 9),
     Control(retain_above_the_high_watermark, Retention, "would be truncated to", 40),
     Control(remove_partitions_by_a_stale_mirror, LaggingRegistry, "has no record", 365),
     Control(stop_at_a_gap, TrailingGap, "requests failed by an exception", 77),

@@ -68,7 +68,7 @@ def treat_a_lost_log_as_an_empty_one(patch: pytest.MonkeyPatch) -> None:
 
 STORAGE_CONTROLS = (
     Control(trust_unverified_bytes, BitFlips, "which is damaged", 45),
-    Control(forget_damage_at_a_restart, BitFlips, "StillUnwell", 45),
+    Control(forget_damage_at_a_restart, BitFlips, "NotRecovered", 45),
     Control(truncate_damage, BitFlips, "would be truncated to", 45),
     Control(sync_again_after_a_failure, FailingSyncs, "BrokerFailed", 60),
     Control(treat_a_lost_log_as_an_empty_one, LostFolders, "in partition", 6),

@@ -67,7 +67,7 @@ def test_modules_are_named_after_what_they_hold() -> None:
     assert not [name_of(path) for path in MODULES if {path.stem, path.parent.name} & vague]
 
 
-# Recurring names that other changes of issue 17 resolve; remove a name as soon as it is unique.
+# `headrace.Reject` is the exception that a handler raises; the state machine's settlement has the same name on purpose.
 RECURRING_CLASSES = {"Reject"}
 
 

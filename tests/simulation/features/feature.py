@@ -57,6 +57,8 @@ class Feature:
     """The feature depends on brokers agreeing on the time."""
     disables_faults = False
     """The scenario injects no faults, because the feature checks more without them."""
+    recovery_seconds = 0.0
+    """Additional time for the recovery, which includes what the feature does to the healed cluster."""
 
     def __init__(self, scenario: ClusterScenario) -> None:
         self.scenario = scenario

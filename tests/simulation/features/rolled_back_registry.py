@@ -183,6 +183,7 @@ class IdCollector(Client):
 
 
 class RolledBackRegistry(Feature):
+    recovery_seconds = 60.0  # all brokers stop, start with the older registry, and replicate with slow disks
     settings = {"auto.create.topics.enable": "false"}  # otherwise a writer would create a topic of the same name
 
     def __init__(self, scenario: ClusterScenario) -> None:
