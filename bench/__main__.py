@@ -59,7 +59,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, help="factor for the load of the workloads (1; quick: 0.05)")
     parser.add_argument("--name", default="bench", help="name of the result files")
     parser.add_argument("--out", type=Path, help="folder of the result files (bench/results; quick: no files)")
-    parser.add_argument("--data", type=Path, help="where the servers stop_except their data (the temporary folder)")
+    parser.add_argument("--data", type=Path, help="where the servers keep their data (the temporary folder)")
     parser.add_argument("--touch-gb", type=float, help="size of the page cache to warm up before the run (8; quick: 0)")
     options = parser.parse_args(arguments)
     options.workloads += [name for name in options.only.split(",") if name]
