@@ -1,4 +1,12 @@
-"""The REST application: route, authenticate and authorize requests, and call their handlers."""
+"""The REST application: route, authenticate and authorize requests, and call their handlers.
+
+    head complete: route (404, 405) -> authenticate (401, 429) -> find the topic (404, 409) -> authorize (403)
+                   -> reject unknown parameters and encodings (415, 422)
+    body complete: if it came later than the head, the same checks again -> handler
+
+- A body is read only if the client is authorized to send it, and processed only if it is still authorized.
+- Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
+"""
 
 from __future__ import annotations
 
@@ -82,16 +90,6 @@ def routes(services: RestServices) -> Sequence[Route]:
         *WebhookRoutes(cluster, services.status_of).routes(),
         *ApiDescription(services.described, with_auth=services.with_auth).routes(),
     ]
-
-
-# The REST application: route, authenticate and authorize requests, and call their handlers.
-#
-#     head complete: route (404, 405) -> authenticate (401, 429) -> find the topic (404, 409) -> authorize (403)
-#                    -> reject unknown parameters and encodings (415, 422)
-#     body complete: if it came later than the head, the same checks again -> handler
-#
-# - A body is read only if the client is authorized to send it, and processed only if it is still authorized.
-# - Every error becomes a problem with a stable code. Any other exception is a bug, to which the listener responds.
 
 
 ALL_ROLES = frozenset({ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE})

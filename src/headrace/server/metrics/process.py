@@ -1,4 +1,9 @@
-"""Metrics of the process, its listeners and its storage."""
+"""Metrics of the process, its listeners and its storage.
+
+- Process: memory, file descriptors, CPU time and event loop lag, under the standard names.
+- Kafka and HTTP listeners, push: connections, requests, latencies and rejections.
+- Disks and logs: fsync latency, log cleaner, free space, and failed logs.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +14,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace import __version__
+from headrace.broker.broker import Broker
 from headrace.broker.handlers import RequestHandlers
 from headrace.http.listener import HttpListener
 from headrace.protocols.kafka.listener import KafkaServer
 from headrace.runtime.clock import Clock
+from headrace.runtime.tasks import CooperativeYield
 from headrace.server.event_loop import LoopLag
 from headrace.server.metrics.exposition import Exposition, format_labels
 
 if TYPE_CHECKING:
     from headrace.push.webhook_pusher import WebhookStatus
-from typing import TYPE_CHECKING
-
-from headrace.broker.broker import Broker
-from headrace.runtime.tasks import CooperativeYield
-
-if TYPE_CHECKING:
-    from headrace.push.webhook_pusher import WebhookStatus
-
-
-# Metrics of the process, its listeners and its storage.
-#
-# - Process: memory, file descriptors, CPU time and event loop lag, under the standard names.
-# - Kafka and HTTP listeners, push: connections, requests, latencies and rejections.
-# - Disks and logs: fsync latency, log cleaner, free space, and failed logs.
-
 
 _STATM = "/proc/self/statm"
 _DESCRIPTORS = "/proc/self/fd"
@@ -136,9 +128,3 @@ async def add_storage(out: Exposition, broker: Broker, yield_turn: CooperativeYi
             out.add("headrace_log_quarantined", 1, where)
     out.add("headrace_logs_bytes", size_bytes)
     out.add("headrace_logs_failed", failed)
-
-
-# Metrics of the Kafka and HTTP listeners and of push: connections, requests, latencies and rejections.
-
-
-# Metrics of disks and logs: fsync latency, log cleaner, free space, and failed logs.
