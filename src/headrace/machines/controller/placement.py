@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from headrace.model.errors import InvalidReplicationFactor
 from headrace.model.registry_records import BrokerRecord, Nodes
@@ -104,10 +104,7 @@ def _next_chain(
 def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
     """Move replicas from the fullest to the emptiest broker. Each move lowers the sum of squares, so this
     terminates."""
-    held: dict[int, dict[Key, None]] = {node_id: {} for node_id in loads.load}
-    for key, nodes in target.items():
-        for node_id in nodes:
-            held[node_id][key] = None
+    candidates = _Candidates(target, loads)
 
     def next_move() -> tuple[Key, int, int] | None:
         by_load = sorted(loads.load, key=lambda node_id: (loads.load[node_id], node_id))
@@ -115,9 +112,9 @@ def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
             for taker in by_load:
                 if loads.load[giver] - loads.load[taker] < 2:
                     break
-                for key in held[giver]:
-                    if loads.may_move(target[key], giver, taker):
-                        return key, giver, taker
+                key = candidates.take(giver, taker)
+                if key is not None:
+                    return key, giver, taker
         return None
 
     while (move := next_move()) is not None:
@@ -125,10 +122,42 @@ def _balance_load(target: dict[Key, Nodes], loads: _BrokerLoads) -> None:
         target[key] = tuple(taker if node_id == giver else node_id for node_id in target[key])
         loads.count(giver, -1)
         loads.count(taker, 1)
-        del held[giver][key]
-        for node_id in target[key]:  # to the end: prefer to move another partition next
-            held[node_id].pop(key, None)
-            held[node_id][key] = None
+        candidates.update(key)
+
+
+class _Candidates(Generic[Key]):
+    """The partitions that may move from one broker to another, for each pair of brokers.
+
+    Whether a partition may move depends on its own replicas only. So a partition that may not move is not examined
+    again before its replicas change; otherwise the time would grow with the square of the number of partitions.
+    """
+
+    def __init__(self, target: Mapping[Key, Nodes], loads: _BrokerLoads) -> None:
+        self._target = target
+        self._loads = loads
+        self._changes = dict.fromkeys(target, 0)  # how often the replicas of a partition have changed
+        self._queues: dict[tuple[int, int], deque[tuple[Key, int]]] = {}
+        for giver in loads.load:
+            held = [(key, 0) for key, nodes in target.items() if giver in nodes]
+            self._queues.update(((giver, taker), deque(held)) for taker in loads.load if taker != giver)
+
+    def take(self, giver: int, taker: int) -> Key | None:
+        """Return the next partition that may move, or None. The caller moves it and calls `update`."""
+        queue = self._queues[giver, taker]
+        while queue:
+            key, change = queue.popleft()
+            if change == self._changes[key] and self._loads.may_move(self._target[key], giver, taker):
+                return key
+        return None
+
+    def update(self, key: Key) -> None:
+        """Examine a partition again, because its replicas have changed: behind all others, so that another partition
+        moves next if possible."""
+        self._changes[key] += 1
+        for giver in self._target[key]:
+            for taker in self._loads.load:
+                if taker != giver:
+                    self._queues[giver, taker].append((key, self._changes[key]))
 
 
 class _BrokerLoads:
