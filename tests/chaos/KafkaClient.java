@@ -164,8 +164,10 @@ public class KafkaClient {
                 }
                 flush();
             }
-        } catch (KafkaException error) {
+        } catch (KafkaException | IllegalStateException error) {
             // The member begins anew. Also a consumer whose own threads do not start in time: the machine may be busy.
+            // IllegalStateException: the consumer's background thread resets a position while poll() uses it ("Cannot
+            // set a new position without a valid current position"), a race inside Kafka's client 4.3.
             emitError(error);
         }
         flush();
