@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, Message, Part, array, wire
 
 # ConsumerGroupHeartbeat (68): join, heartbeat and leave, with the consumer protocol (KIP-848).
 #
@@ -13,14 +13,12 @@ from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16,
 # - v1 adds subscriptions by regular expression; the member generates its own id.
 
 
-@part
-class TopicPartitions:
+class TopicPartitions(Part):
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(Message, versions=(0, 1), flexible_since=0):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
     member_epoch: int = wire(INT32)
@@ -33,13 +31,11 @@ class ConsumerGroupHeartbeatRequest:
     topic_partitions: list[TopicPartitions] | None = wire(array(TopicPartitions), nullable=0, default=None)
 
 
-@part
-class Assignment:
+class Assignment(Part):
     topic_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ConsumerGroupHeartbeatResponse:
+class ConsumerGroupHeartbeatResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -53,26 +49,22 @@ class ConsumerGroupHeartbeatResponse:
 # protocol of a member: consumer (1) or classic (0).
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ConsumerGroupDescribeRequest:
+class ConsumerGroupDescribeRequest(Message, versions=(0, 1), flexible_since=0):
     group_ids: list[str] = wire(array(STRING))
     include_authorized_operations: bool = wire(BOOL)
 
 
-@part
-class DescribedTopicPartitions:
+class DescribedTopicPartitions(Part):
     topic_id: UUID = wire(UUID16)
     topic_name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@part
-class DescribedAssignment:
+class DescribedAssignment(Part):
     topic_partitions: list[DescribedTopicPartitions] = wire(array(DescribedTopicPartitions))
 
 
-@part
-class ConsumerGroupMember:
+class ConsumerGroupMember(Part):
     member_id: str = wire(STRING)
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
@@ -86,8 +78,7 @@ class ConsumerGroupMember:
     member_type: int = wire(INT8, since=1, default=-1)
 
 
-@part
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     group_id: str = wire(STRING)
@@ -99,7 +90,6 @@ class DescribedConsumerGroup:
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ConsumerGroupDescribeResponse:
+class ConsumerGroupDescribeResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     groups: list[DescribedConsumerGroup] = wire(array(DescribedConsumerGroup))

@@ -13,9 +13,9 @@ from headrace.wire.codec.schema import (
     STRING,
     UUID16,
     Chunk,
+    Message,
+    Part,
     array,
-    message,
-    part,
     wire,
 )
 from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
@@ -29,8 +29,7 @@ from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
 #   the follower's high watermark.
 
 
-@part
-class FetchPartition:
+class FetchPartition(Part):
     partition: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=9, default=-1)
     fetch_offset: int = wire(INT64)
@@ -41,28 +40,24 @@ class FetchPartition:
     high_watermark: int = wire(INT64, since=18, tag=1, default=9223372036854775807)
 
 
-@part
-class FetchTopic:
+class FetchTopic(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
     partitions: list[FetchPartition] = wire(array(FetchPartition))
 
 
-@part
-class ForgottenTopic:
+class ForgottenTopic(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
     partitions: list[int] = wire(array(INT32))
 
 
-@part
-class ReplicaState:
+class ReplicaState(Part):
     replica_id: int = wire(INT32, default=-1)
     replica_epoch: int = wire(INT64, default=-1)
 
 
-@message(versions=(4, 18), flexible_since=12)
-class FetchRequest:
+class FetchRequest(Message, versions=(4, 18), flexible_since=12):
     cluster_id: str | None = wire(STRING, since=12, nullable=12, tag=0, default=None)
     replica_id: int = wire(INT32, until=14, default=-1)
     replica_state: ReplicaState | None = wire(ReplicaState, since=15, tag=1)
@@ -77,26 +72,22 @@ class FetchRequest:
     rack_id: str = wire(STRING, since=11)
 
 
-@part
-class FetchAbortedTransaction:
+class FetchAbortedTransaction(Part):
     producer_id: int = wire(INT64)
     first_offset: int = wire(INT64)
 
 
-@part
-class EpochEndOffset:
+class EpochEndOffset(Part):
     epoch: int = wire(INT32, default=-1)
     end_offset: int = wire(INT64, default=-1)
 
 
-@part
-class SnapshotId:
+class SnapshotId(Part):
     end_offset: int = wire(INT64, default=-1)
     epoch: int = wire(INT32, default=-1)
 
 
-@part
-class PartitionData:
+class PartitionData(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     high_watermark: int = wire(INT64)
@@ -112,15 +103,13 @@ class PartitionData:
     records: Chunk | None = wire(RECORDS, nullable=4)
 
 
-@part
-class FetchableTopicResponse:
+class FetchableTopicResponse(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
     partitions: list[PartitionData] = wire(array(PartitionData))
 
 
-@message(versions=(4, 18), flexible_since=12)
-class FetchResponse:
+class FetchResponse(Message, versions=(4, 18), flexible_since=12):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=7)
     session_id: int = wire(INT32, since=7)
@@ -136,29 +125,25 @@ class FetchResponse:
 # - v2 adds the isolation level, v4 leader epochs; v6 is flexible; v10 adds a timeout for remote storage.
 
 
-@part
-class ListOffsetsPartition:
+class ListOffsetsPartition(Part):
     partition_index: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=4, default=-1)
     timestamp: int = wire(INT64)
 
 
-@part
-class ListOffsetsTopic:
+class ListOffsetsTopic(Part):
     name: str = wire(STRING)
     partitions: list[ListOffsetsPartition] = wire(array(ListOffsetsPartition))
 
 
-@message(versions=(1, 11), flexible_since=6)
-class ListOffsetsRequest:
+class ListOffsetsRequest(Message, versions=(1, 11), flexible_since=6):
     replica_id: int = wire(INT32)
     isolation_level: int = wire(INT8, since=2)
     topics: list[ListOffsetsTopic] = wire(array(ListOffsetsTopic))
     timeout_ms: int = wire(INT32, since=10)
 
 
-@part
-class ListOffsetsPartitionResponse:
+class ListOffsetsPartitionResponse(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     timestamp: int = wire(INT64, default=-1)
@@ -166,14 +151,12 @@ class ListOffsetsPartitionResponse:
     leader_epoch: int = wire(INT32, since=4, default=-1)
 
 
-@part
-class ListOffsetsTopicResponse:
+class ListOffsetsTopicResponse(Part):
     name: str = wire(STRING)
     partitions: list[ListOffsetsPartitionResponse] = wire(array(ListOffsetsPartitionResponse))
 
 
-@message(versions=(1, 11), flexible_since=6)
-class ListOffsetsResponse:
+class ListOffsetsResponse(Message, versions=(1, 11), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=2)
     topics: list[ListOffsetsTopicResponse] = wire(array(ListOffsetsTopicResponse))
 
@@ -182,40 +165,34 @@ class ListOffsetsResponse:
 # adds the replica id of the sender, v4 is flexible.
 
 
-@part
-class OffsetForLeaderPartition:
+class OffsetForLeaderPartition(Part):
     partition: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32)
 
 
-@part
-class OffsetForLeaderTopic:
+class OffsetForLeaderTopic(Part):
     topic: str = wire(STRING)
     partitions: list[OffsetForLeaderPartition] = wire(array(OffsetForLeaderPartition))
 
 
-@message(versions=(2, 4), flexible_since=4)
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(Message, versions=(2, 4), flexible_since=4):
     replica_id: int = wire(INT32, since=3, default=-2)
     topics: list[OffsetForLeaderTopic] = wire(array(OffsetForLeaderTopic))
 
 
-@part
-class LeaderEpochEndOffset:
+class LeaderEpochEndOffset(Part):
     error_code: int = wire(INT16)
     partition: int = wire(INT32)
     leader_epoch: int = wire(INT32, default=-1)
     end_offset: int = wire(INT64, default=-1)
 
 
-@part
-class OffsetForLeaderTopicResult:
+class OffsetForLeaderTopicResult(Part):
     topic: str = wire(STRING)
     partitions: list[LeaderEpochEndOffset] = wire(array(LeaderEpochEndOffset))
 
 
-@message(versions=(2, 4), flexible_since=4)
-class OffsetForLeaderEpochResponse:
+class OffsetForLeaderEpochResponse(Message, versions=(2, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
     topics: list[OffsetForLeaderTopicResult] = wire(array(OffsetForLeaderTopicResult))

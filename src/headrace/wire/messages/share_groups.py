@@ -14,9 +14,9 @@ from headrace.wire.codec.schema import (
     STRING,
     UUID16,
     Chunk,
+    Message,
+    Part,
     array,
-    message,
-    part,
     wire,
 )
 from headrace.wire.messages.consumer_groups import Assignment, DescribedAssignment
@@ -27,8 +27,7 @@ from headrace.wire.messages.metadata import NodeEndpoint
 # supported.
 
 
-@message(versions=(1, 1), flexible_since=0)
-class ShareGroupHeartbeatRequest:
+class ShareGroupHeartbeatRequest(Message, versions=(1, 1), flexible_since=0):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
     member_epoch: int = wire(INT32)
@@ -36,8 +35,7 @@ class ShareGroupHeartbeatRequest:
     subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
 
 
-@message(versions=(1, 1), flexible_since=0)
-class ShareGroupHeartbeatResponse:
+class ShareGroupHeartbeatResponse(Message, versions=(1, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -50,14 +48,12 @@ class ShareGroupHeartbeatResponse:
 # ShareGroupDescribe (77): return the state and the members of share groups. v0 was an early access version.
 
 
-@message(versions=(1, 1), flexible_since=0)
-class ShareGroupDescribeRequest:
+class ShareGroupDescribeRequest(Message, versions=(1, 1), flexible_since=0):
     group_ids: list[str] = wire(array(STRING))
     include_authorized_operations: bool = wire(BOOL)
 
 
-@part
-class ShareGroupMember:
+class ShareGroupMember(Part):
     member_id: str = wire(STRING)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     member_epoch: int = wire(INT32)
@@ -67,8 +63,7 @@ class ShareGroupMember:
     assignment: DescribedAssignment = wire(DescribedAssignment)
 
 
-@part
-class DescribedShareGroup:
+class DescribedShareGroup(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     group_id: str = wire(STRING)
@@ -80,8 +75,7 @@ class DescribedShareGroup:
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-@message(versions=(1, 1), flexible_since=0)
-class ShareGroupDescribeResponse:
+class ShareGroupDescribeResponse(Message, versions=(1, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     groups: list[DescribedShareGroup] = wire(array(DescribedShareGroup))
 
@@ -93,8 +87,7 @@ class ShareGroupDescribeResponse:
 #   acquires nothing. v0 was an early access version.
 
 
-@part
-class AcknowledgementBatch:
+class AcknowledgementBatch(Part):
     """`acknowledge_types` has one type for the whole range, or one for each offset."""
 
     first_offset: int = wire(INT64)
@@ -102,26 +95,22 @@ class AcknowledgementBatch:
     acknowledge_types: list[int] = wire(array(INT8))
 
 
-@part
-class ShareFetchPartition:
+class ShareFetchPartition(Part):
     partition_index: int = wire(INT32)
     acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
 
 
-@part
-class ShareFetchTopic:
+class ShareFetchTopic(Part):
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareFetchPartition] = wire(array(ShareFetchPartition))
 
 
-@part
-class ShareForgottenTopic:
+class ShareForgottenTopic(Part):
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
 
 
-@message(versions=(1, 2), flexible_since=0)
-class ShareFetchRequest:
+class ShareFetchRequest(Message, versions=(1, 2), flexible_since=0):
     group_id: str | None = wire(STRING, nullable=0, default=None)
     member_id: str | None = wire(STRING, nullable=0)
     share_session_epoch: int = wire(INT32)
@@ -136,21 +125,18 @@ class ShareFetchRequest:
     forgotten_topics_data: list[ShareForgottenTopic] = wire(array(ShareForgottenTopic))
 
 
-@part
-class ShareLeaderIdAndEpoch:
+class ShareLeaderIdAndEpoch(Part):
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32)
 
 
-@part
-class AcquiredRecords:
+class AcquiredRecords(Part):
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
     delivery_count: int = wire(INT16)
 
 
-@part
-class ShareFetchPartitionData:
+class ShareFetchPartitionData(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -161,14 +147,12 @@ class ShareFetchPartitionData:
     acquired_records: list[AcquiredRecords] = wire(array(AcquiredRecords))
 
 
-@part
-class ShareFetchableTopicResponse:
+class ShareFetchableTopicResponse(Part):
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareFetchPartitionData] = wire(array(ShareFetchPartitionData))
 
 
-@message(versions=(1, 2), flexible_since=0)
-class ShareFetchResponse:
+class ShareFetchResponse(Message, versions=(1, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -181,20 +165,17 @@ class ShareFetchResponse:
 # and the duration of the acquisition lock. v0 was an early access version.
 
 
-@part
-class AcknowledgePartition:
+class AcknowledgePartition(Part):
     partition_index: int = wire(INT32)
     acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
 
 
-@part
-class AcknowledgeTopic:
+class AcknowledgeTopic(Part):
     topic_id: UUID = wire(UUID16)
     partitions: list[AcknowledgePartition] = wire(array(AcknowledgePartition))
 
 
-@message(versions=(1, 2), flexible_since=0)
-class ShareAcknowledgeRequest:
+class ShareAcknowledgeRequest(Message, versions=(1, 2), flexible_since=0):
     group_id: str | None = wire(STRING, nullable=0, default=None)
     member_id: str | None = wire(STRING, nullable=0)
     share_session_epoch: int = wire(INT32)
@@ -202,22 +183,19 @@ class ShareAcknowledgeRequest:
     topics: list[AcknowledgeTopic] = wire(array(AcknowledgeTopic))
 
 
-@part
-class ShareAcknowledgePartitionData:
+class ShareAcknowledgePartitionData(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     current_leader: ShareLeaderIdAndEpoch = wire(ShareLeaderIdAndEpoch)
 
 
-@part
-class ShareAcknowledgeTopicResponse:
+class ShareAcknowledgeTopicResponse(Part):
     topic_id: UUID = wire(UUID16)
     partitions: list[ShareAcknowledgePartitionData] = wire(array(ShareAcknowledgePartitionData))
 
 
-@message(versions=(1, 2), flexible_since=0)
-class ShareAcknowledgeResponse:
+class ShareAcknowledgeResponse(Message, versions=(1, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -229,14 +207,12 @@ class ShareAcknowledgeResponse:
 # DescribeShareGroupOffsets (90): return the start offsets of share groups. v1 adds the lag.
 
 
-@part
-class DescribeShareGroupOffsetsRequestTopic:
+class DescribeShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@part
-class DescribeShareGroupOffsetsRequestGroup:
+class DescribeShareGroupOffsetsRequestGroup(Part):
     """Null `topics` selects all topics of the group."""
 
     group_id: str = wire(STRING)
@@ -245,13 +221,11 @@ class DescribeShareGroupOffsetsRequestGroup:
     )
 
 
-@message(versions=(0, 1), flexible_since=0)
-class DescribeShareGroupOffsetsRequest:
+class DescribeShareGroupOffsetsRequest(Message, versions=(0, 1), flexible_since=0):
     groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(array(DescribeShareGroupOffsetsRequestGroup))
 
 
-@part
-class DescribeShareGroupOffsetsResponsePartition:
+class DescribeShareGroupOffsetsResponsePartition(Part):
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64)
     leader_epoch: int = wire(INT32)
@@ -260,8 +234,7 @@ class DescribeShareGroupOffsetsResponsePartition:
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class DescribeShareGroupOffsetsResponseTopic:
+class DescribeShareGroupOffsetsResponseTopic(Part):
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
     partitions: list[DescribeShareGroupOffsetsResponsePartition] = wire(
@@ -269,16 +242,14 @@ class DescribeShareGroupOffsetsResponseTopic:
     )
 
 
-@part
-class DescribeShareGroupOffsetsResponseGroup:
+class DescribeShareGroupOffsetsResponseGroup(Part):
     group_id: str = wire(STRING)
     topics: list[DescribeShareGroupOffsetsResponseTopic] = wire(array(DescribeShareGroupOffsetsResponseTopic))
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class DescribeShareGroupOffsetsResponse:
+class DescribeShareGroupOffsetsResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(array(DescribeShareGroupOffsetsResponseGroup))
 
@@ -286,40 +257,34 @@ class DescribeShareGroupOffsetsResponse:
 # AlterShareGroupOffsets (91): set the start offsets of a share group without members.
 
 
-@part
-class AlterShareGroupOffsetsRequestPartition:
+class AlterShareGroupOffsetsRequestPartition(Part):
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64)
 
 
-@part
-class AlterShareGroupOffsetsRequestTopic:
+class AlterShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
     partitions: list[AlterShareGroupOffsetsRequestPartition] = wire(array(AlterShareGroupOffsetsRequestPartition))
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterShareGroupOffsetsRequest:
+class AlterShareGroupOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     group_id: str = wire(STRING)
     topics: list[AlterShareGroupOffsetsRequestTopic] = wire(array(AlterShareGroupOffsetsRequestTopic))
 
 
-@part
-class AlterShareGroupOffsetsResponsePartition:
+class AlterShareGroupOffsetsResponsePartition(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class AlterShareGroupOffsetsResponseTopic:
+class AlterShareGroupOffsetsResponseTopic(Part):
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
     partitions: list[AlterShareGroupOffsetsResponsePartition] = wire(array(AlterShareGroupOffsetsResponsePartition))
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterShareGroupOffsetsResponse:
+class AlterShareGroupOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -329,27 +294,23 @@ class AlterShareGroupOffsetsResponse:
 # DeleteShareGroupOffsets (92): delete the offsets of topics of a share group without members.
 
 
-@part
-class DeleteShareGroupOffsetsRequestTopic:
+class DeleteShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DeleteShareGroupOffsetsRequest:
+class DeleteShareGroupOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     group_id: str = wire(STRING)
     topics: list[DeleteShareGroupOffsetsRequestTopic] = wire(array(DeleteShareGroupOffsetsRequestTopic))
 
 
-@part
-class DeleteShareGroupOffsetsResponseTopic:
+class DeleteShareGroupOffsetsResponseTopic(Part):
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DeleteShareGroupOffsetsResponse:
+class DeleteShareGroupOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)

@@ -14,42 +14,36 @@ from typing import Any, Final
 from uuid import UUID
 
 from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
-from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, array, layout, message, part, wire
+from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, Message, Part, array, layout, wire
 
 _VALUE_VERSION: Final = 0
 
 
-@message(versions=(3, 3))
-class ConsumerGroupMetadataKey:
+class ConsumerGroupMetadataKey(Message, versions=(3, 3)):
     group_id: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupMetadataValue:
+class ConsumerGroupMetadataValue(Message, versions=(0, 0), flexible_since=0):
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64, tag=0)
 
 
-@message(versions=(5, 5))
-class ConsumerGroupMemberMetadataKey:
+class ConsumerGroupMemberMetadataKey(Message, versions=(5, 5)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@part
-class ClassicProtocol:
+class ClassicProtocol(Part):
     name: str = wire(STRING)
     metadata: bytes = wire(BYTES)
 
 
-@part
-class ClassicMemberMetadata:
+class ClassicMemberMetadata(Part):
     session_timeout_ms: int = wire(INT32)
     supported_protocols: list[ClassicProtocol] = wire(array(ClassicProtocol))
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupMemberMetadataValue:
+class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible_since=0):
     """`classic_member_metadata` is null unless the member uses the classic protocol."""
 
     instance_id: str | None = wire(STRING, nullable=0, default=None)
@@ -63,41 +57,34 @@ class ConsumerGroupMemberMetadataValue:
     classic_member_metadata: ClassicMemberMetadata | None = wire(ClassicMemberMetadata, nullable=0, tag=0, default=None)
 
 
-@message(versions=(6, 6))
-class ConsumerGroupTargetAssignmentMetadataKey:
+class ConsumerGroupTargetAssignmentMetadataKey(Message, versions=(6, 6)):
     group_id: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupTargetAssignmentMetadataValue:
+class ConsumerGroupTargetAssignmentMetadataValue(Message, versions=(0, 0), flexible_since=0):
     assignment_epoch: int = wire(INT32)
 
 
-@message(versions=(7, 7))
-class ConsumerGroupTargetAssignmentMemberKey:
+class ConsumerGroupTargetAssignmentMemberKey(Message, versions=(7, 7)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@part
-class TargetPartitions:
+class TargetPartitions(Part):
     topic_id: UUID = wire(UUID16)
     partitions: list[int] = wire(array(INT32))
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupTargetAssignmentMemberValue:
+class ConsumerGroupTargetAssignmentMemberValue(Message, versions=(0, 0), flexible_since=0):
     topic_partitions: list[TargetPartitions] = wire(array(TargetPartitions))
 
 
-@message(versions=(8, 8))
-class ConsumerGroupCurrentMemberAssignmentKey:
+class ConsumerGroupCurrentMemberAssignmentKey(Message, versions=(8, 8)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@part
-class HeldPartitions:
+class HeldPartitions(Part):
     """`assignment_epochs` has for each partition the epoch since which the member holds it (KIP-1251)."""
 
     topic_id: UUID = wire(UUID16)
@@ -105,8 +92,7 @@ class HeldPartitions:
     assignment_epochs: list[int] | None = wire(array(INT32), nullable=0, tag=0, default=None)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupCurrentMemberAssignmentValue:
+class ConsumerGroupCurrentMemberAssignmentValue(Message, versions=(0, 0), flexible_since=0):
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
     state: int = wire(INT8)
@@ -114,14 +100,12 @@ class ConsumerGroupCurrentMemberAssignmentValue:
     partitions_pending_revocation: list[HeldPartitions] = wire(array(HeldPartitions))
 
 
-@message(versions=(16, 16))
-class ConsumerGroupRegularExpressionKey:
+class ConsumerGroupRegularExpressionKey(Message, versions=(16, 16)):
     group_id: str = wire(STRING)
     regular_expression: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupRegularExpressionValue:
+class ConsumerGroupRegularExpressionValue(Message, versions=(0, 0), flexible_since=0):
     topics: list[str] = wire(array(STRING))
     version: int = wire(INT64)
     timestamp: int = wire(INT64)

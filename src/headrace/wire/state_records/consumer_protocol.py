@@ -9,21 +9,19 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from headrace.wire.codec.codec import VERSION_BYTES, decode, encode_versioned, version_of
-from headrace.wire.codec.schema import BYTES, INT32, STRING, array, message, part, wire
+from headrace.wire.codec.schema import BYTES, INT32, STRING, Message, Part, array, wire
 
 NEWEST_VERSION: Final = 3
 
 M = TypeVar("M")
 
 
-@part
-class NamedTopicPartitions:
+class NamedTopicPartitions(Part):
     topic: str = wire(STRING)
     partitions: list[int] = wire(array(INT32))
 
 
-@message(versions=(0, 3))
-class ConsumerProtocolSubscription:
+class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     topics: list[str] = wire(array(STRING))
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
     owned_partitions: list[NamedTopicPartitions] = wire(array(NamedTopicPartitions), since=1)
@@ -31,8 +29,7 @@ class ConsumerProtocolSubscription:
     rack_id: str | None = wire(STRING, since=3, nullable=3, default=None)
 
 
-@message(versions=(0, 3))
-class ConsumerProtocolAssignment:
+class ConsumerProtocolAssignment(Message, versions=(0, 3)):
     assigned_partitions: list[NamedTopicPartitions] = wire(array(NamedTopicPartitions))
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
 

@@ -10,32 +10,28 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
-from headrace.wire.codec.schema import INT32, INT64, STRING, array, layout, message, wire
+from headrace.wire.codec.schema import INT32, INT64, STRING, Message, array, layout, wire
 
 _VALUE_VERSION: Final = 0
 
 
-@message(versions=(10, 10))
-class ShareGroupMemberMetadataKey:
+class ShareGroupMemberMetadataKey(Message, versions=(10, 10)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ShareGroupMemberMetadataValue:
+class ShareGroupMemberMetadataValue(Message, versions=(0, 0), flexible_since=0):
     rack_id: str | None = wire(STRING, nullable=0)
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
     subscribed_topic_names: list[str] = wire(array(STRING))
 
 
-@message(versions=(11, 11))
-class ShareGroupMetadataKey:
+class ShareGroupMetadataKey(Message, versions=(11, 11)):
     group_id: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ShareGroupMetadataValue:
+class ShareGroupMetadataValue(Message, versions=(0, 0), flexible_since=0):
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64)
 
