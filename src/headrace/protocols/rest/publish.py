@@ -20,7 +20,7 @@ from headrace.http.problems import Problem, ProblemBody
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import HeadraceError, RequestTimedOut
 from headrace.model.names import delayed_topic
-from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, always_authorized, authorization_revoked
+from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, authorization_revoked
 from headrace.protocols.rest.bodies import (
     CONTENT_TYPE,
     duration_ms,
@@ -152,11 +152,7 @@ _BATCH = msgspec.json.Decoder(BatchBody)
 
 class PublishRoutes:
     def __init__(
-        self,
-        cluster: Cluster,
-        publisher: Publisher,
-        replies: ReplyService,
-        is_authorized: IsStillAuthorized = always_authorized,
+        self, cluster: Cluster, publisher: Publisher, replies: ReplyService, is_authorized: IsStillAuthorized
     ) -> None:
         self._clock = cluster.clock
         self._publisher = publisher

@@ -20,7 +20,7 @@ from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.durations import TIME_MS_MAX
 from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
-from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, always_authorized, authorization_revoked
+from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, authorization_revoked
 from headrace.protocols.rest.bodies import (
     content_type_of,
     duration_ms,
@@ -77,12 +77,7 @@ _ACCEPT = Parameter(
 
 
 class PullRoutes:
-    def __init__(
-        self,
-        pullers: PullerPool,
-        directory: SubscriptionDirectory,
-        is_authorized: IsStillAuthorized = always_authorized,
-    ) -> None:
+    def __init__(self, pullers: PullerPool, directory: SubscriptionDirectory, is_authorized: IsStillAuthorized) -> None:
         self._pullers = pullers
         self._directory = directory
         self._is_authorized = is_authorized
