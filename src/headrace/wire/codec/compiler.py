@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from struct import Struct
 from typing import Any, Final
 
@@ -354,23 +354,10 @@ class _EncoderCompiler:
 
     def _write_sized(self, kind: Sized, nullable: bool, value: str) -> None:
         source = self._source
-        data, length = source.name("data"), source.name("length")
-        of_string = kind.name == "string"
-        plus = " + 1" if self._flexible else ""
+        data = source.name("data")
         source.line(f"{data} = {value}")
-        if nullable:
-            with source.block(f"if {data} is None:"):
-                source.line(f"{length} = {0 if self._flexible else -1}")
-                source.line(f"{data} = b''")
-            with source.block("else:"):
-                if of_string:
-                    source.line(f"{data} = {data}.encode()")
-                source.line(f"{length} = len({data}){plus}")
-        else:
-            if of_string:
-                source.line(f"{data} = {data}.encode()")
-            source.line(f"{length} = len({data}){plus}")
-        self._write_length(kind.legacy_letter, length)
+        encoded = f"{data}.encode()" if kind.name == "string" else data
+        self._write_length_of(data, encoded, nullable, "b''", kind.legacy_letter)
         if kind.name != "records":
             source.line(f"parts.append({data})")
             return
@@ -381,18 +368,9 @@ class _EncoderCompiler:
 
     def _write_array(self, kind: Array, nullable: bool, value: str) -> None:
         source = self._source
-        items, count = source.name("items"), source.name("count")
-        plus = " + 1" if self._flexible else ""
+        items = source.name("items")
         source.line(f"{items} = {value}")
-        if nullable:
-            with source.block(f"if {items} is None:"):
-                source.line(f"{count} = {0 if self._flexible else -1}")
-                source.line(f"{items} = ()")
-            with source.block("else:"):
-                source.line(f"{count} = len({items}){plus}")
-        else:
-            source.line(f"{count} = len({items}){plus}")
-        self._write_length("i", count)
+        self._write_length_of(items, items, nullable, "()", "i")
         if isinstance(kind.of, Fixed) and kind.of is not UUID16:
             source.line(f"parts.append(pack(f'>{{len({items})}}{kind.of.letter}', *{items}))")
             return
@@ -404,8 +382,18 @@ class _EncoderCompiler:
                 self._write(kind.of, False, item)
                 self._end_run()
 
-    def _write_length(self, legacy_letter: str, length: str) -> None:
-        """Write the code that encodes a length; it ends the run."""
+    def _write_length_of(self, variable: str, encoded: str, nullable: bool, empty: str, legacy_letter: str) -> None:
+        """Write the code that replaces a value by its `encoded` form, or null by `empty`, and encodes its length. It
+        ends the run."""
+        source, length = self._source, self._source.name("length")
+        if nullable:
+            with source.block(f"if {variable} is None:"):
+                source.line(f"{length} = {0 if self._flexible else -1}")
+                source.line(f"{variable} = {empty}")
+        with source.block("else:") if nullable else nullcontext():
+            if encoded != variable:
+                source.line(f"{variable} = {encoded}")
+            source.line(f"{length} = len({variable}){' + 1' if self._flexible else ''}")
         if not self._flexible:
             self._run.append((legacy_letter, length))
             self._end_run()

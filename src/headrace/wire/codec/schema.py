@@ -3,7 +3,7 @@
     class ProduceRequest(Message, versions=(3, 13), flexible_since=9):
         transactional_id: str | None = wire(STRING, nullable=3, default=None)
         acks: int = wire(INT16)
-        topic_data: list[TopicProduceData] = wire(array(TopicProduceData))
+        topic_data: list[TopicProduceData] = array(TopicProduceData)
 
 - A class becomes a `msgspec.Struct`, because creating an instance takes a quarter of the time of a dataclass.
 - Every field has a default, so that code sets only the relevant ones.
@@ -68,10 +68,6 @@ BYTES: Final = Sized("bytes", "i", b"")
 RECORDS: Final = Sized("records", "i", None)
 
 
-def array(of: Type) -> Array:
-    return Array(of)
-
-
 class Field(msgspec.Struct, frozen=True):
     name: str
     type: Type
@@ -101,6 +97,11 @@ def wire(
     if default is _ZERO:
         default = kind.zero if isinstance(kind, Fixed | Sized) else [] if isinstance(kind, Array) else None
     return Field("", kind, since, until, nullable, tag, default)
+
+
+def array(of: Type, **options: Any) -> Any:
+    """Declare a field with an array, with the options of `wire`."""
+    return wire(Array(of), **options)
 
 
 class Layout(msgspec.Struct, frozen=True):

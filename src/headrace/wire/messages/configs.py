@@ -11,11 +11,11 @@ from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, Message
 class DescribeConfigsResource(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configuration_keys: list[str] | None = wire(array(STRING), nullable=1)
+    configuration_keys: list[str] | None = array(STRING, nullable=1)
 
 
 class DescribeConfigsRequest(Message, versions=(1, 4), flexible_since=4):
-    resources: list[DescribeConfigsResource] = wire(array(DescribeConfigsResource))
+    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
     include_synonyms: bool = wire(BOOL)
     include_documentation: bool = wire(BOOL, since=3)
 
@@ -32,7 +32,7 @@ class DescribeConfigsResourceResult(Part):
     read_only: bool = wire(BOOL)
     config_source: int = wire(INT8, default=-1)
     is_sensitive: bool = wire(BOOL)
-    synonyms: list[DescribeConfigsSynonym] = wire(array(DescribeConfigsSynonym))
+    synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym)
     config_type: int = wire(INT8, since=3)
     documentation: str | None = wire(STRING, since=3, nullable=3, default=None)
 
@@ -42,12 +42,12 @@ class DescribeConfigsResult(Part):
     error_message: str | None = wire(STRING, nullable=1, default=None)
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configs: list[DescribeConfigsResourceResult] = wire(array(DescribeConfigsResourceResult))
+    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
 
 
 class DescribeConfigsResponse(Message, versions=(1, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
-    results: list[DescribeConfigsResult] = wire(array(DescribeConfigsResult))
+    results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
 
 
 # AlterConfigs (33): replace all configs of a resource; omitted ones are reset to their defaults. v2 is flexible.
@@ -61,11 +61,11 @@ class AlterableConfig(Part):
 class AlterConfigsResource(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configs: list[AlterableConfig] = wire(array(AlterableConfig))
+    configs: list[AlterableConfig] = array(AlterableConfig)
 
 
 class AlterConfigsRequest(Message, versions=(0, 2), flexible_since=2):
-    resources: list[AlterConfigsResource] = wire(array(AlterConfigsResource))
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = wire(BOOL)
 
 
@@ -78,7 +78,7 @@ class AlterConfigsResourceResponse(Part):
 
 class AlterConfigsResponse(Message, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse))
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
 # IncrementalAlterConfigs (44): set (0), delete (1), append to (2) or subtract from (3) individual configs. v1 is
@@ -94,17 +94,17 @@ class IncrementalAlterableConfig(Part):
 class IncrementalAlterConfigsResource(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configs: list[IncrementalAlterableConfig] = wire(array(IncrementalAlterableConfig))
+    configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig)
 
 
 class IncrementalAlterConfigsRequest(Message, versions=(0, 1), flexible_since=1):
-    resources: list[IncrementalAlterConfigsResource] = wire(array(IncrementalAlterConfigsResource))
+    resources: list[IncrementalAlterConfigsResource] = array(IncrementalAlterConfigsResource)
     validate_only: bool = wire(BOOL)
 
 
 class IncrementalAlterConfigsResponse(Message, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
-    responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse))
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
 # ListConfigResources (74): list the resources that have configs. v0 returns client metrics only. v1 selects by type;
@@ -115,7 +115,7 @@ CLIENT_METRICS = 16
 
 
 class ListConfigResourcesRequest(Message, versions=(0, 1), flexible_since=0):
-    resource_types: list[int] = wire(array(INT8), since=1)
+    resource_types: list[int] = array(INT8, since=1)
 
 
 class ConfigResource(Part):
@@ -126,4 +126,4 @@ class ConfigResource(Part):
 class ListConfigResourcesResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
-    config_resources: list[ConfigResource] = wire(array(ConfigResource))
+    config_resources: list[ConfigResource] = array(ConfigResource)

@@ -15,7 +15,7 @@ from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16,
 
 class TopicPartitions(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class ConsumerGroupHeartbeatRequest(Message, versions=(0, 1), flexible_since=0):
@@ -25,14 +25,14 @@ class ConsumerGroupHeartbeatRequest(Message, versions=(0, 1), flexible_since=0):
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     rebalance_timeout_ms: int = wire(INT32, default=-1)
-    subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
+    subscribed_topic_names: list[str] | None = array(STRING, nullable=0, default=None)
     subscribed_topic_regex: str | None = wire(STRING, since=1, nullable=1, default=None)
     server_assignor: str | None = wire(STRING, nullable=0, default=None)
-    topic_partitions: list[TopicPartitions] | None = wire(array(TopicPartitions), nullable=0, default=None)
+    topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, nullable=0, default=None)
 
 
 class Assignment(Part):
-    topic_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
+    topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
 
 class ConsumerGroupHeartbeatResponse(Message, versions=(0, 1), flexible_since=0):
@@ -50,18 +50,18 @@ class ConsumerGroupHeartbeatResponse(Message, versions=(0, 1), flexible_since=0)
 
 
 class ConsumerGroupDescribeRequest(Message, versions=(0, 1), flexible_since=0):
-    group_ids: list[str] = wire(array(STRING))
+    group_ids: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL)
 
 
 class DescribedTopicPartitions(Part):
     topic_id: UUID = wire(UUID16)
     topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class DescribedAssignment(Part):
-    topic_partitions: list[DescribedTopicPartitions] = wire(array(DescribedTopicPartitions))
+    topic_partitions: list[DescribedTopicPartitions] = array(DescribedTopicPartitions)
 
 
 class ConsumerGroupMember(Part):
@@ -71,7 +71,7 @@ class ConsumerGroupMember(Part):
     member_epoch: int = wire(INT32)
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_names: list[str] = array(STRING)
     subscribed_topic_regex: str | None = wire(STRING, nullable=0, default=None)
     assignment: DescribedAssignment = wire(DescribedAssignment)
     target_assignment: DescribedAssignment = wire(DescribedAssignment)
@@ -86,10 +86,10 @@ class DescribedConsumerGroup(Part):
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
     assignor_name: str = wire(STRING)
-    members: list[ConsumerGroupMember] = wire(array(ConsumerGroupMember))
+    members: list[ConsumerGroupMember] = array(ConsumerGroupMember)
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
 class ConsumerGroupDescribeResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribedConsumerGroup] = wire(array(DescribedConsumerGroup))
+    groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup)

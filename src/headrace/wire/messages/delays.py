@@ -28,7 +28,7 @@ class DelayedMessage(Part):
     timestamp_ms: int = wire(INT64)
     key: bytes | None = wire(BYTES, nullable=0, default=None)
     value: bytes | None = wire(BYTES, nullable=0, default=None)
-    headers: list[DelayedHeader] = wire(array(DelayedHeader))
+    headers: list[DelayedHeader] = array(DelayedHeader)
 
 
 class ListDelayedResponse(Message, versions=(0, 0), flexible_since=0):
@@ -36,7 +36,7 @@ class ListDelayedResponse(Message, versions=(0, 0), flexible_since=0):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     waiting: int = wire(INT64)
-    messages: list[DelayedMessage] = wire(array(DelayedMessage))
+    messages: list[DelayedMessage] = array(DelayedMessage)
 
 
 # AlterDelayed (10007, Headrace): cancel or reschedule delayed messages of one partition. The partition's leader
@@ -54,7 +54,7 @@ class DelayedChange(Part):
 class AlterDelayedRequest(Message, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition: int = wire(INT32)
-    changes: list[DelayedChange] = wire(array(DelayedChange))
+    changes: list[DelayedChange] = array(DelayedChange)
 
 
 class DelayedChangeResult(Part):
@@ -65,4 +65,4 @@ class DelayedChangeResult(Part):
 
 class AlterDelayedResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    results: list[DelayedChangeResult] = wire(array(DelayedChangeResult))
+    results: list[DelayedChangeResult] = array(DelayedChangeResult)

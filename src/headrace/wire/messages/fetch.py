@@ -43,13 +43,13 @@ class FetchPartition(Part):
 class FetchTopic(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[FetchPartition] = wire(array(FetchPartition))
+    partitions: list[FetchPartition] = array(FetchPartition)
 
 
 class ForgottenTopic(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class ReplicaState(Part):
@@ -67,8 +67,8 @@ class FetchRequest(Message, versions=(4, 18), flexible_since=12):
     isolation_level: int = wire(INT8)
     session_id: int = wire(INT32, since=7)
     session_epoch: int = wire(INT32, since=7, default=-1)
-    topics: list[FetchTopic] = wire(array(FetchTopic))
-    forgotten_topics_data: list[ForgottenTopic] = wire(array(ForgottenTopic), since=7)
+    topics: list[FetchTopic] = array(FetchTopic)
+    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, since=7)
     rack_id: str = wire(STRING, since=11)
 
 
@@ -96,8 +96,8 @@ class PartitionData(Part):
     diverging_epoch: EpochEndOffset | None = wire(EpochEndOffset, since=12, tag=0)
     current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=12, tag=1)
     snapshot_id: SnapshotId | None = wire(SnapshotId, since=12, tag=2)
-    aborted_transactions: list[FetchAbortedTransaction] | None = wire(
-        array(FetchAbortedTransaction), nullable=4, default=None
+    aborted_transactions: list[FetchAbortedTransaction] | None = array(
+        FetchAbortedTransaction, nullable=4, default=None
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Chunk | None = wire(RECORDS, nullable=4)
@@ -106,15 +106,15 @@ class PartitionData(Part):
 class FetchableTopicResponse(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[PartitionData] = wire(array(PartitionData))
+    partitions: list[PartitionData] = array(PartitionData)
 
 
 class FetchResponse(Message, versions=(4, 18), flexible_since=12):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=7)
     session_id: int = wire(INT32, since=7)
-    responses: list[FetchableTopicResponse] = wire(array(FetchableTopicResponse))
-    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint), since=16, tag=0)
+    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=16, tag=0)
 
 
 # ListOffsets (2): find the offset for a timestamp.
@@ -133,13 +133,13 @@ class ListOffsetsPartition(Part):
 
 class ListOffsetsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[ListOffsetsPartition] = wire(array(ListOffsetsPartition))
+    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
 class ListOffsetsRequest(Message, versions=(1, 11), flexible_since=6):
     replica_id: int = wire(INT32)
     isolation_level: int = wire(INT8, since=2)
-    topics: list[ListOffsetsTopic] = wire(array(ListOffsetsTopic))
+    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
     timeout_ms: int = wire(INT32, since=10)
 
 
@@ -153,12 +153,12 @@ class ListOffsetsPartitionResponse(Part):
 
 class ListOffsetsTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[ListOffsetsPartitionResponse] = wire(array(ListOffsetsPartitionResponse))
+    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
 
 
 class ListOffsetsResponse(Message, versions=(1, 11), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=2)
-    topics: list[ListOffsetsTopicResponse] = wire(array(ListOffsetsTopicResponse))
+    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
 
 
 # OffsetForLeaderEpoch (23): return the end offset of an epoch, so that a client can find where its log diverges. v3
@@ -173,12 +173,12 @@ class OffsetForLeaderPartition(Part):
 
 class OffsetForLeaderTopic(Part):
     topic: str = wire(STRING)
-    partitions: list[OffsetForLeaderPartition] = wire(array(OffsetForLeaderPartition))
+    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
 
 
 class OffsetForLeaderEpochRequest(Message, versions=(2, 4), flexible_since=4):
     replica_id: int = wire(INT32, since=3, default=-2)
-    topics: list[OffsetForLeaderTopic] = wire(array(OffsetForLeaderTopic))
+    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
 
 
 class LeaderEpochEndOffset(Part):
@@ -190,9 +190,9 @@ class LeaderEpochEndOffset(Part):
 
 class OffsetForLeaderTopicResult(Part):
     topic: str = wire(STRING)
-    partitions: list[LeaderEpochEndOffset] = wire(array(LeaderEpochEndOffset))
+    partitions: list[LeaderEpochEndOffset] = array(LeaderEpochEndOffset)
 
 
 class OffsetForLeaderEpochResponse(Message, versions=(2, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
-    topics: list[OffsetForLeaderTopicResult] = wire(array(OffsetForLeaderTopicResult))
+    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)

@@ -21,7 +21,7 @@ class OffsetCommitRequestPartition(Part):
 class OffsetCommitRequestTopic(Part):
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetCommitRequestPartition] = wire(array(OffsetCommitRequestPartition))
+    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
 class OffsetCommitRequest(Message, versions=(2, 10), flexible_since=8):
@@ -30,7 +30,7 @@ class OffsetCommitRequest(Message, versions=(2, 10), flexible_since=8):
     member_id: str = wire(STRING)
     retention_time_ms: int = wire(INT64, until=4, default=-1)
     group_instance_id: str | None = wire(STRING, since=7, nullable=7, default=None)
-    topics: list[OffsetCommitRequestTopic] = wire(array(OffsetCommitRequestTopic))
+    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
 
 
 class OffsetCommitResponsePartition(Part):
@@ -41,12 +41,12 @@ class OffsetCommitResponsePartition(Part):
 class OffsetCommitResponseTopic(Part):
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetCommitResponsePartition] = wire(array(OffsetCommitResponsePartition))
+    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
 class OffsetCommitResponse(Message, versions=(2, 10), flexible_since=8):
     throttle_time_ms: int = wire(INT32, since=3)
-    topics: list[OffsetCommitResponseTopic] = wire(array(OffsetCommitResponseTopic))
+    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
 
 
 # OffsetFetch (9): return committed offsets of groups. From v2 on, null selects all topics. v2 adds an error of the
@@ -57,20 +57,20 @@ class OffsetCommitResponse(Message, versions=(2, 10), flexible_since=8):
 class OffsetFetchRequestTopic(Part):
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partition_indexes: list[int] = wire(array(INT32))
+    partition_indexes: list[int] = array(INT32)
 
 
 class OffsetFetchRequestGroup(Part):
     group_id: str = wire(STRING)
     member_id: str | None = wire(STRING, since=9, nullable=9, default=None)
     member_epoch: int = wire(INT32, since=9, default=-1)
-    topics: list[OffsetFetchRequestTopic] | None = wire(array(OffsetFetchRequestTopic), nullable=8, default=None)
+    topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, nullable=8, default=None)
 
 
 class OffsetFetchRequest(Message, versions=(1, 10), flexible_since=6):
     group_id: str = wire(STRING, until=7)
-    topics: list[OffsetFetchRequestTopic] | None = wire(array(OffsetFetchRequestTopic), until=7, nullable=2)
-    groups: list[OffsetFetchRequestGroup] = wire(array(OffsetFetchRequestGroup), since=8)
+    topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, until=7, nullable=2)
+    groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, since=8)
     require_stable: bool = wire(BOOL, since=7)
 
 
@@ -85,20 +85,20 @@ class OffsetFetchResponsePartition(Part):
 class OffsetFetchResponseTopic(Part):
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetFetchResponsePartition] = wire(array(OffsetFetchResponsePartition))
+    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition)
 
 
 class OffsetFetchResponseGroup(Part):
     group_id: str = wire(STRING)
-    topics: list[OffsetFetchResponseTopic] = wire(array(OffsetFetchResponseTopic))
+    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic)
     error_code: int = wire(INT16)
 
 
 class OffsetFetchResponse(Message, versions=(1, 10), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=3)
-    topics: list[OffsetFetchResponseTopic] = wire(array(OffsetFetchResponseTopic), until=7)
+    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, until=7)
     error_code: int = wire(INT16, since=2, until=7)
-    groups: list[OffsetFetchResponseGroup] = wire(array(OffsetFetchResponseGroup), since=8)
+    groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, since=8)
 
 
 # OffsetDelete (47): delete committed offsets of topics to which the group is not subscribed. Never flexible.
@@ -110,12 +110,12 @@ class OffsetDeleteRequestPartition(Part):
 
 class OffsetDeleteRequestTopic(Part):
     name: str = wire(STRING)
-    partitions: list[OffsetDeleteRequestPartition] = wire(array(OffsetDeleteRequestPartition))
+    partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
 
 
 class OffsetDeleteRequest(Message, versions=(0, 0)):
     group_id: str = wire(STRING)
-    topics: list[OffsetDeleteRequestTopic] = wire(array(OffsetDeleteRequestTopic))
+    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
 
 
 class OffsetDeleteResponsePartition(Part):
@@ -125,13 +125,13 @@ class OffsetDeleteResponsePartition(Part):
 
 class OffsetDeleteResponseTopic(Part):
     name: str = wire(STRING)
-    partitions: list[OffsetDeleteResponsePartition] = wire(array(OffsetDeleteResponsePartition))
+    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
 
 
 class OffsetDeleteResponse(Message, versions=(0, 0)):
     error_code: int = wire(INT16)
     throttle_time_ms: int = wire(INT32)
-    topics: list[OffsetDeleteResponseTopic] = wire(array(OffsetDeleteResponseTopic))
+    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)
 
 
 # TxnOffsetCommit (28): commit offsets of a group as a part of a transaction. v2 adds leader epochs; v3 is flexible
@@ -147,7 +147,7 @@ class TxnOffsetCommitRequestPartition(Part):
 
 class TxnOffsetCommitRequestTopic(Part):
     name: str = wire(STRING)
-    partitions: list[TxnOffsetCommitRequestPartition] = wire(array(TxnOffsetCommitRequestPartition))
+    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
 class TxnOffsetCommitRequest(Message, versions=(0, 5), flexible_since=3):
@@ -158,7 +158,7 @@ class TxnOffsetCommitRequest(Message, versions=(0, 5), flexible_since=3):
     generation_id: int = wire(INT32, since=3, default=-1)
     member_id: str = wire(STRING, since=3)
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
-    topics: list[TxnOffsetCommitRequestTopic] = wire(array(TxnOffsetCommitRequestTopic))
+    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
 
 
 class TxnOffsetCommitResponsePartition(Part):
@@ -168,9 +168,9 @@ class TxnOffsetCommitResponsePartition(Part):
 
 class TxnOffsetCommitResponseTopic(Part):
     name: str = wire(STRING)
-    partitions: list[TxnOffsetCommitResponsePartition] = wire(array(TxnOffsetCommitResponsePartition))
+    partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
 class TxnOffsetCommitResponse(Message, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32)
-    topics: list[TxnOffsetCommitResponseTopic] = wire(array(TxnOffsetCommitResponseTopic))
+    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)

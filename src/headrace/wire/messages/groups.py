@@ -11,7 +11,7 @@ from headrace.wire.codec.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, 
 class FindCoordinatorRequest(Message, versions=(0, 6), flexible_since=3):
     key: str = wire(STRING, until=3)
     key_type: int = wire(INT8, since=1)
-    coordinator_keys: list[str] = wire(array(STRING), since=4)
+    coordinator_keys: list[str] = array(STRING, since=4)
 
 
 class Coordinator(Part):
@@ -30,7 +30,7 @@ class FindCoordinatorResponse(Message, versions=(0, 6), flexible_since=3):
     node_id: int = wire(INT32, until=3)
     host: str = wire(STRING, until=3)
     port: int = wire(INT32, until=3)
-    coordinators: list[Coordinator] = wire(array(Coordinator), since=4)
+    coordinators: list[Coordinator] = array(Coordinator, since=4)
 
 
 # JoinGroup (11): join a group, and wait for the next generation. v1 adds the rebalance timeout; in v4 a new member is
@@ -50,7 +50,7 @@ class JoinGroupRequest(Message, versions=(0, 9), flexible_since=6):
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=5, nullable=5, default=None)
     protocol_type: str = wire(STRING)
-    protocols: list[JoinGroupRequestProtocol] = wire(array(JoinGroupRequestProtocol))
+    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol)
     reason: str | None = wire(STRING, since=8, nullable=8, default=None)
 
 
@@ -69,7 +69,7 @@ class JoinGroupResponse(Message, versions=(0, 9), flexible_since=6):
     leader: str = wire(STRING)
     skip_assignment: bool = wire(BOOL, since=9)
     member_id: str = wire(STRING)
-    members: list[JoinGroupResponseMember] = wire(array(JoinGroupResponseMember))
+    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember)
 
 
 # SyncGroup (14): the group leader sends the assignment, and each member receives its part. v3 adds static members; v4
@@ -88,7 +88,7 @@ class SyncGroupRequest(Message, versions=(0, 5), flexible_since=4):
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
     protocol_type: str | None = wire(STRING, since=5, nullable=5, default=None)
     protocol_name: str | None = wire(STRING, since=5, nullable=5, default=None)
-    assignments: list[SyncGroupRequestAssignment] = wire(array(SyncGroupRequestAssignment))
+    assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
 
 
 class SyncGroupResponse(Message, versions=(0, 5), flexible_since=4):
@@ -128,7 +128,7 @@ class MemberIdentity(Part):
 class LeaveGroupRequest(Message, versions=(0, 5), flexible_since=4):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING, until=2)
-    members: list[MemberIdentity] = wire(array(MemberIdentity), since=3)
+    members: list[MemberIdentity] = array(MemberIdentity, since=3)
 
 
 class MemberResponse(Part):
@@ -140,7 +140,7 @@ class MemberResponse(Part):
 class LeaveGroupResponse(Message, versions=(0, 5), flexible_since=4):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    members: list[MemberResponse] = wire(array(MemberResponse), since=3)
+    members: list[MemberResponse] = array(MemberResponse, since=3)
 
 
 # DescribeGroups (15): return the state and the members of groups. v3 adds authorized operations, v4 static members;
@@ -148,7 +148,7 @@ class LeaveGroupResponse(Message, versions=(0, 5), flexible_since=4):
 
 
 class DescribeGroupsRequest(Message, versions=(0, 6), flexible_since=5):
-    groups: list[str] = wire(array(STRING))
+    groups: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL, since=3)
 
 
@@ -168,21 +168,21 @@ class DescribedGroup(Part):
     group_state: str = wire(STRING)
     protocol_type: str = wire(STRING)
     protocol_data: str = wire(STRING)
-    members: list[DescribedGroupMember] = wire(array(DescribedGroupMember))
+    members: list[DescribedGroupMember] = array(DescribedGroupMember)
     authorized_operations: int = wire(INT32, since=3, default=-2147483648)
 
 
 class DescribeGroupsResponse(Message, versions=(0, 6), flexible_since=5):
     throttle_time_ms: int = wire(INT32, since=1)
-    groups: list[DescribedGroup] = wire(array(DescribedGroup))
+    groups: list[DescribedGroup] = array(DescribedGroup)
 
 
 # ListGroups (16): list the groups that this broker coordinates. v3 is flexible, v4 filters by state, v5 by type.
 
 
 class ListGroupsRequest(Message, versions=(0, 5), flexible_since=3):
-    states_filter: list[str] = wire(array(STRING), since=4)
-    types_filter: list[str] = wire(array(STRING), since=5)
+    states_filter: list[str] = array(STRING, since=4)
+    types_filter: list[str] = array(STRING, since=5)
 
 
 class ListGroupsEntry(Part):
@@ -195,14 +195,14 @@ class ListGroupsEntry(Part):
 class ListGroupsResponse(Message, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    groups: list[ListGroupsEntry] = wire(array(ListGroupsEntry))
+    groups: list[ListGroupsEntry] = array(ListGroupsEntry)
 
 
 # DeleteGroups (42): delete empty groups and their offsets. v2 is flexible.
 
 
 class DeleteGroupsRequest(Message, versions=(0, 2), flexible_since=2):
-    groups_names: list[str] = wire(array(STRING))
+    groups_names: list[str] = array(STRING)
 
 
 class DeletableGroupResult(Part):
@@ -212,4 +212,4 @@ class DeletableGroupResult(Part):
 
 class DeleteGroupsResponse(Message, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    results: list[DeletableGroupResult] = wire(array(DeletableGroupResult))
+    results: list[DeletableGroupResult] = array(DeletableGroupResult)

@@ -33,7 +33,7 @@ class MetadataRequestTopic(Part):
 
 
 class MetadataRequest(Message, versions=(0, 13), flexible_since=9):
-    topics: list[MetadataRequestTopic] | None = wire(array(MetadataRequestTopic), nullable=1)
+    topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable=1)
     allow_auto_topic_creation: bool = wire(BOOL, since=4, default=True)
     include_cluster_authorized_operations: bool = wire(BOOL, since=8, until=10)
     include_topic_authorized_operations: bool = wire(BOOL, since=8)
@@ -51,9 +51,9 @@ class MetadataResponsePartition(Part):
     partition_index: int = wire(INT32)
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32, since=7, default=-1)
-    replica_nodes: list[int] = wire(array(INT32))
-    isr_nodes: list[int] = wire(array(INT32))
-    offline_replicas: list[int] = wire(array(INT32), since=5)
+    replica_nodes: list[int] = array(INT32)
+    isr_nodes: list[int] = array(INT32)
+    offline_replicas: list[int] = array(INT32, since=5)
 
 
 class MetadataResponseTopic(Part):
@@ -61,16 +61,16 @@ class MetadataResponseTopic(Part):
     name: str | None = wire(STRING, nullable=12)
     topic_id: UUID = wire(UUID16, since=10)
     is_internal: bool = wire(BOOL, since=1)
-    partitions: list[MetadataResponsePartition] = wire(array(MetadataResponsePartition))
+    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
     topic_authorized_operations: int = wire(INT32, since=8, default=-2147483648)
 
 
 class MetadataResponse(Message, versions=(0, 13), flexible_since=9):
     throttle_time_ms: int = wire(INT32, since=3)
-    brokers: list[MetadataResponseBroker] = wire(array(MetadataResponseBroker))
+    brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
     cluster_id: str | None = wire(STRING, since=2, nullable=2, default=None)
     controller_id: int = wire(INT32, since=1, default=-1)
-    topics: list[MetadataResponseTopic] = wire(array(MetadataResponseTopic))
+    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
     cluster_authorized_operations: int = wire(INT32, since=8, until=10, default=-2147483648)
     error_code: int = wire(INT16, since=13)
 
@@ -104,7 +104,7 @@ class Cursor(Part):
 
 
 class DescribeTopicPartitionsRequest(Message, versions=(0, 0), flexible_since=0):
-    topics: list[DescribeTopicPartitionsTopic] = wire(array(DescribeTopicPartitionsTopic))
+    topics: list[DescribeTopicPartitionsTopic] = array(DescribeTopicPartitionsTopic)
     response_partition_limit: int = wire(INT32, default=2000)
     cursor: Cursor | None = wire(Cursor, nullable=0)
 
@@ -114,11 +114,11 @@ class DescribeTopicPartitionsResponsePartition(Part):
     partition_index: int = wire(INT32)
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32, default=-1)
-    replica_nodes: list[int] = wire(array(INT32))
-    isr_nodes: list[int] = wire(array(INT32))
-    eligible_leader_replicas: list[int] | None = wire(array(INT32), nullable=0, default=None)
-    last_known_elr: list[int] | None = wire(array(INT32), nullable=0, default=None)
-    offline_replicas: list[int] = wire(array(INT32))
+    replica_nodes: list[int] = array(INT32)
+    isr_nodes: list[int] = array(INT32)
+    eligible_leader_replicas: list[int] | None = array(INT32, nullable=0, default=None)
+    last_known_elr: list[int] | None = array(INT32, nullable=0, default=None)
+    offline_replicas: list[int] = array(INT32)
 
 
 class DescribeTopicPartitionsResponseTopic(Part):
@@ -126,13 +126,13 @@ class DescribeTopicPartitionsResponseTopic(Part):
     name: str | None = wire(STRING, nullable=0, default=None)
     topic_id: UUID = wire(UUID16)
     is_internal: bool = wire(BOOL)
-    partitions: list[DescribeTopicPartitionsResponsePartition] = wire(array(DescribeTopicPartitionsResponsePartition))
+    partitions: list[DescribeTopicPartitionsResponsePartition] = array(DescribeTopicPartitionsResponsePartition)
     topic_authorized_operations: int = wire(INT32, default=-2147483648)
 
 
 class DescribeTopicPartitionsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    topics: list[DescribeTopicPartitionsResponseTopic] = wire(array(DescribeTopicPartitionsResponseTopic))
+    topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic)
     next_cursor: Cursor | None = wire(Cursor, nullable=0)
 
 
@@ -163,7 +163,7 @@ class DescribeClusterResponse(Message, versions=(0, 2), flexible_since=0):
     endpoint_type: int = wire(INT8, since=1, default=1)
     cluster_id: str = wire(STRING)
     controller_id: int = wire(INT32, default=-1)
-    brokers: list[DescribeClusterBroker] = wire(array(DescribeClusterBroker))
+    brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = wire(INT32, default=-2147483648)
 
 
@@ -177,11 +177,11 @@ class DescribeQuorumRequestPartition(Part):
 
 class DescribeQuorumRequestTopic(Part):
     topic_name: str = wire(STRING)
-    partitions: list[DescribeQuorumRequestPartition] = wire(array(DescribeQuorumRequestPartition))
+    partitions: list[DescribeQuorumRequestPartition] = array(DescribeQuorumRequestPartition)
 
 
 class DescribeQuorumRequest(Message, versions=(0, 2), flexible_since=0):
-    topics: list[DescribeQuorumRequestTopic] = wire(array(DescribeQuorumRequestTopic))
+    topics: list[DescribeQuorumRequestTopic] = array(DescribeQuorumRequestTopic)
 
 
 class QuorumReplica(Part):
@@ -199,13 +199,13 @@ class DescribeQuorumResponsePartition(Part):
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)
     high_watermark: int = wire(INT64, default=-1)
-    current_voters: list[QuorumReplica] = wire(array(QuorumReplica))
-    observers: list[QuorumReplica] = wire(array(QuorumReplica))
+    current_voters: list[QuorumReplica] = array(QuorumReplica)
+    observers: list[QuorumReplica] = array(QuorumReplica)
 
 
 class DescribeQuorumResponseTopic(Part):
     topic_name: str = wire(STRING)
-    partitions: list[DescribeQuorumResponsePartition] = wire(array(DescribeQuorumResponsePartition))
+    partitions: list[DescribeQuorumResponsePartition] = array(DescribeQuorumResponsePartition)
 
 
 class QuorumListener(Part):
@@ -216,14 +216,14 @@ class QuorumListener(Part):
 
 class QuorumNode(Part):
     node_id: int = wire(INT32)
-    listeners: list[QuorumListener] = wire(array(QuorumListener))
+    listeners: list[QuorumListener] = array(QuorumListener)
 
 
 class DescribeQuorumResponse(Message, versions=(0, 2), flexible_since=0):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, since=2, nullable=2, default=None)
-    topics: list[DescribeQuorumResponseTopic] = wire(array(DescribeQuorumResponseTopic))
-    nodes: list[QuorumNode] = wire(array(QuorumNode), since=2)
+    topics: list[DescribeQuorumResponseTopic] = array(DescribeQuorumResponseTopic)
+    nodes: list[QuorumNode] = array(QuorumNode, since=2)
 
 
 # ApiVersions (18): return the supported versions; the first request of every connection. v3 is flexible, and adds the
@@ -256,11 +256,11 @@ class FinalizedFeatureKey(Part):
 
 class ApiVersionsResponse(Message, versions=(0, 4), flexible_since=3):
     error_code: int = wire(INT16)
-    api_keys: list[ApiVersion] = wire(array(ApiVersion))
+    api_keys: list[ApiVersion] = array(ApiVersion)
     throttle_time_ms: int = wire(INT32, since=1)
-    supported_features: list[SupportedFeatureKey] = wire(array(SupportedFeatureKey), since=3, tag=0)
+    supported_features: list[SupportedFeatureKey] = array(SupportedFeatureKey, since=3, tag=0)
     finalized_features_epoch: int = wire(INT64, since=3, tag=1, default=-1)
-    finalized_features: list[FinalizedFeatureKey] = wire(array(FinalizedFeatureKey), since=3, tag=2)
+    finalized_features: list[FinalizedFeatureKey] = array(FinalizedFeatureKey, since=3, tag=2)
     zk_migration_ready: bool = wire(BOOL, since=3, tag=3)
 
 
@@ -277,7 +277,7 @@ class FeatureUpdate(Part):
 
 class UpdateFeaturesRequest(Message, versions=(0, 2), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
-    feature_updates: list[FeatureUpdate] = wire(array(FeatureUpdate))
+    feature_updates: list[FeatureUpdate] = array(FeatureUpdate)
     validate_only: bool = wire(BOOL, since=1)
 
 
@@ -291,4 +291,4 @@ class UpdateFeaturesResponse(Message, versions=(0, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    results: list[UpdatableFeatureResult] = wire(array(UpdatableFeatureResult), until=1)
+    results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, until=1)

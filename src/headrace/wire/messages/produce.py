@@ -21,14 +21,14 @@ class PartitionProduceData(Part):
 class TopicProduceData(Part):
     name: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partition_data: list[PartitionProduceData] = wire(array(PartitionProduceData))
+    partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
 class ProduceRequest(Message, versions=(3, 13), flexible_since=9):
     transactional_id: str | None = wire(STRING, nullable=3, default=None)
     acks: int = wire(INT16)
     timeout_ms: int = wire(INT32)
-    topic_data: list[TopicProduceData] = wire(array(TopicProduceData))
+    topic_data: list[TopicProduceData] = array(TopicProduceData)
 
 
 class BatchIndexAndErrorMessage(Part):
@@ -42,7 +42,7 @@ class PartitionProduceResponse(Part):
     base_offset: int = wire(INT64)
     log_append_time_ms: int = wire(INT64, default=-1)
     log_start_offset: int = wire(INT64, since=5, default=-1)
-    record_errors: list[BatchIndexAndErrorMessage] = wire(array(BatchIndexAndErrorMessage), since=8)
+    record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, since=8)
     error_message: str | None = wire(STRING, since=8, nullable=8, default=None)
     current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=10, tag=0)
 
@@ -50,10 +50,10 @@ class PartitionProduceResponse(Part):
 class TopicProduceResponse(Part):
     name: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partition_responses: list[PartitionProduceResponse] = wire(array(PartitionProduceResponse))
+    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
 class ProduceResponse(Message, versions=(3, 13), flexible_since=9):
-    responses: list[TopicProduceResponse] = wire(array(TopicProduceResponse))
+    responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = wire(INT32)
-    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint), since=10, tag=0)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)

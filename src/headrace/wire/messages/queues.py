@@ -27,7 +27,7 @@ from headrace.wire.codec.schema import (
 
 class LeaseTopic(Part):
     name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class LeaseRequest(Message, versions=(0, 0), flexible_since=0):
@@ -41,7 +41,7 @@ class LeaseRequest(Message, versions=(0, 0), flexible_since=0):
     max_messages: int = wire(INT32, default=100)
     max_bytes: int = wire(INT32, default=1 << 20)
     lease_ms: int = wire(INT32, default=-1)
-    topics: list[LeaseTopic] = wire(array(LeaseTopic))
+    topics: list[LeaseTopic] = array(LeaseTopic)
     must_exist: bool = wire(BOOL, tag=0, default=False)
 
 
@@ -59,20 +59,20 @@ class LeasePartitionResponse(Part):
     error_message: str | None = wire(STRING, nullable=0, default=None)
     lease_epoch: int = wire(INT32, default=-1)
     leased_until_ms: int = wire(INT64, default=-1)
-    leased: list[LeasedRange] = wire(array(LeasedRange))
+    leased: list[LeasedRange] = array(LeasedRange)
     records: Chunk | None = wire(RECORDS, nullable=0)
 
 
 class LeaseTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[LeasePartitionResponse] = wire(array(LeasePartitionResponse))
+    partitions: list[LeasePartitionResponse] = array(LeasePartitionResponse)
 
 
 class LeaseResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[LeaseTopicResponse] = wire(array(LeaseTopicResponse))
+    topics: list[LeaseTopicResponse] = array(LeaseTopicResponse)
 
 
 # LeaseOffsets (10008): lease messages of a subscription by their offsets. The partition's leader responds. For
@@ -95,7 +95,7 @@ class LeaseOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition_index: int = wire(INT32)
     lease_ms: int = wire(INT32, default=-1)
-    wanted: list[LeaseOffsetsRange] = wire(array(LeaseOffsetsRange))
+    wanted: list[LeaseOffsetsRange] = array(LeaseOffsetsRange)
 
 
 class LeaseOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
@@ -104,7 +104,7 @@ class LeaseOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
     error_message: str | None = wire(STRING, nullable=0, default=None)
     lease_epoch: int = wire(INT32, default=-1)
     leased_until_ms: int = wire(INT64, default=-1)
-    leased: list[LeasedRange] = wire(array(LeasedRange))
+    leased: list[LeasedRange] = array(LeasedRange)
 
 
 # Settle (10002): settle leased messages. The response is sent when the settlements are committed.
@@ -130,12 +130,12 @@ class SettleItem(Part):
 class SettlePartition(Part):
     partition_index: int = wire(INT32)
     lease_epoch: int = wire(INT32)
-    items: list[SettleItem] = wire(array(SettleItem))
+    items: list[SettleItem] = array(SettleItem)
 
 
 class SettleTopic(Part):
     name: str = wire(STRING)
-    partitions: list[SettlePartition] = wire(array(SettlePartition))
+    partitions: list[SettlePartition] = array(SettlePartition)
 
 
 class SettleRequest(Message, versions=(0, 0), flexible_since=0):
@@ -144,7 +144,7 @@ class SettleRequest(Message, versions=(0, 0), flexible_since=0):
 
     subscription: str = wire(STRING)
     member: str = wire(STRING)
-    topics: list[SettleTopic] = wire(array(SettleTopic))
+    topics: list[SettleTopic] = array(SettleTopic)
 
 
 class FailedSettleItem(Part):
@@ -161,19 +161,19 @@ class SettlePartitionResponse(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    refused: list[FailedSettleItem] = wire(array(FailedSettleItem))
+    refused: list[FailedSettleItem] = array(FailedSettleItem)
 
 
 class SettleTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[SettlePartitionResponse] = wire(array(SettlePartitionResponse))
+    partitions: list[SettlePartitionResponse] = array(SettlePartitionResponse)
 
 
 class SettleResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[SettleTopicResponse] = wire(array(SettleTopicResponse))
+    topics: list[SettleTopicResponse] = array(SettleTopicResponse)
 
 
 # AlterSubscriptions (10004): create (action 0), seek (1) or delete (2) a subscription in partitions. The partitions'
@@ -189,13 +189,13 @@ class AlterSubscriptionsPartition(Part):
 
 class AlterSubscriptionsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[AlterSubscriptionsPartition] = wire(array(AlterSubscriptionsPartition))
+    partitions: list[AlterSubscriptionsPartition] = array(AlterSubscriptionsPartition)
 
 
 class AlterSubscriptionsRequest(Message, versions=(0, 0), flexible_since=0):
     subscription: str = wire(STRING)
     action: int = wire(INT8)
-    topics: list[AlterSubscriptionsTopic] = wire(array(AlterSubscriptionsTopic))
+    topics: list[AlterSubscriptionsTopic] = array(AlterSubscriptionsTopic)
 
 
 class AlterSubscriptionsPartitionResponse(Part):
@@ -209,14 +209,14 @@ class AlterSubscriptionsPartitionResponse(Part):
 
 class AlterSubscriptionsTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[AlterSubscriptionsPartitionResponse] = wire(array(AlterSubscriptionsPartitionResponse))
+    partitions: list[AlterSubscriptionsPartitionResponse] = array(AlterSubscriptionsPartitionResponse)
 
 
 class AlterSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[AlterSubscriptionsTopicResponse] = wire(array(AlterSubscriptionsTopicResponse))
+    topics: list[AlterSubscriptionsTopicResponse] = array(AlterSubscriptionsTopicResponse)
 
 
 # DescribeSubscriptions (10003): return the backlog of subscriptions. The partitions' leader responds. Null selects
@@ -225,12 +225,12 @@ class AlterSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
 
 class DescribeSubscriptionsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class DescribeSubscriptionsRequest(Message, versions=(0, 0), flexible_since=0):
-    subscriptions: list[str] | None = wire(array(STRING), nullable=0, default=None)
-    topics: list[DescribeSubscriptionsTopic] = wire(array(DescribeSubscriptionsTopic))
+    subscriptions: list[str] | None = array(STRING, nullable=0, default=None)
+    topics: list[DescribeSubscriptionsTopic] = array(DescribeSubscriptionsTopic)
 
 
 class DescribedSubscription(Part):
@@ -252,17 +252,17 @@ class DescribeSubscriptionsPartitionResponse(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    subscriptions: list[DescribedSubscription] = wire(array(DescribedSubscription))
+    subscriptions: list[DescribedSubscription] = array(DescribedSubscription)
 
 
 class DescribeSubscriptionsTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[DescribeSubscriptionsPartitionResponse] = wire(array(DescribeSubscriptionsPartitionResponse))
+    partitions: list[DescribeSubscriptionsPartitionResponse] = array(DescribeSubscriptionsPartitionResponse)
 
 
 class DescribeSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    topics: list[DescribeSubscriptionsTopicResponse] = wire(array(DescribeSubscriptionsTopicResponse))
+    topics: list[DescribeSubscriptionsTopicResponse] = array(DescribeSubscriptionsTopicResponse)
 
 
 # MessageStatus (10005): return the status of messages in each subscription. The partition's leader responds. `state`
@@ -273,8 +273,8 @@ class DescribeSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
 class MessageStatusRequest(Message, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition_index: int = wire(INT32)
-    offsets: list[int] = wire(array(INT64))
-    subscriptions: list[str] | None = wire(array(STRING), nullable=0, default=None)
+    offsets: list[int] = array(INT64)
+    subscriptions: list[str] | None = array(STRING, nullable=0, default=None)
     with_history: bool = wire(BOOL, default=True)
 
 
@@ -297,7 +297,7 @@ class MessageStatusResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    statuses: list[SubscriptionStatus] = wire(array(SubscriptionStatus))
+    statuses: list[SubscriptionStatus] = array(SubscriptionStatus)
 
 
 # DescribePushes (10012): return all webhooks, including their secrets, for the processes that push. Any broker
@@ -320,7 +320,7 @@ class DescribedPush(Part):
     rate: int = wire(INT32)
     timeout_ms: int = wire(INT32)
     backoff_ms: int = wire(INT64)
-    topics: list[str] = wire(array(STRING))
+    topics: list[str] = array(STRING)
 
 
 class DescribePushesResponse(Message, versions=(0, 0), flexible_since=0):
@@ -329,4 +329,4 @@ class DescribePushesResponse(Message, versions=(0, 0), flexible_since=0):
     error_message: str | None = wire(STRING, nullable=0, default=None)
     version: str = wire(STRING, default="")
     is_changed: bool = wire(BOOL, default=False)
-    pushes: list[DescribedPush] = wire(array(DescribedPush))
+    pushes: list[DescribedPush] = array(DescribedPush)

@@ -10,18 +10,18 @@ from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 
 class ReassignablePartition(Part):
     partition_index: int = wire(INT32)
-    replicas: list[int] | None = wire(array(INT32), nullable=0, default=None)
+    replicas: list[int] | None = array(INT32, nullable=0, default=None)
 
 
 class ReassignableTopic(Part):
     name: str = wire(STRING)
-    partitions: list[ReassignablePartition] = wire(array(ReassignablePartition))
+    partitions: list[ReassignablePartition] = array(ReassignablePartition)
 
 
 class AlterPartitionReassignmentsRequest(Message, versions=(0, 1), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
     allow_replication_factor_change: bool = wire(BOOL, since=1, default=True)
-    topics: list[ReassignableTopic] = wire(array(ReassignableTopic))
+    topics: list[ReassignableTopic] = array(ReassignableTopic)
 
 
 class ReassignablePartitionResponse(Part):
@@ -32,7 +32,7 @@ class ReassignablePartitionResponse(Part):
 
 class ReassignableTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[ReassignablePartitionResponse] = wire(array(ReassignablePartitionResponse))
+    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
 
 
 class AlterPartitionReassignmentsResponse(Message, versions=(0, 1), flexible_since=0):
@@ -40,7 +40,7 @@ class AlterPartitionReassignmentsResponse(Message, versions=(0, 1), flexible_sin
     allow_replication_factor_change: bool = wire(BOOL, since=1, default=True)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    responses: list[ReassignableTopicResponse] = wire(array(ReassignableTopicResponse))
+    responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)
 
 
 # ListPartitionReassignments (46): list ongoing reassignments. Null selects all topics.
@@ -48,31 +48,31 @@ class AlterPartitionReassignmentsResponse(Message, versions=(0, 1), flexible_sin
 
 class ListPartitionReassignmentsTopics(Part):
     name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
+    partition_indexes: list[int] = array(INT32)
 
 
 class ListPartitionReassignmentsRequest(Message, versions=(0, 0), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
-    topics: list[ListPartitionReassignmentsTopics] | None = wire(array(ListPartitionReassignmentsTopics), nullable=0)
+    topics: list[ListPartitionReassignmentsTopics] | None = array(ListPartitionReassignmentsTopics, nullable=0)
 
 
 class OngoingPartitionReassignment(Part):
     partition_index: int = wire(INT32)
-    replicas: list[int] = wire(array(INT32))
-    adding_replicas: list[int] = wire(array(INT32))
-    removing_replicas: list[int] = wire(array(INT32))
+    replicas: list[int] = array(INT32)
+    adding_replicas: list[int] = array(INT32)
+    removing_replicas: list[int] = array(INT32)
 
 
 class OngoingTopicReassignment(Part):
     name: str = wire(STRING)
-    partitions: list[OngoingPartitionReassignment] = wire(array(OngoingPartitionReassignment))
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
 
 
 class ListPartitionReassignmentsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[OngoingTopicReassignment] = wire(array(OngoingTopicReassignment))
+    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)
 
 
 # ElectLeaders (43): elect the preferred replica (0) or, accepting data loss, a replica that is not in sync (1). Null
@@ -81,12 +81,12 @@ class ListPartitionReassignmentsResponse(Message, versions=(0, 0), flexible_sinc
 
 class ElectLeadersTopic(Part):
     topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class ElectLeadersRequest(Message, versions=(0, 2), flexible_since=2):
     election_type: int = wire(INT8, since=1)
-    topic_partitions: list[ElectLeadersTopic] | None = wire(array(ElectLeadersTopic), nullable=0)
+    topic_partitions: list[ElectLeadersTopic] | None = array(ElectLeadersTopic, nullable=0)
     timeout_ms: int = wire(INT32, default=60_000)
 
 
@@ -98,13 +98,13 @@ class PartitionResult(Part):
 
 class ReplicaElectionResult(Part):
     topic: str = wire(STRING)
-    partition_result: list[PartitionResult] = wire(array(PartitionResult))
+    partition_result: list[PartitionResult] = array(PartitionResult)
 
 
 class ElectLeadersResponse(Message, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=1)
-    replica_election_results: list[ReplicaElectionResult] = wire(array(ReplicaElectionResult))
+    replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
 
 
 # DrainBroker (10000, Headrace): move all replicas off a broker, or end that.
@@ -127,11 +127,11 @@ class DrainBrokerResponse(Message, versions=(0, 0), flexible_since=0):
 
 class DescribableLogDirTopic(Part):
     topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class DescribeLogDirsRequest(Message, versions=(1, 5), flexible_since=2):
-    topics: list[DescribableLogDirTopic] | None = wire(array(DescribableLogDirTopic), nullable=1, default=None)
+    topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable=1, default=None)
 
 
 class DescribeLogDirsPartition(Part):
@@ -143,13 +143,13 @@ class DescribeLogDirsPartition(Part):
 
 class DescribeLogDirsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[DescribeLogDirsPartition] = wire(array(DescribeLogDirsPartition))
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
 
 
 class DescribeLogDirsResult(Part):
     error_code: int = wire(INT16)
     log_dir: str = wire(STRING)
-    topics: list[DescribeLogDirsTopic] = wire(array(DescribeLogDirsTopic))
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
     total_bytes: int = wire(INT64, since=4, default=-1)
     usable_bytes: int = wire(INT64, since=4, default=-1)
     is_cordoned: bool = wire(BOOL, since=5)
@@ -158,4 +158,4 @@ class DescribeLogDirsResult(Part):
 class DescribeLogDirsResponse(Message, versions=(1, 5), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=3)
-    results: list[DescribeLogDirsResult] = wire(array(DescribeLogDirsResult))
+    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)

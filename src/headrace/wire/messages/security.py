@@ -13,7 +13,7 @@ class SaslHandshakeRequest(Message, versions=(0, 1)):
 
 class SaslHandshakeResponse(Message, versions=(0, 1)):
     error_code: int = wire(INT16)
-    mechanisms: list[str] = wire(array(STRING))
+    mechanisms: list[str] = array(STRING)
 
 
 # DescribeAcls (29): list ACLs. v2 is flexible, v3 changes no field.
@@ -43,14 +43,14 @@ class DescribeAclsResource(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
     pattern_type: int = wire(INT8, default=LITERAL)
-    acls: list[AclDescription] = wire(array(AclDescription))
+    acls: list[AclDescription] = array(AclDescription)
 
 
 class DescribeAclsResponse(Message, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    resources: list[DescribeAclsResource] = wire(array(DescribeAclsResource))
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource)
 
 
 # CreateAcls (30): create ACLs. v2 is flexible, v3 changes no field.
@@ -67,7 +67,7 @@ class AclCreation(Part):
 
 
 class CreateAclsRequest(Message, versions=(1, 3), flexible_since=2):
-    creations: list[AclCreation] = wire(array(AclCreation))
+    creations: list[AclCreation] = array(AclCreation)
 
 
 class AclCreationResult(Part):
@@ -77,7 +77,7 @@ class AclCreationResult(Part):
 
 class CreateAclsResponse(Message, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    results: list[AclCreationResult] = wire(array(AclCreationResult))
+    results: list[AclCreationResult] = array(AclCreationResult)
 
 
 # DeleteAcls (31): delete the ACLs that match. v2 is flexible, v3 changes no field.
@@ -94,7 +94,7 @@ class DeleteAclsFilter(Part):
 
 
 class DeleteAclsRequest(Message, versions=(1, 3), flexible_since=2):
-    filters: list[DeleteAclsFilter] = wire(array(DeleteAclsFilter))
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
 
 
 class DeleteAclsMatchingAcl(Part):
@@ -112,12 +112,12 @@ class DeleteAclsMatchingAcl(Part):
 class DeleteAclsFilterResult(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    matching_acls: list[DeleteAclsMatchingAcl] = wire(array(DeleteAclsMatchingAcl))
+    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
 
 
 class DeleteAclsResponse(Message, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    filter_results: list[DeleteAclsFilterResult] = wire(array(DeleteAclsFilterResult))
+    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
 
 
 # DescribeClientQuotas (48): list the quotas of users and clients. v1 is flexible.
@@ -130,7 +130,7 @@ class ComponentData(Part):
 
 
 class DescribeClientQuotasRequest(Message, versions=(0, 1), flexible_since=1):
-    components: list[ComponentData] = wire(array(ComponentData))
+    components: list[ComponentData] = array(ComponentData)
     strict: bool = wire(BOOL)
 
 
@@ -145,15 +145,15 @@ class ValueData(Part):
 
 
 class EntryData(Part):
-    entity: list[EntityData] = wire(array(EntityData))
-    values: list[ValueData] = wire(array(ValueData))
+    entity: list[EntityData] = array(EntityData)
+    values: list[ValueData] = array(ValueData)
 
 
 class DescribeClientQuotasResponse(Message, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    entries: list[EntryData] | None = wire(array(EntryData), nullable=0)
+    entries: list[EntryData] | None = array(EntryData, nullable=0)
 
 
 # AlterClientQuotas (49): set and remove quotas of users and clients. v1 is flexible.
@@ -166,24 +166,24 @@ class OpData(Part):
 
 
 class AlteredEntry(Part):
-    entity: list[EntityData] = wire(array(EntityData))
-    ops: list[OpData] = wire(array(OpData))
+    entity: list[EntityData] = array(EntityData)
+    ops: list[OpData] = array(OpData)
 
 
 class AlterClientQuotasRequest(Message, versions=(0, 1), flexible_since=1):
-    entries: list[AlteredEntry] = wire(array(AlteredEntry))
+    entries: list[AlteredEntry] = array(AlteredEntry)
     validate_only: bool = wire(BOOL)
 
 
 class EntryResult(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    entity: list[EntityData] = wire(array(EntityData))
+    entity: list[EntityData] = array(EntityData)
 
 
 class AlterClientQuotasResponse(Message, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
-    entries: list[EntryResult] = wire(array(EntryResult))
+    entries: list[EntryResult] = array(EntryResult)
 
 
 # AlterUserScramCredentials (51): set and delete SCRAM credentials of users.
@@ -203,8 +203,8 @@ class ScramCredentialUpsertion(Part):
 
 
 class AlterUserScramCredentialsRequest(Message, versions=(0, 0), flexible_since=0):
-    deletions: list[ScramCredentialDeletion] = wire(array(ScramCredentialDeletion))
-    upsertions: list[ScramCredentialUpsertion] = wire(array(ScramCredentialUpsertion))
+    deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion)
+    upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion)
 
 
 class AlterUserScramCredentialsResult(Part):
@@ -215,7 +215,7 @@ class AlterUserScramCredentialsResult(Part):
 
 class AlterUserScramCredentialsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    results: list[AlterUserScramCredentialsResult] = wire(array(AlterUserScramCredentialsResult))
+    results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)
 
 
 # DescribeUserScramCredentials (50): list the users with SCRAM credentials. Null selects all users.
@@ -226,7 +226,7 @@ class UserName(Part):
 
 
 class DescribeUserScramCredentialsRequest(Message, versions=(0, 0), flexible_since=0):
-    users: list[UserName] | None = wire(array(UserName), nullable=0)
+    users: list[UserName] | None = array(UserName, nullable=0)
 
 
 class CredentialInfo(Part):
@@ -238,11 +238,11 @@ class DescribeUserScramCredentialsResult(Part):
     user: str = wire(STRING)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    credential_infos: list[CredentialInfo] = wire(array(CredentialInfo))
+    credential_infos: list[CredentialInfo] = array(CredentialInfo)
 
 
 class DescribeUserScramCredentialsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    results: list[DescribeUserScramCredentialsResult] = wire(array(DescribeUserScramCredentialsResult))
+    results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult)

@@ -32,7 +32,7 @@ class ShareGroupHeartbeatRequest(Message, versions=(1, 1), flexible_since=0):
     member_id: str = wire(STRING)
     member_epoch: int = wire(INT32)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
-    subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
+    subscribed_topic_names: list[str] | None = array(STRING, nullable=0, default=None)
 
 
 class ShareGroupHeartbeatResponse(Message, versions=(1, 1), flexible_since=0):
@@ -49,7 +49,7 @@ class ShareGroupHeartbeatResponse(Message, versions=(1, 1), flexible_since=0):
 
 
 class ShareGroupDescribeRequest(Message, versions=(1, 1), flexible_since=0):
-    group_ids: list[str] = wire(array(STRING))
+    group_ids: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL)
 
 
@@ -59,7 +59,7 @@ class ShareGroupMember(Part):
     member_epoch: int = wire(INT32)
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_names: list[str] = array(STRING)
     assignment: DescribedAssignment = wire(DescribedAssignment)
 
 
@@ -71,13 +71,13 @@ class DescribedShareGroup(Part):
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
     assignor_name: str = wire(STRING)
-    members: list[ShareGroupMember] = wire(array(ShareGroupMember))
+    members: list[ShareGroupMember] = array(ShareGroupMember)
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
 class ShareGroupDescribeResponse(Message, versions=(1, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribedShareGroup] = wire(array(DescribedShareGroup))
+    groups: list[DescribedShareGroup] = array(DescribedShareGroup)
 
 
 # ShareFetch (78): acquire records of partitions for a share group, and acknowledge records acquired before.
@@ -92,22 +92,22 @@ class AcknowledgementBatch(Part):
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
-    acknowledge_types: list[int] = wire(array(INT8))
+    acknowledge_types: list[int] = array(INT8)
 
 
 class ShareFetchPartition(Part):
     partition_index: int = wire(INT32)
-    acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
+    acknowledgement_batches: list[AcknowledgementBatch] = array(AcknowledgementBatch)
 
 
 class ShareFetchTopic(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[ShareFetchPartition] = wire(array(ShareFetchPartition))
+    partitions: list[ShareFetchPartition] = array(ShareFetchPartition)
 
 
 class ShareForgottenTopic(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class ShareFetchRequest(Message, versions=(1, 2), flexible_since=0):
@@ -121,8 +121,8 @@ class ShareFetchRequest(Message, versions=(1, 2), flexible_since=0):
     batch_size: int = wire(INT32)
     share_acquire_mode: int = wire(INT8, since=2)
     is_renew_ack: bool = wire(BOOL, since=2)
-    topics: list[ShareFetchTopic] = wire(array(ShareFetchTopic))
-    forgotten_topics_data: list[ShareForgottenTopic] = wire(array(ShareForgottenTopic))
+    topics: list[ShareFetchTopic] = array(ShareFetchTopic)
+    forgotten_topics_data: list[ShareForgottenTopic] = array(ShareForgottenTopic)
 
 
 class ShareLeaderIdAndEpoch(Part):
@@ -144,12 +144,12 @@ class ShareFetchPartitionData(Part):
     acknowledge_error_message: str | None = wire(STRING, nullable=0, default=None)
     current_leader: ShareLeaderIdAndEpoch = wire(ShareLeaderIdAndEpoch)
     records: Chunk | None = wire(RECORDS, nullable=0)
-    acquired_records: list[AcquiredRecords] = wire(array(AcquiredRecords))
+    acquired_records: list[AcquiredRecords] = array(AcquiredRecords)
 
 
 class ShareFetchableTopicResponse(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[ShareFetchPartitionData] = wire(array(ShareFetchPartitionData))
+    partitions: list[ShareFetchPartitionData] = array(ShareFetchPartitionData)
 
 
 class ShareFetchResponse(Message, versions=(1, 2), flexible_since=0):
@@ -157,8 +157,8 @@ class ShareFetchResponse(Message, versions=(1, 2), flexible_since=0):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     acquisition_lock_timeout_ms: int = wire(INT32)
-    responses: list[ShareFetchableTopicResponse] = wire(array(ShareFetchableTopicResponse))
-    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
+    responses: list[ShareFetchableTopicResponse] = array(ShareFetchableTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint)
 
 
 # ShareAcknowledge (79): acknowledge records that were acquired by ShareFetch, in the same session. v2 adds renewals
@@ -167,12 +167,12 @@ class ShareFetchResponse(Message, versions=(1, 2), flexible_since=0):
 
 class AcknowledgePartition(Part):
     partition_index: int = wire(INT32)
-    acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
+    acknowledgement_batches: list[AcknowledgementBatch] = array(AcknowledgementBatch)
 
 
 class AcknowledgeTopic(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[AcknowledgePartition] = wire(array(AcknowledgePartition))
+    partitions: list[AcknowledgePartition] = array(AcknowledgePartition)
 
 
 class ShareAcknowledgeRequest(Message, versions=(1, 2), flexible_since=0):
@@ -180,7 +180,7 @@ class ShareAcknowledgeRequest(Message, versions=(1, 2), flexible_since=0):
     member_id: str | None = wire(STRING, nullable=0)
     share_session_epoch: int = wire(INT32)
     is_renew_ack: bool = wire(BOOL, since=2)
-    topics: list[AcknowledgeTopic] = wire(array(AcknowledgeTopic))
+    topics: list[AcknowledgeTopic] = array(AcknowledgeTopic)
 
 
 class ShareAcknowledgePartitionData(Part):
@@ -192,7 +192,7 @@ class ShareAcknowledgePartitionData(Part):
 
 class ShareAcknowledgeTopicResponse(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[ShareAcknowledgePartitionData] = wire(array(ShareAcknowledgePartitionData))
+    partitions: list[ShareAcknowledgePartitionData] = array(ShareAcknowledgePartitionData)
 
 
 class ShareAcknowledgeResponse(Message, versions=(1, 2), flexible_since=0):
@@ -200,8 +200,8 @@ class ShareAcknowledgeResponse(Message, versions=(1, 2), flexible_since=0):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     acquisition_lock_timeout_ms: int = wire(INT32, since=2)
-    responses: list[ShareAcknowledgeTopicResponse] = wire(array(ShareAcknowledgeTopicResponse))
-    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
+    responses: list[ShareAcknowledgeTopicResponse] = array(ShareAcknowledgeTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint)
 
 
 # DescribeShareGroupOffsets (90): return the start offsets of share groups. v1 adds the lag.
@@ -209,20 +209,20 @@ class ShareAcknowledgeResponse(Message, versions=(1, 2), flexible_since=0):
 
 class DescribeShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class DescribeShareGroupOffsetsRequestGroup(Part):
     """Null `topics` selects all topics of the group."""
 
     group_id: str = wire(STRING)
-    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
-        array(DescribeShareGroupOffsetsRequestTopic), nullable=0
+    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = array(
+        DescribeShareGroupOffsetsRequestTopic, nullable=0
     )
 
 
 class DescribeShareGroupOffsetsRequest(Message, versions=(0, 1), flexible_since=0):
-    groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(array(DescribeShareGroupOffsetsRequestGroup))
+    groups: list[DescribeShareGroupOffsetsRequestGroup] = array(DescribeShareGroupOffsetsRequestGroup)
 
 
 class DescribeShareGroupOffsetsResponsePartition(Part):
@@ -237,21 +237,19 @@ class DescribeShareGroupOffsetsResponsePartition(Part):
 class DescribeShareGroupOffsetsResponseTopic(Part):
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
-    partitions: list[DescribeShareGroupOffsetsResponsePartition] = wire(
-        array(DescribeShareGroupOffsetsResponsePartition)
-    )
+    partitions: list[DescribeShareGroupOffsetsResponsePartition] = array(DescribeShareGroupOffsetsResponsePartition)
 
 
 class DescribeShareGroupOffsetsResponseGroup(Part):
     group_id: str = wire(STRING)
-    topics: list[DescribeShareGroupOffsetsResponseTopic] = wire(array(DescribeShareGroupOffsetsResponseTopic))
+    topics: list[DescribeShareGroupOffsetsResponseTopic] = array(DescribeShareGroupOffsetsResponseTopic)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
 class DescribeShareGroupOffsetsResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(array(DescribeShareGroupOffsetsResponseGroup))
+    groups: list[DescribeShareGroupOffsetsResponseGroup] = array(DescribeShareGroupOffsetsResponseGroup)
 
 
 # AlterShareGroupOffsets (91): set the start offsets of a share group without members.
@@ -264,12 +262,12 @@ class AlterShareGroupOffsetsRequestPartition(Part):
 
 class AlterShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
-    partitions: list[AlterShareGroupOffsetsRequestPartition] = wire(array(AlterShareGroupOffsetsRequestPartition))
+    partitions: list[AlterShareGroupOffsetsRequestPartition] = array(AlterShareGroupOffsetsRequestPartition)
 
 
 class AlterShareGroupOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     group_id: str = wire(STRING)
-    topics: list[AlterShareGroupOffsetsRequestTopic] = wire(array(AlterShareGroupOffsetsRequestTopic))
+    topics: list[AlterShareGroupOffsetsRequestTopic] = array(AlterShareGroupOffsetsRequestTopic)
 
 
 class AlterShareGroupOffsetsResponsePartition(Part):
@@ -281,14 +279,14 @@ class AlterShareGroupOffsetsResponsePartition(Part):
 class AlterShareGroupOffsetsResponseTopic(Part):
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
-    partitions: list[AlterShareGroupOffsetsResponsePartition] = wire(array(AlterShareGroupOffsetsResponsePartition))
+    partitions: list[AlterShareGroupOffsetsResponsePartition] = array(AlterShareGroupOffsetsResponsePartition)
 
 
 class AlterShareGroupOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    responses: list[AlterShareGroupOffsetsResponseTopic] = wire(array(AlterShareGroupOffsetsResponseTopic))
+    responses: list[AlterShareGroupOffsetsResponseTopic] = array(AlterShareGroupOffsetsResponseTopic)
 
 
 # DeleteShareGroupOffsets (92): delete the offsets of topics of a share group without members.
@@ -300,7 +298,7 @@ class DeleteShareGroupOffsetsRequestTopic(Part):
 
 class DeleteShareGroupOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     group_id: str = wire(STRING)
-    topics: list[DeleteShareGroupOffsetsRequestTopic] = wire(array(DeleteShareGroupOffsetsRequestTopic))
+    topics: list[DeleteShareGroupOffsetsRequestTopic] = array(DeleteShareGroupOffsetsRequestTopic)
 
 
 class DeleteShareGroupOffsetsResponseTopic(Part):
@@ -314,4 +312,4 @@ class DeleteShareGroupOffsetsResponse(Message, versions=(0, 0), flexible_since=0
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    responses: list[DeleteShareGroupOffsetsResponseTopic] = wire(array(DeleteShareGroupOffsetsResponseTopic))
+    responses: list[DeleteShareGroupOffsetsResponseTopic] = array(DeleteShareGroupOffsetsResponseTopic)

@@ -14,7 +14,7 @@ class PresentedToken(Part):
 
 
 class CheckTokenRequest(Message, versions=(0, 0), flexible_since=0):
-    tokens: list[PresentedToken] = wire(array(PresentedToken))
+    tokens: list[PresentedToken] = array(PresentedToken)
 
 
 class CheckedToken(Part):
@@ -24,7 +24,7 @@ class CheckedToken(Part):
     token_id: str = wire(STRING)
     is_known: bool = wire(BOOL)
     name: str = wire(STRING)
-    scopes: list[str] = wire(array(STRING))
+    scopes: list[str] = array(STRING)
     expires_ms: int = wire(INT64, default=-1)
     requests_per_second: int = wire(INT32, default=-1)
     burst: int = wire(INT32, default=1)
@@ -34,7 +34,7 @@ class CheckTokenResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    tokens: list[CheckedToken] = wire(array(CheckedToken))
+    tokens: list[CheckedToken] = array(CheckedToken)
 
 
 # AlterTokens (10010): create and revoke access tokens. The client generates the secret and sends its hash. Either all
@@ -47,15 +47,15 @@ class NewToken(Part):
     token_id: str = wire(STRING)
     hash: bytes = wire(BYTES)
     name: str = wire(STRING)
-    scopes: list[str] = wire(array(STRING))
+    scopes: list[str] = array(STRING)
     expires_ms: int = wire(INT64, default=-1)
     requests_per_second: int = wire(INT32, default=-1)
     burst: int = wire(INT32, default=1)
 
 
 class AlterTokensRequest(Message, versions=(0, 0), flexible_since=0):
-    create: list[NewToken] = wire(array(NewToken))
-    revoke: list[str] = wire(array(STRING))
+    create: list[NewToken] = array(NewToken)
+    revoke: list[str] = array(STRING)
 
 
 class AlterTokensResponse(Message, versions=(0, 0), flexible_since=0):
@@ -64,7 +64,7 @@ class AlterTokensResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    revoked: list[str] = wire(array(STRING))
+    revoked: list[str] = array(STRING)
 
 
 # ListTokens (10011): list the access tokens, without their hashes.
@@ -79,7 +79,7 @@ class ListedToken(Part):
 
     token_id: str = wire(STRING)
     name: str = wire(STRING)
-    scopes: list[str] = wire(array(STRING))
+    scopes: list[str] = array(STRING)
     created_ms: int = wire(INT64)
     expires_ms: int = wire(INT64, default=-1)
     requests_per_second: int = wire(INT32, default=-1)
@@ -90,4 +90,4 @@ class ListTokensResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    tokens: list[ListedToken] = wire(array(ListedToken))
+    tokens: list[ListedToken] = array(ListedToken)

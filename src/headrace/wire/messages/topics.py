@@ -12,7 +12,7 @@ from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, 
 
 class CreatableReplicaAssignment(Part):
     partition_index: int = wire(INT32)
-    broker_ids: list[int] = wire(array(INT32))
+    broker_ids: list[int] = array(INT32)
 
 
 class CreatableTopicConfig(Part):
@@ -24,12 +24,12 @@ class CreatableTopic(Part):
     name: str = wire(STRING)
     num_partitions: int = wire(INT32)
     replication_factor: int = wire(INT16)
-    assignments: list[CreatableReplicaAssignment] = wire(array(CreatableReplicaAssignment))
-    configs: list[CreatableTopicConfig] = wire(array(CreatableTopicConfig))
+    assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment)
+    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
 
 class CreateTopicsRequest(Message, versions=(2, 7), flexible_since=5):
-    topics: list[CreatableTopic] = wire(array(CreatableTopic))
+    topics: list[CreatableTopic] = array(CreatableTopic)
     timeout_ms: int = wire(INT32, default=60000)
     validate_only: bool = wire(BOOL)
 
@@ -50,12 +50,12 @@ class CreatableTopicResult(Part):
     topic_config_error_code: int = wire(INT16, since=5, tag=0)
     num_partitions: int = wire(INT32, since=5, default=-1)
     replication_factor: int = wire(INT16, since=5, default=-1)
-    configs: list[CreatableTopicConfigs] | None = wire(array(CreatableTopicConfigs), since=5, nullable=5)
+    configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, since=5, nullable=5)
 
 
 class CreateTopicsResponse(Message, versions=(2, 7), flexible_since=5):
     throttle_time_ms: int = wire(INT32)
-    topics: list[CreatableTopicResult] = wire(array(CreatableTopicResult))
+    topics: list[CreatableTopicResult] = array(CreatableTopicResult)
 
 
 # DeleteTopics (20): delete topics. v4 is flexible, v5 adds error messages, v6 selects topics by name or id.
@@ -67,8 +67,8 @@ class DeleteTopicState(Part):
 
 
 class DeleteTopicsRequest(Message, versions=(1, 6), flexible_since=4):
-    topic_names: list[str] = wire(array(STRING), until=5)
-    topics: list[DeleteTopicState] = wire(array(DeleteTopicState), since=6)
+    topic_names: list[str] = array(STRING, until=5)
+    topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
     timeout_ms: int = wire(INT32)
 
 
@@ -81,26 +81,24 @@ class DeletableTopicResult(Part):
 
 class DeleteTopicsResponse(Message, versions=(1, 6), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
-    responses: list[DeletableTopicResult] = wire(array(DeletableTopicResult))
+    responses: list[DeletableTopicResult] = array(DeletableTopicResult)
 
 
 # CreatePartitions (37): increase the number of partitions of topics. v2 is flexible.
 
 
 class CreatePartitionsAssignment(Part):
-    broker_ids: list[int] = wire(array(INT32))
+    broker_ids: list[int] = array(INT32)
 
 
 class CreatePartitionsTopic(Part):
     name: str = wire(STRING)
     count: int = wire(INT32)
-    assignments: list[CreatePartitionsAssignment] | None = wire(
-        array(CreatePartitionsAssignment), nullable=0, default=None
-    )
+    assignments: list[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment, nullable=0, default=None)
 
 
 class CreatePartitionsRequest(Message, versions=(0, 3), flexible_since=2):
-    topics: list[CreatePartitionsTopic] = wire(array(CreatePartitionsTopic))
+    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = wire(INT32)
     validate_only: bool = wire(BOOL)
 
@@ -113,7 +111,7 @@ class CreatePartitionsTopicResult(Part):
 
 class CreatePartitionsResponse(Message, versions=(0, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    results: list[CreatePartitionsTopicResult] = wire(array(CreatePartitionsTopicResult))
+    results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
 
 
 # DeleteRecords (21): advance the log start offset of partitions. Offset -1 is the high watermark. v2 is flexible.
@@ -126,11 +124,11 @@ class DeleteRecordsPartition(Part):
 
 class DeleteRecordsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[DeleteRecordsPartition] = wire(array(DeleteRecordsPartition))
+    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
 
 
 class DeleteRecordsRequest(Message, versions=(0, 2), flexible_since=2):
-    topics: list[DeleteRecordsTopic] = wire(array(DeleteRecordsTopic))
+    topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = wire(INT32)
 
 
@@ -142,9 +140,9 @@ class DeleteRecordsPartitionResult(Part):
 
 class DeleteRecordsTopicResult(Part):
     name: str = wire(STRING)
-    partitions: list[DeleteRecordsPartitionResult] = wire(array(DeleteRecordsPartitionResult))
+    partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
 
 
 class DeleteRecordsResponse(Message, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    topics: list[DeleteRecordsTopicResult] = wire(array(DeleteRecordsTopicResult))
+    topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)

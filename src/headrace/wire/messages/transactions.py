@@ -29,7 +29,7 @@ class InitProducerIdResponse(Message, versions=(0, 5), flexible_since=2):
 
 class AddPartitionsToTxnTopic(Part):
     name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class AddPartitionsToTxnTransaction(Part):
@@ -37,15 +37,15 @@ class AddPartitionsToTxnTransaction(Part):
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
     verify_only: bool = wire(BOOL)
-    topics: list[AddPartitionsToTxnTopic] = wire(array(AddPartitionsToTxnTopic))
+    topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic)
 
 
 class AddPartitionsToTxnRequest(Message, versions=(0, 5), flexible_since=3):
-    transactions: list[AddPartitionsToTxnTransaction] = wire(array(AddPartitionsToTxnTransaction), since=4)
+    transactions: list[AddPartitionsToTxnTransaction] = array(AddPartitionsToTxnTransaction, since=4)
     v3_and_below_transactional_id: str = wire(STRING, until=3)
     v3_and_below_producer_id: int = wire(INT64, until=3)
     v3_and_below_producer_epoch: int = wire(INT16, until=3)
-    v3_and_below_topics: list[AddPartitionsToTxnTopic] = wire(array(AddPartitionsToTxnTopic), until=3)
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, until=3)
 
 
 class AddPartitionsToTxnPartitionResult(Part):
@@ -55,21 +55,19 @@ class AddPartitionsToTxnPartitionResult(Part):
 
 class AddPartitionsToTxnTopicResult(Part):
     name: str = wire(STRING)
-    results_by_partition: list[AddPartitionsToTxnPartitionResult] = wire(array(AddPartitionsToTxnPartitionResult))
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(AddPartitionsToTxnPartitionResult)
 
 
 class AddPartitionsToTxnResult(Part):
     transactional_id: str = wire(STRING)
-    topic_results: list[AddPartitionsToTxnTopicResult] = wire(array(AddPartitionsToTxnTopicResult))
+    topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
 
 
 class AddPartitionsToTxnResponse(Message, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=4)
-    results_by_transaction: list[AddPartitionsToTxnResult] = wire(array(AddPartitionsToTxnResult), since=4)
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = wire(
-        array(AddPartitionsToTxnTopicResult), until=3
-    )
+    results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, since=4)
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, until=3)
 
 
 # AddOffsetsToTxn (25): add the offsets of a group to a transaction. v2 adds PRODUCER_FENCED; v3 is flexible; v4 adds
@@ -112,20 +110,20 @@ class EndTxnResponse(Message, versions=(0, 5), flexible_since=3):
 
 class WritableTxnMarkerTopic(Part):
     name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
+    partition_indexes: list[int] = array(INT32)
 
 
 class WritableTxnMarker(Part):
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
     transaction_result: bool = wire(BOOL)
-    topics: list[WritableTxnMarkerTopic] = wire(array(WritableTxnMarkerTopic))
+    topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic)
     coordinator_epoch: int = wire(INT32)
     transaction_version: int = wire(INT8, since=2)
 
 
 class WriteTxnMarkersRequest(Message, versions=(1, 2), flexible_since=1):
-    markers: list[WritableTxnMarker] = wire(array(WritableTxnMarker))
+    markers: list[WritableTxnMarker] = array(WritableTxnMarker)
 
 
 class WritableTxnMarkerPartitionResult(Part):
@@ -135,16 +133,16 @@ class WritableTxnMarkerPartitionResult(Part):
 
 class WritableTxnMarkerTopicResult(Part):
     name: str = wire(STRING)
-    partitions: list[WritableTxnMarkerPartitionResult] = wire(array(WritableTxnMarkerPartitionResult))
+    partitions: list[WritableTxnMarkerPartitionResult] = array(WritableTxnMarkerPartitionResult)
 
 
 class WritableTxnMarkerResult(Part):
     producer_id: int = wire(INT64)
-    topics: list[WritableTxnMarkerTopicResult] = wire(array(WritableTxnMarkerTopicResult))
+    topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult)
 
 
 class WriteTxnMarkersResponse(Message, versions=(1, 2), flexible_since=1):
-    markers: list[WritableTxnMarkerResult] = wire(array(WritableTxnMarkerResult))
+    markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult)
 
 
 # ListTransactions (66): list the transactional ids that this broker coordinates. v1 filters by a minimum duration in
@@ -152,8 +150,8 @@ class WriteTxnMarkersResponse(Message, versions=(1, 2), flexible_since=1):
 
 
 class ListTransactionsRequest(Message, versions=(0, 2), flexible_since=0):
-    state_filters: list[str] = wire(array(STRING))
-    producer_id_filters: list[int] = wire(array(INT64))
+    state_filters: list[str] = array(STRING)
+    producer_id_filters: list[int] = array(INT64)
     duration_filter: int = wire(INT64, since=1, default=-1)
     transactional_id_pattern: str | None = wire(STRING, since=2, nullable=2, default=None)
 
@@ -167,20 +165,20 @@ class ListedTransactionState(Part):
 class ListTransactionsResponse(Message, versions=(0, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
-    unknown_state_filters: list[str] = wire(array(STRING))
-    transaction_states: list[ListedTransactionState] = wire(array(ListedTransactionState))
+    unknown_state_filters: list[str] = array(STRING)
+    transaction_states: list[ListedTransactionState] = array(ListedTransactionState)
 
 
 # DescribeTransactions (65): return the coordinator's state of transactional ids.
 
 
 class DescribeTransactionsRequest(Message, versions=(0, 0), flexible_since=0):
-    transactional_ids: list[str] = wire(array(STRING))
+    transactional_ids: list[str] = array(STRING)
 
 
 class DescribeTransactionsTopic(Part):
     topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class DescribedTransactionState(Part):
@@ -191,12 +189,12 @@ class DescribedTransactionState(Part):
     transaction_start_time_ms: int = wire(INT64)
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
-    topics: list[DescribeTransactionsTopic] = wire(array(DescribeTransactionsTopic))
+    topics: list[DescribeTransactionsTopic] = array(DescribeTransactionsTopic)
 
 
 class DescribeTransactionsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    transaction_states: list[DescribedTransactionState] = wire(array(DescribedTransactionState))
+    transaction_states: list[DescribedTransactionState] = array(DescribedTransactionState)
 
 
 # DescribeProducers (61): return the producers of a partition, and the start of their open transactions.
@@ -204,11 +202,11 @@ class DescribeTransactionsResponse(Message, versions=(0, 0), flexible_since=0):
 
 class DescribeProducersTopic(Part):
     name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
+    partition_indexes: list[int] = array(INT32)
 
 
 class DescribeProducersRequest(Message, versions=(0, 0), flexible_since=0):
-    topics: list[DescribeProducersTopic] = wire(array(DescribeProducersTopic))
+    topics: list[DescribeProducersTopic] = array(DescribeProducersTopic)
 
 
 class ProducerState(Part):
@@ -224,17 +222,17 @@ class DescribeProducersPartitionResponse(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    active_producers: list[ProducerState] = wire(array(ProducerState))
+    active_producers: list[ProducerState] = array(ProducerState)
 
 
 class DescribeProducersTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[DescribeProducersPartitionResponse] = wire(array(DescribeProducersPartitionResponse))
+    partitions: list[DescribeProducersPartitionResponse] = array(DescribeProducersPartitionResponse)
 
 
 class DescribeProducersResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    topics: list[DescribeProducersTopicResponse] = wire(array(DescribeProducersTopicResponse))
+    topics: list[DescribeProducersTopicResponse] = array(DescribeProducersTopicResponse)
 
 
 # EndBundle (10014, Headrace): commit or abort the transactions of several producers atomically (a joint commit). The
@@ -254,7 +252,7 @@ class EndBundleRequest(Message, versions=(0, 0), flexible_since=0):
     bundle: str = wire(STRING)
     sequence: int = wire(INT64, default=-1)
     is_commit: bool = wire(BOOL)
-    members: list[BundleMember] = wire(array(BundleMember))
+    members: list[BundleMember] = array(BundleMember)
     digest: str = wire(STRING, tag=0)
 
 
@@ -283,5 +281,5 @@ class DescribeBundleResponse(Message, versions=(0, 0), flexible_since=0):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     sequence: int = wire(INT64, default=-1)
-    members: list[BundleMember] = wire(array(BundleMember))
+    members: list[BundleMember] = array(BundleMember)
     digest: str = wire(STRING, tag=0)

@@ -18,19 +18,19 @@ M = TypeVar("M")
 
 class NamedTopicPartitions(Part):
     topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
 class ConsumerProtocolSubscription(Message, versions=(0, 3)):
-    topics: list[str] = wire(array(STRING))
+    topics: list[str] = array(STRING)
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
-    owned_partitions: list[NamedTopicPartitions] = wire(array(NamedTopicPartitions), since=1)
+    owned_partitions: list[NamedTopicPartitions] = array(NamedTopicPartitions, since=1)
     generation_id: int = wire(INT32, since=2, default=-1)
     rack_id: str | None = wire(STRING, since=3, nullable=3, default=None)
 
 
 class ConsumerProtocolAssignment(Message, versions=(0, 3)):
-    assigned_partitions: list[NamedTopicPartitions] = wire(array(NamedTopicPartitions))
+    assigned_partitions: list[NamedTopicPartitions] = array(NamedTopicPartitions)
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
 
 

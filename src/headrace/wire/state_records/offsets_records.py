@@ -58,7 +58,7 @@ class GroupMetadataValue(Message, versions=(0, 4), flexible_since=4):
     protocol: str | None = wire(STRING, nullable=0, default=None)
     leader: str | None = wire(STRING, nullable=0, default=None)
     current_state_timestamp: int = wire(INT64, since=2, default=-1)
-    members: list[GroupMemberMetadata] = wire(array(GroupMemberMetadata))
+    members: list[GroupMemberMetadata] = array(GroupMemberMetadata)
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:

@@ -34,7 +34,7 @@ class TransactionKey(Message, versions=(0, 0)):
 
 class TransactionPartitions(Part):
     topic: str = wire(STRING)
-    partition_ids: list[int] = wire(array(INT32))
+    partition_ids: list[int] = array(INT32)
 
 
 class TransactionValue(Message, versions=(0, 1), flexible_since=1):
@@ -45,7 +45,7 @@ class TransactionValue(Message, versions=(0, 1), flexible_since=1):
     next_producer_epoch: int = wire(INT16, since=1, tag=3, default=-1)
     transaction_timeout_ms: int = wire(INT32)
     transaction_status: int = wire(INT8)
-    transaction_partitions: list[TransactionPartitions] | None = wire(array(TransactionPartitions), nullable=0)
+    transaction_partitions: list[TransactionPartitions] | None = array(TransactionPartitions, nullable=0)
     transaction_last_update_timestamp_ms: int = wire(INT64)
     transaction_start_timestamp_ms: int = wire(INT64)
     client_transaction_version: int = wire(INT16, since=1, tag=2)
@@ -63,7 +63,7 @@ class StoredMember(Part):
 
 class BundleValue(Message, versions=(0, 0), flexible_since=0):
     sequence: int = wire(INT64)
-    members: list[StoredMember] = wire(array(StoredMember))
+    members: list[StoredMember] = array(StoredMember)
     updated_ms: int = wire(INT64)
     digest: str = wire(STRING, tag=0)
 
