@@ -58,7 +58,7 @@ class RestApplication:
     ) -> None:
         self.cluster = cluster
         self.pullers = PullerPool(cluster)
-        self._publisher = Publisher(cluster)
+        self.publisher = Publisher(cluster)
         self._replies = ReplyService(cluster)
         self._directory = directory = SubscriptionDirectory(cluster)
         self._authorizer = authorizer
@@ -67,7 +67,7 @@ class RestApplication:
         served: list[Route] = []
         routes = (
             *TopicRoutes(cluster).routes(),
-            *PublishRoutes(cluster, self._publisher, self._replies, is_authorized).routes(),
+            *PublishRoutes(cluster, self.publisher, self._replies, is_authorized).routes(),
             *MessageRoutes(cluster).routes(),
             *ScheduledRoutes(cluster).routes(),
             *SubscriptionRoutes(cluster, directory).routes(),
@@ -117,7 +117,7 @@ class RestApplication:
         """Fail waiting requests with the information that the server is stopping."""
         await self.pullers.close()
         await self._replies.close()
-        await self._publisher.close()
+        await self.publisher.close()
         self.cluster.close()
 
     def _find_route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:

@@ -23,13 +23,14 @@ from headrace.model.names import delayed_topic
 from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, authorization_revoked
 from headrace.protocols.rest.bodies import (
     CONTENT_TYPE,
+    JSON_ERRORS,
     duration_ms,
     header_fields,
     invalid_json,
     invalid_parameter,
     is_json,
-    json_text,
     parse_body,
+    parse_json_text,
     rfc3339_time,
     value_fields,
 )
@@ -170,8 +171,10 @@ class PublishRoutes:
         if content_type is not None and (content_type == JSON or is_json(content_type)):
             if content_type.startswith(BATCH):
                 return await self._publish_batch(request, topic)
-            if json_text(body) is None:
-                raise _invalid_json(body)
+            try:
+                parse_json_text(body)
+            except JSON_ERRORS as error:
+                raise invalid_json(body, error) from None
         idempotency = idempotency_of(headers, body, request.caller.token_id)
         one = record_from_headers(headers, body, self._clock.now_ms(), idempotency)
         if "wait_for" in request.query:
@@ -338,15 +341,6 @@ class PublishRoutes:
                 BODY_BYTES_MAX,
             )
         ]
-
-
-def _invalid_json(body: bytes) -> Problem:
-    try:
-        body.decode()
-        msgspec.json.decode(body, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return invalid_json(body, error)
-    raise AssertionError("the body was found to be malformed before")
 
 
 def _due_text(one: OutgoingRecord) -> str:

@@ -210,12 +210,10 @@ class _DecoderCompiler:
         return variable
 
     def _null(self, variable: str, length: str, nullable: bool, path: str) -> None:
-        with self._source.block(f"elif {length} == -1:" if nullable else "else:"):
-            if nullable:
+        if nullable:
+            with self._source.block(f"elif {length} == -1:"):
                 self._source.line(f"{variable} = None")
-            else:
-                self._raise_malformed(path, f"length {{{length}}}")
-        if nullable and not self._flexible:
+        if not (nullable and self._flexible):  # otherwise -1 is the only negative length
             with self._source.block("else:"):
                 self._raise_malformed(path, f"length {{{length}}}")
 
