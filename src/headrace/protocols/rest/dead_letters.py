@@ -195,11 +195,9 @@ class DeadLetterRoutes:
                 Parameter("settled", bool, "Include those that were redriven or discarded."),
                 TOPIC_PARAMETER,
             ),
-            problems=(404, 409, 422),
         )
-        problems = (400, 404, 409, 413, 415, 422)
-        redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (TOPIC_PARAMETER,), problems)
-        discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (TOPIC_PARAMETER,), problems)
+        redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (TOPIC_PARAMETER,))
+        discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (TOPIC_PARAMETER,))
         return [
             Route("GET", f"{one}/dead-letters", self.list_all, read, list_, ForwarderRole.SUBSCRIBE),
             Route("POST", f"{one}/redrive", self.redrive, manage, redrive, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),

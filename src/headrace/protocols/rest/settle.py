@@ -138,7 +138,6 @@ class SettledMessages(msgspec.Struct):
     refused: list[UnsettledMessage]
 
 
-_PROBLEMS = (400, 404, 409, 413, 415, 422)
 _ACK = msgspec.json.Decoder(AckBody)
 _NACK = msgspec.json.Decoder(NackBody)
 _EXTEND = msgspec.json.Decoder(ExtendBody)
@@ -170,7 +169,7 @@ class SettleRoutes:
             f"/subscriptions/{{subscription}}/{verb}",
             handle,
             Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION),
-            Operation(summary, {200: SettledMessages}, body, (TOPIC_PARAMETER,), _PROBLEMS),
+            Operation(summary, {200: SettledMessages}, body, (TOPIC_PARAMETER,)),
             ForwarderRole.SUBSCRIBE,
             _BODY_BYTES_MAX,
         )

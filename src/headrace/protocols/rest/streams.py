@@ -161,7 +161,7 @@ class StreamRoutes:
             "Stream messages as server-sent events, or over a WebSocket if the request is an upgrade.",
             {200: bytes, 101: None},
             parameters=parameters,
-            problems=(401, 403, 404, 405, 406, 409, 422, 429, 503),
+            problems=(405, 406),
         )
         access = Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION)
         pattern = "/subscriptions/{subscription}/stream"

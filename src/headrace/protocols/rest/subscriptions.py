@@ -217,19 +217,17 @@ class SubscriptionRoutes:
     def routes(self) -> list[Route]:
         of_topic, one = "/topics/{topic}/subscriptions", "/topics/{topic}/subscriptions/{subscription}"
         manage, read = Access(Verb.MANAGE, AccessSubject.TOPIC), Access(Verb.READ, AccessSubject.TOPIC)
-        problems = (400, 404, 413, 415, 422)
         created = {201: SubscriptionCreated, 200: SubscriptionCreated}
-        create = Operation("Create a subscription", created, NewSubscription, problems=problems)
-        list_ = Operation("List the subscriptions of a topic", {200: SubscriptionList}, problems=(404, 422))
-        show = Operation("Get a subscription", {200: SubscriptionBody}, problems=(404, 422))
-        change = Operation("Configure a subscription", {200: SubscriptionBody}, SubscriptionChange, problems=problems)
-        delete = Operation("Delete a subscription", {204: None}, problems=(404, 422))
+        create = Operation("Create a subscription", created, NewSubscription)
+        list_ = Operation("List the subscriptions of a topic", {200: SubscriptionList})
+        show = Operation("Get a subscription", {200: SubscriptionBody})
+        change = Operation("Configure a subscription", {200: SubscriptionBody}, SubscriptionChange)
+        delete = Operation("Delete a subscription", {204: None})
         seek = Operation(
             "Move a subscription: its leases end, and all messages after the new position are delivered again",
             {200: SeekResult},
             Seek,
             (TOPIC_PARAMETER,),
-            (400, 404, 409, 413, 415, 422),
         )
         by_name, seek_path = Access(Verb.MANAGE, AccessSubject.SUBSCRIPTION), "/subscriptions/{subscription}/seek"
         return [
