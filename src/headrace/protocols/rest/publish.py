@@ -183,14 +183,11 @@ class PublishRoutes:
         if one.due_ms is not None:
             topic = delayed_topic(topic)
             view = await self._view(topic)
-        (publish,) = self._submit(view, one)
+        partition = self._partition(view, one)
+        (publish,) = self._publisher.submit(view, (one.record,), partition, alone=one.dedup_id is not None)
         offset = await publish.batch.offset_of(publish.first)
         text = f'{{"message_id":"{topic}:{publish.partition}:{offset}"{_due_text(one)}}}'
         return Response(201, text.encode(), JSON)
-
-    def _submit(self, view: TopicView, one: OutgoingRecord) -> list[PendingPublish]:
-        partition = self._partition(view, one)
-        return self._publisher.submit(view, (one.record,), partition, alone=one.dedup_id is not None)
 
     def _partition(self, view: TopicView, one: OutgoingRecord) -> int | None:
         """Choose the partition; None lets the producer choose one with a pending batch. A message with an idempotency
@@ -274,19 +271,19 @@ class PublishRoutes:
         texts = [""] * len(outgoing)
         failures: list[HeadraceError] = []
         for round_groups in self._rounds(groups, views[False], idempotency):
-            submitted = [
-                (
-                    groups[group],
-                    self._submit_partition(
-                        views[group[0]], [outgoing[at] for at in groups[group]], group[1], idempotency
-                    ),
-                )
-                for group in round_groups
-            ]
-            for indexes, pending in submitted:
+            submitted: list[tuple[list[int], Sequence[PendingPublish | HeadraceError]]] = []
+            for is_delayed, partition in round_groups:
+                indexes, view = groups[is_delayed, partition], views[is_delayed]
+                records = [outgoing[index].record for index in indexes]
+                try:
+                    pending = self._publisher.submit(view, records, partition, alone=idempotency is not None)
+                    submitted.append((indexes, pending))
+                except HeadraceError as error:
+                    submitted.append((indexes, [error]))
+            for indexes, results in submitted:
                 name = topic if outgoing[indexes[0]].due_ms is None else delayed_topic(topic)
                 for index, text in zip(
-                    indexes, await _group_results(name, len(indexes), pending, failures), strict=True
+                    indexes, await _group_results(name, len(indexes), results, failures), strict=True
                 ):
                     texts[index] = _with_due(text, outgoing[index])
             if failures and all(text.startswith(_REUSED) for text in texts if text):
@@ -309,19 +306,6 @@ class PublishRoutes:
         if one.partition is None and one.record.key is None and idempotency is not None:
             return self._publisher.partition_for(idempotency.dedup_id, view)
         return self._partition(view, one)
-
-    def _submit_partition(
-        self,
-        view: TopicView,
-        outgoing: Sequence[OutgoingRecord],
-        partition: int | None,
-        idempotency: Idempotency | None,
-    ) -> Sequence[PendingPublish | HeadraceError]:
-        records = [one.record for one in outgoing]
-        try:
-            return self._publisher.submit(view, records, partition, alone=idempotency is not None)
-        except HeadraceError as error:
-            return [error]
 
     def routes(self) -> list[Route]:
         return [

@@ -65,6 +65,19 @@ class FunctionSource:
         return function
 
 
+class _Compiler:
+    """The state that both compilers have."""
+
+    def __init__(self, cls: type, version: int, constants: dict[str, Any]) -> None:
+        declared = layout(cls)
+        assert declared.min_version <= version <= declared.max_version, (cls, version)
+        self._cls = cls
+        self._version = version
+        self._flexible = version >= declared.flexible_since
+        self._source = FunctionSource(constants)
+        self._run: list[tuple[str, str]] = []  # (struct letter, variable or expression)
+
+
 ELEMENTS_MAX: Final = 1_000_000
 
 _DECODER_CONSTANTS: Final = {
@@ -79,18 +92,12 @@ _DECODER_CONSTANTS: Final = {
 
 
 def compile_decoder(cls: type, version: int) -> Callable[[memoryview, int], Any]:
-    declared = layout(cls)
-    assert declared.min_version <= version <= declared.max_version, (cls, version)
-    return _DecoderCompiler(cls, version, version >= declared.flexible_since).compile()
+    return _DecoderCompiler(cls, version).compile()
 
 
-class _DecoderCompiler:
-    def __init__(self, cls: type, version: int, flexible: bool) -> None:
-        self._cls = cls
-        self._version = version
-        self._flexible = flexible
-        self._source = FunctionSource(_DECODER_CONSTANTS)
-        self._run: list[tuple[str, str]] = []  # (struct letter, variable)
+class _DecoderCompiler(_Compiler):
+    def __init__(self, cls: type, version: int) -> None:
+        super().__init__(cls, version, _DECODER_CONSTANTS)
         self._uuids: list[str] = []  # variables of the run that are still 16 bytes, not UUIDs
 
     def compile(self) -> Callable[[memoryview, int], Any]:
@@ -291,19 +298,10 @@ _ENCODER_CONSTANTS: Final = {"ONE_BYTE": ONE_BYTE, "join": b"".join, "pack": str
 
 
 def compile_encoder(cls: type, version: int) -> Callable[[Any], list[Chunk]]:
-    declared = layout(cls)
-    assert declared.min_version <= version <= declared.max_version, (cls, version)
-    return _EncoderCompiler(cls, version, version >= declared.flexible_since).compile()
+    return _EncoderCompiler(cls, version, _ENCODER_CONSTANTS).compile()
 
 
-class _EncoderCompiler:
-    def __init__(self, cls: type, version: int, flexible: bool) -> None:
-        self._cls = cls
-        self._version = version
-        self._flexible = flexible
-        self._source = FunctionSource(_ENCODER_CONSTANTS)
-        self._run: list[tuple[str, str]] = []  # (struct letter, expression)
-
+class _EncoderCompiler(_Compiler):
     def compile(self) -> Callable[[Any], list[Chunk]]:
         source = self._source
         with source.block("def encode(message):"):
