@@ -1,4 +1,11 @@
-"""Publish over REST: one message per request, or several in a batch, or a request that waits for a reply."""
+"""Publish over REST: one message per request, several in a batch, or a request that waits for a reply.
+
+- The response is sent when the message is as durable as its topic is configured to be.
+- Concurrent requests share record batches, so that many small requests cost little more than a few large ones.
+- A batch request is written to one partition as one record batch, except for messages with keys, whose partitions
+  depend on the keys.
+- Requests that wait for a reply share one reply topic, which is created on the first such request.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +58,12 @@ from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.tasks import CooperativeYield
 from headrace.wire.batches.batch import BatchRecord
 
-# REST requests that wait for a reply. They share one reply topic, which is created on the first such request.
-
-
 _CLOSE_SECONDS = 2.0
 
 
 class ReplyService:
+    """Sends the requests that wait for a reply."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._requests: Requests | None = None
@@ -92,15 +98,6 @@ class ReplyService:
                 await opened.__aenter__()
                 self._requests = opened
             return self._requests
-
-
-# Publish over REST: one message per request, several in a batch, or a request that waits for a reply.
-#
-# - The response is sent when the message is as durable as its topic is configured to be.
-# - Concurrent requests share record batches, so that many small requests cost little more than a few large ones.
-# - A batch request is written to one partition as one record batch, except for messages with keys, whose partitions
-#   depend on the keys.
-# - Requests that wait for a reply share one reply topic, which is created on the first such request.
 
 
 BATCH = "application/vnd.headrace.messages+json"
