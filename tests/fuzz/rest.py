@@ -82,7 +82,7 @@ class RestFuzzer:
         self._random = random
         self._statuses = statuses
         self._operator = ""
-        self._requests = Requests(random, [*harness.application.services.described])
+        self._requests = Requests(random, [*harness.application.routes])
         self.tenants = [Tenant(name, hidden=_hidden(name), secret=_secret(name)) for name in TENANTS]
         self.request: Request | None = None
         self.body = b""

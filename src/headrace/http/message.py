@@ -13,29 +13,22 @@ import msgspec
 # Request targets: the path is not decoded, the query is. The last value of a repeated name applies.
 
 
-def authority_of(target: str) -> str | None:
-    """Return `host:8080` for `http://host:8080/path`. It replaces the header `Host` (RFC 9112, 3.2.2)."""
-    _, mark, rest = target.partition("://") if not target.startswith("/") else ("", "", "")
-    return rest[: _authority_end(rest)] if mark else None
-
-
-def parse_target(target: str) -> tuple[str, dict[str, str]]:
-    """Parse `/path?name=value` or `http://host/path?name=value`; `*` is a path."""
+def parse_target(target: str) -> tuple[str | None, str, dict[str, str]]:
+    """Parse `/path?name=value` or `http://host:8080/path?name=value` into authority, path and query; `*` is a path. The
+    authority, which only the second form has, replaces the header `Host` (RFC 9112, 3.2.2)."""
+    authority = None
     if not target.startswith("/"):
         _, scheme_end, rest = target.partition("://")
         if scheme_end:
-            target = rest[_authority_end(rest) :]
+            # The first of these marks ends the authority: in `http://host?/livez` the slash is part of the query.
+            end = min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
+            authority, target = rest[:end], rest[end:]
             if not target.startswith("/"):
                 target = f"/{target}"
     if "#" in target:
         target = target[: target.index("#")]
     path, mark, query = target.partition("?")
-    return path, _parse_query(query) if mark else {}
-
-
-def _authority_end(rest: str) -> int:
-    """Find the first of `/`, `?` and `#`. In `http://host?/livez` the slash is part of the query."""
-    return min((rest.find(mark) for mark in "/?#" if mark in rest), default=len(rest))
+    return authority, path, _parse_query(query) if mark else {}
 
 
 def _parse_query(query: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import httptools
 
 from headrace.http import problems
-from headrace.http.message import Request, authority_of, parse_target
+from headrace.http.message import Request, parse_target
 from headrace.http.problems import Problem
 from headrace.runtime.inline_start import start_inline
 from headrace.runtime.request_ids import request_id
@@ -280,9 +280,8 @@ class RequestReader:
         host = headers.get("host")
         if (host is None and not self._is_old) or (host is not None and "," in host):
             self._reject(problems.malformed_request("exactly one Host header is required"))
-        target = self._url.decode("ascii")
-        path, query = parse_target(target)
-        if (authority := authority_of(target)) is not None:
+        authority, path, query = parse_target(self._url.decode("ascii"))
+        if authority is not None:
             if not authority:
                 self._reject(problems.malformed_request("the request target has no host"))
             headers["host"] = authority

@@ -6,6 +6,7 @@ A header value with a line break raises an error, so that an application cannot 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from time import gmtime
 
 from headrace.http.message import Header, StreamedResponse
@@ -15,47 +16,10 @@ _PIECES_KEPT_MAX = 256  # bounded, because publishers choose the content types
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_REASONS = {
-    101: "Switching Protocols",
-    200: "OK",
-    201: "Created",
-    202: "Accepted",
-    204: "No Content",
-    206: "Partial Content",
-    207: "Multi-Status",
-    301: "Moved Permanently",
-    302: "Found",
-    303: "See Other",
-    304: "Not Modified",
-    307: "Temporary Redirect",
-    308: "Permanent Redirect",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    406: "Not Acceptable",
-    408: "Request Timeout",
-    409: "Conflict",
-    410: "Gone",
-    411: "Length Required",
-    412: "Precondition Failed",
-    413: "Content Too Large",
+_REASONS = {status.value: status.phrase for status in HTTPStatus} | {
+    413: "Content Too Large",  # RFC 9110 renamed these three; Python 3.11 has the old phrases
     414: "URI Too Long",
-    415: "Unsupported Media Type",
-    417: "Expectation Failed",
     422: "Unprocessable Content",
-    426: "Upgrade Required",
-    428: "Precondition Required",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    501: "Not Implemented",
-    502: "Bad Gateway",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-    505: "HTTP Version Not Supported",
-    507: "Insufficient Storage",
 }
 _WITHOUT_BODY = (204, 304)
 

@@ -65,7 +65,8 @@ class Parameter(msgspec.Struct, frozen=True):
 
 class Operation(msgspec.Struct, frozen=True):
     """The API description of a route. `body` and the values of `responses` are types that msgspec supports,
-    `bytes` for raw content, or None for no body. `problems` are the statuses of its error responses."""
+    `bytes` for raw content, or None for no body. `problems` are the statuses of its error responses other than those
+    that follow from the properties of the route."""
 
     summary: str
     responses: Mapping[int, Any]

@@ -280,7 +280,7 @@ class Gateway:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listener.drain(_DRAIN_SECONDS))
             await asyncio.sleep(0)  # no request starts after this, so there are no new long polls
-            await self._rest.services.pullers.close()
+            await self._rest.pullers.close()
         await self._rest.close()
         log.info("gateway stopped")
 

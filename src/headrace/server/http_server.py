@@ -144,7 +144,7 @@ class HttpServer:
         self._health.is_ready = False
         await self._push_service.stop()
         if self._rest is not None:
-            await self._rest.services.pullers.close()
+            await self._rest.pullers.close()
 
     async def close(self) -> None:
         await self._front.close()

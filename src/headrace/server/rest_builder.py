@@ -66,4 +66,4 @@ def build_gateway_rest(
 ) -> RestApplication:
     """Build the application of a gateway; `sides` selects the publisher and subscriber parts."""
     authorizer: Authorizer = TokenAuthorizer(cluster, cluster.clock) if with_auth else AllowAllAuthorizer()
-    return RestApplication(cluster, authorizer, sides, status_of=status_of, with_auth=with_auth)
+    return RestApplication(cluster, authorizer, sides, status_of=status_of)

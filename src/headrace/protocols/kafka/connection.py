@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.handlers import RequestContext
@@ -77,13 +77,13 @@ class Connection:
         "_is_reading",
         "_is_waiting_for_budget",
         "_pending_responses",
-        "_running",
         "_send_buffer",
         "_server",
         "_stream",
         "client_host",
         "closed",
         "last_progress",
+        "running",
     )
 
     def __init__(self, stream: ByteStream, server: KafkaServer) -> None:
@@ -94,7 +94,6 @@ class Connection:
         self._pending_responses: deque[PendingResponse] = deque()
         self._context: RequestContext | None = None  # of the last request; the next one usually has the same
         self._close_callbacks: dict[object, Callable[[], None]] = {}
-        self._running: dict[RunningRequest, bool] = {}  # running requests, and whether they are read-only
         self._is_held_by_handler = False
         self._is_reading = True
         self._flush_scheduled = False
@@ -103,6 +102,7 @@ class Connection:
         self.closed = False
         self.client_host = stream.peer.rpartition(":")[0]
         self.last_progress = server.clock.monotonic()
+        self.running: dict[RunningRequest, bool] = {}  # the requests in progress, and whether they are read-only
         stream.when_readable(self._on_readable)
 
     @property
@@ -114,16 +114,11 @@ class Connection:
     def idle(self) -> bool:
         return not self._pending_responses and not self._send_buffer
 
-    @property
-    def running(self) -> Iterable[RunningRequest]:
-        """The requests in progress."""
-        return self._running
-
     def close(self) -> None:
         if self.closed:
             return
         self.closed = True
-        for running, is_read_only in self._running.items():
+        for running, is_read_only in self.running.items():
             if is_read_only and isinstance(running, asyncio.Task):
                 running.cancel()
             else:
@@ -205,8 +200,8 @@ class Connection:
             running = None if isinstance(outcome, tuple) else outcome
         if running is not None:
             pending.is_deferred = True
-            self._running[running] = handler.is_read_only
-            running.add_done_callback(self._running.pop)
+            self.running[running] = handler.is_read_only
+            running.add_done_callback(self.running.pop)
         return (
             not self._is_held_by_handler and len(self._pending_responses) < _PENDING_RESPONSES_MAX and not self.closed
         )

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from headrace.client.cluster import Cluster
@@ -22,11 +21,7 @@ from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Route, RouteTable, Verb
 from headrace.model.errors import HeadraceError
 from headrace.protocols.rest.authorization import ANONYMOUS, AllowAllAuthorizer, Authorizer
-from headrace.protocols.rest.authorization_rechecks import (
-    IsStillAuthorized,
-    always_authorized,
-    with_authorization_rechecks,
-)
+from headrace.protocols.rest.authorization_rechecks import with_authorization_rechecks
 from headrace.protocols.rest.bodies import invalid_parameter
 from headrace.protocols.rest.dead_letters import DeadLetterRoutes
 from headrace.protocols.rest.error_responses import problem_of_error
@@ -42,56 +37,6 @@ from headrace.protocols.rest.subscriptions import SubscriptionRoutes
 from headrace.protocols.rest.topics import TopicRoutes
 from headrace.protocols.rest.webhooks import StatusOf, WebhookRoutes
 
-# The table of all routes, collected from the modules that serve them, and the objects that these share.
-
-
-class RestServices:
-    """The shared objects of the handlers. `described` are the served routes, for the API description. `status_of`
-    returns the push status of a subscription in this process. `is_authorized` returns whether the token of a waiting
-    request is still valid."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        status_of: StatusOf,
-        is_authorized: IsStillAuthorized = always_authorized,
-        *,
-        with_auth: bool,
-    ) -> None:
-        self.cluster = cluster
-        self.status_of = status_of
-        self.is_authorized = is_authorized
-        self.with_auth = with_auth
-        self.publisher = Publisher(cluster)
-        self.replies = ReplyService(cluster)
-        self.directory = SubscriptionDirectory(cluster)
-        self.pullers = PullerPool(cluster)
-        self.feeds = FeedRegistry()
-        self.described: list[Route] = []
-
-    async def close(self) -> None:
-        await self.pullers.close()
-        await self.replies.close()
-        await self.publisher.close()
-
-
-def routes(services: RestServices) -> Sequence[Route]:
-    cluster, directory = services.cluster, services.directory
-    return [
-        *TopicRoutes(cluster).routes(),
-        *PublishRoutes(cluster, services.publisher, services.replies, services.is_authorized).routes(),
-        *MessageRoutes(cluster).routes(),
-        *ScheduledRoutes(cluster).routes(),
-        *SubscriptionRoutes(cluster, directory).routes(),
-        *PullRoutes(services.pullers, directory, services.is_authorized).routes(),
-        *SettleRoutes(cluster, directory, services.feeds).routes(),
-        *DeadLetterRoutes(cluster).routes(),
-        *StreamRoutes(cluster, services.feeds).routes(),
-        *WebhookRoutes(cluster, services.status_of).routes(),
-        *ApiDescription(services.described, with_auth=services.with_auth).routes(),
-    ]
-
-
 ALL_ROLES = frozenset({ForwarderRole.PUBLISH, ForwarderRole.SUBSCRIBE})
 BODY_BYTES_MAX = 1 << 20
 """The default body limit of routes that accept a body."""
@@ -100,7 +45,8 @@ _KEPT_MAX, _KEPT_LENGTH_MAX = 1024, 256
 
 
 class RestApplication:
-    """`roles` selects the publisher and subscriber routes. Close it after its listener has been drained."""
+    """`roles` selects the publisher and subscriber routes. `status_of` returns the push status of a subscription in
+    this process. Close it after its listener has been drained."""
 
     def __init__(
         self,
@@ -109,15 +55,31 @@ class RestApplication:
         roles: frozenset[ForwarderRole] = ALL_ROLES,
         *,
         status_of: StatusOf = lambda *_: None,
-        with_auth: bool = False,
     ) -> None:
         self.cluster = cluster
-        self.services = RestServices(cluster, status_of, authorizer.is_still_authorized, with_auth=with_auth)
-        table = [route for route in routes(self.services) if route.role is ForwarderRole.BOTH or route.role in roles]
-        self.services.described.extend(table)
-        self.routes = RouteTable(table)
+        self.pullers = PullerPool(cluster)
+        self.publisher = Publisher(cluster)
+        self._replies = ReplyService(cluster)
+        self._directory = directory = SubscriptionDirectory(cluster)
         self._authorizer = authorizer
         self._is_public = isinstance(authorizer, AllowAllAuthorizer)  # then requests need no check
+        feeds, is_authorized = FeedRegistry(), authorizer.is_still_authorized
+        served: list[Route] = []
+        routes = (
+            *TopicRoutes(cluster).routes(),
+            *PublishRoutes(cluster, self.publisher, self._replies, is_authorized).routes(),
+            *MessageRoutes(cluster).routes(),
+            *ScheduledRoutes(cluster).routes(),
+            *SubscriptionRoutes(cluster, directory).routes(),
+            *PullRoutes(self.pullers, directory, is_authorized).routes(),
+            *SettleRoutes(cluster, directory, feeds).routes(),
+            *DeadLetterRoutes(cluster).routes(),
+            *StreamRoutes(cluster, feeds).routes(),
+            *WebhookRoutes(cluster, status_of).routes(),
+            *ApiDescription(served, with_auth=not self._is_public).routes(),
+        )
+        served += [route for route in routes if route.role is ForwarderRole.BOTH or route.role in roles]
+        self.routes = RouteTable(served)
         self._route_cache: dict[tuple[str, str], tuple[Route, dict[str, str]]] = {}
 
     def body_limit(self, method: str, path: str) -> int:
@@ -153,7 +115,9 @@ class RestApplication:
 
     async def close(self) -> None:
         """Fail waiting requests with the information that the server is stopping."""
-        await self.services.close()
+        await self.pullers.close()
+        await self._replies.close()
+        await self.publisher.close()
         self.cluster.close()
 
     def _find_route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
@@ -181,19 +145,19 @@ class RestApplication:
         if access.subject is AccessSubject.SUBSCRIPTION:
             named = topic or request.query.get("topic")
             if named is not None and not self._is_public:
-                self._authorizer.authorize(caller, access.verb, named)
+                caller.require(access.verb, named)
             if topic is None:
                 topic = await self._topic_of(request, named, access.verb)
         elif access.subject is not AccessSubject.TOPIC:
             topic = None
         if not self._is_public:
-            self._authorizer.authorize(caller, access.verb, topic)
+            caller.require(access.verb, topic)
 
     async def _topic_of(self, request: Request, named: str | None, verb: Verb) -> str:
         """Find the topic of a subscription unless the path contains it. Topics without permission are treated as
         non-existent, so that an error does not reveal their names or subscriptions."""
         may_use = partial(request.caller.may, verb)
-        found = await self.services.directory.topic_of(request.params["subscription"], named, may_use)
+        found = await self._directory.topic_of(request.params["subscription"], named, may_use)
         request.params["topic"] = found
         return found
 

@@ -1,8 +1,8 @@
 """Authenticate and authorize REST requests: bearer tokens, their scopes and their rates.
 
-- The application calls `authenticate` to authenticate a request (401, or 429 above its rate), then `authorize` for the
-  operation of its route (403).
-- A handler that accesses another topic than that of its route must also authorize it with `request.caller`.
+- The application calls `authenticate` to authenticate a request (401, or 429 above its rate), then `require` of the
+  caller for the operation of its route (403).
+- A handler that accesses another topic than that of its route must also call `request.caller.require` for it.
 - Responses and log lines never contain any part of a token except its id.
 """
 
@@ -113,11 +113,9 @@ class TokenCache:
         """Cache a result. The oldest entry is evicted first; invalid tokens cannot evict valid ones."""
         self._valid_grants.pop(key, None)
         self._invalid_tokens.pop(key, None)
-        seconds, kept = (
-            (INVALID_CACHE_SECONDS, self._invalid_tokens)
-            if grant is None
-            else (VALID_CACHE_SECONDS, self._valid_grants)
-        )
+        seconds, kept = VALID_CACHE_SECONDS, self._valid_grants
+        if grant is None:
+            seconds, kept = INVALID_CACHE_SECONDS, self._invalid_tokens
         if len(kept) >= CACHED_MAX:
             del kept[next(iter(kept))]
         kept[key] = _CachedGrant(grant, requested_at + seconds)
@@ -140,7 +138,8 @@ class Principal(msgspec.Struct, frozen=True):
         return verb is Verb.PUBLIC or any(scope.allows(verb.value, topic) for scope in self.scopes)
 
     def require(self, verb: Verb, topic: str | None) -> None:
-        """Raise `Problem` 403 with the missing scope unless the operation is permitted."""
+        """Raise `Problem` 403 with the missing scope unless the operation is permitted. `topic` is None for operations
+        that concern no topic."""
         if not self.may(verb, topic):
             missing = needed_scope(verb.value, topic)
             raise Problem(
@@ -160,9 +159,6 @@ class Authorizer(Protocol):
         """Return the sender, or raise `Problem` 401 or 429. A request that already has a caller is checked again, but
         not counted against the rate limit again."""
 
-    def authorize(self, caller: Principal, verb: Verb, topic: str | None) -> None:
-        """Raise `Problem` 403 unless permitted. `topic` is None for operations that concern no topic."""
-
     async def is_still_authorized(self, request: Request) -> bool:
         """Whether a request that is still in progress would still be authenticated now."""
 
@@ -172,9 +168,6 @@ class AllowAllAuthorizer:
 
     async def authenticate(self, request: Request) -> Principal:  # noqa: ARG002
         return ANONYMOUS
-
-    def authorize(self, caller: Principal, verb: Verb, topic: str | None) -> None:
-        caller.require(verb, topic)
 
     async def is_still_authorized(self, request: Request) -> bool:  # noqa: ARG002
         return True
@@ -193,9 +186,6 @@ class TokenAuthorizer:
         if request.caller is None:
             self._count(grant)
         return Principal(grant.name, grant.id, grant.scopes)
-
-    def authorize(self, caller: Principal, verb: Verb, topic: str | None) -> None:
-        caller.require(verb, topic)
 
     async def is_still_authorized(self, request: Request) -> bool:
         try:

@@ -23,10 +23,6 @@ IsAuthorized = Callable[[], Awaitable[bool]]
 IsStillAuthorized = Callable[[Request], Awaitable[bool]]
 
 
-async def always_authorized(_request: Request) -> bool:
-    return True
-
-
 def authorization_revoked() -> Problem:
     return Problem(
         401,

@@ -26,6 +26,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 CONTENT_TYPE = "content-type"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RAW = msgspec.json.Decoder(msgspec.Raw)
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Duration = Annotated[str, Meta(description="500ms, 90s, 15m, 2h, 1h30m, PT90S")] | Annotated[float, Meta(ge=0)]
 """A number is in seconds."""
@@ -104,11 +105,16 @@ def is_json(content_type: str) -> bool:
 def json_text(value: bytes) -> msgspec.Raw | None:
     """Return the value if it is JSON text, else None."""
     try:
-        if not value.isascii():
-            value.decode()
-        return _RAW.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return parse_json_text(value)
+    except JSON_ERRORS:
         return None
+
+
+def parse_json_text(value: bytes) -> msgspec.Raw:
+    """Return the value if it is JSON text, else raise one of `JSON_ERRORS`."""
+    if not value.isascii():
+        value.decode()
+    return _RAW.decode(value)
 
 
 # Parsing requests
@@ -131,7 +137,7 @@ def parse_body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
         raise Problem(
             422, "invalid_body", f"the body has an invalid structure: {error}", "see GET /openapi.json for its schema"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise invalid_json(request.body, error) from None
 
 

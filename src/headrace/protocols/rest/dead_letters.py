@@ -10,6 +10,7 @@ versions wrote, are accessed only if the client has permission for `<topic>.dlq`
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated
 
@@ -114,7 +115,6 @@ class DeadLettersSettled(msgspec.Struct):
 
 _REDRIVE = msgspec.json.Decoder(Redrive)
 _DISCARD = msgspec.json.Decoder(Discard)
-_NOTHING = DeadLettersSettled(0, 0, 0, [], complete=True, left=0)
 
 
 class DeadLetterRoutes:
@@ -145,17 +145,10 @@ class DeadLetterRoutes:
         if body.to is not None:
             ensure_writable(body.to)
             request.caller.require(Verb.PUBLISH, body.to)
-        queue = self._queue(request, Verb.MANAGE)
-        selection = _selection(request, queue.name, body.message_ids, body.filter)
-        if not await self._has_any(queue):
-            return json_response(_NOTHING)
-        outcome = await queue.redrive(
-            selection,
-            RedriveOptions(body.to, body.rate, body.max_redrives),
-            dry_run=body.dry_run,
-            limits=SettleLimits(body.max, _SECONDS),
+        options, limits = RedriveOptions(body.to, body.rate, body.max_redrives), SettleLimits(body.max, _SECONDS)
+        return await self._settle(
+            request, body, lambda queue, selected: queue.redrive(selected, options, dry_run=body.dry_run, limits=limits)
         )
-        return await _settled_response(outcome, queue)
 
     async def discard(self, request: Request) -> Response:
         await switch_to_task()
@@ -164,24 +157,40 @@ class DeadLetterRoutes:
             raise Problem(
                 422, "invalid_body", "no dead letters are selected", "specify message_ids, a filter, or all: true"
             )
+        limits = SettleLimits(body.max, _SECONDS)
+        return await self._settle(
+            request, body, lambda queue, selected: queue.discard(selected, dry_run=body.dry_run, limits=limits)
+        )
+
+    async def _settle(
+        self,
+        request: Request,
+        body: Redrive | Discard,
+        settle: Callable[[DeadLetterQueue, DeadLetterSelection], Awaitable[RedriveResult]],
+    ) -> Response:
         queue = self._queue(request, Verb.MANAGE)
-        selection = _selection(request, queue.name, body.message_ids, body.filter)
-        if not await self._has_any(queue):
-            return json_response(_NOTHING)
-        outcome = await queue.discard(selection, dry_run=body.dry_run, limits=SettleLimits(body.max, _SECONDS))
-        return await _settled_response(outcome, queue)
+        ids = () if body.message_ids is UNSET else [_letter_id(one, queue.name) for one in body.message_ids]
+        selected = DeadLetterSelection(ids, _filter_of(request, body.filter))
+        try:
+            await self._cluster.call_with_retries(lambda: self._cluster.topic(queue.name))
+        except UnknownTopicOrPartition:  # the topic has no dead letters yet
+            return json_response(DeadLettersSettled(0, 0, 0, [], complete=True, left=0))
+        outcome = await settle(queue, selected)
+        return json_response(
+            DeadLettersSettled(
+                settled=outcome.settled,
+                settled_before=outcome.settled_before,
+                refused=len(outcome.refused),
+                refusals=[FailedDeadLetter(str(letter_id), why) for letter_id, why in outcome.refused[:_REPORTED_MAX]],
+                complete=outcome.is_complete,
+                left=await queue.count(),
+            )
+        )
 
     def _queue(self, request: Request, verb: Verb) -> DeadLetterQueue:
         topic = request.params["topic"]
         may_use_all = request.caller.may(verb, dead_letter_topic(topic))
         return DeadLetterQueue(self._cluster, topic, with_unmarked=may_use_all)
-
-    async def _has_any(self, queue: DeadLetterQueue) -> bool:
-        try:
-            await self._cluster.call_with_retries(lambda: self._cluster.topic(queue.name))
-        except UnknownTopicOrPartition:
-            return False
-        return True
 
     def routes(self) -> list[Route]:
         one = "/subscriptions/{subscription}"
@@ -195,11 +204,9 @@ class DeadLetterRoutes:
                 Parameter("settled", bool, "Include those that were redriven or discarded."),
                 TOPIC_PARAMETER,
             ),
-            problems=(404, 409, 422),
         )
-        problems = (400, 404, 409, 413, 415, 422)
-        redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (TOPIC_PARAMETER,), problems)
-        discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (TOPIC_PARAMETER,), problems)
+        redrive = Operation("Redrive dead letters", {200: DeadLettersSettled}, Redrive, (TOPIC_PARAMETER,))
+        discard = Operation("Discard dead letters", {200: DeadLettersSettled}, Discard, (TOPIC_PARAMETER,))
         return [
             Route("GET", f"{one}/dead-letters", self.list_all, read, list_, ForwarderRole.SUBSCRIBE),
             Route("POST", f"{one}/redrive", self.redrive, manage, redrive, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
@@ -222,12 +229,6 @@ def _filter_of(request: Request, text: str | None) -> Filter:
         return is_ours and (matches is None or matches(key, headers))
 
     return is_wanted
-
-
-def _selection(request: Request, queue: str, ids: list[str] | UnsetType, text: str | None) -> DeadLetterSelection:
-    return DeadLetterSelection(
-        () if ids is UNSET else [_letter_id(one, queue) for one in ids], _filter_of(request, text)
-    )
 
 
 def _letter_id(text: str, queue: str) -> MessageId:
@@ -259,17 +260,3 @@ def _dead_letter_body(letter: DeadLetter, state: str) -> DeadLetterBody:
     shown.value, shown.value_base64 = value_fields(record.value, record.headers)
     shown.key, shown.key_base64 = key_fields(record.key)
     return shown
-
-
-async def _settled_response(outcome: RedriveResult, queue: DeadLetterQueue) -> Response:
-    refusals = [FailedDeadLetter(str(letter_id), why) for letter_id, why in outcome.refused[:_REPORTED_MAX]]
-    return json_response(
-        DeadLettersSettled(
-            settled=outcome.settled,
-            settled_before=outcome.settled_before,
-            refused=len(outcome.refused),
-            refusals=refusals,
-            complete=outcome.is_complete,
-            left=await queue.count(),
-        )
-    )

@@ -104,22 +104,12 @@ class MessageRoutes:
         return first if first is not None and first.offset == message_id.offset else None
 
     def routes(self) -> list[Route]:
-        read = Access(Verb.READ, AccessSubject.TOPIC)
+        message, read = "/topics/{topic}/messages/{message_id}", Access(Verb.READ, AccessSubject.TOPIC)
+        show = Operation("Get a message", {200: MessageBody})
+        acks = Operation("Get the status of a message in each subscription", {200: AckStatuses})
         return [
-            Route(
-                "GET",
-                "/topics/{topic}/messages/{message_id}",
-                self.show,
-                read,
-                Operation("Get a message", {200: MessageBody}),
-            ),
-            Route(
-                "GET",
-                "/topics/{topic}/messages/{message_id}/ack",
-                self.acks,
-                read,
-                Operation("Get the status of a message in each subscription", {200: AckStatuses}),
-            ),
+            Route("GET", message, self.show, read, show),
+            Route("GET", f"{message}/ack", self.acks, read, acks),
         ]
 
 

@@ -68,21 +68,11 @@ class ApiDescription:
 
     def routes(self) -> list[Route]:
         public = Access(Verb.PUBLIC)
+        openapi = Operation("Get this API description", {200: dict[str, Any]})
+        docs = Operation("Get this API description as a page", {200: {"text/html": str}})
         return [
-            Route(
-                "GET",
-                "/openapi.json",
-                self.openapi,
-                public,
-                Operation("Get this API description", {200: dict[str, Any]}),
-            ),
-            Route(
-                "GET",
-                "/docs",
-                self.docs,
-                public,
-                Operation("Get this API description as a page", {200: {"text/html": str}}),
-            ),
+            Route("GET", "/openapi.json", self.openapi, public, openapi),
+            Route("GET", "/docs", self.docs, public, docs),
         ]
 
 

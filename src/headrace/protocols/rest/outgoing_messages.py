@@ -137,13 +137,7 @@ def record_from_body(item: OutgoingBody, now_ms: int, idempotency: Idempotency |
         headers.append((TAGS, ",".join(item.tags).encode()))
     due_ms = None
     if item.delay is not UNSET or item.deliver_at is not UNSET or item.repeat is not UNSET:
-        due_ms = _schedule(
-            headers,
-            None if item.delay is UNSET else duration_ms(item.delay, "delay"),
-            None if item.deliver_at is UNSET else time_ms(item.deliver_at, "deliver_at"),
-            None if item.repeat is UNSET else item.repeat,
-            now_ms,
-        )
+        due_ms = _schedule(headers, item.delay, item.deliver_at, item.repeat, now_ms)
     record = BatchRecord(None if item.key is UNSET else item.key.encode(), _value_of(item), headers, now_ms)
     return _outgoing_record(record, None if item.partition is UNSET else item.partition, due_ms, idempotency)
 
@@ -190,40 +184,36 @@ def _apply_reserved_headers(
         headers.append((TTL, b"%dms" % duration_ms(ttl, "Headrace-Ttl")))
     if tags is not None:
         headers.append((TAGS, tags.encode("latin-1")))
-    delay, deliver_at, repeat = reserved.pop(DELAY, None), reserved.pop(DELIVER_AT, None), reserved.pop(REPEAT, None)
+    delay, deliver_at, repeat = (reserved.pop(name, UNSET) for name in (DELAY, DELIVER_AT, REPEAT))
     if reserved:
         name = next(iter(reserved))
         raise invalid_parameter(name, "unknown header", f"to set a header of the message use {_HEADER_PREFIX}NAME")
-    due_ms = None
-    if delay is not None or deliver_at is not None or repeat is not None:
-        due_ms = _schedule(
-            headers,
-            None if delay is None else duration_ms(delay, "Headrace-Delay"),
-            None if deliver_at is None else time_ms(deliver_at, "Headrace-Deliver-At"),
-            repeat,
-            now_ms,
-        )
+    due_ms = _schedule(headers, delay, deliver_at, repeat, now_ms, "Headrace-Delay", "Headrace-Deliver-At")
     return None if partition is None else int(partition), due_ms
 
 
 def _schedule(
     headers: list[tuple[str, bytes | None]],
-    delay_ms: int | None,
-    deliver_at_ms: int | None,
-    repeat: str | None,
+    delay: str | float | UnsetType,
+    deliver_at: str | UnsetType,
+    repeat: str | UnsetType,
     now_ms: int,
+    delay_name: str = "delay",
+    deliver_at_name: str = "deliver_at",
 ) -> int | None:
     """Set the headers for the due time and return it; None if the message is not delayed."""
+    delay_ms = None if delay is UNSET else duration_ms(delay, delay_name)
+    deliver_at_ms = None if deliver_at is UNSET else time_ms(deliver_at, deliver_at_name)
     if delay_ms is not None and deliver_at_ms is not None:
         raise invalid_parameter("delay", "delay and deliver_at exclude each other", "send only one of them")
     due_ms = deliver_at_ms
     if delay_ms is not None:
         due_ms = now_ms + delay_ms
-        if delay_ms or repeat is not None:
+        if delay_ms or repeat is not UNSET:
             headers.append((DELAY, b"%dms" % delay_ms))
     elif deliver_at_ms is not None:
         headers.append((DELIVER_AT, b"%d" % deliver_at_ms))
-    if repeat is None:
+    if repeat is UNSET:
         return None if delay_ms == 0 else due_ms
     try:
         first_ms = parse_repeat(repeat).next_ms(now_ms, now_ms)

@@ -1,4 +1,11 @@
-"""Publish over REST: one message per request, or several in a batch, or a request that waits for a reply."""
+"""Publish over REST: one message per request, several in a batch, or a request that waits for a reply.
+
+- The response is sent when the message is as durable as its topic is configured to be.
+- Concurrent requests share record batches, so that many small requests cost little more than a few large ones.
+- A batch request is written to one partition as one record batch, except for messages with keys, whose partitions
+  depend on the keys.
+- Requests that wait for a reply share one reply topic, which is created on the first such request.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +27,17 @@ from headrace.http.problems import Problem, ProblemBody
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import HeadraceError, RequestTimedOut
 from headrace.model.names import delayed_topic
-from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, always_authorized, authorization_revoked
+from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, authorization_revoked
 from headrace.protocols.rest.bodies import (
     CONTENT_TYPE,
+    JSON_ERRORS,
     duration_ms,
     header_fields,
     invalid_json,
     invalid_parameter,
     is_json,
-    json_text,
     parse_body,
+    parse_json_text,
     rfc3339_time,
     value_fields,
 )
@@ -50,13 +58,12 @@ from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.tasks import CooperativeYield
 from headrace.wire.batches.batch import BatchRecord
 
-# REST requests that wait for a reply. They share one reply topic, which is created on the first such request.
-
-
 _CLOSE_SECONDS = 2.0
 
 
 class ReplyService:
+    """Sends the requests that wait for a reply."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._requests: Requests | None = None
@@ -91,15 +98,6 @@ class ReplyService:
                 await opened.__aenter__()
                 self._requests = opened
             return self._requests
-
-
-# Publish over REST: one message per request, several in a batch, or a request that waits for a reply.
-#
-# - The response is sent when the message is as durable as its topic is configured to be.
-# - Concurrent requests share record batches, so that many small requests cost little more than a few large ones.
-# - A batch request is written to one partition as one record batch, except for messages with keys, whose partitions
-#   depend on the keys.
-# - Requests that wait for a reply share one reply topic, which is created on the first such request.
 
 
 BATCH = "application/vnd.headrace.messages+json"
@@ -152,11 +150,7 @@ _BATCH = msgspec.json.Decoder(BatchBody)
 
 class PublishRoutes:
     def __init__(
-        self,
-        cluster: Cluster,
-        publisher: Publisher,
-        replies: ReplyService,
-        is_authorized: IsStillAuthorized = always_authorized,
+        self, cluster: Cluster, publisher: Publisher, replies: ReplyService, is_authorized: IsStillAuthorized
     ) -> None:
         self._clock = cluster.clock
         self._publisher = publisher
@@ -174,8 +168,10 @@ class PublishRoutes:
         if content_type is not None and (content_type == JSON or is_json(content_type)):
             if content_type.startswith(BATCH):
                 return await self._publish_batch(request, topic)
-            if json_text(body) is None:
-                raise _invalid_json(body)
+            try:
+                parse_json_text(body)
+            except JSON_ERRORS as error:
+                raise invalid_json(body, error) from None
         idempotency = idempotency_of(headers, body, request.caller.token_id)
         one = record_from_headers(headers, body, self._clock.now_ms(), idempotency)
         if "wait_for" in request.query:
@@ -184,14 +180,11 @@ class PublishRoutes:
         if one.due_ms is not None:
             topic = delayed_topic(topic)
             view = await self._view(topic)
-        (publish,) = self._submit(view, one)
+        partition = self._partition(view, one)
+        (publish,) = self._publisher.submit(view, (one.record,), partition, alone=one.dedup_id is not None)
         offset = await publish.batch.offset_of(publish.first)
         text = f'{{"message_id":"{topic}:{publish.partition}:{offset}"{_due_text(one)}}}'
         return Response(201, text.encode(), JSON)
-
-    def _submit(self, view: TopicView, one: OutgoingRecord) -> list[PendingPublish]:
-        partition = self._partition(view, one)
-        return self._publisher.submit(view, (one.record,), partition, alone=one.dedup_id is not None)
 
     def _partition(self, view: TopicView, one: OutgoingRecord) -> int | None:
         """Choose the partition; None lets the producer choose one with a pending batch. A message with an idempotency
@@ -275,19 +268,19 @@ class PublishRoutes:
         texts = [""] * len(outgoing)
         failures: list[HeadraceError] = []
         for round_groups in self._rounds(groups, views[False], idempotency):
-            submitted = [
-                (
-                    groups[group],
-                    self._submit_partition(
-                        views[group[0]], [outgoing[at] for at in groups[group]], group[1], idempotency
-                    ),
-                )
-                for group in round_groups
-            ]
-            for indexes, pending in submitted:
+            submitted: list[tuple[list[int], Sequence[PendingPublish | HeadraceError]]] = []
+            for is_delayed, partition in round_groups:
+                indexes, view = groups[is_delayed, partition], views[is_delayed]
+                records = [outgoing[index].record for index in indexes]
+                try:
+                    pending = self._publisher.submit(view, records, partition, alone=idempotency is not None)
+                    submitted.append((indexes, pending))
+                except HeadraceError as error:
+                    submitted.append((indexes, [error]))
+            for indexes, results in submitted:
                 name = topic if outgoing[indexes[0]].due_ms is None else delayed_topic(topic)
                 for index, text in zip(
-                    indexes, await _group_results(name, len(indexes), pending, failures), strict=True
+                    indexes, await _group_results(name, len(indexes), results, failures), strict=True
                 ):
                     texts[index] = _with_due(text, outgoing[index])
             if failures and all(text.startswith(_REUSED) for text in texts if text):
@@ -311,19 +304,6 @@ class PublishRoutes:
             return self._publisher.partition_for(idempotency.dedup_id, view)
         return self._partition(view, one)
 
-    def _submit_partition(
-        self,
-        view: TopicView,
-        outgoing: Sequence[OutgoingRecord],
-        partition: int | None,
-        idempotency: Idempotency | None,
-    ) -> Sequence[PendingPublish | HeadraceError]:
-        records = [one.record for one in outgoing]
-        try:
-            return self._publisher.submit(view, records, partition, alone=idempotency is not None)
-        except HeadraceError as error:
-            return [error]
-
     def routes(self) -> list[Route]:
         return [
             Route(
@@ -342,15 +322,6 @@ class PublishRoutes:
                 BODY_BYTES_MAX,
             )
         ]
-
-
-def _invalid_json(body: bytes) -> Problem:
-    try:
-        body.decode()
-        msgspec.json.decode(body, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return invalid_json(body, error)
-    raise AssertionError("the body was found to be malformed before")
 
 
 def _due_text(one: OutgoingRecord) -> str:

@@ -20,7 +20,7 @@ from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.durations import TIME_MS_MAX
 from headrace.model.errors import GroupIdNotFound, UnknownTopicOrPartition
-from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, always_authorized, authorization_revoked
+from headrace.protocols.rest.authorization_rechecks import IsStillAuthorized, authorization_revoked
 from headrace.protocols.rest.bodies import (
     content_type_of,
     duration_ms,
@@ -77,34 +77,22 @@ _ACCEPT = Parameter(
 
 
 class PullRoutes:
-    def __init__(
-        self,
-        pullers: PullerPool,
-        directory: SubscriptionDirectory,
-        is_authorized: IsStillAuthorized = always_authorized,
-    ) -> None:
+    def __init__(self, pullers: PullerPool, directory: SubscriptionDirectory, is_authorized: IsStillAuthorized) -> None:
         self._pullers = pullers
         self._directory = directory
         self._is_authorized = is_authorized
 
     def routes(self) -> list[Route]:
+        responses = {200: PulledMessages, 204: None}
+        pattern, role = "/subscriptions/{subscription}/messages", ForwarderRole.SUBSCRIBE
+        by_name, of_topic = Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION), Access(Verb.CONSUME, AccessSubject.TOPIC)
+        parameters = [*_PARAMETERS, TOPIC_PARAMETER, _ACCEPT]
+        pull = Operation("Pull messages of a subscription", responses, None, parameters)
+        parameters = [*_PARAMETERS, _ACCEPT]
+        pull_of_topic = Operation("Pull messages of a subscription of this topic", responses, None, parameters, (409,))
         return [
-            Route(
-                "GET",
-                "/subscriptions/{subscription}/messages",
-                self.pull,
-                Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION),
-                _operation("Pull messages of a subscription", [*_PARAMETERS, TOPIC_PARAMETER, _ACCEPT]),
-                ForwarderRole.SUBSCRIBE,
-            ),
-            Route(
-                "GET",
-                "/topics/{topic}/subscriptions/{subscription}/messages",
-                self.pull_of_topic,
-                Access(Verb.CONSUME, AccessSubject.TOPIC),
-                _operation("Pull messages of a subscription of this topic", [*_PARAMETERS, _ACCEPT]),
-                ForwarderRole.SUBSCRIBE,
-            ),
+            Route("GET", pattern, self.pull, by_name, pull, role),
+            Route("GET", "/topics/{topic}" + pattern, self.pull_of_topic, of_topic, pull_of_topic, role),
         ]
 
     async def pull_of_topic(self, request: Request) -> Response:
@@ -212,12 +200,3 @@ def raw_response(message: LeasedMessage) -> Response:
     content_type = content_type_of(message.headers) or _RAW
     is_sane = content_type.isascii() and content_type.isprintable()
     return Response(200, message.value or b"", content_type if is_sane else _RAW, headers)
-
-
-def _operation(summary: str, parameters: Sequence[Parameter]) -> Operation:
-    return Operation(
-        summary,
-        responses={200: PulledMessages, 204: None},
-        parameters=parameters,
-        problems=(404, 409, 422),
-    )

@@ -143,46 +143,24 @@ class ScheduledRoutes:
             return 0
 
     def routes(self) -> list[Route]:
-        write = Access(Verb.PUBLISH, AccessSubject.TOPIC)
+        all_, one = "/topics/{topic}/scheduled", "/topics/{topic}/scheduled/{message_id}"
+        read, write = Access(Verb.READ, AccessSubject.TOPIC), Access(Verb.PUBLISH, AccessSubject.TOPIC)
+        page = Operation(
+            "List delayed messages",
+            {200: ScheduledMessages},
+            parameters=(
+                Parameter("limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"at most this many; default {_LIMIT}"),
+                Parameter("after", str, "start after the previous page: its `after`"),
+            ),
+        )
+        cancel = Operation("Cancel a delayed message", {204: None}, problems=(409,))
+        move = Operation(
+            "Change when a delayed message is due", {200: RescheduledBody}, RescheduleBody, problems=(409,)
+        )
         return [
-            Route(
-                "GET",
-                "/topics/{topic}/scheduled",
-                self.page,
-                Access(Verb.READ, AccessSubject.TOPIC),
-                Operation(
-                    "List delayed messages",
-                    {200: ScheduledMessages},
-                    parameters=(
-                        Parameter(
-                            "limit", Annotated[int, Meta(ge=1, le=_LIMIT_MAX)], f"at most this many; default {_LIMIT}"
-                        ),
-                        Parameter("after", str, "start after the previous page: its `after`"),
-                    ),
-                ),
-                ForwarderRole.PUBLISH,
-            ),
-            Route(
-                "DELETE",
-                "/topics/{topic}/scheduled/{message_id}",
-                self.cancel,
-                write,
-                Operation("Cancel a delayed message", {204: None}, problems=(409,)),
-                ForwarderRole.PUBLISH,
-            ),
-            Route(
-                "PATCH",
-                "/topics/{topic}/scheduled/{message_id}",
-                self.move,
-                write,
-                Operation(
-                    "Change when a delayed message is due",
-                    {200: RescheduledBody},
-                    RescheduleBody,
-                    problems=(409,),
-                ),
-                ForwarderRole.PUBLISH,
-            ),
+            Route("GET", all_, self.page, read, page, ForwarderRole.PUBLISH),
+            Route("DELETE", one, self.cancel, write, cancel, ForwarderRole.PUBLISH),
+            Route("PATCH", one, self.move, write, move, ForwarderRole.PUBLISH),
         ]
 
 

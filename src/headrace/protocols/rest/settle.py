@@ -138,7 +138,6 @@ class SettledMessages(msgspec.Struct):
     refused: list[UnsettledMessage]
 
 
-_PROBLEMS = (400, 404, 409, 413, 415, 422)
 _ACK = msgspec.json.Decoder(AckBody)
 _NACK = msgspec.json.Decoder(NackBody)
 _EXTEND = msgspec.json.Decoder(ExtendBody)
@@ -170,7 +169,7 @@ class SettleRoutes:
             f"/subscriptions/{{subscription}}/{verb}",
             handle,
             Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION),
-            Operation(summary, {200: SettledMessages}, body, (TOPIC_PARAMETER,), _PROBLEMS),
+            Operation(summary, {200: SettledMessages}, body, (TOPIC_PARAMETER,)),
             ForwarderRole.SUBSCRIBE,
             _BODY_BYTES_MAX,
         )
@@ -263,16 +262,8 @@ class _SelectedMessages(NamedTuple):
 
 
 def _selected_messages(body: SettleSelection) -> _SelectedMessages:
-    given = [
-        choice
-        for choice in (
-            None if body.receipt is UNSET else _SelectedMessages((body.receipt,), by_id=False, is_single=True),
-            None if body.receipts is UNSET else _SelectedMessages(body.receipts, by_id=False, is_single=False),
-            None if body.message_id is UNSET else _SelectedMessages((body.message_id,), by_id=True, is_single=True),
-            None if body.message_ids is UNSET else _SelectedMessages(body.message_ids, by_id=True, is_single=False),
-        )
-        if choice is not None
-    ]
+    choices = (body.receipt, False), (body.receipts, False), (body.message_id, True), (body.message_ids, True)
+    given = [(chosen, by_id) for chosen, by_id in choices if not isinstance(chosen, UnsetType)]
     if len(given) != 1:
         raise Problem(
             422,
@@ -280,4 +271,7 @@ def _selected_messages(body: SettleSelection) -> _SelectedMessages:
             "the body must contain exactly one selection of messages",
             "specify exactly one of receipt, receipts, message_id and message_ids",
         )
-    return given[0]
+    ((chosen, by_id),) = given
+    if isinstance(chosen, str):
+        return _SelectedMessages((chosen,), by_id, is_single=True)
+    return _SelectedMessages(chosen, by_id, is_single=False)

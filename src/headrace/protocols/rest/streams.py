@@ -36,7 +36,7 @@ from headrace.http.message import HttpResponse, Request, StreamedResponse, WebSo
 from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Parameter, Route, Verb
 from headrace.model.errors import HeadraceError, InvalidRequest
-from headrace.protocols.rest.bodies import Duration, duration_ms, integer_parameter
+from headrace.protocols.rest.bodies import JSON_ERRORS, Duration, duration_ms, integer_parameter
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.pull import lease_ms, pulled_message
 from headrace.protocols.rest.subscription_directory import TOPIC_PARAMETER
@@ -82,7 +82,7 @@ def read_frame(text: str | bytes, topics: Collection[str]) -> ParsedSettleFrame:
     """Parse a frame, or raise `Problem`. A stream cannot settle messages of other topics."""
     try:
         frame = _DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise _invalid_frame(f"the frame is invalid: {error}") from None
     verbs = {ACK: frame.ack, NACK: frame.nack, REJECT: frame.reject, EXTEND: frame.extend}
     given = [(how, receipts) for how, receipts in verbs.items() if receipts is not UNSET]
@@ -161,7 +161,7 @@ class StreamRoutes:
             "Stream messages as server-sent events, or over a WebSocket if the request is an upgrade.",
             {200: bytes, 101: None},
             parameters=parameters,
-            problems=(401, 403, 404, 405, 406, 409, 422, 429, 503),
+            problems=(405, 406),
         )
         access = Access(Verb.CONSUME, AccessSubject.SUBSCRIPTION)
         pattern = "/subscriptions/{subscription}/stream"

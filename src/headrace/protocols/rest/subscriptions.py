@@ -6,7 +6,7 @@ is deleted with the subscription or the topic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -16,7 +16,6 @@ from msgspec import UNSET, Meta, UnsetType
 from headrace.client.admin.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
 from headrace.client.admin.webhooks import set_webhook, webhook_configs
 from headrace.client.cluster import Cluster
-from headrace.client.metadata import TopicPartition
 from headrace.http.message import Request, Response, json_response
 from headrace.http.problems import Problem
 from headrace.http.routes import Access, AccessSubject, ForwarderRole, Operation, Route, Verb
@@ -194,7 +193,8 @@ class SubscriptionRoutes:
             raise Problem(
                 422, "offset_out_of_range", error.message, "GET the subscription to see its floor and end"
             ) from None
-        return json_response(SeekResult(name, topic, _ack_floors(floors)))
+        moved = [AckFloor(target.partition, floor) for target, floor in sorted(floors.items())]
+        return json_response(SeekResult(name, topic, moved))
 
     async def _configure(self, topic: str, name: str, configs: _Configs) -> None:
         if configs:
@@ -217,61 +217,26 @@ class SubscriptionRoutes:
     def routes(self) -> list[Route]:
         of_topic, one = "/topics/{topic}/subscriptions", "/topics/{topic}/subscriptions/{subscription}"
         manage, read = Access(Verb.MANAGE, AccessSubject.TOPIC), Access(Verb.READ, AccessSubject.TOPIC)
-        make = Operation(
-            "Create a subscription",
-            {201: SubscriptionCreated, 200: SubscriptionCreated},
-            NewSubscription,
-            problems=(400, 404, 413, 415, 422),
-        )
-        change = Operation(
-            "Configure a subscription",
-            {200: SubscriptionBody},
-            SubscriptionChange,
-            problems=(400, 404, 413, 415, 422),
-        )
+        created = {201: SubscriptionCreated, 200: SubscriptionCreated}
+        create = Operation("Create a subscription", created, NewSubscription)
+        list_ = Operation("List the subscriptions of a topic", {200: SubscriptionList})
+        show = Operation("Get a subscription", {200: SubscriptionBody})
+        change = Operation("Configure a subscription", {200: SubscriptionBody}, SubscriptionChange)
+        delete = Operation("Delete a subscription", {204: None})
         seek = Operation(
             "Move a subscription: its leases end, and all messages after the new position are delivered again",
             {200: SeekResult},
             Seek,
             (TOPIC_PARAMETER,),
-            (400, 404, 409, 413, 415, 422),
         )
+        by_name, seek_path = Access(Verb.MANAGE, AccessSubject.SUBSCRIPTION), "/subscriptions/{subscription}/seek"
         return [
-            Route("POST", of_topic, self.create, manage, make, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
-            Route(
-                "GET",
-                of_topic,
-                self.list_all,
-                read,
-                Operation("List the subscriptions of a topic", {200: SubscriptionList}, problems=(404, 422)),
-                ForwarderRole.SUBSCRIBE,
-            ),
-            Route(
-                "GET",
-                one,
-                self.show,
-                read,
-                Operation("Get a subscription", {200: SubscriptionBody}, problems=(404, 422)),
-                ForwarderRole.SUBSCRIBE,
-            ),
+            Route("POST", of_topic, self.create, manage, create, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
+            Route("GET", of_topic, self.list_all, read, list_, ForwarderRole.SUBSCRIBE),
+            Route("GET", one, self.show, read, show, ForwarderRole.SUBSCRIBE),
             Route("PATCH", one, self.change, manage, change, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
-            Route(
-                "DELETE",
-                one,
-                self.delete,
-                manage,
-                Operation("Delete a subscription", {204: None}, problems=(404, 422)),
-                ForwarderRole.SUBSCRIBE,
-            ),
-            Route(
-                "POST",
-                "/subscriptions/{subscription}/seek",
-                self.seek,
-                Access(Verb.MANAGE, AccessSubject.SUBSCRIPTION),
-                seek,
-                ForwarderRole.SUBSCRIBE,
-                _BODY_BYTES_MAX,
-            ),
+            Route("DELETE", one, self.delete, manage, delete, ForwarderRole.SUBSCRIBE),
+            Route("POST", seek_path, self.seek, by_name, seek, ForwarderRole.SUBSCRIBE, _BODY_BYTES_MAX),
         ]
 
 
@@ -301,12 +266,7 @@ def _position(text: str | int, what: str, now_ms: int) -> Position:
         raise invalid_parameter(
             what, f"{text[:40]!r} is not a position", "use start, end, a time, or an offset as a JSON number"
         )
-    found = time_ms(text, what)
-    return Position(timestamp_ms=min(found, now_ms))
-
-
-def _ack_floors(floors: Mapping[TopicPartition, int]) -> list[AckFloor]:
-    return [AckFloor(target.partition, floor) for target, floor in sorted(floors.items())]
+    return Position(timestamp_ms=min(time_ms(text, what), now_ms))
 
 
 def _summary(name: str, topic: str, backlogs: Sequence[PartitionBacklog]) -> SubscriptionSummary:

@@ -8,16 +8,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from struct import error as struct_error
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from headrace.model.errors import MalformedFrame
 from headrace.wire.codec.compiler import compile_decoder, compile_encoder
 from headrace.wire.codec.schema import Chunk, layout
 
 M = TypeVar("M")
+K = TypeVar("K")
 
 _decoders: dict[tuple[type, int], Callable[[memoryview, int], Any]] = {}
 _encoders: dict[tuple[type, int], Callable[[Any], list[Chunk]]] = {}
@@ -69,6 +70,30 @@ def decode_versioned(cls: type[M], data: bytes) -> M:
     if not declared.min_version <= version <= declared.max_version:
         raise MalformedFrame(f"{cls.__name__} v{version} is not supported")
     return decode(cls, version, memoryview(data), VERSION_BYTES)
+
+
+class RecordTypes(Generic[K]):
+    """The record types of one feature in an internal topic. A key begins with the number of its type; `value_of` has
+    the value that belongs to each key. All values have version 0."""
+
+    def __init__(self, value_of: Mapping[type, type]) -> None:
+        self._value_of = value_of
+        self._key_of = {layout(key).min_version: key for key in value_of}
+
+    def encode_key(self, key: K) -> bytes:
+        return encode_versioned(key, layout(type(key)).min_version)
+
+    def encode_value(self, value: object) -> bytes:
+        return encode_versioned(value, 0)
+
+    def decode_key(self, data: bytes) -> K | None:
+        """Return the key, or None for a type of another feature."""
+        cls: Any = self._key_of.get(version_of(data))
+        return None if cls is None else decode_versioned(cls, data)
+
+    def decode_value(self, key: K, data: bytes) -> Any:
+        """Decode the value that belongs to the key."""
+        return decode_versioned(self._value_of[type(key)], data)
 
 
 def version_of(data: bytes) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from struct import Struct
 from typing import Any, Final
 
@@ -65,6 +65,19 @@ class FunctionSource:
         return function
 
 
+class _Compiler:
+    """The state that both compilers have."""
+
+    def __init__(self, cls: type, version: int, constants: dict[str, Any]) -> None:
+        declared = layout(cls)
+        assert declared.min_version <= version <= declared.max_version, (cls, version)
+        self._cls = cls
+        self._version = version
+        self._flexible = version >= declared.flexible_since
+        self._source = FunctionSource(constants)
+        self._run: list[tuple[str, str]] = []  # (struct letter, variable or expression)
+
+
 ELEMENTS_MAX: Final = 1_000_000
 
 _DECODER_CONSTANTS: Final = {
@@ -79,18 +92,12 @@ _DECODER_CONSTANTS: Final = {
 
 
 def compile_decoder(cls: type, version: int) -> Callable[[memoryview, int], Any]:
-    declared = layout(cls)
-    assert declared.min_version <= version <= declared.max_version, (cls, version)
-    return _DecoderCompiler(cls, version, version >= declared.flexible_since).compile()
+    return _DecoderCompiler(cls, version).compile()
 
 
-class _DecoderCompiler:
-    def __init__(self, cls: type, version: int, flexible: bool) -> None:
-        self._cls = cls
-        self._version = version
-        self._flexible = flexible
-        self._source = FunctionSource(_DECODER_CONSTANTS)
-        self._run: list[tuple[str, str]] = []  # (struct letter, variable)
+class _DecoderCompiler(_Compiler):
+    def __init__(self, cls: type, version: int) -> None:
+        super().__init__(cls, version, _DECODER_CONSTANTS)
         self._uuids: list[str] = []  # variables of the run that are still 16 bytes, not UUIDs
 
     def compile(self) -> Callable[[memoryview, int], Any]:
@@ -210,12 +217,10 @@ class _DecoderCompiler:
         return variable
 
     def _null(self, variable: str, length: str, nullable: bool, path: str) -> None:
-        with self._source.block(f"elif {length} == -1:" if nullable else "else:"):
-            if nullable:
+        if nullable:
+            with self._source.block(f"elif {length} == -1:"):
                 self._source.line(f"{variable} = None")
-            else:
-                self._raise_malformed(path, f"length {{{length}}}")
-        if nullable and not self._flexible:
+        if not (nullable and self._flexible):  # otherwise -1 is the only negative length
             with self._source.block("else:"):
                 self._raise_malformed(path, f"length {{{length}}}")
 
@@ -293,19 +298,10 @@ _ENCODER_CONSTANTS: Final = {"ONE_BYTE": ONE_BYTE, "join": b"".join, "pack": str
 
 
 def compile_encoder(cls: type, version: int) -> Callable[[Any], list[Chunk]]:
-    declared = layout(cls)
-    assert declared.min_version <= version <= declared.max_version, (cls, version)
-    return _EncoderCompiler(cls, version, version >= declared.flexible_since).compile()
+    return _EncoderCompiler(cls, version, _ENCODER_CONSTANTS).compile()
 
 
-class _EncoderCompiler:
-    def __init__(self, cls: type, version: int, flexible: bool) -> None:
-        self._cls = cls
-        self._version = version
-        self._flexible = flexible
-        self._source = FunctionSource(_ENCODER_CONSTANTS)
-        self._run: list[tuple[str, str]] = []  # (struct letter, expression)
-
+class _EncoderCompiler(_Compiler):
     def compile(self) -> Callable[[Any], list[Chunk]]:
         source = self._source
         with source.block("def encode(message):"):
@@ -354,23 +350,10 @@ class _EncoderCompiler:
 
     def _write_sized(self, kind: Sized, nullable: bool, value: str) -> None:
         source = self._source
-        data, length = source.name("data"), source.name("length")
-        of_string = kind.name == "string"
-        plus = " + 1" if self._flexible else ""
+        data = source.name("data")
         source.line(f"{data} = {value}")
-        if nullable:
-            with source.block(f"if {data} is None:"):
-                source.line(f"{length} = {0 if self._flexible else -1}")
-                source.line(f"{data} = b''")
-            with source.block("else:"):
-                if of_string:
-                    source.line(f"{data} = {data}.encode()")
-                source.line(f"{length} = len({data}){plus}")
-        else:
-            if of_string:
-                source.line(f"{data} = {data}.encode()")
-            source.line(f"{length} = len({data}){plus}")
-        self._write_length(kind.legacy_letter, length)
+        encoded = f"{data}.encode()" if kind.name == "string" else data
+        self._write_length_of(data, encoded, nullable, "b''", kind.legacy_letter)
         if kind.name != "records":
             source.line(f"parts.append({data})")
             return
@@ -381,18 +364,9 @@ class _EncoderCompiler:
 
     def _write_array(self, kind: Array, nullable: bool, value: str) -> None:
         source = self._source
-        items, count = source.name("items"), source.name("count")
-        plus = " + 1" if self._flexible else ""
+        items = source.name("items")
         source.line(f"{items} = {value}")
-        if nullable:
-            with source.block(f"if {items} is None:"):
-                source.line(f"{count} = {0 if self._flexible else -1}")
-                source.line(f"{items} = ()")
-            with source.block("else:"):
-                source.line(f"{count} = len({items}){plus}")
-        else:
-            source.line(f"{count} = len({items}){plus}")
-        self._write_length("i", count)
+        self._write_length_of(items, items, nullable, "()", "i")
         if isinstance(kind.of, Fixed) and kind.of is not UUID16:
             source.line(f"parts.append(pack(f'>{{len({items})}}{kind.of.letter}', *{items}))")
             return
@@ -404,8 +378,18 @@ class _EncoderCompiler:
                 self._write(kind.of, False, item)
                 self._end_run()
 
-    def _write_length(self, legacy_letter: str, length: str) -> None:
-        """Write the code that encodes a length; it ends the run."""
+    def _write_length_of(self, variable: str, encoded: str, nullable: bool, empty: str, legacy_letter: str) -> None:
+        """Write the code that replaces a value by its `encoded` form, or null by `empty`, and encodes its length. It
+        ends the run."""
+        source, length = self._source, self._source.name("length")
+        if nullable:
+            with source.block(f"if {variable} is None:"):
+                source.line(f"{length} = {0 if self._flexible else -1}")
+                source.line(f"{variable} = {empty}")
+        with source.block("else:") if nullable else nullcontext():
+            if encoded != variable:
+                source.line(f"{variable} = {encoded}")
+            source.line(f"{length} = len({variable}){' + 1' if self._flexible else ''}")
         if not self._flexible:
             self._run.append((legacy_letter, length))
             self._end_run()

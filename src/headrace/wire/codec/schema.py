@@ -1,10 +1,9 @@
 """Declare Kafka messages: one class for all versions of a message, with its fields in wire order.
 
-    @message(versions=(3, 13), flexible_since=9)
-    class ProduceRequest:
+    class ProduceRequest(Message, versions=(3, 13), flexible_since=9):
         transactional_id: str | None = wire(STRING, nullable=3, default=None)
         acks: int = wire(INT16)
-        topic_data: list[TopicProduceData] = wire(array(TopicProduceData))
+        topic_data: list[TopicProduceData] = array(TopicProduceData)
 
 - A class becomes a `msgspec.Struct`, because creating an instance takes a quarter of the time of a dataclass.
 - Every field has a default, so that code sets only the relevant ones.
@@ -16,14 +15,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar, dataclass_transform
+from typing import Any, Final, Protocol, dataclass_transform
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
-M = TypeVar("M")
 NEVER: Final = 1 << 15
 NULL_UUID: Final = UUID(int=0)
 
@@ -71,10 +68,6 @@ BYTES: Final = Sized("bytes", "i", b"")
 RECORDS: Final = Sized("records", "i", None)
 
 
-def array(of: Type) -> Array:
-    return Array(of)
-
-
 class Field(msgspec.Struct, frozen=True):
     name: str
     type: Type
@@ -106,6 +99,11 @@ def wire(
     return Field("", kind, since, until, nullable, tag, default)
 
 
+def array(of: Type, **options: Any) -> Any:
+    """Declare a field with an array, with the options of `wire`."""
+    return wire(Array(of), **options)
+
+
 class Layout(msgspec.Struct, frozen=True):
     """The declaration of a class. A part has the version of its message."""
 
@@ -122,34 +120,37 @@ def layout(cls: type) -> Layout:
     return _layouts[cls]
 
 
+class _Declaration(type):
+    """Creates a `msgspec.Struct` and its layout in place of a declared class."""
+
+    def __new__(
+        mcs,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        versions: tuple[int, int] = (0, NEVER),
+        flexible_since: int = NEVER,
+    ) -> Any:
+        if not bases:
+            return super().__new__(mcs, name, bases, namespace)
+        fields = tuple(replace(namespace[field], name=field) for field in namespace.get("__annotations__", ()))
+        # gc=False: a message is a tree, so reference counting alone frees it.
+        struct = msgspec.defstruct(
+            name,
+            [(f.name, Any, msgspec.field(default_factory=list) if f.default == [] else f.default) for f in fields],
+            module=namespace["__module__"],
+            namespace={"__doc__": namespace.get("__doc__")},
+            gc=False,
+        )
+        _layouts[struct] = Layout(fields, *versions, flexible_since)
+        return struct
+
+
 @dataclass_transform()
-def message(*, versions: tuple[int, int], flexible_since: int = NEVER) -> Callable[[type[M]], type[M]]:
-    """Declare a request, a response, or another value that is not a part of a message."""
-
-    def declare(cls: type[M]) -> type[M]:
-        return _declare(cls, Layout(_fields(cls), *versions, flexible_since))
-
-    return declare
+class Message(metaclass=_Declaration):
+    """A request, a response, or another value that is not a part of a message."""
 
 
 @dataclass_transform()
-def part(cls: type[M]) -> type[M]:
-    """Declare a struct that is nested in messages."""
-    return _declare(cls, Layout(_fields(cls)))
-
-
-def _fields(cls: type) -> tuple[Field, ...]:
-    return tuple(replace(cls.__dict__[name], name=name) for name in cls.__annotations__)
-
-
-def _declare(cls: type[M], declared: Layout) -> type[M]:
-    # gc=False: a message is a tree, so reference counting alone frees it.
-    struct = msgspec.defstruct(
-        cls.__name__,
-        [(f.name, Any, msgspec.field(default_factory=list) if f.default == [] else f.default) for f in declared.fields],
-        module=cls.__module__,
-        namespace={"__doc__": cls.__doc__},
-        gc=False,
-    )
-    _layouts[struct] = declared
-    return struct  # type: ignore[return-value]
+class Part(metaclass=_Declaration):
+    """A struct that is nested in messages."""

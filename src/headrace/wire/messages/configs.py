@@ -2,124 +2,109 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, Message, Part, array, wire
 
 # DescribeConfigs (32): return the configs of topics (resource type 2) and brokers (4), with their sources. v3 adds
 # the type and the documentation, v4 is flexible.
 
 
-@part
-class DescribeConfigsResource:
+class DescribeConfigsResource(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configuration_keys: list[str] | None = wire(array(STRING), nullable=1)
+    configuration_keys: list[str] | None = array(STRING, nullable=1)
 
 
-@message(versions=(1, 4), flexible_since=4)
-class DescribeConfigsRequest:
-    resources: list[DescribeConfigsResource] = wire(array(DescribeConfigsResource))
+class DescribeConfigsRequest(Message, versions=(1, 4), flexible_since=4):
+    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
     include_synonyms: bool = wire(BOOL)
     include_documentation: bool = wire(BOOL, since=3)
 
 
-@part
-class DescribeConfigsSynonym:
+class DescribeConfigsSynonym(Part):
     name: str = wire(STRING)
     value: str | None = wire(STRING, nullable=1, default=None)
     source: int = wire(INT8)
 
 
-@part
-class DescribeConfigsResourceResult:
+class DescribeConfigsResourceResult(Part):
     name: str = wire(STRING)
     value: str | None = wire(STRING, nullable=1, default=None)
     read_only: bool = wire(BOOL)
     config_source: int = wire(INT8, default=-1)
     is_sensitive: bool = wire(BOOL)
-    synonyms: list[DescribeConfigsSynonym] = wire(array(DescribeConfigsSynonym))
+    synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym)
     config_type: int = wire(INT8, since=3)
     documentation: str | None = wire(STRING, since=3, nullable=3, default=None)
 
 
-@part
-class DescribeConfigsResult:
+class DescribeConfigsResult(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=1, default=None)
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configs: list[DescribeConfigsResourceResult] = wire(array(DescribeConfigsResourceResult))
+    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult)
 
 
-@message(versions=(1, 4), flexible_since=4)
-class DescribeConfigsResponse:
+class DescribeConfigsResponse(Message, versions=(1, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
-    results: list[DescribeConfigsResult] = wire(array(DescribeConfigsResult))
+    results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
 
 
 # AlterConfigs (33): replace all configs of a resource; omitted ones are reset to their defaults. v2 is flexible.
 
 
-@part
-class AlterableConfig:
+class AlterableConfig(Part):
     name: str = wire(STRING)
     value: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class AlterConfigsResource:
+class AlterConfigsResource(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configs: list[AlterableConfig] = wire(array(AlterableConfig))
+    configs: list[AlterableConfig] = array(AlterableConfig)
 
 
-@message(versions=(0, 2), flexible_since=2)
-class AlterConfigsRequest:
-    resources: list[AlterConfigsResource] = wire(array(AlterConfigsResource))
+class AlterConfigsRequest(Message, versions=(0, 2), flexible_since=2):
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
     validate_only: bool = wire(BOOL)
 
 
-@part
-class AlterConfigsResourceResponse:
+class AlterConfigsResourceResponse(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
 
 
-@message(versions=(0, 2), flexible_since=2)
-class AlterConfigsResponse:
+class AlterConfigsResponse(Message, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse))
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
 # IncrementalAlterConfigs (44): set (0), delete (1), append to (2) or subtract from (3) individual configs. v1 is
 # flexible.
 
 
-@part
-class IncrementalAlterableConfig:
+class IncrementalAlterableConfig(Part):
     name: str = wire(STRING)
     config_operation: int = wire(INT8)
     value: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class IncrementalAlterConfigsResource:
+class IncrementalAlterConfigsResource(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
-    configs: list[IncrementalAlterableConfig] = wire(array(IncrementalAlterableConfig))
+    configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig)
 
 
-@message(versions=(0, 1), flexible_since=1)
-class IncrementalAlterConfigsRequest:
-    resources: list[IncrementalAlterConfigsResource] = wire(array(IncrementalAlterConfigsResource))
+class IncrementalAlterConfigsRequest(Message, versions=(0, 1), flexible_since=1):
+    resources: list[IncrementalAlterConfigsResource] = array(IncrementalAlterConfigsResource)
     validate_only: bool = wire(BOOL)
 
 
-@message(versions=(0, 1), flexible_since=1)
-class IncrementalAlterConfigsResponse:
+class IncrementalAlterConfigsResponse(Message, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
-    responses: list[AlterConfigsResourceResponse] = wire(array(AlterConfigsResourceResponse))
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
 # ListConfigResources (74): list the resources that have configs. v0 returns client metrics only. v1 selects by type;
@@ -129,19 +114,16 @@ class IncrementalAlterConfigsResponse:
 CLIENT_METRICS = 16
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ListConfigResourcesRequest:
-    resource_types: list[int] = wire(array(INT8), since=1)
+class ListConfigResourcesRequest(Message, versions=(0, 1), flexible_since=0):
+    resource_types: list[int] = array(INT8, since=1)
 
 
-@part
-class ConfigResource:
+class ConfigResource(Part):
     resource_name: str = wire(STRING)
     resource_type: int = wire(INT8, since=1, default=CLIENT_METRICS)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ListConfigResourcesResponse:
+class ListConfigResourcesResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
-    config_resources: list[ConfigResource] = wire(array(ConfigResource))
+    config_resources: list[ConfigResource] = array(ConfigResource)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16, Message, Part, array, wire
 
 # ConsumerGroupHeartbeat (68): join, heartbeat and leave, with the consumer protocol (KIP-848).
 #
@@ -13,33 +13,29 @@ from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, STRING, UUID16,
 # - v1 adds subscriptions by regular expression; the member generates its own id.
 
 
-@part
-class TopicPartitions:
+class TopicPartitions(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(Message, versions=(0, 1), flexible_since=0):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
     member_epoch: int = wire(INT32)
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     rebalance_timeout_ms: int = wire(INT32, default=-1)
-    subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
+    subscribed_topic_names: list[str] | None = array(STRING, nullable=0, default=None)
     subscribed_topic_regex: str | None = wire(STRING, since=1, nullable=1, default=None)
     server_assignor: str | None = wire(STRING, nullable=0, default=None)
-    topic_partitions: list[TopicPartitions] | None = wire(array(TopicPartitions), nullable=0, default=None)
+    topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, nullable=0, default=None)
 
 
-@part
-class Assignment:
-    topic_partitions: list[TopicPartitions] = wire(array(TopicPartitions))
+class Assignment(Part):
+    topic_partitions: list[TopicPartitions] = array(TopicPartitions)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ConsumerGroupHeartbeatResponse:
+class ConsumerGroupHeartbeatResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -53,41 +49,36 @@ class ConsumerGroupHeartbeatResponse:
 # protocol of a member: consumer (1) or classic (0).
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ConsumerGroupDescribeRequest:
-    group_ids: list[str] = wire(array(STRING))
+class ConsumerGroupDescribeRequest(Message, versions=(0, 1), flexible_since=0):
+    group_ids: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL)
 
 
-@part
-class DescribedTopicPartitions:
+class DescribedTopicPartitions(Part):
     topic_id: UUID = wire(UUID16)
     topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@part
-class DescribedAssignment:
-    topic_partitions: list[DescribedTopicPartitions] = wire(array(DescribedTopicPartitions))
+class DescribedAssignment(Part):
+    topic_partitions: list[DescribedTopicPartitions] = array(DescribedTopicPartitions)
 
 
-@part
-class ConsumerGroupMember:
+class ConsumerGroupMember(Part):
     member_id: str = wire(STRING)
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     member_epoch: int = wire(INT32)
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_names: list[str] = array(STRING)
     subscribed_topic_regex: str | None = wire(STRING, nullable=0, default=None)
     assignment: DescribedAssignment = wire(DescribedAssignment)
     target_assignment: DescribedAssignment = wire(DescribedAssignment)
     member_type: int = wire(INT8, since=1, default=-1)
 
 
-@part
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     group_id: str = wire(STRING)
@@ -95,11 +86,10 @@ class DescribedConsumerGroup:
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
     assignor_name: str = wire(STRING)
-    members: list[ConsumerGroupMember] = wire(array(ConsumerGroupMember))
+    members: list[ConsumerGroupMember] = array(ConsumerGroupMember)
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class ConsumerGroupDescribeResponse:
+class ConsumerGroupDescribeResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribedConsumerGroup] = wire(array(DescribedConsumerGroup))
+    groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BYTES, INT16, INT32, INT64, STRING, array, message, part, wire
+from headrace.wire.codec.schema import BYTES, INT16, INT32, INT64, STRING, Message, Part, array, wire
 
 # ListDelayed (10006, Headrace): list the delayed messages of one partition by due time. The partition's leader
 # responds. `after_due_ms` and `after_offset` are those of the last message of the previous page. A page may be
 # shorter than requested; only an empty page is the last one.
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ListDelayedRequest:
+class ListDelayedRequest(Message, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition: int = wire(INT32)
     after_due_ms: int = wire(INT64, default=-1)
@@ -18,29 +17,26 @@ class ListDelayedRequest:
     count_max: int = wire(INT32, default=100)
 
 
-@part
-class DelayedHeader:
+class DelayedHeader(Part):
     name: str = wire(STRING)
     value: bytes | None = wire(BYTES, nullable=0, default=None)
 
 
-@part
-class DelayedMessage:
+class DelayedMessage(Part):
     offset: int = wire(INT64)
     due_ms: int = wire(INT64)
     timestamp_ms: int = wire(INT64)
     key: bytes | None = wire(BYTES, nullable=0, default=None)
     value: bytes | None = wire(BYTES, nullable=0, default=None)
-    headers: list[DelayedHeader] = wire(array(DelayedHeader))
+    headers: list[DelayedHeader] = array(DelayedHeader)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ListDelayedResponse:
+class ListDelayedResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     waiting: int = wire(INT64)
-    messages: list[DelayedMessage] = wire(array(DelayedMessage))
+    messages: list[DelayedMessage] = array(DelayedMessage)
 
 
 # AlterDelayed (10007, Headrace): cancel or reschedule delayed messages of one partition. The partition's leader
@@ -50,27 +46,23 @@ class ListDelayedResponse:
 CANCEL = -1
 
 
-@part
-class DelayedChange:
+class DelayedChange(Part):
     offset: int = wire(INT64)
     due_ms: int = wire(INT64, default=CANCEL)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterDelayedRequest:
+class AlterDelayedRequest(Message, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition: int = wire(INT32)
-    changes: list[DelayedChange] = wire(array(DelayedChange))
+    changes: list[DelayedChange] = array(DelayedChange)
 
 
-@part
-class DelayedChangeResult:
+class DelayedChangeResult(Part):
     offset: int = wire(INT64)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterDelayedResponse:
+class AlterDelayedResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    results: list[DelayedChangeResult] = wire(array(DelayedChangeResult))
+    results: list[DelayedChangeResult] = array(DelayedChangeResult)

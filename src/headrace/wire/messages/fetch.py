@@ -13,9 +13,9 @@ from headrace.wire.codec.schema import (
     STRING,
     UUID16,
     Chunk,
+    Message,
+    Part,
     array,
-    message,
-    part,
     wire,
 )
 from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
@@ -29,8 +29,7 @@ from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
 #   the follower's high watermark.
 
 
-@part
-class FetchPartition:
+class FetchPartition(Part):
     partition: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=9, default=-1)
     fetch_offset: int = wire(INT64)
@@ -41,28 +40,24 @@ class FetchPartition:
     high_watermark: int = wire(INT64, since=18, tag=1, default=9223372036854775807)
 
 
-@part
-class FetchTopic:
+class FetchTopic(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[FetchPartition] = wire(array(FetchPartition))
+    partitions: list[FetchPartition] = array(FetchPartition)
 
 
-@part
-class ForgottenTopic:
+class ForgottenTopic(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@part
-class ReplicaState:
+class ReplicaState(Part):
     replica_id: int = wire(INT32, default=-1)
     replica_epoch: int = wire(INT64, default=-1)
 
 
-@message(versions=(4, 18), flexible_since=12)
-class FetchRequest:
+class FetchRequest(Message, versions=(4, 18), flexible_since=12):
     cluster_id: str | None = wire(STRING, since=12, nullable=12, tag=0, default=None)
     replica_id: int = wire(INT32, until=14, default=-1)
     replica_state: ReplicaState | None = wire(ReplicaState, since=15, tag=1)
@@ -72,31 +67,27 @@ class FetchRequest:
     isolation_level: int = wire(INT8)
     session_id: int = wire(INT32, since=7)
     session_epoch: int = wire(INT32, since=7, default=-1)
-    topics: list[FetchTopic] = wire(array(FetchTopic))
-    forgotten_topics_data: list[ForgottenTopic] = wire(array(ForgottenTopic), since=7)
+    topics: list[FetchTopic] = array(FetchTopic)
+    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, since=7)
     rack_id: str = wire(STRING, since=11)
 
 
-@part
-class FetchAbortedTransaction:
+class FetchAbortedTransaction(Part):
     producer_id: int = wire(INT64)
     first_offset: int = wire(INT64)
 
 
-@part
-class EpochEndOffset:
+class EpochEndOffset(Part):
     epoch: int = wire(INT32, default=-1)
     end_offset: int = wire(INT64, default=-1)
 
 
-@part
-class SnapshotId:
+class SnapshotId(Part):
     end_offset: int = wire(INT64, default=-1)
     epoch: int = wire(INT32, default=-1)
 
 
-@part
-class PartitionData:
+class PartitionData(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     high_watermark: int = wire(INT64)
@@ -105,27 +96,25 @@ class PartitionData:
     diverging_epoch: EpochEndOffset | None = wire(EpochEndOffset, since=12, tag=0)
     current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=12, tag=1)
     snapshot_id: SnapshotId | None = wire(SnapshotId, since=12, tag=2)
-    aborted_transactions: list[FetchAbortedTransaction] | None = wire(
-        array(FetchAbortedTransaction), nullable=4, default=None
+    aborted_transactions: list[FetchAbortedTransaction] | None = array(
+        FetchAbortedTransaction, nullable=4, default=None
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Chunk | None = wire(RECORDS, nullable=4)
 
 
-@part
-class FetchableTopicResponse:
+class FetchableTopicResponse(Part):
     topic: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partitions: list[PartitionData] = wire(array(PartitionData))
+    partitions: list[PartitionData] = array(PartitionData)
 
 
-@message(versions=(4, 18), flexible_since=12)
-class FetchResponse:
+class FetchResponse(Message, versions=(4, 18), flexible_since=12):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=7)
     session_id: int = wire(INT32, since=7)
-    responses: list[FetchableTopicResponse] = wire(array(FetchableTopicResponse))
-    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint), since=16, tag=0)
+    responses: list[FetchableTopicResponse] = array(FetchableTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=16, tag=0)
 
 
 # ListOffsets (2): find the offset for a timestamp.
@@ -136,29 +125,25 @@ class FetchResponse:
 # - v2 adds the isolation level, v4 leader epochs; v6 is flexible; v10 adds a timeout for remote storage.
 
 
-@part
-class ListOffsetsPartition:
+class ListOffsetsPartition(Part):
     partition_index: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, since=4, default=-1)
     timestamp: int = wire(INT64)
 
 
-@part
-class ListOffsetsTopic:
+class ListOffsetsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[ListOffsetsPartition] = wire(array(ListOffsetsPartition))
+    partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-@message(versions=(1, 11), flexible_since=6)
-class ListOffsetsRequest:
+class ListOffsetsRequest(Message, versions=(1, 11), flexible_since=6):
     replica_id: int = wire(INT32)
     isolation_level: int = wire(INT8, since=2)
-    topics: list[ListOffsetsTopic] = wire(array(ListOffsetsTopic))
+    topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
     timeout_ms: int = wire(INT32, since=10)
 
 
-@part
-class ListOffsetsPartitionResponse:
+class ListOffsetsPartitionResponse(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     timestamp: int = wire(INT64, default=-1)
@@ -166,56 +151,48 @@ class ListOffsetsPartitionResponse:
     leader_epoch: int = wire(INT32, since=4, default=-1)
 
 
-@part
-class ListOffsetsTopicResponse:
+class ListOffsetsTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[ListOffsetsPartitionResponse] = wire(array(ListOffsetsPartitionResponse))
+    partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse)
 
 
-@message(versions=(1, 11), flexible_since=6)
-class ListOffsetsResponse:
+class ListOffsetsResponse(Message, versions=(1, 11), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=2)
-    topics: list[ListOffsetsTopicResponse] = wire(array(ListOffsetsTopicResponse))
+    topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse)
 
 
 # OffsetForLeaderEpoch (23): return the end offset of an epoch, so that a client can find where its log diverges. v3
 # adds the replica id of the sender, v4 is flexible.
 
 
-@part
-class OffsetForLeaderPartition:
+class OffsetForLeaderPartition(Part):
     partition: int = wire(INT32)
     current_leader_epoch: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32)
 
 
-@part
-class OffsetForLeaderTopic:
+class OffsetForLeaderTopic(Part):
     topic: str = wire(STRING)
-    partitions: list[OffsetForLeaderPartition] = wire(array(OffsetForLeaderPartition))
+    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
 
 
-@message(versions=(2, 4), flexible_since=4)
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(Message, versions=(2, 4), flexible_since=4):
     replica_id: int = wire(INT32, since=3, default=-2)
-    topics: list[OffsetForLeaderTopic] = wire(array(OffsetForLeaderTopic))
+    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
 
 
-@part
-class LeaderEpochEndOffset:
+class LeaderEpochEndOffset(Part):
     error_code: int = wire(INT16)
     partition: int = wire(INT32)
     leader_epoch: int = wire(INT32, default=-1)
     end_offset: int = wire(INT64, default=-1)
 
 
-@part
-class OffsetForLeaderTopicResult:
+class OffsetForLeaderTopicResult(Part):
     topic: str = wire(STRING)
-    partitions: list[LeaderEpochEndOffset] = wire(array(LeaderEpochEndOffset))
+    partitions: list[LeaderEpochEndOffset] = array(LeaderEpochEndOffset)
 
 
-@message(versions=(2, 4), flexible_since=4)
-class OffsetForLeaderEpochResponse:
+class OffsetForLeaderEpochResponse(Message, versions=(2, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
-    topics: list[OffsetForLeaderTopicResult] = wire(array(OffsetForLeaderTopicResult))
+    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)

@@ -4,55 +4,49 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import BOOL, INT16, INT32, INT64, STRING, UUID16, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, INT16, INT32, INT64, STRING, UUID16, Message, Part, array, wire
 
 # OffsetCommit (8): commit offsets of a group. v5 drops the retention time, v6 adds leader epochs, v7 static members;
 # v8 is flexible; v9 supports the consumer protocol (the generation is the member epoch); v10 has topic ids instead of
 # names.
 
 
-@part
-class OffsetCommitRequestPartition:
+class OffsetCommitRequestPartition(Part):
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
     committed_leader_epoch: int = wire(INT32, since=6, default=-1)
     committed_metadata: str | None = wire(STRING, nullable=2)
 
 
-@part
-class OffsetCommitRequestTopic:
+class OffsetCommitRequestTopic(Part):
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetCommitRequestPartition] = wire(array(OffsetCommitRequestPartition))
+    partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-@message(versions=(2, 10), flexible_since=8)
-class OffsetCommitRequest:
+class OffsetCommitRequest(Message, versions=(2, 10), flexible_since=8):
     group_id: str = wire(STRING)
     generation_id_or_member_epoch: int = wire(INT32, default=-1)
     member_id: str = wire(STRING)
     retention_time_ms: int = wire(INT64, until=4, default=-1)
     group_instance_id: str | None = wire(STRING, since=7, nullable=7, default=None)
-    topics: list[OffsetCommitRequestTopic] = wire(array(OffsetCommitRequestTopic))
+    topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
 
 
-@part
-class OffsetCommitResponsePartition:
+class OffsetCommitResponsePartition(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@part
-class OffsetCommitResponseTopic:
+class OffsetCommitResponseTopic(Part):
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetCommitResponsePartition] = wire(array(OffsetCommitResponsePartition))
+    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
-@message(versions=(2, 10), flexible_since=8)
-class OffsetCommitResponse:
+class OffsetCommitResponse(Message, versions=(2, 10), flexible_since=8):
     throttle_time_ms: int = wire(INT32, since=3)
-    topics: list[OffsetCommitResponseTopic] = wire(array(OffsetCommitResponseTopic))
+    topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic)
 
 
 # OffsetFetch (9): return committed offsets of groups. From v2 on, null selects all topics. v2 adds an error of the
@@ -60,31 +54,27 @@ class OffsetCommitResponse:
 # epoch; v10 has topic ids instead of names.
 
 
-@part
-class OffsetFetchRequestTopic:
+class OffsetFetchRequestTopic(Part):
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partition_indexes: list[int] = wire(array(INT32))
+    partition_indexes: list[int] = array(INT32)
 
 
-@part
-class OffsetFetchRequestGroup:
+class OffsetFetchRequestGroup(Part):
     group_id: str = wire(STRING)
     member_id: str | None = wire(STRING, since=9, nullable=9, default=None)
     member_epoch: int = wire(INT32, since=9, default=-1)
-    topics: list[OffsetFetchRequestTopic] | None = wire(array(OffsetFetchRequestTopic), nullable=8, default=None)
+    topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, nullable=8, default=None)
 
 
-@message(versions=(1, 10), flexible_since=6)
-class OffsetFetchRequest:
+class OffsetFetchRequest(Message, versions=(1, 10), flexible_since=6):
     group_id: str = wire(STRING, until=7)
-    topics: list[OffsetFetchRequestTopic] | None = wire(array(OffsetFetchRequestTopic), until=7, nullable=2)
-    groups: list[OffsetFetchRequestGroup] = wire(array(OffsetFetchRequestGroup), since=8)
+    topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, until=7, nullable=2)
+    groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, since=8)
     require_stable: bool = wire(BOOL, since=7)
 
 
-@part
-class OffsetFetchResponsePartition:
+class OffsetFetchResponsePartition(Part):
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
     committed_leader_epoch: int = wire(INT32, since=5, default=-1)
@@ -92,87 +82,75 @@ class OffsetFetchResponsePartition:
     error_code: int = wire(INT16)
 
 
-@part
-class OffsetFetchResponseTopic:
+class OffsetFetchResponseTopic(Part):
     name: str = wire(STRING, until=9)
     topic_id: UUID = wire(UUID16, since=10)
-    partitions: list[OffsetFetchResponsePartition] = wire(array(OffsetFetchResponsePartition))
+    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition)
 
 
-@part
-class OffsetFetchResponseGroup:
+class OffsetFetchResponseGroup(Part):
     group_id: str = wire(STRING)
-    topics: list[OffsetFetchResponseTopic] = wire(array(OffsetFetchResponseTopic))
+    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic)
     error_code: int = wire(INT16)
 
 
-@message(versions=(1, 10), flexible_since=6)
-class OffsetFetchResponse:
+class OffsetFetchResponse(Message, versions=(1, 10), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=3)
-    topics: list[OffsetFetchResponseTopic] = wire(array(OffsetFetchResponseTopic), until=7)
+    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, until=7)
     error_code: int = wire(INT16, since=2, until=7)
-    groups: list[OffsetFetchResponseGroup] = wire(array(OffsetFetchResponseGroup), since=8)
+    groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, since=8)
 
 
 # OffsetDelete (47): delete committed offsets of topics to which the group is not subscribed. Never flexible.
 
 
-@part
-class OffsetDeleteRequestPartition:
+class OffsetDeleteRequestPartition(Part):
     partition_index: int = wire(INT32)
 
 
-@part
-class OffsetDeleteRequestTopic:
+class OffsetDeleteRequestTopic(Part):
     name: str = wire(STRING)
-    partitions: list[OffsetDeleteRequestPartition] = wire(array(OffsetDeleteRequestPartition))
+    partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
 
 
-@message(versions=(0, 0))
-class OffsetDeleteRequest:
+class OffsetDeleteRequest(Message, versions=(0, 0)):
     group_id: str = wire(STRING)
-    topics: list[OffsetDeleteRequestTopic] = wire(array(OffsetDeleteRequestTopic))
+    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
 
 
-@part
-class OffsetDeleteResponsePartition:
+class OffsetDeleteResponsePartition(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@part
-class OffsetDeleteResponseTopic:
+class OffsetDeleteResponseTopic(Part):
     name: str = wire(STRING)
-    partitions: list[OffsetDeleteResponsePartition] = wire(array(OffsetDeleteResponsePartition))
+    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
 
 
-@message(versions=(0, 0))
-class OffsetDeleteResponse:
+class OffsetDeleteResponse(Message, versions=(0, 0)):
     error_code: int = wire(INT16)
     throttle_time_ms: int = wire(INT32)
-    topics: list[OffsetDeleteResponseTopic] = wire(array(OffsetDeleteResponseTopic))
+    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)
 
 
 # TxnOffsetCommit (28): commit offsets of a group as a part of a transaction. v2 adds leader epochs; v3 is flexible
 # and adds the member; v4 adds TRANSACTION_ABORTABLE; v5 adds the group to the transaction implicitly.
 
 
-@part
-class TxnOffsetCommitRequestPartition:
+class TxnOffsetCommitRequestPartition(Part):
     partition_index: int = wire(INT32)
     committed_offset: int = wire(INT64)
     committed_leader_epoch: int = wire(INT32, since=2, default=-1)
     committed_metadata: str | None = wire(STRING, nullable=0)
 
 
-@part
-class TxnOffsetCommitRequestTopic:
+class TxnOffsetCommitRequestTopic(Part):
     name: str = wire(STRING)
-    partitions: list[TxnOffsetCommitRequestPartition] = wire(array(TxnOffsetCommitRequestPartition))
+    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-@message(versions=(0, 5), flexible_since=3)
-class TxnOffsetCommitRequest:
+class TxnOffsetCommitRequest(Message, versions=(0, 5), flexible_since=3):
     transactional_id: str = wire(STRING)
     group_id: str = wire(STRING)
     producer_id: int = wire(INT64)
@@ -180,22 +158,19 @@ class TxnOffsetCommitRequest:
     generation_id: int = wire(INT32, since=3, default=-1)
     member_id: str = wire(STRING, since=3)
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
-    topics: list[TxnOffsetCommitRequestTopic] = wire(array(TxnOffsetCommitRequestTopic))
+    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
 
 
-@part
-class TxnOffsetCommitResponsePartition:
+class TxnOffsetCommitResponsePartition(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
 
 
-@part
-class TxnOffsetCommitResponseTopic:
+class TxnOffsetCommitResponseTopic(Part):
     name: str = wire(STRING)
-    partitions: list[TxnOffsetCommitResponsePartition] = wire(array(TxnOffsetCommitResponsePartition))
+    partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
-@message(versions=(0, 5), flexible_since=3)
-class TxnOffsetCommitResponse:
+class TxnOffsetCommitResponse(Message, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32)
-    topics: list[TxnOffsetCommitResponseTopic] = wire(array(TxnOffsetCommitResponseTopic))
+    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)

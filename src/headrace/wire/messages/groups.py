@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, BYTES, INT8, INT16, INT32, STRING, Message, Part, array, wire
 
 # FindCoordinator (10): find the coordinator of a group (type 0), a transactional id (1) or a share group (2, v6). v1
 # adds the type; v3 is flexible; v4 adds several keys per request, v5 TRANSACTION_ABORTABLE.
 
 
-@message(versions=(0, 6), flexible_since=3)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Message, versions=(0, 6), flexible_since=3):
     key: str = wire(STRING, until=3)
     key_type: int = wire(INT8, since=1)
-    coordinator_keys: list[str] = wire(array(STRING), since=4)
+    coordinator_keys: list[str] = array(STRING, since=4)
 
 
-@part
-class Coordinator:
+class Coordinator(Part):
     key: str = wire(STRING)
     node_id: int = wire(INT32)
     host: str = wire(STRING)
@@ -25,15 +23,14 @@ class Coordinator:
     error_message: str | None = wire(STRING, nullable=4, default=None)
 
 
-@message(versions=(0, 6), flexible_since=3)
-class FindCoordinatorResponse:
+class FindCoordinatorResponse(Message, versions=(0, 6), flexible_since=3):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, until=3)
     error_message: str | None = wire(STRING, since=1, until=3, nullable=1, default=None)
     node_id: int = wire(INT32, until=3)
     host: str = wire(STRING, until=3)
     port: int = wire(INT32, until=3)
-    coordinators: list[Coordinator] = wire(array(Coordinator), since=4)
+    coordinators: list[Coordinator] = array(Coordinator, since=4)
 
 
 # JoinGroup (11): join a group, and wait for the next generation. v1 adds the rebalance timeout; in v4 a new member is
@@ -41,33 +38,29 @@ class FindCoordinatorResponse:
 # reason, v9 `skip_assignment`.
 
 
-@part
-class JoinGroupRequestProtocol:
+class JoinGroupRequestProtocol(Part):
     name: str = wire(STRING)
     metadata: bytes = wire(BYTES)
 
 
-@message(versions=(0, 9), flexible_since=6)
-class JoinGroupRequest:
+class JoinGroupRequest(Message, versions=(0, 9), flexible_since=6):
     group_id: str = wire(STRING)
     session_timeout_ms: int = wire(INT32)
     rebalance_timeout_ms: int = wire(INT32, since=1, default=-1)
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=5, nullable=5, default=None)
     protocol_type: str = wire(STRING)
-    protocols: list[JoinGroupRequestProtocol] = wire(array(JoinGroupRequestProtocol))
+    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol)
     reason: str | None = wire(STRING, since=8, nullable=8, default=None)
 
 
-@part
-class JoinGroupResponseMember:
+class JoinGroupResponseMember(Part):
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=5, nullable=5, default=None)
     metadata: bytes = wire(BYTES)
 
 
-@message(versions=(0, 9), flexible_since=6)
-class JoinGroupResponse:
+class JoinGroupResponse(Message, versions=(0, 9), flexible_since=6):
     throttle_time_ms: int = wire(INT32, since=2)
     error_code: int = wire(INT16)
     generation_id: int = wire(INT32, default=-1)
@@ -76,32 +69,29 @@ class JoinGroupResponse:
     leader: str = wire(STRING)
     skip_assignment: bool = wire(BOOL, since=9)
     member_id: str = wire(STRING)
-    members: list[JoinGroupResponseMember] = wire(array(JoinGroupResponseMember))
+    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember)
 
 
 # SyncGroup (14): the group leader sends the assignment, and each member receives its part. v3 adds static members; v4
 # is flexible; v5 repeats the protocol, so that it can be validated.
 
 
-@part
-class SyncGroupRequestAssignment:
+class SyncGroupRequestAssignment(Part):
     member_id: str = wire(STRING)
     assignment: bytes = wire(BYTES)
 
 
-@message(versions=(0, 5), flexible_since=4)
-class SyncGroupRequest:
+class SyncGroupRequest(Message, versions=(0, 5), flexible_since=4):
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
     protocol_type: str | None = wire(STRING, since=5, nullable=5, default=None)
     protocol_name: str | None = wire(STRING, since=5, nullable=5, default=None)
-    assignments: list[SyncGroupRequestAssignment] = wire(array(SyncGroupRequestAssignment))
+    assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment)
 
 
-@message(versions=(0, 5), flexible_since=4)
-class SyncGroupResponse:
+class SyncGroupResponse(Message, versions=(0, 5), flexible_since=4):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
     protocol_type: str | None = wire(STRING, since=5, nullable=5, default=None)
@@ -113,16 +103,14 @@ class SyncGroupResponse:
 # is flexible.
 
 
-@message(versions=(0, 4), flexible_since=4)
-class HeartbeatRequest:
+class HeartbeatRequest(Message, versions=(0, 4), flexible_since=4):
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
 
 
-@message(versions=(0, 4), flexible_since=4)
-class HeartbeatResponse:
+class HeartbeatResponse(Message, versions=(0, 4), flexible_since=4):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
 
@@ -131,46 +119,40 @@ class HeartbeatResponse:
 # reason.
 
 
-@part
-class MemberIdentity:
+class MemberIdentity(Part):
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, nullable=3, default=None)
     reason: str | None = wire(STRING, since=5, nullable=5, default=None)
 
 
-@message(versions=(0, 5), flexible_since=4)
-class LeaveGroupRequest:
+class LeaveGroupRequest(Message, versions=(0, 5), flexible_since=4):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING, until=2)
-    members: list[MemberIdentity] = wire(array(MemberIdentity), since=3)
+    members: list[MemberIdentity] = array(MemberIdentity, since=3)
 
 
-@part
-class MemberResponse:
+class MemberResponse(Part):
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, nullable=3, default=None)
     error_code: int = wire(INT16)
 
 
-@message(versions=(0, 5), flexible_since=4)
-class LeaveGroupResponse:
+class LeaveGroupResponse(Message, versions=(0, 5), flexible_since=4):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    members: list[MemberResponse] = wire(array(MemberResponse), since=3)
+    members: list[MemberResponse] = array(MemberResponse, since=3)
 
 
 # DescribeGroups (15): return the state and the members of groups. v3 adds authorized operations, v4 static members;
 # v5 is flexible; v6 adds an error message and GROUP_ID_NOT_FOUND.
 
 
-@message(versions=(0, 6), flexible_since=5)
-class DescribeGroupsRequest:
-    groups: list[str] = wire(array(STRING))
+class DescribeGroupsRequest(Message, versions=(0, 6), flexible_since=5):
+    groups: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL, since=3)
 
 
-@part
-class DescribedGroupMember:
+class DescribedGroupMember(Part):
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=4, nullable=4, default=None)
     client_id: str = wire(STRING)
@@ -179,63 +161,55 @@ class DescribedGroupMember:
     member_assignment: bytes = wire(BYTES)
 
 
-@part
-class DescribedGroup:
+class DescribedGroup(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, since=6, nullable=6, default=None)
     group_id: str = wire(STRING)
     group_state: str = wire(STRING)
     protocol_type: str = wire(STRING)
     protocol_data: str = wire(STRING)
-    members: list[DescribedGroupMember] = wire(array(DescribedGroupMember))
+    members: list[DescribedGroupMember] = array(DescribedGroupMember)
     authorized_operations: int = wire(INT32, since=3, default=-2147483648)
 
 
-@message(versions=(0, 6), flexible_since=5)
-class DescribeGroupsResponse:
+class DescribeGroupsResponse(Message, versions=(0, 6), flexible_since=5):
     throttle_time_ms: int = wire(INT32, since=1)
-    groups: list[DescribedGroup] = wire(array(DescribedGroup))
+    groups: list[DescribedGroup] = array(DescribedGroup)
 
 
 # ListGroups (16): list the groups that this broker coordinates. v3 is flexible, v4 filters by state, v5 by type.
 
 
-@message(versions=(0, 5), flexible_since=3)
-class ListGroupsRequest:
-    states_filter: list[str] = wire(array(STRING), since=4)
-    types_filter: list[str] = wire(array(STRING), since=5)
+class ListGroupsRequest(Message, versions=(0, 5), flexible_since=3):
+    states_filter: list[str] = array(STRING, since=4)
+    types_filter: list[str] = array(STRING, since=5)
 
 
-@part
-class ListGroupsEntry:
+class ListGroupsEntry(Part):
     group_id: str = wire(STRING)
     protocol_type: str = wire(STRING)
     group_state: str = wire(STRING, since=4)
     group_type: str = wire(STRING, since=5)
 
 
-@message(versions=(0, 5), flexible_since=3)
-class ListGroupsResponse:
+class ListGroupsResponse(Message, versions=(0, 5), flexible_since=3):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16)
-    groups: list[ListGroupsEntry] = wire(array(ListGroupsEntry))
+    groups: list[ListGroupsEntry] = array(ListGroupsEntry)
 
 
 # DeleteGroups (42): delete empty groups and their offsets. v2 is flexible.
 
 
-@message(versions=(0, 2), flexible_since=2)
-class DeleteGroupsRequest:
-    groups_names: list[str] = wire(array(STRING))
+class DeleteGroupsRequest(Message, versions=(0, 2), flexible_since=2):
+    groups_names: list[str] = array(STRING)
 
 
-@part
-class DeletableGroupResult:
+class DeletableGroupResult(Part):
     group_id: str = wire(STRING)
     error_code: int = wire(INT16)
 
 
-@message(versions=(0, 2), flexible_since=2)
-class DeleteGroupsResponse:
+class DeleteGroupsResponse(Message, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    results: list[DeletableGroupResult] = wire(array(DeletableGroupResult))
+    results: list[DeletableGroupResult] = array(DeletableGroupResult)

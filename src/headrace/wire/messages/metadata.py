@@ -13,9 +13,9 @@ from headrace.wire.codec.schema import (
     STRING,
     UINT16,
     UUID16,
+    Message,
+    Part,
     array,
-    message,
-    part,
     wire,
 )
 
@@ -27,56 +27,50 @@ from headrace.wire.codec.schema import (
 # - v9 is flexible. v10 adds topic ids, v12 selects by them, v13 adds an error of the whole response.
 
 
-@part
-class MetadataRequestTopic:
+class MetadataRequestTopic(Part):
     topic_id: UUID = wire(UUID16, since=10)
     name: str | None = wire(STRING, nullable=10)
 
 
-@message(versions=(0, 13), flexible_since=9)
-class MetadataRequest:
-    topics: list[MetadataRequestTopic] | None = wire(array(MetadataRequestTopic), nullable=1)
+class MetadataRequest(Message, versions=(0, 13), flexible_since=9):
+    topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable=1)
     allow_auto_topic_creation: bool = wire(BOOL, since=4, default=True)
     include_cluster_authorized_operations: bool = wire(BOOL, since=8, until=10)
     include_topic_authorized_operations: bool = wire(BOOL, since=8)
 
 
-@part
-class MetadataResponseBroker:
+class MetadataResponseBroker(Part):
     node_id: int = wire(INT32)
     host: str = wire(STRING)
     port: int = wire(INT32)
     rack: str | None = wire(STRING, since=1, nullable=1, default=None)
 
 
-@part
-class MetadataResponsePartition:
+class MetadataResponsePartition(Part):
     error_code: int = wire(INT16)
     partition_index: int = wire(INT32)
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32, since=7, default=-1)
-    replica_nodes: list[int] = wire(array(INT32))
-    isr_nodes: list[int] = wire(array(INT32))
-    offline_replicas: list[int] = wire(array(INT32), since=5)
+    replica_nodes: list[int] = array(INT32)
+    isr_nodes: list[int] = array(INT32)
+    offline_replicas: list[int] = array(INT32, since=5)
 
 
-@part
-class MetadataResponseTopic:
+class MetadataResponseTopic(Part):
     error_code: int = wire(INT16)
     name: str | None = wire(STRING, nullable=12)
     topic_id: UUID = wire(UUID16, since=10)
     is_internal: bool = wire(BOOL, since=1)
-    partitions: list[MetadataResponsePartition] = wire(array(MetadataResponsePartition))
+    partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
     topic_authorized_operations: int = wire(INT32, since=8, default=-2147483648)
 
 
-@message(versions=(0, 13), flexible_since=9)
-class MetadataResponse:
+class MetadataResponse(Message, versions=(0, 13), flexible_since=9):
     throttle_time_ms: int = wire(INT32, since=3)
-    brokers: list[MetadataResponseBroker] = wire(array(MetadataResponseBroker))
+    brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker)
     cluster_id: str | None = wire(STRING, since=2, nullable=2, default=None)
     controller_id: int = wire(INT32, since=1, default=-1)
-    topics: list[MetadataResponseTopic] = wire(array(MetadataResponseTopic))
+    topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
     cluster_authorized_operations: int = wire(INT32, since=8, until=10, default=-2147483648)
     error_code: int = wire(INT16, since=13)
 
@@ -85,14 +79,12 @@ class MetadataResponse:
 # partition and the addresses of the leaders. With them, a client that asked the wrong broker need not fetch metadata.
 
 
-@part
-class LeaderIdAndEpoch:
+class LeaderIdAndEpoch(Part):
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)
 
 
-@part
-class NodeEndpoint:
+class NodeEndpoint(Part):
     node_id: int = wire(INT32)
     host: str = wire(STRING)
     port: int = wire(INT32)
@@ -102,51 +94,45 @@ class NodeEndpoint:
 # DescribeTopicPartitions (75): return topics in pages, with their eligible leader replicas.
 
 
-@part
-class DescribeTopicPartitionsTopic:
+class DescribeTopicPartitionsTopic(Part):
     name: str = wire(STRING)
 
 
-@part
-class Cursor:
+class Cursor(Part):
     topic_name: str = wire(STRING)
     partition_index: int = wire(INT32)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DescribeTopicPartitionsRequest:
-    topics: list[DescribeTopicPartitionsTopic] = wire(array(DescribeTopicPartitionsTopic))
+class DescribeTopicPartitionsRequest(Message, versions=(0, 0), flexible_since=0):
+    topics: list[DescribeTopicPartitionsTopic] = array(DescribeTopicPartitionsTopic)
     response_partition_limit: int = wire(INT32, default=2000)
     cursor: Cursor | None = wire(Cursor, nullable=0)
 
 
-@part
-class DescribeTopicPartitionsResponsePartition:
+class DescribeTopicPartitionsResponsePartition(Part):
     error_code: int = wire(INT16)
     partition_index: int = wire(INT32)
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32, default=-1)
-    replica_nodes: list[int] = wire(array(INT32))
-    isr_nodes: list[int] = wire(array(INT32))
-    eligible_leader_replicas: list[int] | None = wire(array(INT32), nullable=0, default=None)
-    last_known_elr: list[int] | None = wire(array(INT32), nullable=0, default=None)
-    offline_replicas: list[int] = wire(array(INT32))
+    replica_nodes: list[int] = array(INT32)
+    isr_nodes: list[int] = array(INT32)
+    eligible_leader_replicas: list[int] | None = array(INT32, nullable=0, default=None)
+    last_known_elr: list[int] | None = array(INT32, nullable=0, default=None)
+    offline_replicas: list[int] = array(INT32)
 
 
-@part
-class DescribeTopicPartitionsResponseTopic:
+class DescribeTopicPartitionsResponseTopic(Part):
     error_code: int = wire(INT16)
     name: str | None = wire(STRING, nullable=0, default=None)
     topic_id: UUID = wire(UUID16)
     is_internal: bool = wire(BOOL)
-    partitions: list[DescribeTopicPartitionsResponsePartition] = wire(array(DescribeTopicPartitionsResponsePartition))
+    partitions: list[DescribeTopicPartitionsResponsePartition] = array(DescribeTopicPartitionsResponsePartition)
     topic_authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DescribeTopicPartitionsResponse:
+class DescribeTopicPartitionsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    topics: list[DescribeTopicPartitionsResponseTopic] = wire(array(DescribeTopicPartitionsResponseTopic))
+    topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic)
     next_cursor: Cursor | None = wire(Cursor, nullable=0)
 
 
@@ -155,15 +141,13 @@ class DescribeTopicPartitionsResponse:
 # being drained, or is stopping.
 
 
-@message(versions=(0, 2), flexible_since=0)
-class DescribeClusterRequest:
+class DescribeClusterRequest(Message, versions=(0, 2), flexible_since=0):
     include_cluster_authorized_operations: bool = wire(BOOL)
     endpoint_type: int = wire(INT8, since=1, default=1)
     include_fenced_brokers: bool = wire(BOOL, since=2)
 
 
-@part
-class DescribeClusterBroker:
+class DescribeClusterBroker(Part):
     broker_id: int = wire(INT32)
     host: str = wire(STRING)
     port: int = wire(INT32)
@@ -172,15 +156,14 @@ class DescribeClusterBroker:
     is_draining: bool = wire(BOOL, tag=10_000, default=False)
 
 
-@message(versions=(0, 2), flexible_since=0)
-class DescribeClusterResponse:
+class DescribeClusterResponse(Message, versions=(0, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     endpoint_type: int = wire(INT8, since=1, default=1)
     cluster_id: str = wire(STRING)
     controller_id: int = wire(INT32, default=-1)
-    brokers: list[DescribeClusterBroker] = wire(array(DescribeClusterBroker))
+    brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
     cluster_authorized_operations: int = wire(INT32, default=-2147483648)
 
 
@@ -188,24 +171,20 @@ class DescribeClusterResponse:
 # last fetch, v2 directory ids, error messages and the endpoints of the nodes.
 
 
-@part
-class DescribeQuorumRequestPartition:
+class DescribeQuorumRequestPartition(Part):
     partition_index: int = wire(INT32)
 
 
-@part
-class DescribeQuorumRequestTopic:
+class DescribeQuorumRequestTopic(Part):
     topic_name: str = wire(STRING)
-    partitions: list[DescribeQuorumRequestPartition] = wire(array(DescribeQuorumRequestPartition))
+    partitions: list[DescribeQuorumRequestPartition] = array(DescribeQuorumRequestPartition)
 
 
-@message(versions=(0, 2), flexible_since=0)
-class DescribeQuorumRequest:
-    topics: list[DescribeQuorumRequestTopic] = wire(array(DescribeQuorumRequestTopic))
+class DescribeQuorumRequest(Message, versions=(0, 2), flexible_since=0):
+    topics: list[DescribeQuorumRequestTopic] = array(DescribeQuorumRequestTopic)
 
 
-@part
-class QuorumReplica:
+class QuorumReplica(Part):
     replica_id: int = wire(INT32)
     replica_directory_id: UUID = wire(UUID16, since=2)
     log_end_offset: int = wire(INT64)
@@ -213,43 +192,38 @@ class QuorumReplica:
     last_caught_up_timestamp: int = wire(INT64, since=1, default=-1)
 
 
-@part
-class DescribeQuorumResponsePartition:
+class DescribeQuorumResponsePartition(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, since=2, nullable=2, default=None)
     leader_id: int = wire(INT32, default=-1)
     leader_epoch: int = wire(INT32, default=-1)
     high_watermark: int = wire(INT64, default=-1)
-    current_voters: list[QuorumReplica] = wire(array(QuorumReplica))
-    observers: list[QuorumReplica] = wire(array(QuorumReplica))
+    current_voters: list[QuorumReplica] = array(QuorumReplica)
+    observers: list[QuorumReplica] = array(QuorumReplica)
 
 
-@part
-class DescribeQuorumResponseTopic:
+class DescribeQuorumResponseTopic(Part):
     topic_name: str = wire(STRING)
-    partitions: list[DescribeQuorumResponsePartition] = wire(array(DescribeQuorumResponsePartition))
+    partitions: list[DescribeQuorumResponsePartition] = array(DescribeQuorumResponsePartition)
 
 
-@part
-class QuorumListener:
+class QuorumListener(Part):
     name: str = wire(STRING)
     host: str = wire(STRING)
     port: int = wire(UINT16)
 
 
-@part
-class QuorumNode:
+class QuorumNode(Part):
     node_id: int = wire(INT32)
-    listeners: list[QuorumListener] = wire(array(QuorumListener))
+    listeners: list[QuorumListener] = array(QuorumListener)
 
 
-@message(versions=(0, 2), flexible_since=0)
-class DescribeQuorumResponse:
+class DescribeQuorumResponse(Message, versions=(0, 2), flexible_since=0):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, since=2, nullable=2, default=None)
-    topics: list[DescribeQuorumResponseTopic] = wire(array(DescribeQuorumResponseTopic))
-    nodes: list[QuorumNode] = wire(array(QuorumNode), since=2)
+    topics: list[DescribeQuorumResponseTopic] = array(DescribeQuorumResponseTopic)
+    nodes: list[QuorumNode] = array(QuorumNode, since=2)
 
 
 # ApiVersions (18): return the supported versions; the first request of every connection. v3 is flexible, and adds the
@@ -257,41 +231,36 @@ class DescribeQuorumResponse:
 # to an unsupported version. v4 allows features with the minimum 0.
 
 
-@message(versions=(0, 4), flexible_since=3)
-class ApiVersionsRequest:
+class ApiVersionsRequest(Message, versions=(0, 4), flexible_since=3):
     client_software_name: str = wire(STRING, since=3)
     client_software_version: str = wire(STRING, since=3)
 
 
-@part
-class ApiVersion:
+class ApiVersion(Part):
     api_key: int = wire(INT16)
     min_version: int = wire(INT16)
     max_version: int = wire(INT16)
 
 
-@part
-class SupportedFeatureKey:
+class SupportedFeatureKey(Part):
     name: str = wire(STRING)
     min_version: int = wire(INT16)
     max_version: int = wire(INT16)
 
 
-@part
-class FinalizedFeatureKey:
+class FinalizedFeatureKey(Part):
     name: str = wire(STRING)
     max_version_level: int = wire(INT16)
     min_version_level: int = wire(INT16)
 
 
-@message(versions=(0, 4), flexible_since=3)
-class ApiVersionsResponse:
+class ApiVersionsResponse(Message, versions=(0, 4), flexible_since=3):
     error_code: int = wire(INT16)
-    api_keys: list[ApiVersion] = wire(array(ApiVersion))
+    api_keys: list[ApiVersion] = array(ApiVersion)
     throttle_time_ms: int = wire(INT32, since=1)
-    supported_features: list[SupportedFeatureKey] = wire(array(SupportedFeatureKey), since=3, tag=0)
+    supported_features: list[SupportedFeatureKey] = array(SupportedFeatureKey, since=3, tag=0)
     finalized_features_epoch: int = wire(INT64, since=3, tag=1, default=-1)
-    finalized_features: list[FinalizedFeatureKey] = wire(array(FinalizedFeatureKey), since=3, tag=2)
+    finalized_features: list[FinalizedFeatureKey] = array(FinalizedFeatureKey, since=3, tag=2)
     zk_migration_ready: bool = wire(BOOL, since=3, tag=3)
 
 
@@ -299,31 +268,27 @@ class ApiVersionsResponse:
 # error for the request instead of one for each feature.
 
 
-@part
-class FeatureUpdate:
+class FeatureUpdate(Part):
     feature: str = wire(STRING)
     max_version_level: int = wire(INT16)
     allow_downgrade: bool = wire(BOOL, until=0)
     upgrade_type: int = wire(INT8, since=1, default=1)
 
 
-@message(versions=(0, 2), flexible_since=0)
-class UpdateFeaturesRequest:
+class UpdateFeaturesRequest(Message, versions=(0, 2), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
-    feature_updates: list[FeatureUpdate] = wire(array(FeatureUpdate))
+    feature_updates: list[FeatureUpdate] = array(FeatureUpdate)
     validate_only: bool = wire(BOOL, since=1)
 
 
-@part
-class UpdatableFeatureResult:
+class UpdatableFeatureResult(Part):
     feature: str = wire(STRING)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 2), flexible_since=0)
-class UpdateFeaturesResponse:
+class UpdateFeaturesResponse(Message, versions=(0, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    results: list[UpdatableFeatureResult] = wire(array(UpdatableFeatureResult), until=1)
+    results: list[UpdatableFeatureResult] = array(UpdatableFeatureResult, until=1)

@@ -9,58 +9,51 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, array, message, part, wire
+from headrace.wire.codec.schema import INT16, INT32, INT64, RECORDS, STRING, UUID16, Message, Part, array, wire
 from headrace.wire.messages.metadata import LeaderIdAndEpoch, NodeEndpoint
 
 
-@part
-class PartitionProduceData:
+class PartitionProduceData(Part):
     index: int = wire(INT32)
     records: memoryview | None = wire(RECORDS, nullable=3)
 
 
-@part
-class TopicProduceData:
+class TopicProduceData(Part):
     name: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partition_data: list[PartitionProduceData] = wire(array(PartitionProduceData))
+    partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@message(versions=(3, 13), flexible_since=9)
-class ProduceRequest:
+class ProduceRequest(Message, versions=(3, 13), flexible_since=9):
     transactional_id: str | None = wire(STRING, nullable=3, default=None)
     acks: int = wire(INT16)
     timeout_ms: int = wire(INT32)
-    topic_data: list[TopicProduceData] = wire(array(TopicProduceData))
+    topic_data: list[TopicProduceData] = array(TopicProduceData)
 
 
-@part
-class BatchIndexAndErrorMessage:
+class BatchIndexAndErrorMessage(Part):
     batch_index: int = wire(INT32)
     batch_index_error_message: str | None = wire(STRING, nullable=8, default=None)
 
 
-@part
-class PartitionProduceResponse:
+class PartitionProduceResponse(Part):
     index: int = wire(INT32)
     error_code: int = wire(INT16)
     base_offset: int = wire(INT64)
     log_append_time_ms: int = wire(INT64, default=-1)
     log_start_offset: int = wire(INT64, since=5, default=-1)
-    record_errors: list[BatchIndexAndErrorMessage] = wire(array(BatchIndexAndErrorMessage), since=8)
+    record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, since=8)
     error_message: str | None = wire(STRING, since=8, nullable=8, default=None)
     current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=10, tag=0)
 
 
-@part
-class TopicProduceResponse:
+class TopicProduceResponse(Part):
     name: str = wire(STRING, until=12)
     topic_id: UUID = wire(UUID16, since=13)
-    partition_responses: list[PartitionProduceResponse] = wire(array(PartitionProduceResponse))
+    partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
 
-@message(versions=(3, 13), flexible_since=9)
-class ProduceResponse:
-    responses: list[TopicProduceResponse] = wire(array(TopicProduceResponse))
+class ProduceResponse(Message, versions=(3, 13), flexible_since=9):
+    responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = wire(INT32)
-    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint), since=10, tag=0)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)

@@ -11,9 +11,9 @@ from headrace.wire.codec.schema import (
     RECORDS,
     STRING,
     Chunk,
+    Message,
+    Part,
     array,
-    message,
-    part,
     wire,
 )
 
@@ -25,14 +25,12 @@ from headrace.wire.codec.schema import (
 # - Partitions without leased messages are omitted from the response.
 
 
-@part
-class LeaseTopic:
+class LeaseTopic(Part):
     name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class LeaseRequest:
+class LeaseRequest(Message, versions=(0, 0), flexible_since=0):
     """`member` is chosen by the client; only the member that holds a lease can settle it. `lease_ms` -1 is the lease
     duration of the subscription. Unless `must_exist`, a missing subscription is created. `max_messages` 0 removes the
     member."""
@@ -43,12 +41,11 @@ class LeaseRequest:
     max_messages: int = wire(INT32, default=100)
     max_bytes: int = wire(INT32, default=1 << 20)
     lease_ms: int = wire(INT32, default=-1)
-    topics: list[LeaseTopic] = wire(array(LeaseTopic))
+    topics: list[LeaseTopic] = array(LeaseTopic)
     must_exist: bool = wire(BOOL, tag=0, default=False)
 
 
-@part
-class LeasedRange:
+class LeasedRange(Part):
     """Offsets from `first` to `last`, inclusive, and their number of deliveries including this one."""
 
     first: int = wire(INT64)
@@ -56,29 +53,26 @@ class LeasedRange:
     attempt: int = wire(INT32)
 
 
-@part
-class LeasePartitionResponse:
+class LeasePartitionResponse(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     lease_epoch: int = wire(INT32, default=-1)
     leased_until_ms: int = wire(INT64, default=-1)
-    leased: list[LeasedRange] = wire(array(LeasedRange))
+    leased: list[LeasedRange] = array(LeasedRange)
     records: Chunk | None = wire(RECORDS, nullable=0)
 
 
-@part
-class LeaseTopicResponse:
+class LeaseTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[LeasePartitionResponse] = wire(array(LeasePartitionResponse))
+    partitions: list[LeasePartitionResponse] = array(LeasePartitionResponse)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class LeaseResponse:
+class LeaseResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[LeaseTopicResponse] = wire(array(LeaseTopicResponse))
+    topics: list[LeaseTopicResponse] = array(LeaseTopicResponse)
 
 
 # LeaseOffsets (10008): lease messages of a subscription by their offsets. The partition's leader responds. For
@@ -86,16 +80,14 @@ class LeaseResponse:
 # by another member, are omitted from the response, which does not wait.
 
 
-@part
-class LeaseOffsetsRange:
+class LeaseOffsetsRange(Part):
     """Offsets from `first` to `last`, inclusive."""
 
     first: int = wire(INT64)
     last: int = wire(INT64)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class LeaseOffsetsRequest:
+class LeaseOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     """`lease_ms` -1 is the lease duration of the subscription."""
 
     subscription: str = wire(STRING)
@@ -103,17 +95,16 @@ class LeaseOffsetsRequest:
     topic: str = wire(STRING)
     partition_index: int = wire(INT32)
     lease_ms: int = wire(INT32, default=-1)
-    wanted: list[LeaseOffsetsRange] = wire(array(LeaseOffsetsRange))
+    wanted: list[LeaseOffsetsRange] = array(LeaseOffsetsRange)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class LeaseOffsetsResponse:
+class LeaseOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     lease_epoch: int = wire(INT32, default=-1)
     leased_until_ms: int = wire(INT64, default=-1)
-    leased: list[LeasedRange] = wire(array(LeasedRange))
+    leased: list[LeasedRange] = array(LeasedRange)
 
 
 # Settle (10002): settle leased messages. The response is sent when the settlements are committed.
@@ -123,8 +114,7 @@ class LeaseOffsetsResponse:
 #   release: the message was not delivered, is available at once, and the lease does not count as a delivery.
 
 
-@part
-class SettleItem:
+class SettleItem(Part):
     """Offsets from `first` to `last`, inclusive. `attempt` -1 is the current attempt. `delay_ms` applies to a nack and
     `lease_ms` to an extension; -1 is the value of the subscription. `reason` applies to a nack or a reject."""
 
@@ -137,31 +127,27 @@ class SettleItem:
     reason: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class SettlePartition:
+class SettlePartition(Part):
     partition_index: int = wire(INT32)
     lease_epoch: int = wire(INT32)
-    items: list[SettleItem] = wire(array(SettleItem))
+    items: list[SettleItem] = array(SettleItem)
 
 
-@part
-class SettleTopic:
+class SettleTopic(Part):
     name: str = wire(STRING)
-    partitions: list[SettlePartition] = wire(array(SettlePartition))
+    partitions: list[SettlePartition] = array(SettlePartition)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class SettleRequest:
+class SettleRequest(Message, versions=(0, 0), flexible_since=0):
     """An empty `member` is any member; then epoch -1 is the current one. With attempt -1 in addition, a message that is
     leased is settled by its id alone, even if it has been delivered again to another member."""
 
     subscription: str = wire(STRING)
     member: str = wire(STRING)
-    topics: list[SettleTopic] = wire(array(SettleTopic))
+    topics: list[SettleTopic] = array(SettleTopic)
 
 
-@part
-class FailedSettleItem:
+class FailedSettleItem(Part):
     """`index` is that of the item in the request's partition, from 0."""
 
     index: int = wire(INT32)
@@ -169,28 +155,25 @@ class FailedSettleItem:
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class SettlePartitionResponse:
+class SettlePartitionResponse(Part):
     """`error_code` applies to all items. Items that are not in `refused` have been settled."""
 
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    refused: list[FailedSettleItem] = wire(array(FailedSettleItem))
+    refused: list[FailedSettleItem] = array(FailedSettleItem)
 
 
-@part
-class SettleTopicResponse:
+class SettleTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[SettlePartitionResponse] = wire(array(SettlePartitionResponse))
+    partitions: list[SettlePartitionResponse] = array(SettlePartitionResponse)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class SettleResponse:
+class SettleResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[SettleTopicResponse] = wire(array(SettleTopicResponse))
+    topics: list[SettleTopicResponse] = array(SettleTopicResponse)
 
 
 # AlterSubscriptions (10004): create (action 0), seek (1) or delete (2) a subscription in partitions. The partitions'
@@ -198,28 +181,24 @@ class SettleResponse:
 # otherwise `offset`: -1 is the end, -2 the start.
 
 
-@part
-class AlterSubscriptionsPartition:
+class AlterSubscriptionsPartition(Part):
     partition_index: int = wire(INT32)
     offset: int = wire(INT64, default=-1)
     timestamp_ms: int = wire(INT64, default=-1)
 
 
-@part
-class AlterSubscriptionsTopic:
+class AlterSubscriptionsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[AlterSubscriptionsPartition] = wire(array(AlterSubscriptionsPartition))
+    partitions: list[AlterSubscriptionsPartition] = array(AlterSubscriptionsPartition)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterSubscriptionsRequest:
+class AlterSubscriptionsRequest(Message, versions=(0, 0), flexible_since=0):
     subscription: str = wire(STRING)
     action: int = wire(INT8)
-    topics: list[AlterSubscriptionsTopic] = wire(array(AlterSubscriptionsTopic))
+    topics: list[AlterSubscriptionsTopic] = array(AlterSubscriptionsTopic)
 
 
-@part
-class AlterSubscriptionsPartitionResponse:
+class AlterSubscriptionsPartitionResponse(Part):
     """`floor` is the current ack floor; -1 if the subscription is deleted."""
 
     partition_index: int = wire(INT32)
@@ -228,38 +207,33 @@ class AlterSubscriptionsPartitionResponse:
     floor: int = wire(INT64, default=-1)
 
 
-@part
-class AlterSubscriptionsTopicResponse:
+class AlterSubscriptionsTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[AlterSubscriptionsPartitionResponse] = wire(array(AlterSubscriptionsPartitionResponse))
+    partitions: list[AlterSubscriptionsPartitionResponse] = array(AlterSubscriptionsPartitionResponse)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterSubscriptionsResponse:
+class AlterSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[AlterSubscriptionsTopicResponse] = wire(array(AlterSubscriptionsTopicResponse))
+    topics: list[AlterSubscriptionsTopicResponse] = array(AlterSubscriptionsTopicResponse)
 
 
 # DescribeSubscriptions (10003): return the backlog of subscriptions. The partitions' leader responds. Null selects
 # all subscriptions. A subscription that does not exist in a partition is omitted.
 
 
-@part
-class DescribeSubscriptionsTopic:
+class DescribeSubscriptionsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DescribeSubscriptionsRequest:
-    subscriptions: list[str] | None = wire(array(STRING), nullable=0, default=None)
-    topics: list[DescribeSubscriptionsTopic] = wire(array(DescribeSubscriptionsTopic))
+class DescribeSubscriptionsRequest(Message, versions=(0, 0), flexible_since=0):
+    subscriptions: list[str] | None = array(STRING, nullable=0, default=None)
+    topics: list[DescribeSubscriptionsTopic] = array(DescribeSubscriptionsTopic)
 
 
-@part
-class DescribedSubscription:
+class DescribedSubscription(Part):
     """All messages below `floor` are settled; those below `end` may be delivered. `backlog` is the number of unsettled
     messages, including those that are leased, wait for a retry or are becoming dead letters. `oldest_ms` is the
     timestamp of the first unsettled message, -1 if there is none."""
@@ -274,24 +248,21 @@ class DescribedSubscription:
     oldest_ms: int = wire(INT64, default=-1)
 
 
-@part
-class DescribeSubscriptionsPartitionResponse:
+class DescribeSubscriptionsPartitionResponse(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    subscriptions: list[DescribedSubscription] = wire(array(DescribedSubscription))
+    subscriptions: list[DescribedSubscription] = array(DescribedSubscription)
 
 
-@part
-class DescribeSubscriptionsTopicResponse:
+class DescribeSubscriptionsTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[DescribeSubscriptionsPartitionResponse] = wire(array(DescribeSubscriptionsPartitionResponse))
+    partitions: list[DescribeSubscriptionsPartitionResponse] = array(DescribeSubscriptionsPartitionResponse)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DescribeSubscriptionsResponse:
+class DescribeSubscriptionsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    topics: list[DescribeSubscriptionsTopicResponse] = wire(array(DescribeSubscriptionsTopicResponse))
+    topics: list[DescribeSubscriptionsTopicResponse] = array(DescribeSubscriptionsTopicResponse)
 
 
 # MessageStatus (10005): return the status of messages in each subscription. The partition's leader responds. `state`
@@ -299,17 +270,15 @@ class DescribeSubscriptionsResponse:
 # the leader also searches the acks log for the settlement or the last failure of each message.
 
 
-@message(versions=(0, 0), flexible_since=0)
-class MessageStatusRequest:
+class MessageStatusRequest(Message, versions=(0, 0), flexible_since=0):
     topic: str = wire(STRING)
     partition_index: int = wire(INT32)
-    offsets: list[int] = wire(array(INT64))
-    subscriptions: list[str] | None = wire(array(STRING), nullable=0, default=None)
+    offsets: list[int] = array(INT64)
+    subscriptions: list[str] | None = array(STRING, nullable=0, default=None)
     with_history: bool = wire(BOOL, default=True)
 
 
-@part
-class SubscriptionStatus:
+class SubscriptionStatus(Part):
     """`attempts` is the number of known deliveries. `at_ms` is the time of the settlement or of the last failure,
     `until_ms` the end of the lease or of the wait; -1 if there is none. `reason` is that of the last failure."""
 
@@ -324,12 +293,11 @@ class SubscriptionStatus:
     reason: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class MessageStatusResponse:
+class MessageStatusResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    statuses: list[SubscriptionStatus] = wire(array(SubscriptionStatus))
+    statuses: list[SubscriptionStatus] = array(SubscriptionStatus)
 
 
 # DescribePushes (10012): return all webhooks, including their secrets, for the processes that push. Any broker
@@ -337,13 +305,11 @@ class MessageStatusResponse:
 # the current version, the response has `is_changed` false and no content.
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DescribePushesRequest:
+class DescribePushesRequest(Message, versions=(0, 0), flexible_since=0):
     version: str = wire(STRING, default="")
 
 
-@part
-class DescribedPush:
+class DescribedPush(Part):
     """`topics` are the pushed topics; empty selects all topics of the subscription. `backoff_ms` is the first back-off
     of a failed message; 0 is the default of the pushing process."""
 
@@ -354,14 +320,13 @@ class DescribedPush:
     rate: int = wire(INT32)
     timeout_ms: int = wire(INT32)
     backoff_ms: int = wire(INT64)
-    topics: list[str] = wire(array(STRING))
+    topics: list[str] = array(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DescribePushesResponse:
+class DescribePushesResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     version: str = wire(STRING, default="")
     is_changed: bool = wire(BOOL, default=False)
-    pushes: list[DescribedPush] = wire(array(DescribedPush))
+    pushes: list[DescribedPush] = array(DescribedPush)

@@ -2,138 +2,120 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, Message, Part, array, wire
 
 # AlterPartitionReassignments (45): move partitions to other replicas; null cancels a reassignment. v1 adds
 # `allow_replication_factor_change`.
 
 
-@part
-class ReassignablePartition:
+class ReassignablePartition(Part):
     partition_index: int = wire(INT32)
-    replicas: list[int] | None = wire(array(INT32), nullable=0, default=None)
+    replicas: list[int] | None = array(INT32, nullable=0, default=None)
 
 
-@part
-class ReassignableTopic:
+class ReassignableTopic(Part):
     name: str = wire(STRING)
-    partitions: list[ReassignablePartition] = wire(array(ReassignablePartition))
+    partitions: list[ReassignablePartition] = array(ReassignablePartition)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class AlterPartitionReassignmentsRequest:
+class AlterPartitionReassignmentsRequest(Message, versions=(0, 1), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
     allow_replication_factor_change: bool = wire(BOOL, since=1, default=True)
-    topics: list[ReassignableTopic] = wire(array(ReassignableTopic))
+    topics: list[ReassignableTopic] = array(ReassignableTopic)
 
 
-@part
-class ReassignablePartitionResponse:
+class ReassignablePartitionResponse(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class ReassignableTopicResponse:
+class ReassignableTopicResponse(Part):
     name: str = wire(STRING)
-    partitions: list[ReassignablePartitionResponse] = wire(array(ReassignablePartitionResponse))
+    partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class AlterPartitionReassignmentsResponse:
+class AlterPartitionReassignmentsResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     allow_replication_factor_change: bool = wire(BOOL, since=1, default=True)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    responses: list[ReassignableTopicResponse] = wire(array(ReassignableTopicResponse))
+    responses: list[ReassignableTopicResponse] = array(ReassignableTopicResponse)
 
 
 # ListPartitionReassignments (46): list ongoing reassignments. Null selects all topics.
 
 
-@part
-class ListPartitionReassignmentsTopics:
+class ListPartitionReassignmentsTopics(Part):
     name: str = wire(STRING)
-    partition_indexes: list[int] = wire(array(INT32))
+    partition_indexes: list[int] = array(INT32)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ListPartitionReassignmentsRequest:
+class ListPartitionReassignmentsRequest(Message, versions=(0, 0), flexible_since=0):
     timeout_ms: int = wire(INT32, default=60_000)
-    topics: list[ListPartitionReassignmentsTopics] | None = wire(array(ListPartitionReassignmentsTopics), nullable=0)
+    topics: list[ListPartitionReassignmentsTopics] | None = array(ListPartitionReassignmentsTopics, nullable=0)
 
 
-@part
-class OngoingPartitionReassignment:
+class OngoingPartitionReassignment(Part):
     partition_index: int = wire(INT32)
-    replicas: list[int] = wire(array(INT32))
-    adding_replicas: list[int] = wire(array(INT32))
-    removing_replicas: list[int] = wire(array(INT32))
+    replicas: list[int] = array(INT32)
+    adding_replicas: list[int] = array(INT32)
+    removing_replicas: list[int] = array(INT32)
 
 
-@part
-class OngoingTopicReassignment:
+class OngoingTopicReassignment(Part):
     name: str = wire(STRING)
-    partitions: list[OngoingPartitionReassignment] = wire(array(OngoingPartitionReassignment))
+    partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ListPartitionReassignmentsResponse:
+class ListPartitionReassignmentsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    topics: list[OngoingTopicReassignment] = wire(array(OngoingTopicReassignment))
+    topics: list[OngoingTopicReassignment] = array(OngoingTopicReassignment)
 
 
 # ElectLeaders (43): elect the preferred replica (0) or, accepting data loss, a replica that is not in sync (1). Null
 # selects all partitions. v1 adds the election type, v2 is flexible.
 
 
-@part
-class ElectLeadersTopic:
+class ElectLeadersTopic(Part):
     topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@message(versions=(0, 2), flexible_since=2)
-class ElectLeadersRequest:
+class ElectLeadersRequest(Message, versions=(0, 2), flexible_since=2):
     election_type: int = wire(INT8, since=1)
-    topic_partitions: list[ElectLeadersTopic] | None = wire(array(ElectLeadersTopic), nullable=0)
+    topic_partitions: list[ElectLeadersTopic] | None = array(ElectLeadersTopic, nullable=0)
     timeout_ms: int = wire(INT32, default=60_000)
 
 
-@part
-class PartitionResult:
+class PartitionResult(Part):
     partition_id: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class ReplicaElectionResult:
+class ReplicaElectionResult(Part):
     topic: str = wire(STRING)
-    partition_result: list[PartitionResult] = wire(array(PartitionResult))
+    partition_result: list[PartitionResult] = array(PartitionResult)
 
 
-@message(versions=(0, 2), flexible_since=2)
-class ElectLeadersResponse:
+class ElectLeadersResponse(Message, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=1)
-    replica_election_results: list[ReplicaElectionResult] = wire(array(ReplicaElectionResult))
+    replica_election_results: list[ReplicaElectionResult] = array(ReplicaElectionResult)
 
 
 # DrainBroker (10000, Headrace): move all replicas off a broker, or end that.
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DrainBrokerRequest:
+class DrainBrokerRequest(Message, versions=(0, 0), flexible_since=0):
     broker_id: int = wire(INT32)
     is_drained: bool = wire(BOOL, default=True)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DrainBrokerResponse:
+class DrainBrokerResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -143,43 +125,37 @@ class DrainBrokerResponse:
 # an error of the whole response, v4 the size of the volume, v5 whether the directory is cordoned.
 
 
-@part
-class DescribableLogDirTopic:
+class DescribableLogDirTopic(Part):
     topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@message(versions=(1, 5), flexible_since=2)
-class DescribeLogDirsRequest:
-    topics: list[DescribableLogDirTopic] | None = wire(array(DescribableLogDirTopic), nullable=1, default=None)
+class DescribeLogDirsRequest(Message, versions=(1, 5), flexible_since=2):
+    topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable=1, default=None)
 
 
-@part
-class DescribeLogDirsPartition:
+class DescribeLogDirsPartition(Part):
     partition_index: int = wire(INT32)
     partition_size: int = wire(INT64)
     offset_lag: int = wire(INT64)
     is_future_key: bool = wire(BOOL)
 
 
-@part
-class DescribeLogDirsTopic:
+class DescribeLogDirsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[DescribeLogDirsPartition] = wire(array(DescribeLogDirsPartition))
+    partitions: list[DescribeLogDirsPartition] = array(DescribeLogDirsPartition)
 
 
-@part
-class DescribeLogDirsResult:
+class DescribeLogDirsResult(Part):
     error_code: int = wire(INT16)
     log_dir: str = wire(STRING)
-    topics: list[DescribeLogDirsTopic] = wire(array(DescribeLogDirsTopic))
+    topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
     total_bytes: int = wire(INT64, since=4, default=-1)
     usable_bytes: int = wire(INT64, since=4, default=-1)
     is_cordoned: bool = wire(BOOL, since=5)
 
 
-@message(versions=(1, 5), flexible_since=2)
-class DescribeLogDirsResponse:
+class DescribeLogDirsResponse(Message, versions=(1, 5), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16, since=3)
-    results: list[DescribeLogDirsResult] = wire(array(DescribeLogDirsResult))
+    results: list[DescribeLogDirsResult] = array(DescribeLogDirsResult)

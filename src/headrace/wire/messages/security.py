@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, BYTES, FLOAT64, INT8, INT16, INT32, STRING, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, BYTES, FLOAT64, INT8, INT16, INT32, STRING, Message, Part, array, wire
 
 # SaslHandshake (17): choose the SASL mechanism. v1 has the same fields as v0, but other requests follow it.
 
 
-@message(versions=(0, 1))
-class SaslHandshakeRequest:
+class SaslHandshakeRequest(Message, versions=(0, 1)):
     mechanism: str = wire(STRING)
 
 
-@message(versions=(0, 1))
-class SaslHandshakeResponse:
+class SaslHandshakeResponse(Message, versions=(0, 1)):
     error_code: int = wire(INT16)
-    mechanisms: list[str] = wire(array(STRING))
+    mechanisms: list[str] = array(STRING)
 
 
 # DescribeAcls (29): list ACLs. v2 is flexible, v3 changes no field.
@@ -24,8 +22,7 @@ class SaslHandshakeResponse:
 LITERAL = 3
 
 
-@message(versions=(1, 3), flexible_since=2)
-class DescribeAclsRequest:
+class DescribeAclsRequest(Message, versions=(1, 3), flexible_since=2):
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(STRING, nullable=0, default=None)
     pattern_type_filter: int = wire(INT8, default=LITERAL)
@@ -35,35 +32,31 @@ class DescribeAclsRequest:
     permission_type: int = wire(INT8)
 
 
-@part
-class AclDescription:
+class AclDescription(Part):
     principal: str = wire(STRING)
     host: str = wire(STRING)
     operation: int = wire(INT8)
     permission_type: int = wire(INT8)
 
 
-@part
-class DescribeAclsResource:
+class DescribeAclsResource(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
     pattern_type: int = wire(INT8, default=LITERAL)
-    acls: list[AclDescription] = wire(array(AclDescription))
+    acls: list[AclDescription] = array(AclDescription)
 
 
-@message(versions=(1, 3), flexible_since=2)
-class DescribeAclsResponse:
+class DescribeAclsResponse(Message, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    resources: list[DescribeAclsResource] = wire(array(DescribeAclsResource))
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource)
 
 
 # CreateAcls (30): create ACLs. v2 is flexible, v3 changes no field.
 
 
-@part
-class AclCreation:
+class AclCreation(Part):
     resource_type: int = wire(INT8)
     resource_name: str = wire(STRING)
     resource_pattern_type: int = wire(INT8, default=LITERAL)
@@ -73,28 +66,24 @@ class AclCreation:
     permission_type: int = wire(INT8)
 
 
-@message(versions=(1, 3), flexible_since=2)
-class CreateAclsRequest:
-    creations: list[AclCreation] = wire(array(AclCreation))
+class CreateAclsRequest(Message, versions=(1, 3), flexible_since=2):
+    creations: list[AclCreation] = array(AclCreation)
 
 
-@part
-class AclCreationResult:
+class AclCreationResult(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(1, 3), flexible_since=2)
-class CreateAclsResponse:
+class CreateAclsResponse(Message, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    results: list[AclCreationResult] = wire(array(AclCreationResult))
+    results: list[AclCreationResult] = array(AclCreationResult)
 
 
 # DeleteAcls (31): delete the ACLs that match. v2 is flexible, v3 changes no field.
 
 
-@part
-class DeleteAclsFilter:
+class DeleteAclsFilter(Part):
     resource_type_filter: int = wire(INT8)
     resource_name_filter: str | None = wire(STRING, nullable=0, default=None)
     pattern_type_filter: int = wire(INT8, default=LITERAL)
@@ -104,13 +93,11 @@ class DeleteAclsFilter:
     permission_type: int = wire(INT8)
 
 
-@message(versions=(1, 3), flexible_since=2)
-class DeleteAclsRequest:
-    filters: list[DeleteAclsFilter] = wire(array(DeleteAclsFilter))
+class DeleteAclsRequest(Message, versions=(1, 3), flexible_since=2):
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter)
 
 
-@part
-class DeleteAclsMatchingAcl:
+class DeleteAclsMatchingAcl(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     resource_type: int = wire(INT8)
@@ -122,107 +109,92 @@ class DeleteAclsMatchingAcl:
     permission_type: int = wire(INT8)
 
 
-@part
-class DeleteAclsFilterResult:
+class DeleteAclsFilterResult(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    matching_acls: list[DeleteAclsMatchingAcl] = wire(array(DeleteAclsMatchingAcl))
+    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl)
 
 
-@message(versions=(1, 3), flexible_since=2)
-class DeleteAclsResponse:
+class DeleteAclsResponse(Message, versions=(1, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    filter_results: list[DeleteAclsFilterResult] = wire(array(DeleteAclsFilterResult))
+    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult)
 
 
 # DescribeClientQuotas (48): list the quotas of users and clients. v1 is flexible.
 
 
-@part
-class ComponentData:
+class ComponentData(Part):
     entity_type: str = wire(STRING)
     match_type: int = wire(INT8)
     match: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 1), flexible_since=1)
-class DescribeClientQuotasRequest:
-    components: list[ComponentData] = wire(array(ComponentData))
+class DescribeClientQuotasRequest(Message, versions=(0, 1), flexible_since=1):
+    components: list[ComponentData] = array(ComponentData)
     strict: bool = wire(BOOL)
 
 
-@part
-class EntityData:
+class EntityData(Part):
     entity_type: str = wire(STRING)
     entity_name: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class ValueData:
+class ValueData(Part):
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
 
 
-@part
-class EntryData:
-    entity: list[EntityData] = wire(array(EntityData))
-    values: list[ValueData] = wire(array(ValueData))
+class EntryData(Part):
+    entity: list[EntityData] = array(EntityData)
+    values: list[ValueData] = array(ValueData)
 
 
-@message(versions=(0, 1), flexible_since=1)
-class DescribeClientQuotasResponse:
+class DescribeClientQuotasResponse(Message, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    entries: list[EntryData] | None = wire(array(EntryData), nullable=0)
+    entries: list[EntryData] | None = array(EntryData, nullable=0)
 
 
 # AlterClientQuotas (49): set and remove quotas of users and clients. v1 is flexible.
 
 
-@part
-class OpData:
+class OpData(Part):
     key: str = wire(STRING)
     value: float = wire(FLOAT64)
     remove: bool = wire(BOOL)
 
 
-@part
-class AlteredEntry:
-    entity: list[EntityData] = wire(array(EntityData))
-    ops: list[OpData] = wire(array(OpData))
+class AlteredEntry(Part):
+    entity: list[EntityData] = array(EntityData)
+    ops: list[OpData] = array(OpData)
 
 
-@message(versions=(0, 1), flexible_since=1)
-class AlterClientQuotasRequest:
-    entries: list[AlteredEntry] = wire(array(AlteredEntry))
+class AlterClientQuotasRequest(Message, versions=(0, 1), flexible_since=1):
+    entries: list[AlteredEntry] = array(AlteredEntry)
     validate_only: bool = wire(BOOL)
 
 
-@part
-class EntryResult:
+class EntryResult(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    entity: list[EntityData] = wire(array(EntityData))
+    entity: list[EntityData] = array(EntityData)
 
 
-@message(versions=(0, 1), flexible_since=1)
-class AlterClientQuotasResponse:
+class AlterClientQuotasResponse(Message, versions=(0, 1), flexible_since=1):
     throttle_time_ms: int = wire(INT32)
-    entries: list[EntryResult] = wire(array(EntryResult))
+    entries: list[EntryResult] = array(EntryResult)
 
 
 # AlterUserScramCredentials (51): set and delete SCRAM credentials of users.
 
 
-@part
-class ScramCredentialDeletion:
+class ScramCredentialDeletion(Part):
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
 
 
-@part
-class ScramCredentialUpsertion:
+class ScramCredentialUpsertion(Part):
     name: str = wire(STRING)
     mechanism: int = wire(INT8)
     iterations: int = wire(INT32)
@@ -230,55 +202,47 @@ class ScramCredentialUpsertion:
     salted_password: bytes = wire(BYTES)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterUserScramCredentialsRequest:
-    deletions: list[ScramCredentialDeletion] = wire(array(ScramCredentialDeletion))
-    upsertions: list[ScramCredentialUpsertion] = wire(array(ScramCredentialUpsertion))
+class AlterUserScramCredentialsRequest(Message, versions=(0, 0), flexible_since=0):
+    deletions: list[ScramCredentialDeletion] = array(ScramCredentialDeletion)
+    upsertions: list[ScramCredentialUpsertion] = array(ScramCredentialUpsertion)
 
 
-@part
-class AlterUserScramCredentialsResult:
+class AlterUserScramCredentialsResult(Part):
     user: str = wire(STRING)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterUserScramCredentialsResponse:
+class AlterUserScramCredentialsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    results: list[AlterUserScramCredentialsResult] = wire(array(AlterUserScramCredentialsResult))
+    results: list[AlterUserScramCredentialsResult] = array(AlterUserScramCredentialsResult)
 
 
 # DescribeUserScramCredentials (50): list the users with SCRAM credentials. Null selects all users.
 
 
-@part
-class UserName:
+class UserName(Part):
     name: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DescribeUserScramCredentialsRequest:
-    users: list[UserName] | None = wire(array(UserName), nullable=0)
+class DescribeUserScramCredentialsRequest(Message, versions=(0, 0), flexible_since=0):
+    users: list[UserName] | None = array(UserName, nullable=0)
 
 
-@part
-class CredentialInfo:
+class CredentialInfo(Part):
     mechanism: int = wire(INT8)
     iterations: int = wire(INT32)
 
 
-@part
-class DescribeUserScramCredentialsResult:
+class DescribeUserScramCredentialsResult(Part):
     user: str = wire(STRING)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    credential_infos: list[CredentialInfo] = wire(array(CredentialInfo))
+    credential_infos: list[CredentialInfo] = array(CredentialInfo)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DescribeUserScramCredentialsResponse:
+class DescribeUserScramCredentialsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    results: list[DescribeUserScramCredentialsResult] = wire(array(DescribeUserScramCredentialsResult))
+    results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult)

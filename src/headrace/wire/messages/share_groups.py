@@ -14,9 +14,9 @@ from headrace.wire.codec.schema import (
     STRING,
     UUID16,
     Chunk,
+    Message,
+    Part,
     array,
-    message,
-    part,
     wire,
 )
 from headrace.wire.messages.consumer_groups import Assignment, DescribedAssignment
@@ -27,17 +27,15 @@ from headrace.wire.messages.metadata import NodeEndpoint
 # supported.
 
 
-@message(versions=(1, 1), flexible_since=0)
-class ShareGroupHeartbeatRequest:
+class ShareGroupHeartbeatRequest(Message, versions=(1, 1), flexible_since=0):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
     member_epoch: int = wire(INT32)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
-    subscribed_topic_names: list[str] | None = wire(array(STRING), nullable=0, default=None)
+    subscribed_topic_names: list[str] | None = array(STRING, nullable=0, default=None)
 
 
-@message(versions=(1, 1), flexible_since=0)
-class ShareGroupHeartbeatResponse:
+class ShareGroupHeartbeatResponse(Message, versions=(1, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -50,25 +48,22 @@ class ShareGroupHeartbeatResponse:
 # ShareGroupDescribe (77): return the state and the members of share groups. v0 was an early access version.
 
 
-@message(versions=(1, 1), flexible_since=0)
-class ShareGroupDescribeRequest:
-    group_ids: list[str] = wire(array(STRING))
+class ShareGroupDescribeRequest(Message, versions=(1, 1), flexible_since=0):
+    group_ids: list[str] = array(STRING)
     include_authorized_operations: bool = wire(BOOL)
 
 
-@part
-class ShareGroupMember:
+class ShareGroupMember(Part):
     member_id: str = wire(STRING)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     member_epoch: int = wire(INT32)
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_names: list[str] = array(STRING)
     assignment: DescribedAssignment = wire(DescribedAssignment)
 
 
-@part
-class DescribedShareGroup:
+class DescribedShareGroup(Part):
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     group_id: str = wire(STRING)
@@ -76,14 +71,13 @@ class DescribedShareGroup:
     group_epoch: int = wire(INT32)
     assignment_epoch: int = wire(INT32)
     assignor_name: str = wire(STRING)
-    members: list[ShareGroupMember] = wire(array(ShareGroupMember))
+    members: list[ShareGroupMember] = array(ShareGroupMember)
     authorized_operations: int = wire(INT32, default=-2147483648)
 
 
-@message(versions=(1, 1), flexible_since=0)
-class ShareGroupDescribeResponse:
+class ShareGroupDescribeResponse(Message, versions=(1, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribedShareGroup] = wire(array(DescribedShareGroup))
+    groups: list[DescribedShareGroup] = array(DescribedShareGroup)
 
 
 # ShareFetch (78): acquire records of partitions for a share group, and acknowledge records acquired before.
@@ -93,35 +87,30 @@ class ShareGroupDescribeResponse:
 #   acquires nothing. v0 was an early access version.
 
 
-@part
-class AcknowledgementBatch:
+class AcknowledgementBatch(Part):
     """`acknowledge_types` has one type for the whole range, or one for each offset."""
 
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
-    acknowledge_types: list[int] = wire(array(INT8))
+    acknowledge_types: list[int] = array(INT8)
 
 
-@part
-class ShareFetchPartition:
+class ShareFetchPartition(Part):
     partition_index: int = wire(INT32)
-    acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
+    acknowledgement_batches: list[AcknowledgementBatch] = array(AcknowledgementBatch)
 
 
-@part
-class ShareFetchTopic:
+class ShareFetchTopic(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[ShareFetchPartition] = wire(array(ShareFetchPartition))
+    partitions: list[ShareFetchPartition] = array(ShareFetchPartition)
 
 
-@part
-class ShareForgottenTopic:
+class ShareForgottenTopic(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@message(versions=(1, 2), flexible_since=0)
-class ShareFetchRequest:
+class ShareFetchRequest(Message, versions=(1, 2), flexible_since=0):
     group_id: str | None = wire(STRING, nullable=0, default=None)
     member_id: str | None = wire(STRING, nullable=0)
     share_session_epoch: int = wire(INT32)
@@ -132,25 +121,22 @@ class ShareFetchRequest:
     batch_size: int = wire(INT32)
     share_acquire_mode: int = wire(INT8, since=2)
     is_renew_ack: bool = wire(BOOL, since=2)
-    topics: list[ShareFetchTopic] = wire(array(ShareFetchTopic))
-    forgotten_topics_data: list[ShareForgottenTopic] = wire(array(ShareForgottenTopic))
+    topics: list[ShareFetchTopic] = array(ShareFetchTopic)
+    forgotten_topics_data: list[ShareForgottenTopic] = array(ShareForgottenTopic)
 
 
-@part
-class ShareLeaderIdAndEpoch:
+class ShareLeaderIdAndEpoch(Part):
     leader_id: int = wire(INT32)
     leader_epoch: int = wire(INT32)
 
 
-@part
-class AcquiredRecords:
+class AcquiredRecords(Part):
     first_offset: int = wire(INT64)
     last_offset: int = wire(INT64)
     delivery_count: int = wire(INT16)
 
 
-@part
-class ShareFetchPartitionData:
+class ShareFetchPartitionData(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
@@ -158,100 +144,88 @@ class ShareFetchPartitionData:
     acknowledge_error_message: str | None = wire(STRING, nullable=0, default=None)
     current_leader: ShareLeaderIdAndEpoch = wire(ShareLeaderIdAndEpoch)
     records: Chunk | None = wire(RECORDS, nullable=0)
-    acquired_records: list[AcquiredRecords] = wire(array(AcquiredRecords))
+    acquired_records: list[AcquiredRecords] = array(AcquiredRecords)
 
 
-@part
-class ShareFetchableTopicResponse:
+class ShareFetchableTopicResponse(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[ShareFetchPartitionData] = wire(array(ShareFetchPartitionData))
+    partitions: list[ShareFetchPartitionData] = array(ShareFetchPartitionData)
 
 
-@message(versions=(1, 2), flexible_since=0)
-class ShareFetchResponse:
+class ShareFetchResponse(Message, versions=(1, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     acquisition_lock_timeout_ms: int = wire(INT32)
-    responses: list[ShareFetchableTopicResponse] = wire(array(ShareFetchableTopicResponse))
-    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
+    responses: list[ShareFetchableTopicResponse] = array(ShareFetchableTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint)
 
 
 # ShareAcknowledge (79): acknowledge records that were acquired by ShareFetch, in the same session. v2 adds renewals
 # and the duration of the acquisition lock. v0 was an early access version.
 
 
-@part
-class AcknowledgePartition:
+class AcknowledgePartition(Part):
     partition_index: int = wire(INT32)
-    acknowledgement_batches: list[AcknowledgementBatch] = wire(array(AcknowledgementBatch))
+    acknowledgement_batches: list[AcknowledgementBatch] = array(AcknowledgementBatch)
 
 
-@part
-class AcknowledgeTopic:
+class AcknowledgeTopic(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[AcknowledgePartition] = wire(array(AcknowledgePartition))
+    partitions: list[AcknowledgePartition] = array(AcknowledgePartition)
 
 
-@message(versions=(1, 2), flexible_since=0)
-class ShareAcknowledgeRequest:
+class ShareAcknowledgeRequest(Message, versions=(1, 2), flexible_since=0):
     group_id: str | None = wire(STRING, nullable=0, default=None)
     member_id: str | None = wire(STRING, nullable=0)
     share_session_epoch: int = wire(INT32)
     is_renew_ack: bool = wire(BOOL, since=2)
-    topics: list[AcknowledgeTopic] = wire(array(AcknowledgeTopic))
+    topics: list[AcknowledgeTopic] = array(AcknowledgeTopic)
 
 
-@part
-class ShareAcknowledgePartitionData:
+class ShareAcknowledgePartitionData(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     current_leader: ShareLeaderIdAndEpoch = wire(ShareLeaderIdAndEpoch)
 
 
-@part
-class ShareAcknowledgeTopicResponse:
+class ShareAcknowledgeTopicResponse(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[ShareAcknowledgePartitionData] = wire(array(ShareAcknowledgePartitionData))
+    partitions: list[ShareAcknowledgePartitionData] = array(ShareAcknowledgePartitionData)
 
 
-@message(versions=(1, 2), flexible_since=0)
-class ShareAcknowledgeResponse:
+class ShareAcknowledgeResponse(Message, versions=(1, 2), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
     acquisition_lock_timeout_ms: int = wire(INT32, since=2)
-    responses: list[ShareAcknowledgeTopicResponse] = wire(array(ShareAcknowledgeTopicResponse))
-    node_endpoints: list[NodeEndpoint] = wire(array(NodeEndpoint))
+    responses: list[ShareAcknowledgeTopicResponse] = array(ShareAcknowledgeTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint)
 
 
 # DescribeShareGroupOffsets (90): return the start offsets of share groups. v1 adds the lag.
 
 
-@part
-class DescribeShareGroupOffsetsRequestTopic:
+class DescribeShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@part
-class DescribeShareGroupOffsetsRequestGroup:
+class DescribeShareGroupOffsetsRequestGroup(Part):
     """Null `topics` selects all topics of the group."""
 
     group_id: str = wire(STRING)
-    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = wire(
-        array(DescribeShareGroupOffsetsRequestTopic), nullable=0
+    topics: list[DescribeShareGroupOffsetsRequestTopic] | None = array(
+        DescribeShareGroupOffsetsRequestTopic, nullable=0
     )
 
 
-@message(versions=(0, 1), flexible_since=0)
-class DescribeShareGroupOffsetsRequest:
-    groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(array(DescribeShareGroupOffsetsRequestGroup))
+class DescribeShareGroupOffsetsRequest(Message, versions=(0, 1), flexible_since=0):
+    groups: list[DescribeShareGroupOffsetsRequestGroup] = array(DescribeShareGroupOffsetsRequestGroup)
 
 
-@part
-class DescribeShareGroupOffsetsResponsePartition:
+class DescribeShareGroupOffsetsResponsePartition(Part):
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64)
     leader_epoch: int = wire(INT32)
@@ -260,97 +234,82 @@ class DescribeShareGroupOffsetsResponsePartition:
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class DescribeShareGroupOffsetsResponseTopic:
+class DescribeShareGroupOffsetsResponseTopic(Part):
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
-    partitions: list[DescribeShareGroupOffsetsResponsePartition] = wire(
-        array(DescribeShareGroupOffsetsResponsePartition)
-    )
+    partitions: list[DescribeShareGroupOffsetsResponsePartition] = array(DescribeShareGroupOffsetsResponsePartition)
 
 
-@part
-class DescribeShareGroupOffsetsResponseGroup:
+class DescribeShareGroupOffsetsResponseGroup(Part):
     group_id: str = wire(STRING)
-    topics: list[DescribeShareGroupOffsetsResponseTopic] = wire(array(DescribeShareGroupOffsetsResponseTopic))
+    topics: list[DescribeShareGroupOffsetsResponseTopic] = array(DescribeShareGroupOffsetsResponseTopic)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 1), flexible_since=0)
-class DescribeShareGroupOffsetsResponse:
+class DescribeShareGroupOffsetsResponse(Message, versions=(0, 1), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
-    groups: list[DescribeShareGroupOffsetsResponseGroup] = wire(array(DescribeShareGroupOffsetsResponseGroup))
+    groups: list[DescribeShareGroupOffsetsResponseGroup] = array(DescribeShareGroupOffsetsResponseGroup)
 
 
 # AlterShareGroupOffsets (91): set the start offsets of a share group without members.
 
 
-@part
-class AlterShareGroupOffsetsRequestPartition:
+class AlterShareGroupOffsetsRequestPartition(Part):
     partition_index: int = wire(INT32)
     start_offset: int = wire(INT64)
 
 
-@part
-class AlterShareGroupOffsetsRequestTopic:
+class AlterShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
-    partitions: list[AlterShareGroupOffsetsRequestPartition] = wire(array(AlterShareGroupOffsetsRequestPartition))
+    partitions: list[AlterShareGroupOffsetsRequestPartition] = array(AlterShareGroupOffsetsRequestPartition)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterShareGroupOffsetsRequest:
+class AlterShareGroupOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     group_id: str = wire(STRING)
-    topics: list[AlterShareGroupOffsetsRequestTopic] = wire(array(AlterShareGroupOffsetsRequestTopic))
+    topics: list[AlterShareGroupOffsetsRequestTopic] = array(AlterShareGroupOffsetsRequestTopic)
 
 
-@part
-class AlterShareGroupOffsetsResponsePartition:
+class AlterShareGroupOffsetsResponsePartition(Part):
     partition_index: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@part
-class AlterShareGroupOffsetsResponseTopic:
+class AlterShareGroupOffsetsResponseTopic(Part):
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
-    partitions: list[AlterShareGroupOffsetsResponsePartition] = wire(array(AlterShareGroupOffsetsResponsePartition))
+    partitions: list[AlterShareGroupOffsetsResponsePartition] = array(AlterShareGroupOffsetsResponsePartition)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterShareGroupOffsetsResponse:
+class AlterShareGroupOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    responses: list[AlterShareGroupOffsetsResponseTopic] = wire(array(AlterShareGroupOffsetsResponseTopic))
+    responses: list[AlterShareGroupOffsetsResponseTopic] = array(AlterShareGroupOffsetsResponseTopic)
 
 
 # DeleteShareGroupOffsets (92): delete the offsets of topics of a share group without members.
 
 
-@part
-class DeleteShareGroupOffsetsRequestTopic:
+class DeleteShareGroupOffsetsRequestTopic(Part):
     topic_name: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DeleteShareGroupOffsetsRequest:
+class DeleteShareGroupOffsetsRequest(Message, versions=(0, 0), flexible_since=0):
     group_id: str = wire(STRING)
-    topics: list[DeleteShareGroupOffsetsRequestTopic] = wire(array(DeleteShareGroupOffsetsRequestTopic))
+    topics: list[DeleteShareGroupOffsetsRequestTopic] = array(DeleteShareGroupOffsetsRequestTopic)
 
 
-@part
-class DeleteShareGroupOffsetsResponseTopic:
+class DeleteShareGroupOffsetsResponseTopic(Part):
     topic_name: str = wire(STRING)
     topic_id: UUID = wire(UUID16)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class DeleteShareGroupOffsetsResponse:
+class DeleteShareGroupOffsetsResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    responses: list[DeleteShareGroupOffsetsResponseTopic] = wire(array(DeleteShareGroupOffsetsResponseTopic))
+    responses: list[DeleteShareGroupOffsetsResponseTopic] = array(DeleteShareGroupOffsetsResponseTopic)

@@ -2,102 +2,92 @@
 
 from __future__ import annotations
 
-from headrace.wire.codec.schema import BOOL, BYTES, INT16, INT32, INT64, STRING, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, BYTES, INT16, INT32, INT64, STRING, Message, Part, array, wire
 
 # CheckToken (10009): verify access tokens and return their scopes, in the order of the request. The request has the
 # hash of each secret, not the secret.
 
 
-@part
-class PresentedToken:
+class PresentedToken(Part):
     token_id: str = wire(STRING)
     hash: bytes = wire(BYTES)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class CheckTokenRequest:
-    tokens: list[PresentedToken] = wire(array(PresentedToken))
+class CheckTokenRequest(Message, versions=(0, 0), flexible_since=0):
+    tokens: list[PresentedToken] = array(PresentedToken)
 
 
-@part
-class CheckedToken:
+class CheckedToken(Part):
     """`is_known` means that the token exists and that the secret is correct; otherwise the other fields are empty.
     `expires_ms` and `requests_per_second` are -1 if there is no limit."""
 
     token_id: str = wire(STRING)
     is_known: bool = wire(BOOL)
     name: str = wire(STRING)
-    scopes: list[str] = wire(array(STRING))
+    scopes: list[str] = array(STRING)
     expires_ms: int = wire(INT64, default=-1)
     requests_per_second: int = wire(INT32, default=-1)
     burst: int = wire(INT32, default=1)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class CheckTokenResponse:
+class CheckTokenResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    tokens: list[CheckedToken] = wire(array(CheckedToken))
+    tokens: list[CheckedToken] = array(CheckedToken)
 
 
 # AlterTokens (10010): create and revoke access tokens. The client generates the secret and sends its hash. Either all
 # tokens are created or none.
 
 
-@part
-class NewToken:
+class NewToken(Part):
     """`expires_ms` and `requests_per_second` are -1 if there is no limit."""
 
     token_id: str = wire(STRING)
     hash: bytes = wire(BYTES)
     name: str = wire(STRING)
-    scopes: list[str] = wire(array(STRING))
+    scopes: list[str] = array(STRING)
     expires_ms: int = wire(INT64, default=-1)
     requests_per_second: int = wire(INT32, default=-1)
     burst: int = wire(INT32, default=1)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterTokensRequest:
-    create: list[NewToken] = wire(array(NewToken))
-    revoke: list[str] = wire(array(STRING))
+class AlterTokensRequest(Message, versions=(0, 0), flexible_since=0):
+    create: list[NewToken] = array(NewToken)
+    revoke: list[str] = array(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class AlterTokensResponse:
+class AlterTokensResponse(Message, versions=(0, 0), flexible_since=0):
     """`revoked` are the ids of `revoke` that existed."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    revoked: list[str] = wire(array(STRING))
+    revoked: list[str] = array(STRING)
 
 
 # ListTokens (10011): list the access tokens, without their hashes.
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ListTokensRequest:
+class ListTokensRequest(Message, versions=(0, 0), flexible_since=0):
     pass
 
 
-@part
-class ListedToken:
+class ListedToken(Part):
     """`expires_ms` and `requests_per_second` are -1 if there is no limit."""
 
     token_id: str = wire(STRING)
     name: str = wire(STRING)
-    scopes: list[str] = wire(array(STRING))
+    scopes: list[str] = array(STRING)
     created_ms: int = wire(INT64)
     expires_ms: int = wire(INT64, default=-1)
     requests_per_second: int = wire(INT32, default=-1)
     burst: int = wire(INT32, default=1)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ListTokensResponse:
+class ListTokensResponse(Message, versions=(0, 0), flexible_since=0):
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
-    tokens: list[ListedToken] = wire(array(ListedToken))
+    tokens: list[ListedToken] = array(ListedToken)

@@ -4,42 +4,37 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID16, array, message, part, wire
+from headrace.wire.codec.schema import BOOL, INT8, INT16, INT32, INT64, STRING, UUID16, Message, Part, array, wire
 
 # CreateTopics (19): create topics. v4 accepts -1 for the broker's defaults; v5 is flexible and returns the configs; v7
 # returns the topic id.
 
 
-@part
-class CreatableReplicaAssignment:
+class CreatableReplicaAssignment(Part):
     partition_index: int = wire(INT32)
-    broker_ids: list[int] = wire(array(INT32))
+    broker_ids: list[int] = array(INT32)
 
 
-@part
-class CreatableTopicConfig:
+class CreatableTopicConfig(Part):
     name: str = wire(STRING)
     value: str | None = wire(STRING, nullable=2, default=None)
 
 
-@part
-class CreatableTopic:
+class CreatableTopic(Part):
     name: str = wire(STRING)
     num_partitions: int = wire(INT32)
     replication_factor: int = wire(INT16)
-    assignments: list[CreatableReplicaAssignment] = wire(array(CreatableReplicaAssignment))
-    configs: list[CreatableTopicConfig] = wire(array(CreatableTopicConfig))
+    assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment)
+    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
 
-@message(versions=(2, 7), flexible_since=5)
-class CreateTopicsRequest:
-    topics: list[CreatableTopic] = wire(array(CreatableTopic))
+class CreateTopicsRequest(Message, versions=(2, 7), flexible_since=5):
+    topics: list[CreatableTopic] = array(CreatableTopic)
     timeout_ms: int = wire(INT32, default=60000)
     validate_only: bool = wire(BOOL)
 
 
-@part
-class CreatableTopicConfigs:
+class CreatableTopicConfigs(Part):
     name: str = wire(STRING)
     value: str | None = wire(STRING, nullable=5, default=None)
     read_only: bool = wire(BOOL)
@@ -47,8 +42,7 @@ class CreatableTopicConfigs:
     is_sensitive: bool = wire(BOOL)
 
 
-@part
-class CreatableTopicResult:
+class CreatableTopicResult(Part):
     name: str = wire(STRING)
     topic_id: UUID = wire(UUID16, since=7)
     error_code: int = wire(INT16)
@@ -56,117 +50,99 @@ class CreatableTopicResult:
     topic_config_error_code: int = wire(INT16, since=5, tag=0)
     num_partitions: int = wire(INT32, since=5, default=-1)
     replication_factor: int = wire(INT16, since=5, default=-1)
-    configs: list[CreatableTopicConfigs] | None = wire(array(CreatableTopicConfigs), since=5, nullable=5)
+    configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, since=5, nullable=5)
 
 
-@message(versions=(2, 7), flexible_since=5)
-class CreateTopicsResponse:
+class CreateTopicsResponse(Message, versions=(2, 7), flexible_since=5):
     throttle_time_ms: int = wire(INT32)
-    topics: list[CreatableTopicResult] = wire(array(CreatableTopicResult))
+    topics: list[CreatableTopicResult] = array(CreatableTopicResult)
 
 
 # DeleteTopics (20): delete topics. v4 is flexible, v5 adds error messages, v6 selects topics by name or id.
 
 
-@part
-class DeleteTopicState:
+class DeleteTopicState(Part):
     name: str | None = wire(STRING, nullable=6, default=None)
     topic_id: UUID = wire(UUID16)
 
 
-@message(versions=(1, 6), flexible_since=4)
-class DeleteTopicsRequest:
-    topic_names: list[str] = wire(array(STRING), until=5)
-    topics: list[DeleteTopicState] = wire(array(DeleteTopicState), since=6)
+class DeleteTopicsRequest(Message, versions=(1, 6), flexible_since=4):
+    topic_names: list[str] = array(STRING, until=5)
+    topics: list[DeleteTopicState] = array(DeleteTopicState, since=6)
     timeout_ms: int = wire(INT32)
 
 
-@part
-class DeletableTopicResult:
+class DeletableTopicResult(Part):
     name: str | None = wire(STRING, nullable=6)
     topic_id: UUID = wire(UUID16, since=6)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, since=5, nullable=5, default=None)
 
 
-@message(versions=(1, 6), flexible_since=4)
-class DeleteTopicsResponse:
+class DeleteTopicsResponse(Message, versions=(1, 6), flexible_since=4):
     throttle_time_ms: int = wire(INT32)
-    responses: list[DeletableTopicResult] = wire(array(DeletableTopicResult))
+    responses: list[DeletableTopicResult] = array(DeletableTopicResult)
 
 
 # CreatePartitions (37): increase the number of partitions of topics. v2 is flexible.
 
 
-@part
-class CreatePartitionsAssignment:
-    broker_ids: list[int] = wire(array(INT32))
+class CreatePartitionsAssignment(Part):
+    broker_ids: list[int] = array(INT32)
 
 
-@part
-class CreatePartitionsTopic:
+class CreatePartitionsTopic(Part):
     name: str = wire(STRING)
     count: int = wire(INT32)
-    assignments: list[CreatePartitionsAssignment] | None = wire(
-        array(CreatePartitionsAssignment), nullable=0, default=None
-    )
+    assignments: list[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment, nullable=0, default=None)
 
 
-@message(versions=(0, 3), flexible_since=2)
-class CreatePartitionsRequest:
-    topics: list[CreatePartitionsTopic] = wire(array(CreatePartitionsTopic))
+class CreatePartitionsRequest(Message, versions=(0, 3), flexible_since=2):
+    topics: list[CreatePartitionsTopic] = array(CreatePartitionsTopic)
     timeout_ms: int = wire(INT32)
     validate_only: bool = wire(BOOL)
 
 
-@part
-class CreatePartitionsTopicResult:
+class CreatePartitionsTopicResult(Part):
     name: str = wire(STRING)
     error_code: int = wire(INT16)
     error_message: str | None = wire(STRING, nullable=0, default=None)
 
 
-@message(versions=(0, 3), flexible_since=2)
-class CreatePartitionsResponse:
+class CreatePartitionsResponse(Message, versions=(0, 3), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    results: list[CreatePartitionsTopicResult] = wire(array(CreatePartitionsTopicResult))
+    results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult)
 
 
 # DeleteRecords (21): advance the log start offset of partitions. Offset -1 is the high watermark. v2 is flexible.
 
 
-@part
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(Part):
     partition_index: int = wire(INT32)
     offset: int = wire(INT64)
 
 
-@part
-class DeleteRecordsTopic:
+class DeleteRecordsTopic(Part):
     name: str = wire(STRING)
-    partitions: list[DeleteRecordsPartition] = wire(array(DeleteRecordsPartition))
+    partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
 
 
-@message(versions=(0, 2), flexible_since=2)
-class DeleteRecordsRequest:
-    topics: list[DeleteRecordsTopic] = wire(array(DeleteRecordsTopic))
+class DeleteRecordsRequest(Message, versions=(0, 2), flexible_since=2):
+    topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = wire(INT32)
 
 
-@part
-class DeleteRecordsPartitionResult:
+class DeleteRecordsPartitionResult(Part):
     partition_index: int = wire(INT32)
     low_watermark: int = wire(INT64)
     error_code: int = wire(INT16)
 
 
-@part
-class DeleteRecordsTopicResult:
+class DeleteRecordsTopicResult(Part):
     name: str = wire(STRING)
-    partitions: list[DeleteRecordsPartitionResult] = wire(array(DeleteRecordsPartitionResult))
+    partitions: list[DeleteRecordsPartitionResult] = array(DeleteRecordsPartitionResult)
 
 
-@message(versions=(0, 2), flexible_since=2)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(Message, versions=(0, 2), flexible_since=2):
     throttle_time_ms: int = wire(INT32)
-    topics: list[DeleteRecordsTopicResult] = wire(array(DeleteRecordsTopicResult))
+    topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult)

@@ -10,119 +10,101 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
-from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, array, layout, message, part, wire
-
-_VALUE_VERSION: Final = 0
+from headrace.wire.codec.codec import RecordTypes
+from headrace.wire.codec.schema import BYTES, INT8, INT32, INT64, STRING, UUID16, Message, Part, array, wire
 
 
-@message(versions=(3, 3))
-class ConsumerGroupMetadataKey:
+class ConsumerGroupMetadataKey(Message, versions=(3, 3)):
     group_id: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupMetadataValue:
+class ConsumerGroupMetadataValue(Message, versions=(0, 0), flexible_since=0):
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64, tag=0)
 
 
-@message(versions=(5, 5))
-class ConsumerGroupMemberMetadataKey:
+class ConsumerGroupMemberMetadataKey(Message, versions=(5, 5)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@part
-class ClassicProtocol:
+class ClassicProtocol(Part):
     name: str = wire(STRING)
     metadata: bytes = wire(BYTES)
 
 
-@part
-class ClassicMemberMetadata:
+class ClassicMemberMetadata(Part):
     session_timeout_ms: int = wire(INT32)
-    supported_protocols: list[ClassicProtocol] = wire(array(ClassicProtocol))
+    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupMemberMetadataValue:
+class ConsumerGroupMemberMetadataValue(Message, versions=(0, 0), flexible_since=0):
     """`classic_member_metadata` is null unless the member uses the classic protocol."""
 
     instance_id: str | None = wire(STRING, nullable=0, default=None)
     rack_id: str | None = wire(STRING, nullable=0, default=None)
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_names: list[str] = array(STRING)
     subscribed_topic_regex: str | None = wire(STRING, nullable=0, default=None)
     rebalance_timeout_ms: int = wire(INT32, default=-1)
     server_assignor: str | None = wire(STRING, nullable=0, default=None)
     classic_member_metadata: ClassicMemberMetadata | None = wire(ClassicMemberMetadata, nullable=0, tag=0, default=None)
 
 
-@message(versions=(6, 6))
-class ConsumerGroupTargetAssignmentMetadataKey:
+class ConsumerGroupTargetAssignmentMetadataKey(Message, versions=(6, 6)):
     group_id: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupTargetAssignmentMetadataValue:
+class ConsumerGroupTargetAssignmentMetadataValue(Message, versions=(0, 0), flexible_since=0):
     assignment_epoch: int = wire(INT32)
 
 
-@message(versions=(7, 7))
-class ConsumerGroupTargetAssignmentMemberKey:
+class ConsumerGroupTargetAssignmentMemberKey(Message, versions=(7, 7)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@part
-class TargetPartitions:
+class TargetPartitions(Part):
     topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupTargetAssignmentMemberValue:
-    topic_partitions: list[TargetPartitions] = wire(array(TargetPartitions))
+class ConsumerGroupTargetAssignmentMemberValue(Message, versions=(0, 0), flexible_since=0):
+    topic_partitions: list[TargetPartitions] = array(TargetPartitions)
 
 
-@message(versions=(8, 8))
-class ConsumerGroupCurrentMemberAssignmentKey:
+class ConsumerGroupCurrentMemberAssignmentKey(Message, versions=(8, 8)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@part
-class HeldPartitions:
+class HeldPartitions(Part):
     """`assignment_epochs` has for each partition the epoch since which the member holds it (KIP-1251)."""
 
     topic_id: UUID = wire(UUID16)
-    partitions: list[int] = wire(array(INT32))
-    assignment_epochs: list[int] | None = wire(array(INT32), nullable=0, tag=0, default=None)
+    partitions: list[int] = array(INT32)
+    assignment_epochs: list[int] | None = array(INT32, nullable=0, tag=0, default=None)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupCurrentMemberAssignmentValue:
+class ConsumerGroupCurrentMemberAssignmentValue(Message, versions=(0, 0), flexible_since=0):
     member_epoch: int = wire(INT32)
     previous_member_epoch: int = wire(INT32)
     state: int = wire(INT8)
-    assigned_partitions: list[HeldPartitions] = wire(array(HeldPartitions))
-    partitions_pending_revocation: list[HeldPartitions] = wire(array(HeldPartitions))
+    assigned_partitions: list[HeldPartitions] = array(HeldPartitions)
+    partitions_pending_revocation: list[HeldPartitions] = array(HeldPartitions)
 
 
-@message(versions=(16, 16))
-class ConsumerGroupRegularExpressionKey:
+class ConsumerGroupRegularExpressionKey(Message, versions=(16, 16)):
     group_id: str = wire(STRING)
     regular_expression: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ConsumerGroupRegularExpressionValue:
-    topics: list[str] = wire(array(STRING))
+class ConsumerGroupRegularExpressionValue(Message, versions=(0, 0), flexible_since=0):
+    topics: list[str] = array(STRING)
     version: int = wire(INT64)
     timestamp: int = wire(INT64)
 
@@ -136,34 +118,17 @@ ConsumerGroupKey = (
     | ConsumerGroupRegularExpressionKey
 )
 
-_VALUE_OF: dict[type, type] = {
-    ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
-    ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
-    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
-    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
-}
-_KEY_OF: dict[int, type] = {layout(key).min_version: key for key in _VALUE_OF}
-
-
-def encode_consumer_group_key(key: ConsumerGroupKey) -> bytes:
-    return encode_versioned(key, layout(type(key)).min_version)
-
-
-def encode_consumer_group_value(value: object) -> bytes:
-    return encode_versioned(value, _VALUE_VERSION)
-
-
-def decode_consumer_group_key(data: bytes) -> ConsumerGroupKey | None:
-    """Return the key, or None for another type."""
-    cls = _KEY_OF.get(version_of(data))
-    if cls is None:
-        return None
-    key: ConsumerGroupKey = decode_versioned(cls, data)
-    return key
-
-
-def decode_consumer_group_value(key: ConsumerGroupKey, data: bytes) -> Any:
-    """Decode the value that belongs to the key."""
-    return decode_versioned(_VALUE_OF[type(key)], data)
+_TYPES: Final = RecordTypes[ConsumerGroupKey](
+    {
+        ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+        ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
+        ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+        ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+        ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
+        ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+    }
+)
+encode_consumer_group_key = _TYPES.encode_key
+encode_consumer_group_value = _TYPES.encode_value
+decode_consumer_group_key = _TYPES.decode_key
+decode_consumer_group_value = _TYPES.decode_value

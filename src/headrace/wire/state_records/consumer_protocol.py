@@ -9,31 +9,28 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from headrace.wire.codec.codec import VERSION_BYTES, decode, encode_versioned, version_of
-from headrace.wire.codec.schema import BYTES, INT32, STRING, array, message, part, wire
+from headrace.wire.codec.schema import BYTES, INT32, STRING, Message, Part, array, wire
 
 NEWEST_VERSION: Final = 3
 
 M = TypeVar("M")
 
 
-@part
-class NamedTopicPartitions:
+class NamedTopicPartitions(Part):
     topic: str = wire(STRING)
-    partitions: list[int] = wire(array(INT32))
+    partitions: list[int] = array(INT32)
 
 
-@message(versions=(0, 3))
-class ConsumerProtocolSubscription:
-    topics: list[str] = wire(array(STRING))
+class ConsumerProtocolSubscription(Message, versions=(0, 3)):
+    topics: list[str] = array(STRING)
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
-    owned_partitions: list[NamedTopicPartitions] = wire(array(NamedTopicPartitions), since=1)
+    owned_partitions: list[NamedTopicPartitions] = array(NamedTopicPartitions, since=1)
     generation_id: int = wire(INT32, since=2, default=-1)
     rack_id: str | None = wire(STRING, since=3, nullable=3, default=None)
 
 
-@message(versions=(0, 3))
-class ConsumerProtocolAssignment:
-    assigned_partitions: list[NamedTopicPartitions] = wire(array(NamedTopicPartitions))
+class ConsumerProtocolAssignment(Message, versions=(0, 3)):
+    assigned_partitions: list[NamedTopicPartitions] = array(NamedTopicPartitions)
     user_data: bytes | None = wire(BYTES, nullable=0, default=None)
 
 

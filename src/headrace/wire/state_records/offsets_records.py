@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
-from headrace.wire.codec.schema import BYTES, INT32, INT64, STRING, UUID16, array, message, part, wire
+from headrace.wire.codec.schema import BYTES, INT32, INT64, STRING, UUID16, Message, Part, array, wire
 
 _OFFSET_KEY_VERSION: Final = 1
 _OFFSET_VALUE_VERSION: Final = 4
@@ -20,15 +20,13 @@ _GROUP_KEY_VERSION: Final = 2
 _GROUP_VALUE_VERSION: Final = 3
 
 
-@message(versions=(0, 1))
-class OffsetCommitKey:
+class OffsetCommitKey(Message, versions=(0, 1)):
     group: str = wire(STRING)
     topic: str = wire(STRING)
     partition: int = wire(INT32)
 
 
-@message(versions=(0, 4), flexible_since=4)
-class OffsetCommitValue:
+class OffsetCommitValue(Message, versions=(0, 4), flexible_since=4):
     """Only v1 has an expiry time; later, offsets expire with their group. v4 adds the topic id."""
 
     offset: int = wire(INT64)
@@ -39,13 +37,11 @@ class OffsetCommitValue:
     topic_id: UUID = wire(UUID16, since=4, tag=0)
 
 
-@message(versions=(2, 2))
-class GroupMetadataKey:
+class GroupMetadataKey(Message, versions=(2, 2)):
     group: str = wire(STRING)
 
 
-@part
-class GroupMemberMetadata:
+class GroupMemberMetadata(Part):
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(STRING, since=3, nullable=3, default=None)
     client_id: str = wire(STRING)
@@ -56,14 +52,13 @@ class GroupMemberMetadata:
     assignment: bytes = wire(BYTES)
 
 
-@message(versions=(0, 4), flexible_since=4)
-class GroupMetadataValue:
+class GroupMetadataValue(Message, versions=(0, 4), flexible_since=4):
     protocol_type: str = wire(STRING)
     generation: int = wire(INT32)
     protocol: str | None = wire(STRING, nullable=0, default=None)
     leader: str | None = wire(STRING, nullable=0, default=None)
     current_state_timestamp: int = wire(INT64, since=2, default=-1)
-    members: list[GroupMemberMetadata] = wire(array(GroupMemberMetadata))
+    members: list[GroupMemberMetadata] = array(GroupMemberMetadata)
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:

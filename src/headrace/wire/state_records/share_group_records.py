@@ -7,65 +7,42 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
-from headrace.wire.codec.schema import INT32, INT64, STRING, array, layout, message, wire
-
-_VALUE_VERSION: Final = 0
+from headrace.wire.codec.codec import RecordTypes
+from headrace.wire.codec.schema import INT32, INT64, STRING, Message, array, wire
 
 
-@message(versions=(10, 10))
-class ShareGroupMemberMetadataKey:
+class ShareGroupMemberMetadataKey(Message, versions=(10, 10)):
     group_id: str = wire(STRING)
     member_id: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ShareGroupMemberMetadataValue:
+class ShareGroupMemberMetadataValue(Message, versions=(0, 0), flexible_since=0):
     rack_id: str | None = wire(STRING, nullable=0)
     client_id: str = wire(STRING)
     client_host: str = wire(STRING)
-    subscribed_topic_names: list[str] = wire(array(STRING))
+    subscribed_topic_names: list[str] = array(STRING)
 
 
-@message(versions=(11, 11))
-class ShareGroupMetadataKey:
+class ShareGroupMetadataKey(Message, versions=(11, 11)):
     group_id: str = wire(STRING)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class ShareGroupMetadataValue:
+class ShareGroupMetadataValue(Message, versions=(0, 0), flexible_since=0):
     epoch: int = wire(INT32)
     metadata_hash: int = wire(INT64)
 
 
 ShareGroupKey = ShareGroupMetadataKey | ShareGroupMemberMetadataKey
 
-_VALUE_OF: dict[type, type] = {
-    ShareGroupMetadataKey: ShareGroupMetadataValue,
-    ShareGroupMemberMetadataKey: ShareGroupMemberMetadataValue,
-}
-_KEY_OF: dict[int, type] = {layout(key).min_version: key for key in _VALUE_OF}
-
-
-def encode_share_group_key(key: ShareGroupKey) -> bytes:
-    return encode_versioned(key, layout(type(key)).min_version)
-
-
-def encode_share_group_value(value: object) -> bytes:
-    return encode_versioned(value, _VALUE_VERSION)
-
-
-def decode_share_group_key(data: bytes) -> ShareGroupKey | None:
-    """Return the key, or None for another type."""
-    cls = _KEY_OF.get(version_of(data))
-    if cls is None:
-        return None
-    key: ShareGroupKey = decode_versioned(cls, data)
-    return key
-
-
-def decode_share_group_value(key: ShareGroupKey, data: bytes) -> Any:
-    """Decode the value that belongs to the key."""
-    return decode_versioned(_VALUE_OF[type(key)], data)
+_TYPES: Final = RecordTypes[ShareGroupKey](
+    {
+        ShareGroupMetadataKey: ShareGroupMetadataValue,
+        ShareGroupMemberMetadataKey: ShareGroupMemberMetadataValue,
+    }
+)
+encode_share_group_key = _TYPES.encode_key
+encode_share_group_value = _TYPES.encode_value
+decode_share_group_key = _TYPES.decode_key
+decode_share_group_value = _TYPES.decode_value

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.wire.codec.codec import decode_versioned, encode_versioned, version_of
-from headrace.wire.codec.schema import INT8, INT16, INT32, INT64, STRING, array, message, part, wire
+from headrace.wire.codec.schema import INT8, INT16, INT32, INT64, STRING, Message, Part, array, wire
 
 EMPTY: Final = 0
 ONGOING: Final = 1
@@ -28,19 +28,16 @@ _BUNDLE_KEY_VERSION: Final = 1000
 _BUNDLE_VALUE_VERSION: Final = 0
 
 
-@message(versions=(0, 0))
-class TransactionKey:
+class TransactionKey(Message, versions=(0, 0)):
     transactional_id: str = wire(STRING)
 
 
-@part
-class TransactionPartitions:
+class TransactionPartitions(Part):
     topic: str = wire(STRING)
-    partition_ids: list[int] = wire(array(INT32))
+    partition_ids: list[int] = array(INT32)
 
 
-@message(versions=(0, 1), flexible_since=1)
-class TransactionValue:
+class TransactionValue(Message, versions=(0, 1), flexible_since=1):
     producer_id: int = wire(INT64)
     previous_producer_id: int = wire(INT64, since=1, tag=0, default=-1)
     next_producer_id: int = wire(INT64, since=1, tag=1, default=-1)
@@ -48,28 +45,25 @@ class TransactionValue:
     next_producer_epoch: int = wire(INT16, since=1, tag=3, default=-1)
     transaction_timeout_ms: int = wire(INT32)
     transaction_status: int = wire(INT8)
-    transaction_partitions: list[TransactionPartitions] | None = wire(array(TransactionPartitions), nullable=0)
+    transaction_partitions: list[TransactionPartitions] | None = array(TransactionPartitions, nullable=0)
     transaction_last_update_timestamp_ms: int = wire(INT64)
     transaction_start_timestamp_ms: int = wire(INT64)
     client_transaction_version: int = wire(INT16, since=1, tag=2)
 
 
-@message(versions=(1000, 1000))
-class BundleKey:
+class BundleKey(Message, versions=(1000, 1000)):
     bundle: str = wire(STRING)
 
 
-@part
-class StoredMember:
+class StoredMember(Part):
     transactional_id: str = wire(STRING)
     producer_id: int = wire(INT64)
     producer_epoch: int = wire(INT16)
 
 
-@message(versions=(0, 0), flexible_since=0)
-class BundleValue:
+class BundleValue(Message, versions=(0, 0), flexible_since=0):
     sequence: int = wire(INT64)
-    members: list[StoredMember] = wire(array(StoredMember))
+    members: list[StoredMember] = array(StoredMember)
     updated_ms: int = wire(INT64)
     digest: str = wire(STRING, tag=0)
 

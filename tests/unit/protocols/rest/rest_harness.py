@@ -80,7 +80,7 @@ class RestHarness:
 
     async def ask(self, method: str, target: str, body: Any = b"", **headers: str) -> ParsedResponse:
         """Send a request. A body that is not bytes is sent as JSON; header names have underscores for dashes."""
-        path, query = parse_target(target)
+        _, path, query = parse_target(target)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if not isinstance(body, bytes):
             body = msgspec.json.encode(body)

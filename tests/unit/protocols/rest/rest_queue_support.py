@@ -21,7 +21,7 @@ from headrace.http.message import Request, Response
 from headrace.http.problems import Problem
 from headrace.http.routes import AccessSubject, RouteTable
 from headrace.model.errors import HeadraceError
-from headrace.protocols.rest.authorization import ANONYMOUS
+from headrace.protocols.rest.authorization import ANONYMOUS, AllowAllAuthorizer
 from headrace.protocols.rest.dead_letters import DeadLetterRoutes
 from headrace.protocols.rest.error_responses import problem_of_error
 from headrace.protocols.rest.pull import PullRoutes
@@ -58,7 +58,7 @@ class RestQueues:
         self.routes = RouteTable(
             [
                 *SubscriptionRoutes(cluster, self.directory).routes(),
-                *PullRoutes(self.pullers, self.directory).routes(),
+                *PullRoutes(self.pullers, self.directory, AllowAllAuthorizer().is_still_authorized).routes(),
                 *SettleRoutes(cluster, self.directory, self.feeds).routes(),
                 *DeadLetterRoutes(cluster).routes(),
             ]

@@ -19,25 +19,31 @@ from headrace.protocols.rest.authorization import ANONYMOUS, Principal
 from headrace.protocols.rest.error_responses import problem_of_error
 
 
+class RecordingPrincipal(Principal, frozen=True):
+    """Records the required permissions, and denies those in `refused`."""
+
+    requested: list[tuple[Verb, str | None]] = []
+    refused: set[Verb] = set()
+
+    def require(self, verb: Verb, topic: str | None) -> None:
+        self.requested.append((verb, topic))
+        if verb in self.refused:
+            raise Problem(403, "scope_missing", "no", "ask for it")
+
+
 class DenyingAuthorizer:
-    """Records its calls, and rejects what the test selects."""
+    """Authenticates every request, except those without a token, as `caller`."""
 
     def __init__(self) -> None:
-        self.requested: list[tuple[Verb, str | None]] = []
-        self.refused: Verb | None = None
+        self.caller = RecordingPrincipal(ANONYMOUS.name, ANONYMOUS.token_id, ANONYMOUS.scopes)
 
     async def authenticate(self, request: Request) -> Principal:
         if request.headers.get("authorization") == "none":
             raise Problem(401, "token_missing", "this server wants a token", "send one")
-        return ANONYMOUS
+        return self.caller
 
     async def is_still_authorized(self, request: Request) -> bool:
         return request.headers.get("authorization") != "none"
-
-    def authorize(self, caller: Principal, verb: Verb, topic: str | None) -> None:
-        self.requested.append((verb, topic))
-        if verb is self.refused:
-            raise Problem(403, "scope_missing", "no", "ask for it")
 
 
 def test_every_route_declares_its_access_and_its_responses() -> None:
@@ -74,11 +80,11 @@ def test_an_unauthorized_request_is_rejected_before_its_handler_runs() -> None:
         guard = DenyingAuthorizer()
         harness.application = RestApplication(harness.cluster, guard)
         assert (await harness.ask("POST", "/topics/orders/messages", {}, authorization="none")).status == 401
-        guard.refused = Verb.PUBLISH
+        guard.caller.refused.add(Verb.PUBLISH)
         assert (await harness.ask("POST", "/topics/orders/messages", {})).status == 403
         assert (await harness.ask("GET", "/topics/orders")).code == "topic_not_found"
         await harness.ask("GET", "/topics")
-        assert guard.requested == [(Verb.PUBLISH, "orders"), (Verb.READ, "orders"), (Verb.READ, None)]
+        assert guard.caller.requested == [(Verb.PUBLISH, "orders"), (Verb.READ, "orders"), (Verb.READ, None)]
         assert (await harness.ask("GET", "/openapi.json", authorization="none")).status == 200
 
     with_rest_harness(scenario)

@@ -83,8 +83,8 @@ def test_without_authentication_every_operation_is_allowed() -> None:
         authorizer = AllowAllAuthorizer()
         caller = await authorizer.authenticate(request(None))
         for verb in Verb:
-            authorizer.authorize(caller, verb, None)
-            authorizer.authorize(caller, verb, "__consumer_offsets")
+            caller.require(verb, None)
+            caller.require(verb, "__consumer_offsets")
 
     in_world(scenario)
 
@@ -298,9 +298,9 @@ def test_the_missing_scope_is_named() -> None:
     async def scenario(_world: World, authorizer: TokenAuthorizer, token_server: TokenServer) -> None:
         token_server.grant(scopes=["publish:orders", "consume:mail.*"])
         caller = await authorizer.authenticate(request())
-        authorizer.authorize(caller, Verb.PUBLISH, "orders")
-        authorizer.authorize(caller, Verb.CONSUME, "mail.out")
-        authorizer.authorize(caller, Verb.PUBLIC, None)
+        caller.require(Verb.PUBLISH, "orders")
+        caller.require(Verb.CONSUME, "mail.out")
+        caller.require(Verb.PUBLIC, None)
         for verb, topic, missing in (
             (Verb.CONSUME, "orders", "consume:orders"),
             (Verb.PUBLISH, "mail.out", "publish:mail.out"),
@@ -308,7 +308,7 @@ def test_the_missing_scope_is_named() -> None:
             (Verb.READ, "__acks.orders", "manage:__acks.orders"),
         ):
             with pytest.raises(Problem, match=r"lacks the scope") as raised:
-                authorizer.authorize(caller, verb, topic)
+                caller.require(verb, topic)
             assert (raised.value.status, raised.value.code) == (403, "scope_missing")
             assert missing in raised.value.message
             assert missing in raised.value.next_step

@@ -13,7 +13,7 @@ from tests.unit.protocols.rest.test_authorization import TokenServer, request
 from headrace.http.message import Request, Response
 from headrace.http.routes import Access, AccessSubject, Operation, Route, Verb
 from headrace.model.tokens import VERBS, needed_scope
-from headrace.protocols.rest.application import RestApplication, RestServices, routes
+from headrace.protocols.rest.application import RestApplication
 from headrace.protocols.rest.authorization import TokenAuthorizer
 from headrace.testkit.world import World
 
@@ -31,7 +31,7 @@ def table() -> list[Route]:
         scripted_cluster = ScriptedCluster(world)
         await scripted_cluster.broker()
         async with scripted_cluster.cluster() as cluster:
-            found.extend(routes(RestServices(cluster, lambda *_: None, with_auth=True)))
+            found.extend(RestApplication(cluster, TokenAuthorizer(cluster, world.clock)).routes)
 
     in_world(scenario)
     return found
@@ -63,8 +63,8 @@ def with_application(scenario: Callable[[RestApplication, TokenServer], Awaitabl
         scripted_cluster = ScriptedCluster(world)
         token_server = TokenServer(await scripted_cluster.broker())
         async with scripted_cluster.cluster() as cluster:
-            application = RestApplication(cluster, TokenAuthorizer(cluster, world.clock), with_auth=True)
-            application.services.directory = OneTopic()  # type: ignore[assignment]
+            application = RestApplication(cluster, TokenAuthorizer(cluster, world.clock))
+            application._directory = OneTopic()  # type: ignore[assignment]
             await scenario(application, token_server)
             await asyncio.sleep(0)
 

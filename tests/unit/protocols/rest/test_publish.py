@@ -338,7 +338,7 @@ def test_a_batch_above_the_limit_of_the_topic_is_split() -> None:
 def test_above_the_publish_budget_requests_get_retry_after() -> None:
     async def scenario(harness: RestHarness) -> None:
         await harness.publish("orders", {})
-        harness.application.services.publisher.settings = PublisherSettings(buffer_bytes_max=2000)
+        harness.application.publisher.settings = PublisherSettings(buffer_bytes_max=2000)
         async with asyncio.TaskGroup() as group:
             requested = [
                 group.create_task(harness.ask("POST", "/topics/orders/messages", b"x" * 900)) for _ in range(4)
@@ -354,7 +354,7 @@ def test_above_the_publish_budget_requests_get_retry_after() -> None:
 
 def test_a_retry_with_the_same_idempotency_key_returns_the_first_id() -> None:
     async def scenario(harness: RestHarness) -> None:
-        harness.application.services.publisher.settings = PublisherSettings(sticky_bytes=1)
+        harness.application.publisher.settings = PublisherSettings(sticky_bytes=1)
         await harness.ask("POST", "/topics", {"name": "pay", "partitions": 4, "configs": {"dedup.window.ms": 60_000}})
         first = await harness.publish("pay", {"n": 1}, idempotency_key="p-1")
         other = await harness.publish("pay", {"n": 2}, idempotency_key="p-2")

@@ -162,7 +162,7 @@ def test_a_message_is_decoded_from_a_position() -> None:
     assert decode(DescribeGroupsRequest, 5, view(b"header", data), 6).groups == ["g"]
 
 
-MALFORMED = {
+MALFORMED: dict[str, tuple[type, int, bytes]] = {
     "string longer than the message": (ProduceRequest, 9, b"\x7fabc"),
     "string of two gigabytes": (ProduceRequest, 9, b"\xff\xff\xff\xff\x07abc"),
     "legacy string of negative length": (ProduceRequest, 3, b"\xff\xfe"),
