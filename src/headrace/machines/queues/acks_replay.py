@@ -64,13 +64,9 @@ class AcksReplay:
         if not self.is_complete:
             self.is_complete = True
             self.epoch = max(self.epoch, event.epoch)
-            self.subscriptions = {name: self._restore(name, parts) for name, parts in snapshot.parts.items()}
-
-    def _restore(self, name: str, parts: list[SnapshotEvent]) -> PartitionSubscription:
-        subscription = self._make(name)
-        for part in parts:
-            subscription.apply(part)
-        return subscription
+            self.subscriptions = {name: self._make(name) for name in snapshot.parts}
+            for subscription, parts in zip(self.subscriptions.values(), snapshot.parts.values(), strict=True):
+                subscription.restore(parts)
 
 
 def _rescheduled(event: AcksEvent, ahead_ms: int) -> AcksEvent:

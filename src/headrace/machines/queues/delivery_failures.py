@@ -98,17 +98,16 @@ class DeliveryFailures(IntervalMap[DeliveryFailure]):
         if span.last in self.waiting:
             self._retries.set(span.due_ms, span.last)
 
-    def forget(self, first: int, last: int) -> None:
-        if first < self.end and self.cut(first, last):
+    def forget(self, first: int, last: int) -> list[DeliveryFailure]:
+        removed = self.cut(first, last)
+        if removed:
             self.waiting.remove_range(first, last + 1)
             self.dying.remove_range(first, last + 1)
+        return removed
 
     def lease(self, first: int, last: int) -> None:
         """Clear the waiting and dying state of messages that are leased."""
-        failures = self.cut(first, last)
-        self.waiting.remove_range(first, last + 1)
-        self.dying.remove_range(first, last + 1)
-        for failure in failures:
+        for failure in self.forget(first, last):
             self.put(failure)
 
     def attempts_in(self, first: int, last: int) -> Iterator[GrantedRange]:

@@ -9,9 +9,10 @@ Both are derived from the settled offsets, the leases and the failed deliveries 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,13 +58,7 @@ class ReadyRanges:
     def choose(self, count_max: int, end_offset: int, _now_ms: int) -> list[Range]:
         chosen: list[Range] = []
         left = count_max
-        if self._returned:
-            for first, last in present_ranges(self._returned, 0, end_offset):
-                chosen.append(Range(first, min(last, first + left - 1)))
-                left -= last - first + 1
-                if left <= 0:
-                    return chosen
-        for first, last in self._fresh(end_offset):
+        for first, last in chain(present_ranges(self._returned, 0, end_offset), self._fresh(end_offset)):
             chosen.append(Range(first, min(last, first + left - 1)))
             left -= last - first + 1
             if left <= 0:
@@ -143,22 +138,6 @@ class ReadyWindow:
     not count against the limit.
     """
 
-    __slots__ = (
-        "_classes",
-        "_ends",
-        "_expiries",
-        "_held_back_count",
-        "_key_slots",
-        "_keys",
-        "_leases",
-        "_messages",
-        "_newest_ms",
-        "_ready_count",
-        "_settled",
-        "_slacks_ms",
-        "classified_to",
-    )
-
     def __init__(self, settled: SettledOffsets, leases: Leases, slacks_ms: tuple[int, ...], key_slots: int) -> None:
         self.classified_to = settled.floor
         self._settled = settled
@@ -167,7 +146,7 @@ class ReadyWindow:
         self._leases = leases
         self._classes = [new_bitmap() for _ in self._slacks_ms]  # ready messages, by priority
         self._messages: dict[int, ClassifiedMessage] = {}
-        self._keys: dict[bytes, _KeySlots] = {}
+        self._keys: defaultdict[bytes, _KeySlots] = defaultdict(_KeySlots)
         self._expiries = Deadlines(self._expiry_of)
         self._newest_ms = 0
         self._ends: deque[tuple[int, int]] = deque()  # log end offsets with their times, beyond the offered messages
@@ -199,9 +178,7 @@ class ReadyWindow:
         if message.expires_ms is not None:
             self._expiries.set(message.expires_ms, message.offset)
         if self._key_slots and message.key is not None:
-            key = self._keys.get(message.key)
-            if key is None:
-                key = self._keys[message.key] = _KeySlots()
+            key = self._keys[message.key]
             if is_free and key.slots_used >= self._key_slots:
                 if key.held_back is None:
                     key.held_back = new_bitmap()

@@ -29,7 +29,7 @@ from headrace.machines.queues.offset_ranges import total_offset_count
 from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.machines.queues.ready_messages import ReadyRanges, ReadyWindow, merge_adjacent
 from headrace.machines.queues.settled_offsets import SettledOffsets
-from headrace.machines.queues.subscription_snapshot import SnapshotParts, read_failures, snapshot_events
+from headrace.machines.queues.subscription_snapshot import snapshot_events
 from headrace.machines.queues.subscription_stats import SubscriptionStats
 from headrace.machines.queues.subscription_values import (
     Ack,
@@ -72,7 +72,6 @@ class PartitionSubscription:
         self._chance = chance
         self._rate = RateLimiter(config.headrace_rate or None)
         self._throttled_until_ms: int | None = None
-        self._parts = SnapshotParts()
         self._settled: SettledOffsets
         self._failures: DeliveryFailures
         self._leases: Leases
@@ -93,11 +92,8 @@ class PartitionSubscription:
     # Durable state
 
     def apply(self, event: AcksEvent) -> None:
-        """Change the durable state, and the state derived from it.
-
-        A snapshot takes effect when its last part is applied, and ends all leases. The broker that writes a snapshot
-        does not apply it.
-        """
+        """Change the durable state, and the state derived from it. Parts of snapshots change nothing: `AcksReplay`
+        calls `restore` when it has read all of them."""
         match event:
             case Settled():
                 for first, last in event.ranges:
@@ -110,8 +106,16 @@ class PartitionSubscription:
             case Deleted():
                 self.is_created = False
                 self._begin_at(0)
-            case SnapshotEvent():
-                self._restore(event)
+
+    def restore(self, parts: Sequence[SnapshotEvent]) -> None:
+        """Replace the state by that of a snapshot. There are no leases afterwards."""
+        self.is_created = True
+        self._begin_at(parts[0].floor)
+        for part in parts:
+            if part.settled:
+                self._settled.add_slice(part.settled)
+            for failed in part.failed:
+                self._failures.fail(DeliveryFailure(*failed))
 
     def snapshot(
         self, snapshot_id: int, chunk_bytes_max: int, now_ms: int, subscriptions: int = 1
@@ -259,7 +263,7 @@ class PartitionSubscription:
     def release_member(self, member: str, now_ms: int, *, counts: bool) -> list[AcksEvent]:
         """Release the leases of a removed member. If that `counts` as a failed delivery, return events; otherwise the
         messages are ready at once."""
-        leases = self._leases.of_member(member)
+        leases = [lease for lease in self._leases if lease.member == member]
         if counts:
             self.stats.leases_released += total_offset_count(leases)
             return self._nack_leases(leases, Nack(reason="the member is gone"), now_ms)
@@ -331,18 +335,6 @@ class PartitionSubscription:
         if config.opens_messages:
             self._window = ReadyWindow(self._settled, self._leases, config.slacks_ms, config.headrace_key_concurrency)
         self._ready = self._window or ReadyRanges(self._settled, self._failures, self._leases)
-
-    def _restore(self, part: SnapshotEvent) -> None:
-        parts = self._parts.add(part)
-        if parts is None:
-            return
-        self.is_created = True
-        self._begin_at(part.floor)
-        for one in parts:
-            if one.settled:
-                self._settled.add_slice(one.settled)
-        for failure in read_failures(parts):
-            self._failures.fail(failure)
 
     def _settle(self, first: int, last: int) -> None:
         self._settled.add(first, last)

@@ -1,15 +1,11 @@
-"""Snapshots: the durable state of a subscription as events of the acks log. Pure.
-
-- A snapshot consists of parts of bounded size; a larger state has more parts.
-- If the broker dies before it has written all parts, the reader drops them when the next snapshot begins.
-"""
+"""Write snapshots: the durable state of a subscription as events of the acks log, in parts of bounded size. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from headrace.machines.queues.delivery_failures import DeliveryFailure, DeliveryFailures
+from headrace.machines.queues.delivery_failures import DeliveryFailures
 from headrace.machines.queues.settled_offsets import SettledOffsets
 from headrace.wire.state_records.acks_records import SnapshotEvent
 
@@ -68,30 +64,3 @@ def _failed_ranges(failures: DeliveryFailures) -> Iterator[FailedRange]:
         previous = (failure.first, failure.last, *known)
     if previous is not None:
         yield previous
-
-
-class SnapshotParts:
-    """Collects the parts of a snapshot that is being read."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self) -> None:
-        self._parts: list[SnapshotEvent] = []
-
-    def add(self, part: SnapshotEvent) -> list[SnapshotEvent] | None:
-        """Add a part; return all parts when they are complete."""
-        if self._parts and (self._parts[-1].id != part.id or self._parts[-1].part != part.part - 1):
-            self._parts = []
-        if part.part != len(self._parts) + 1:
-            return None  # the first part precedes the start of the replay
-        self._parts.append(part)
-        if part.part < part.parts:
-            return None
-        parts, self._parts = self._parts, []
-        return parts
-
-
-def read_failures(parts: list[SnapshotEvent]) -> Iterator[DeliveryFailure]:
-    for part in parts:
-        for failed in part.failed:
-            yield DeliveryFailure(*failed)

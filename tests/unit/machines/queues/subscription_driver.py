@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pyroaring import BitMap64
 
+from headrace.machines.queues.acks_replay import AcksReplay
 from headrace.machines.queues.subscription import PartitionSubscription
 from headrace.machines.queues.subscription_values import (
     Ack,
@@ -78,10 +79,11 @@ class SubscriptionDriver:
         return parts
 
     def replayed(self, start: int = 0) -> PartitionSubscription:
-        machine = self.fresh()
-        for key, value in self.log[start:]:
-            machine.apply(decode_event(key, value)[1])
-        return machine
+        replay = AcksReplay(lambda _name: self.fresh(), is_beginning=start == 0)
+        for offset, (key, value) in enumerate(self.log[start:], start):
+            replay.take(offset, *decode_event(key, value))
+        assert replay.is_complete
+        return replay.subscriptions[NAME]
 
     def restart(self, start: int = 0) -> None:
         self.machine = self.replayed(start)
