@@ -60,12 +60,9 @@ class OpenRelease(msgspec.Struct, gc=False):
     committed_at: int | None = None
 
 
-class _Bucket:
-    __slots__ = ("dues", "offsets")
-
-    def __init__(self) -> None:
-        self.dues = array("q")
-        self.offsets = array("q")
+class _Bucket(NamedTuple):
+    dues: array[int]
+    offsets: array[int]
 
 
 class DelayIndex:
@@ -253,7 +250,7 @@ class DelayIndex:
         index = due_ms // _WIDTHS_MS[level]
         bucket = self._far[level].get(index)
         if bucket is None:
-            bucket = self._far[level][index] = _Bucket()
+            bucket = self._far[level][index] = _Bucket(array("q"), array("q"))
             self._first[level] = min(self._first[level], index)
         bucket.dues.append(due_ms)
         bucket.offsets.append(offset)
@@ -297,7 +294,6 @@ def _unpacked(packed: int) -> DueMessage:
 
 
 # Replay of a delayed log
-
 
 UNPACKED_BYTES_MAX = 64 << 20
 

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple
 
 from headrace.machines.delays.cron import Cron, InvalidCron
 from headrace.model.durations import TIME_MS_MAX, InvalidDuration, InvalidTime, parse_duration, parse_time
@@ -30,32 +30,18 @@ class InvalidRepeat(InvalidRequest):
     """A repeat is `every 10s` or a cron expression with five fields."""
 
 
-class Repeat(Protocol):
+class Repeat(NamedTuple):
+    """A parsed repeat: an interval in milliseconds, or a cron expression."""
+
+    schedule: int | Cron
+
     def next_ms(self, due_ms: int, now_ms: int) -> int | None:
         """Return the next due time after `due_ms` that is later than now, or None if there is none."""
-        ...
-
-
-class RepeatEvery:
-    __slots__ = ("_interval_ms",)
-
-    def __init__(self, interval_ms: int) -> None:
-        self._interval_ms = interval_ms
-
-    def next_ms(self, due_ms: int, now_ms: int) -> int | None:
-        passed = max((now_ms - due_ms) // self._interval_ms, 0)
-        found = due_ms + (passed + 1) * self._interval_ms
+        if isinstance(self.schedule, Cron):
+            return self.schedule.next_ms(max(due_ms, now_ms))
+        passed = max((now_ms - due_ms) // self.schedule, 0)
+        found = due_ms + (passed + 1) * self.schedule
         return found if found <= TIME_MS_MAX else None
-
-
-class RepeatByCron:
-    __slots__ = ("_cron",)
-
-    def __init__(self, cron: Cron) -> None:
-        self._cron = cron
-
-    def next_ms(self, due_ms: int, now_ms: int) -> int | None:
-        return self._cron.next_ms(max(due_ms, now_ms))
 
 
 @lru_cache(maxsize=1024)
@@ -68,13 +54,10 @@ def parse_repeat(text: str) -> Repeat:
             interval_ms = parse_duration(words[1])
             if interval_ms < EVERY_MS_MIN:
                 raise InvalidRepeat(f"'{shortened(text)}' is too frequent: the minimum interval is {EVERY_MS_MIN} ms")
-            return RepeatEvery(interval_ms)
-        return RepeatByCron(Cron(text))
+            return Repeat(interval_ms)
+        return Repeat(Cron(text))
     except (InvalidDuration, InvalidCron) as error:
         raise InvalidRepeat(f"'{shortened(text)}' is not a valid repeat: {error.message}") from None
-
-
-DUE_AT_ONCE_MS = 0
 
 
 def due_time_ms(message: WaitingMessage) -> int:
@@ -92,7 +75,7 @@ def due_time_ms(message: WaitingMessage) -> int:
         found = None if schedule is None else schedule.next_ms(max(timestamp_ms, 0), max(timestamp_ms, 0))
         if found is not None:
             return found
-    return DUE_AT_ONCE_MS
+    return 0  # due at once
 
 
 def parse_repeat_header(value: bytes) -> Repeat | None:
