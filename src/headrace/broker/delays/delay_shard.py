@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
 from headrace.broker.coordination.shards import Shard
-from headrace.broker.delays.delay_coordinator import DelayCounts
 from headrace.broker.delays.delay_target import (
     DelayTarget,
     EncodedBatch,
@@ -39,6 +38,7 @@ from headrace.machines.delays.delay_index import DelayIndex, DueMessage, OpenRel
 from headrace.machines.delays.due_time import parse_repeat_header
 from headrace.machines.produce.producer_states import SEQUENCE_MASK
 from headrace.model.errors import CoordinatorLoading, HeadraceError, InvalidRecordState, OutOfOrderSequence
+from headrace.model.histogram import Histogram
 from headrace.model.ids import MessageId
 from headrace.model.message_headers import REPEAT, header_value
 from headrace.runtime.clock import Clock
@@ -68,6 +68,21 @@ _RETRY_SECONDS_MAX = 5.0
 _LOAD_SECONDS_MAX = 300.0  # maximum retry delay of a load: read errors rarely go away soon
 _MESSAGES_PER_READ = 16
 _OPEN_MAX = 16  # releases that are not committed in T yet
+
+
+class DelayCounts:
+    """Counters of the delayed messages of a topic: plain numbers, converted to metrics on a scrape."""
+
+    __slots__ = ("late_seconds", "released")
+
+    def __init__(self) -> None:
+        self.released = 0
+        self.late_seconds = Histogram()
+
+    def record_release(self, now_ms: int, due_ms: int, count: int) -> None:
+        """Count the messages of a released batch; `due_ms` is the due time of the first one."""
+        self.released += count
+        self.late_seconds.observe(max(now_ms - due_ms, 0) / 1000, count)
 
 
 class DelayShard(Shard):
@@ -158,7 +173,7 @@ class DelayShard(Shard):
         self._wake.set()
 
     def on_data_available(self, _new_bytes: int) -> None:
-        self._wake.set()
+        self.wake()
 
     def on_high_watermark(self) -> None:
         raise AssertionError("the read is limited to committed records and is not a replica fetch")
