@@ -30,7 +30,10 @@ from headrace.wire.messages.queues import (
     AlterSubscriptionsRequest,
     AlterSubscriptionsResponse,
     AlterSubscriptionsTopicResponse,
+    DescribedPush,
     DescribedSubscription,
+    DescribePushesRequest,
+    DescribePushesResponse,
     DescribeSubscriptionsPartitionResponse,
     DescribeSubscriptionsRequest,
     DescribeSubscriptionsResponse,
@@ -43,7 +46,6 @@ from headrace.wire.messages.queues import (
 if TYPE_CHECKING:
     from headrace.broker.queues.subscription_shard import SubscriptionShard
     from headrace.wire.state_records.acks_records import Failed, Settled
-from headrace.wire.messages.queues import DescribedPush, DescribePushesRequest, DescribePushesResponse
 
 OFFSETS_MAX = 1000  # per MessageStatus
 _LATEST, _EARLIEST = -1, -2

@@ -26,17 +26,6 @@ from headrace.broker.coordination.timers import Timers
 from headrace.broker.partition import Partition
 from headrace.broker.queues.acks_log import AcksLog
 from headrace.broker.queues.dead_letters import CopyDeadLetter
-from headrace.broker.queues.lease_poll import (
-    ColdLease,
-    ExtendLease,
-    LeaseResult,
-    LeaseSpec,
-    LeaseWaiter,
-    LeaseWaits,
-    LoadedBatches,
-    RangeSettlement,
-    SubscriptionDescription,
-)
 from headrace.broker.queues.lease_reader import (
     LeasedRanges,
     LeaseSource,
@@ -48,6 +37,17 @@ from headrace.broker.queues.lease_reader import (
     offsets_without_message,
     read_ranges,
     subtract_ranges,
+)
+from headrace.broker.queues.leases import (
+    ColdLease,
+    ExtendLease,
+    LeaseResult,
+    LeaseSpec,
+    LeaseWaiter,
+    LeaseWaits,
+    LoadedBatches,
+    RangeSettlement,
+    SubscriptionDescription,
 )
 from headrace.broker.queues.start_position import (
     READ_COMMITTED,
@@ -124,6 +124,8 @@ class SubscriptionShard(Shard):
         older_partitions: int = 0,
     ) -> None:
         super().__init__(partition)
+        self.config_of = dependencies.config_of
+        """Returns the configuration of a subscription, which need not exist yet."""
         self.subscriptions: dict[str, PartitionSubscription] = {}
         self.epoch = partition.leader_epoch
         self._source = source
@@ -142,8 +144,8 @@ class SubscriptionShard(Shard):
         self._older_partitions = older_partitions
         self.is_loaded = self.is_loaded and not older_partitions
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.subscriptions)
+    def __str__(self) -> str:
+        return f"{self.partition.topic}-{self.partition.index}"
 
     # Load and close
 
@@ -154,7 +156,7 @@ class SubscriptionShard(Shard):
         except HeadraceError as error:
             self._acks.ensure_leader()
             self._failure = error
-            log.critical("subscriptions are out of service partition=%s-%d error=%s", *self.place, error)
+            log.critical("subscriptions are out of service partition=%s error=%s", self, error)
             self.is_loaded = True
             return
         self.subscriptions = replay.subscriptions
@@ -165,7 +167,7 @@ class SubscriptionShard(Shard):
         self.is_loaded = True
         if replay.event_count:
             counts = replay.event_count, len(self.subscriptions)
-            log.info("subscriptions loaded partition=%s-%d events=%d subscriptions=%d", *self.place, *counts)
+            log.info("subscriptions loaded partition=%s events=%d subscriptions=%d", self, *counts)
         if replay.event_count > _REPLAYED_MAX:
             self._acks.write_snapshot()
         for name, subscription in self.subscriptions.items():
@@ -192,16 +194,10 @@ class SubscriptionShard(Shard):
         if self._closed is not None:
             raise self._closed
         if not self.is_loaded:
-            raise CoordinatorLoading(
-                f"the subscriptions of {self.place[0]}-{self.place[1]} are still being loaded; retry"
-            )
+            raise CoordinatorLoading(f"the subscriptions of {self} are still being loaded; retry")
         if self._failure is not None:
             raise StorageFailure(f"the subscriptions are out of service: {self._failure.message}")
         self._acks.ensure_leader()
-
-    @property
-    def place(self) -> tuple[str, int]:
-        return self.partition.topic, self.partition.index
 
     def source(self) -> Partition:
         """Return the partition with the messages; raise unless requests can be served now."""
@@ -215,10 +211,7 @@ class SubscriptionShard(Shard):
         """Raise if another broker may be the leader: it may have settled messages that must not be delivered here.
         Leases are in memory only, so no commit confirms that this broker still leads."""
         if not self._dependencies.session_valid():
-            topic, index = self.place
-            raise NotLeader(
-                f"this broker may no longer be the leader of {topic}-{index}, so it grants and extends no leases"
-            )
+            raise NotLeader(f"this broker may no longer be the leader of {self}, so it grants and extends no leases")
 
     def has(self, name: str) -> bool:
         """Whether the subscription exists, and its creation is committed."""
@@ -227,12 +220,8 @@ class SubscriptionShard(Shard):
     def find(self, name: str) -> PartitionSubscription:
         found = self.subscriptions.get(name)
         if found is None:
-            raise GroupIdNotFound(f"{self.place[0]}-{self.place[1]} has no subscription {name}")
+            raise GroupIdNotFound(f"{self} has no subscription {name}")
         return found
-
-    def config_of(self, name: str) -> SubscriptionConfig:
-        """Return the configuration of a subscription, which need not exist yet."""
-        return self._dependencies.config_of(name)
 
     # Create and delete
 
@@ -241,7 +230,7 @@ class SubscriptionShard(Shard):
         be leased, because after a crash the subscription could start at another position."""
         partition = self.source()
         if name not in self.subscriptions:
-            config = self._dependencies.config_of(name)
+            config = self.config_of(name)
             floor = await initial_ack_floor(partition, config, self._dependencies.clock.now_ms())
             self.source()
             self.create(name, floor)
@@ -294,7 +283,7 @@ class SubscriptionShard(Shard):
         """Apply a possibly changed configuration."""
         subscription = self.subscriptions.get(name)
         if subscription is not None and self._closed is None:
-            subscription.reconfigure(self._dependencies.config_of(name))
+            subscription.reconfigure(self.config_of(name))
             self._update_timer(name, subscription)
             self._start_dead_letters()
             self._wake(name)
@@ -526,9 +515,11 @@ class SubscriptionShard(Shard):
                     error = not_served
                 if error is None:
                     return
-                reason = len(failed), error
                 log.warning(
-                    "writing dead letters failed, will retry partition=%s-%d messages=%d error=%s", *self.place, *reason
+                    "writing dead letters failed, will retry partition=%s messages=%d error=%s",
+                    self,
+                    len(failed),
+                    error,
                 )
                 await asyncio.sleep(pause)
         finally:
@@ -638,7 +629,7 @@ class SubscriptionShard(Shard):
 
     def _make(self, name: str) -> PartitionSubscription:
         stats = self._dependencies.stats_of(self.partition.topic.removeprefix(ACKS_PREFIX), name)
-        return PartitionSubscription(self._dependencies.config_of(name), self._dependencies.chance, stats)
+        return PartitionSubscription(self.config_of(name), self._dependencies.chance, stats)
 
     def _snapshot(self, snapshot_id: int) -> Iterator[tuple[str, SnapshotEvent]]:
         count = len(self.subscriptions)

@@ -34,9 +34,6 @@ class ShareSessions:
         self._sessions_max = sessions_max
         self._sessions: dict[tuple[str, str], ShareSession] = {}
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     def begin_fetch(self, group_id: str, member_id: str, epoch: int, *, settles: bool) -> ShareSession:
         """Return the session for a fetch; `settles` if it also acknowledges messages. Raises with nothing changed."""
         if epoch != OPENING_EPOCH:
@@ -100,7 +97,5 @@ class ShareSession:
     def in_rotation(self) -> list[PartitionKey]:
         """Return all partitions, beginning with a different one each time, so that none starves."""
         partitions = list(self.partitions)
-        if not partitions:
-            return []
-        start = self.epoch % len(partitions)
+        start = self.epoch % max(len(partitions), 1)
         return [*partitions[start:], *partitions[:start]]
