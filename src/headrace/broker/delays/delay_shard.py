@@ -73,8 +73,6 @@ _OPEN_MAX = 16  # releases that are not committed in T yet
 class DelayCounts:
     """Counters of the delayed messages of a topic: plain numbers, converted to metrics on a scrape."""
 
-    __slots__ = ("late_seconds", "released")
-
     def __init__(self) -> None:
         self.released = 0
         self.late_seconds = Histogram()
@@ -138,27 +136,25 @@ class DelayShard(Shard):
                 break
         return found
 
-    async def cancel(self, offsets: Sequence[int]) -> None:
-        """Cancel all of these messages, or none."""
-        self._ensure_pending(offsets)
-        await self._log.committed(self._append(Cancelled(self._clock.now_ms(), list(offsets))), _COMMIT_SECONDS)
+    async def cancel(self, offset: int) -> None:
+        self._ensure_pending(offset)
+        await self._log.committed(self._append(Cancelled(self._clock.now_ms(), [offset])), _COMMIT_SECONDS)
 
     async def reschedule(self, offset: int, due_ms: int) -> None:
-        self._ensure_pending([offset])
+        self._ensure_pending(offset)
         end_offset = self._append(Rescheduled(self._clock.now_ms(), offset, due_ms))
         self.wake()
         await self._log.committed(end_offset, _COMMIT_SECONDS)
 
-    def _ensure_pending(self, offsets: Sequence[int]) -> None:
+    def _ensure_pending(self, offset: int) -> None:
         self.ensure_serving()
-        for offset in offsets:
-            if self.delays.replayed_to <= offset < self.partition.high_watermark:
-                raise CoordinatorLoading(
-                    f"{self} is loaded only up to {self.delays.replayed_to}, not yet to {offset}; retry"
-                )
-            if offset not in self.delays:
-                name = MessageId(self.partition.topic, self.partition.index, offset)
-                raise InvalidRecordState(f"{name} is not waiting: it was released or cancelled, or does not exist")
+        if self.delays.replayed_to <= offset < self.partition.high_watermark:
+            raise CoordinatorLoading(
+                f"{self} is loaded only up to {self.delays.replayed_to}, not yet to {offset}; retry"
+            )
+        if offset not in self.delays:
+            name = MessageId(self.partition.topic, self.partition.index, offset)
+            raise InvalidRecordState(f"{name} is not waiting: it was released or cancelled, or does not exist")
 
     def _append(self, event: DelayedEvent) -> int:
         """Append and apply in one step; return the end offset to wait for."""
@@ -283,10 +279,9 @@ class DelayShard(Shard):
                     await self._committed(target, earlier)
             self._producer = None
             await self._ensure_producer()
-            moved = [(offset, self.delays.rescheduled_to(offset)) for offset in release.announced.offsets]
-            again = [(offset, due_ms) for offset, due_ms in moved if due_ms is not None]
-            now_ms = self._clock.now_ms()
-            await self._announce(target, now_ms, release.announced.offsets, again, messages, release.offset)
+            offsets, moved = release.announced.offsets, self.delays.rescheduled
+            again = [(offset, moved[offset]) for offset in offsets if offset in moved]
+            await self._announce(target, self._clock.now_ms(), offsets, again, messages, release.offset)
 
     async def _release(self, target: DelayTarget) -> bool:
         """Release due messages; return whether there may be more."""

@@ -96,7 +96,6 @@ def compress_for_topic(batch: EncodedBatch, target: DelayTarget) -> EncodedBatch
 
 
 def estimate_record_bytes(message: BatchRecord) -> int:
-    """Return the approximate size of a message in a batch."""
     headers = sum(len(name) + len(value or b"") + 8 for name, value in message.headers)
     return len(message.key or b"") + len(message.value or b"") + headers + _RECORD_BYTES
 

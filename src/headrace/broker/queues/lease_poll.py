@@ -71,7 +71,6 @@ class LeasePoll:
                     target.shard.unwatch(self._name, target)
 
     def stop(self) -> None:
-        """End the wait."""
         self._is_stopped = True
         self.wake()
 

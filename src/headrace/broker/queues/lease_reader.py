@@ -205,8 +205,6 @@ def newest_publish_time_ms(records: LogSlice | bytes) -> int:
 class MessageClassifier:
     """Decodes batches for one configuration of a subscription. A new configuration needs a new classifier."""
 
-    __slots__ = ("_expires", "_filter", "_has_priorities", "_orders_keys", "config")
-
     def __init__(self, config: SubscriptionConfig) -> None:
         self.config = config
         self._filter: Filter | None = compile_filter(config.headrace_filter) if config.headrace_filter else None
@@ -247,8 +245,6 @@ Served = dict[tuple[str, int], tuple[int, int]]
 
 class LeaseSource:
     """The partition with the messages of a shard."""
-
-    __slots__ = ("_catalogue", "_known", "_owner_id", "_partition_key", "_served")
 
     def __init__(self, catalogue: Catalogue, topic: str, index: int, owner_id: UUID, served: Served) -> None:
         self._catalogue = catalogue

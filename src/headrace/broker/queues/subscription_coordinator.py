@@ -18,7 +18,7 @@ from headrace.broker.coordination.shards import ShardedCoordinator
 from headrace.broker.partition import Partition
 from headrace.broker.queues.start_position import FindNames, InheritedSubscriptions
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.errors import GroupIdNotFound, HeadraceError, NotLeader
+from headrace.model.errors import GroupIdNotFound, NotLeader
 from headrace.model.names import ACKS_PREFIX
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.runtime.clock import Clock
@@ -131,7 +131,8 @@ class SubscriptionCoordinator(ShardedCoordinator[tuple[str, int], "SubscriptionS
             session_valid=self._session_valid,
             inherited=self._inherited,
         )
-        return SubscriptionShard(partition, source, dependencies, self._on_lost, acks.record.partitions_before(index))
+        on_lost = partial(self._reload, pause_seconds=_RELOAD_SECONDS)
+        return SubscriptionShard(partition, source, dependencies, on_lost, acks.record.partitions_before(index))
 
     def _stats_of(self, topic: str, subscription: str) -> SubscriptionStats:
         """Return the counters that all partitions of the topic on this broker share."""
@@ -139,10 +140,6 @@ class SubscriptionCoordinator(ShardedCoordinator[tuple[str, int], "SubscriptionS
 
         return self._stats.setdefault((topic, subscription), SubscriptionStats())
 
-    def _on_lost(self, shard: SubscriptionShard, error: HeadraceError) -> None:
-        self._reload(shard, error, _RELOAD_SECONDS)
-
     def reconfigure(self, subscription: str) -> None:
-        """Apply the changed configuration of a subscription."""
         for shard in self:
             shard.reconfigure(subscription)

@@ -57,7 +57,7 @@ DELAY_MS_MAX = 365 * 24 * HOUR_MS
 REASON_LENGTH_MAX = 1000
 _UNSET = -1
 _GAP, _ACK, _NACK, _REJECT, _EXTEND, _RELEASE = range(6)
-_ACKED = Ack()
+_PLAIN_SETTLEMENTS: dict[int, Settlement] = {_GAP: OffsetGap(), _ACK: Ack(), _RELEASE: Release()}
 
 
 class SubscriptionRequests:
@@ -200,8 +200,9 @@ def _range_settlement(item: SettleItem) -> RangeSettlement:
     attempt = None if item.attempt == _UNSET else item.attempt
     if not 0 <= item.first <= item.last:
         raise InvalidRequest(f"{item.first} to {item.last} is not an offset range")
-    if item.how == _ACK:
-        return RangeSettlement(item.first, item.last, _ACKED, attempt)
+    plain = _PLAIN_SETTLEMENTS.get(item.how)
+    if plain is not None:
+        return RangeSettlement(item.first, item.last, plain, attempt)
     how: Settlement | ExtendLease
     reason = (item.reason or "")[:REASON_LENGTH_MAX]
     if item.how == _NACK:
@@ -213,10 +214,6 @@ def _range_settlement(item: SettleItem) -> RangeSettlement:
     elif item.how == _EXTEND:
         check_lease_ms(item.lease_ms)
         how = ExtendLease(None if item.lease_ms == _UNSET else item.lease_ms)
-    elif item.how == _GAP:
-        how = OffsetGap()
-    elif item.how == _RELEASE:
-        how = Release()
     else:
         raise InvalidRequest(f"unknown settlement {item.how}; use 0 (gap) to 5 (release)")
     return RangeSettlement(item.first, item.last, how, attempt)

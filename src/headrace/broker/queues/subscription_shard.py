@@ -280,7 +280,6 @@ class SubscriptionShard(Shard):
         return self._acks.committed()
 
     def reconfigure(self, name: str) -> None:
-        """Apply a possibly changed configuration."""
         subscription = self.subscriptions.get(name)
         if subscription is not None and self._closed is None:
             subscription.reconfigure(self.config_of(name))
@@ -480,7 +479,7 @@ class SubscriptionShard(Shard):
         subscription = self.subscriptions.get(name)
         if subscription is None:
             return
-        self._append(name, subscription, subscription.release_member(member, self._now_ms(), counts=True))
+        self._append(name, subscription, subscription.release_member(member, self._now_ms()))
         self._update_timer(name, subscription)
         self._start_dead_letters()
         self._wake(name)

@@ -53,11 +53,7 @@ class PartitionLeaders:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._named: dict[int, NodeEndpoint] = {}
-
-    @property
-    def endpoints(self) -> list[NodeEndpoint]:
-        return list(self._named.values())
+        self.endpoints: dict[int, NodeEndpoint] = {}
 
     def of(self, key: PartitionKey, error: HeadraceError | None) -> ShareLeaderIdAndEpoch:
         if not isinstance(error, NotLeader):
@@ -67,7 +63,7 @@ class PartitionLeaders:
         node = None if partition_record is None else self._catalogue.nodes.get(partition_record.leader)
         if partition_record is None or node is None:
             return ShareLeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
-        self._named[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
+        self.endpoints[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
         return ShareLeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
 
 
@@ -164,7 +160,8 @@ class ShareFetchRequests:
             if error is not None:
                 report_error(data, error)
             topic.partitions.append(data)
-        return ShareAcknowledgeResponse(responses=list(topics.values()), node_endpoints=leaders.endpoints)
+        endpoints = list(leaders.endpoints.values())
+        return ShareAcknowledgeResponse(responses=list(topics.values()), node_endpoints=endpoints)
 
 
 class _ShareFetchResponseBuilder:
@@ -207,7 +204,7 @@ class _ShareFetchResponseBuilder:
         return ShareFetchResponse(
             acquisition_lock_timeout_ms=lock_ms,
             responses=list(topics.values()),
-            node_endpoints=self._leaders.endpoints,
+            node_endpoints=list(self._leaders.endpoints.values()),
         )
 
     def _data(self, key: PartitionKey) -> ShareFetchPartitionData:

@@ -129,7 +129,6 @@ class ShareLeases:
     async def wait(
         self, session: ShareSession, poll: LeasePoll, count_max: int, bytes_max: int, seconds: float
     ) -> None:
-        """Return when the poll has a result, its time is up, or it was stopped."""
         key = session.group_id, session.member_id
         self._polls[key] = poll
         try:

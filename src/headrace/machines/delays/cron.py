@@ -46,8 +46,6 @@ class InvalidCron(InvalidRequest):
 
 
 class Cron:
-    """A parsed cron expression."""
-
     __slots__ = ("_days", "_either", "_hours", "_minutes", "_months", "_weekdays")
 
     def __init__(self, text: str) -> None:

@@ -99,7 +99,6 @@ class SettledOffsets:
             first = stop
 
     def count_unsettled(self, end: int) -> int:
-        """Return the number of unsettled offsets below `end`."""
         return max(0, end - self.floor - self._above.range_cardinality(self.floor, max(end, self.floor)))
 
     def slices(self, bytes_max: int) -> Iterator[bytes]:

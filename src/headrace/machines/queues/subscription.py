@@ -4,7 +4,7 @@
       ^                        |
       |                        +--nack, lease expiry------> waiting --due time--> ready
       |                        '--reject, attempt limit---> dying --dead letter written--> settled
-      '--release_member--------'
+      '--release---------------'
 
 - Durable state changes only in `apply`, which cannot fail: replaying the acks log, from the beginning or from a
   snapshot, gives the same state. Questions (`settle`, `expire`, `offer`, ...) return events, which the broker appends
@@ -68,7 +68,6 @@ class PartitionSubscription:
     ) -> None:
         self.config = config
         self.stats = stats or SubscriptionStats()
-        self.is_created = False
         self._chance = chance
         self._rate = RateLimiter(config.headrace_rate or None)
         self._throttled_until_ms: int | None = None
@@ -101,15 +100,12 @@ class PartitionSubscription:
             case Failed():
                 self._fail(event)
             case Created() | Sought():
-                self.is_created = True
                 self._begin_at(event.floor)
             case Deleted():
-                self.is_created = False
                 self._begin_at(0)
 
     def restore(self, parts: Sequence[SnapshotEvent]) -> None:
         """Replace the state by that of a snapshot. There are no leases afterwards."""
-        self.is_created = True
         self._begin_at(parts[0].floor)
         for part in parts:
             if part.settled:
@@ -221,9 +217,9 @@ class PartitionSubscription:
         """Return when time alone changes the state next: call `expire` then, and wake waiting members."""
         dues = (
             self._leases.ends.next_ms(),
-            self._failures.next_due_ms(),
+            self._failures.retries.next_ms(),
             self._throttled_until_ms,
-            None if self._window is None else self._window.next_expiry_ms(),
+            None if self._window is None else self._window.expiries.next_ms(),
         )
         return min((due for due in dues if due is not None), default=None)
 
@@ -239,8 +235,11 @@ class PartitionSubscription:
             return [Settled(now_ms, "ack", [(first, last)])]
         if isinstance(how, OffsetGap):
             return [Settled(now_ms, "gap", [(first, last)])]
-        if isinstance(how, Release):
-            return self._release(first, last)
+        if isinstance(how, Release):  # durable state does not change, so there is no event
+            self.stats.leases_released += last - first + 1
+            for lease in self._leases.cut(first, last):
+                self._ready.make_ready(lease.first, lease.last)
+            return []
         if isinstance(how, Nack):
             self.stats.nacks += last - first + 1
         else:
@@ -260,14 +259,11 @@ class PartitionSubscription:
             self._leases.put(msgspec.structs.replace(lease, until_ms=until_ms))
         self.stats.extends += last - first + 1
 
-    def release_member(self, member: str, now_ms: int, *, counts: bool) -> list[AcksEvent]:
-        """Release the leases of a removed member. If that `counts` as a failed delivery, return events; otherwise the
-        messages are ready at once."""
+    def release_member(self, member: str, now_ms: int) -> list[AcksEvent]:
+        """Release the leases of a removed member, which count as failed deliveries."""
         leases = [lease for lease in self._leases if lease.member == member]
-        if counts:
-            self.stats.leases_released += total_offset_count(leases)
-            return self._nack_leases(leases, Nack(reason="the member is gone"), now_ms)
-        return [event for lease in leases for event in self._release(lease.first, lease.last)]
+        self.stats.leases_released += total_offset_count(leases)
+        return self._nack_leases(leases, Nack(reason="the member is gone"), now_ms)
 
     def expire(self, now_ms: int) -> list[AcksEvent]:
         """Return the events of expired leases and of expired messages."""
@@ -329,7 +325,6 @@ class PartitionSubscription:
         self._derive_ready()
 
     def _derive_ready(self) -> None:
-        """Derive the ready messages from those that are settled, leased and failed."""
         config = self.config
         self._window = None
         if config.opens_messages:
@@ -353,13 +348,6 @@ class PartitionSubscription:
             self._ready.remove(first, last)
         else:
             self._ready.mark_waiting(first, last)
-
-    def _release(self, first: int, last: int) -> list[AcksEvent]:
-        """Make leased messages ready at once. Durable state does not change, so there is no event."""
-        self.stats.leases_released += last - first + 1
-        for lease in self._leases.cut(first, last):
-            self._ready.make_ready(lease.first, lease.last)
-        return []
 
     def _nack_leases(self, leases: list[Lease], how: Nack, now_ms: int) -> list[AcksEvent]:
         """Nack the messages of ended leases. Merge adjacent ranges into one event, unless back-off with jitter applies,

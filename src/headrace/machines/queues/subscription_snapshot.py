@@ -23,10 +23,8 @@ def snapshot_events(
     now_ms: int,
     subscriptions: int,
 ) -> list[SnapshotEvent]:
-    contents: list[tuple[bytes, list[FailedRange]]] = [
-        (piece, [])
-        for piece in settled.slices(chunk_bytes_max * 3 // 4)  # base64 adds a third
-    ]
+    slices = settled.slices(chunk_bytes_max * 3 // 4)  # base64 adds a third
+    contents: list[tuple[bytes, list[FailedRange]]] = [(piece, []) for piece in slices]
     contents += [(b"", piece) for piece in _failed_range_chunks(failures, chunk_bytes_max)]
     contents = contents or [(b"", [])]
     return [
@@ -51,16 +49,13 @@ def _failed_range_chunks(failures: DeliveryFailures, bytes_max: int) -> Iterator
         yield piece
 
 
-def _failed_ranges(failures: DeliveryFailures) -> Iterator[FailedRange]:
+def _failed_ranges(failures: DeliveryFailures) -> list[FailedRange]:
     """Merge adjacent failures with equal properties: how often a range was split is not part of the state."""
-    previous: FailedRange | None = None
+    merged: list[FailedRange] = []
     for failure in failures:
         known = (failure.attempts, failure.due_ms, failure.reason, failure.is_dying)
-        if previous is not None and previous[1] + 1 == failure.first and previous[2:] == known:
-            previous = (previous[0], failure.last, *known)
-            continue
-        if previous is not None:
-            yield previous
-        previous = (failure.first, failure.last, *known)
-    if previous is not None:
-        yield previous
+        if merged and merged[-1][1] + 1 == failure.first and merged[-1][2:] == known:
+            merged[-1] = (merged[-1][0], failure.last, *known)
+        else:
+            merged.append((failure.first, failure.last, *known))
+    return merged

@@ -76,7 +76,6 @@ class SubscriptionStats:
             self._acks_unsampled = 0
 
     def dead_lettered(self, how: SettledHow) -> None:
-        """Count an undeliverable message by how it was settled."""
         if how == "dead":
             self.dead += 1
         elif how == "discarded":

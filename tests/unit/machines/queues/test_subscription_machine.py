@@ -250,12 +250,11 @@ class PlainMachine(RuleBasedStateMachine):
         for offset in range(first, last + 1):
             self.model[offset].lease = (member, self.now_ms + lease_ms)
 
-    @rule(member=members, counts=st.booleans())
-    def a_member_is_removed(self, member: str, counts: bool) -> None:
-        self.driver.store(self.driver.machine.release_member(member, self.now_ms, counts=counts))
+    @rule(member=members)
+    def a_member_is_removed(self, member: str) -> None:
+        self.driver.store(self.driver.machine.release_member(member, self.now_ms))
         held = [o for o, one in self.model.items() if one.lease is not None and one.lease[0] == member]
-        if counts:
-            self.fail_in_model(held, Nack(reason="the member is gone"))
+        self.fail_in_model(held, Nack(reason="the member is gone"))
         for offset in held:
             self.model[offset].lease = None
 
