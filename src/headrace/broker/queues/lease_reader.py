@@ -143,15 +143,15 @@ def clip_below(ranges: Sequence[Range], end_offset: int) -> list[Range]:
 def intersect_ranges(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[Range]:
     """Return the offsets in both lists of ranges; both ascend and do not overlap."""
     found: list[Range] = []
-    start = 0
-    for first, last in others:
-        while start < len(some) and some[start][1] < first:
-            start += 1
-        index = start
-        while index < len(some) and some[index][0] <= last:
-            found.append(Range(max(first, some[index][0]), min(last, some[index][1])))
-            index += 1
-        start = max(start, index - 1)
+    at = other = 0
+    while at < len(some) and other < len(others):
+        first, last = max(some[at][0], others[other][0]), min(some[at][1], others[other][1])
+        if first <= last:
+            found.append(Range(first, last))
+        if some[at][1] < others[other][1]:
+            at += 1
+        else:
+            other += 1
     return found
 
 

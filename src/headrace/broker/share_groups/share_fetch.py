@@ -36,7 +36,6 @@ from headrace.wire.messages.share_groups import (
     ShareLeaderIdAndEpoch,
 )
 
-_NO_RECORDS = b""
 _DELIVERY_COUNT_MAX = 2**15 - 1
 
 
@@ -211,7 +210,7 @@ class _ShareFetchResponseBuilder:
         data = self._partitions.get(key)
         if data is None:
             data = self._partitions[key] = ShareFetchPartitionData(
-                partition_index=key[1], current_leader=ShareLeaderIdAndEpoch(), records=_NO_RECORDS
+                partition_index=key[1], current_leader=ShareLeaderIdAndEpoch(), records=b""
             )
         return data
 

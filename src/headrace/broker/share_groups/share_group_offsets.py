@@ -15,7 +15,7 @@ from uuid import UUID
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.handlers import RequestContext, internal_context, report_error
+from headrace.broker.handlers import ReportErrors, RequestContext, internal_context, report_error
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.client.errors import error_of_code, raise_for_code
@@ -246,7 +246,7 @@ class ShareGroupOffsets:
     ) -> DescribeShareGroupOffsetsResponseGroup:
         group_id = requested.group_id
         description = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
-        try:
+        with ReportErrors(description):
             _ensure_share_group(self._coordinator.of(group_id), group_id)
             if requested.topics is None:
                 known = self._offsets_lookup.known_partitions()
@@ -257,16 +257,13 @@ class ShareGroupOffsets:
                 partitions = [(topic.topic_name, index) for topic in requested.topics for index in topic.partitions]
                 known = [partition for partition in partitions if self._exists(partition)]
                 offsets = await self._offsets_lookup.describe(group_id, known, context)
-        except HeadraceError as error:
-            report_error(description, error)
-            return description
-        topics: dict[str, DescribeShareGroupOffsetsResponseTopic] = {}
-        for name, index in partitions:
-            topic = topics.setdefault(
-                name, DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
-            )
-            topic.partitions.append(self._described((name, index), offsets.get((name, index))))
-        description.topics = list(topics.values())
+            topics: dict[str, DescribeShareGroupOffsetsResponseTopic] = {}
+            for name, index in partitions:
+                topic = topics.setdefault(
+                    name, DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
+                )
+                topic.partitions.append(self._described((name, index), offsets.get((name, index))))
+            description.topics = list(topics.values())
         return description
 
     def _described(
