@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headrace.broker.queues.leases import ColdLease, LeaseResult, LeaseSpec, RangeSettlement
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.machines.queues.subscription_values import Release
@@ -160,21 +162,18 @@ class LeasePoll:
             self._future = None
 
 
-class LeaseTarget:
+class LeaseTarget(msgspec.Struct, eq=False):
     """One partition of a poll, and its result: `leased`, `error`, or neither."""
 
-    __slots__ = ("_poll", "error", "index", "is_ready", "is_watching", "leased", "shard", "topic")
-
-    def __init__(self, topic: str, index: int, poll: LeasePoll) -> None:
-        self.topic = topic
-        self.index = index
-        self.is_ready = True
-        self.is_watching = False
-        self.shard: SubscriptionShard | None = None
-        self.leased: LeaseResult | None = None
-        self.error: HeadraceError | None = None
-        self._poll = poll
+    topic: str
+    index: int
+    poll: LeasePoll
+    is_ready: bool = True
+    is_watching: bool = False
+    shard: SubscriptionShard | None = None
+    leased: LeaseResult | None = None
+    error: HeadraceError | None = None
 
     def wake(self) -> None:
         self.is_ready = True
-        self._poll.wake()
+        self.poll.wake()

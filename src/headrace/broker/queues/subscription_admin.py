@@ -194,7 +194,7 @@ async def _statuses(shard: SubscriptionShard, request: MessageStatusRequest) -> 
             partition.ensure_committed(offset)
         if not 0 <= offset < end_offset:
             raise OffsetOutOfRange(f"message {offset} does not exist yet: the partition ends at {end_offset}")
-    history = await shard.history(request.offsets) if request.with_history else {}
+    history = await shard.acks.history(request.offsets) if request.with_history else {}
     shard.source()
     statuses = [
         _status(offset, name, shard.find(name).state_of(offset), history.get((name, offset)))
@@ -202,7 +202,7 @@ async def _statuses(shard: SubscriptionShard, request: MessageStatusRequest) -> 
         for name in (shard.subscriptions if request.subscriptions is None else request.subscriptions)
         if name in shard.subscriptions
     ]
-    await _wait_until_durable(shard.committed())
+    await _wait_until_durable(shard.acks.committed())  # before that, the statuses may be lost
     return statuses
 
 

@@ -115,8 +115,7 @@ class SubscriptionRequests:
         offsets = [(one.first, one.last) for one in request.wanted]
         _check_ranges(offsets)
         shard = await self._subscriptions.ensure(request.topic, request.partition_index)
-        if not shard.has(request.subscription):
-            await shard.ensure(request.subscription)
+        await shard.ensure(request.subscription)
         lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
         granted, until_ms = shard.lease_offsets(request.subscription, request.member, offsets, lease_ms)
         return LeaseOffsetsResponse(

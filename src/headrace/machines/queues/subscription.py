@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,7 +30,6 @@ from headrace.machines.queues.offset_ranges import total_offset_count
 from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.machines.queues.ready_messages import ReadyRanges, ReadyWindow, merge_adjacent
 from headrace.machines.queues.settled_offsets import SettledOffsets
-from headrace.machines.queues.subscription_snapshot import snapshot_events
 from headrace.machines.queues.subscription_stats import SubscriptionStats
 from headrace.machines.queues.subscription_values import (
     Ack,
@@ -58,6 +58,10 @@ from headrace.wire.state_records.acks_records import (
 )
 
 _BURSTS_PER_SECOND = 10  # splits the rate, so that a second's messages do not come at once
+_FAILURE_BYTES = 100  # in a snapshot: upper bound for five numbers with commas
+_REASON_FACTOR = 6  # bytes per character in JSON, at most
+
+FailedRange: TypeAlias = tuple[int, int, int, int, str, bool]
 
 
 class PartitionSubscription:
@@ -116,11 +120,20 @@ class PartitionSubscription:
     def snapshot(
         self, snapshot_id: int, chunk_bytes_max: int, now_ms: int, subscriptions: int = 1
     ) -> list[SnapshotEvent]:
-        """Return events that rebuild the durable state; `snapshot_id` must be new in the log.
+        """Return events of bounded size that rebuild the durable state; `snapshot_id` must be new in the log.
 
         `subscriptions` tells the reader how many subscriptions have a snapshot with this id.
         """
-        return snapshot_events(self._settled, self._failures, snapshot_id, chunk_bytes_max, now_ms, subscriptions)
+        slices = self._settled.slices(chunk_bytes_max * 3 // 4)  # base64 adds a third
+        contents: list[tuple[bytes, list[FailedRange]]] = [(piece, []) for piece in slices]
+        contents += [(b"", piece) for piece in _failed_range_chunks(self._failures, chunk_bytes_max)]
+        contents = contents or [(b"", [])]
+        return [
+            SnapshotEvent(
+                now_ms, snapshot_id, number, len(contents), subscriptions, self.floor, settled=piece, failed=failed
+            )
+            for number, (piece, failed) in enumerate(contents, 1)
+        ]
 
     def reconfigure(self, config: SubscriptionConfig) -> None:
         """Keep leases and failures. If messages are decoded, all from the floor on must be offered again."""
@@ -387,3 +400,29 @@ class PartitionSubscription:
                 return 0
             count_max = min(count_max, max(1, per_second // _BURSTS_PER_SECOND))
         return count_max
+
+
+def _failed_range_chunks(failures: DeliveryFailures, bytes_max: int) -> Iterator[list[FailedRange]]:
+    piece: list[FailedRange] = []
+    size = 0
+    for failed in _failed_ranges(failures):
+        failed_size = _FAILURE_BYTES + _REASON_FACTOR * len(failed[4])
+        if piece and size + failed_size > bytes_max:
+            yield piece
+            piece, size = [], 0
+        piece.append(failed)
+        size += failed_size
+    if piece:
+        yield piece
+
+
+def _failed_ranges(failures: DeliveryFailures) -> list[FailedRange]:
+    """Merge adjacent failures with equal properties: how often a range was split is not part of the state."""
+    merged: list[FailedRange] = []
+    for failure in failures:
+        known = (failure.attempts, failure.due_ms, failure.reason, failure.is_dying)
+        if merged and merged[-1][1] + 1 == failure.first and merged[-1][2:] == known:
+            merged[-1] = (merged[-1][0], failure.last, *known)
+        else:
+            merged.append((failure.first, failure.last, *known))
+    return merged
