@@ -82,6 +82,7 @@ from headrace.wire.state_records.acks_records import (
     Settled,
     SettledHow,
     SnapshotEvent,
+    Sought,
 )
 
 log = logging.getLogger(__name__)
@@ -273,8 +274,7 @@ class SubscriptionShard(Shard):
 
     def seek(self, name: str, floor: int) -> asyncio.Future[None] | None:
         self.acks.ensure_writable()
-        subscription = self.find(name)
-        self._append(name, subscription, subscription.seek(floor, self._now_ms()))
+        self._append(name, self.find(name), [Sought(at=self._now_ms(), floor=floor)])
         self._wake(name)
         return self.acks.committed()
 
@@ -658,7 +658,7 @@ class SubscriptionShard(Shard):
                     name,
                     floor,
                 )
-                self._append(name, subscription, subscription.seek(floor, self._now_ms()))
+                self._append(name, subscription, [Sought(at=self._now_ms(), floor=floor)])
         self.acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self._now_ms())
 
     def _update_timer(self, name: str, subscription: PartitionSubscription) -> None:

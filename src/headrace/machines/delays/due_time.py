@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from headrace.machines.delays.cron import Cron, InvalidCron
 from headrace.model.durations import TIME_MS_MAX, InvalidDuration, InvalidTime, parse_duration, parse_time
@@ -21,6 +22,8 @@ from headrace.model.errors import InvalidRequest
 from headrace.model.message_headers import DELAY, DELIVER_AT, REPEAT, Headers
 from headrace.model.safe_text import shortened
 from headrace.wire.state_records.delayed_records import DELAYED_ID, WaitingMessage
+
+T = TypeVar("T")
 
 LENGTH_MAX = 256
 EVERY_MS_MIN = 100  # a shorter interval is a typing error or an attack
@@ -67,7 +70,7 @@ def due_time_ms(message: WaitingMessage) -> int:
         if at_ms is not None:
             return at_ms
     if delay is not None:
-        delay_ms = _parse_duration(delay)
+        delay_ms = _parsed(parse_duration, delay)
         if delay_ms is not None:
             return min(max(timestamp_ms, 0) + delay_ms, TIME_MS_MAX)
     if repeat is not None and deliver_at is None and delay is None:
@@ -79,11 +82,7 @@ def due_time_ms(message: WaitingMessage) -> int:
 
 
 def parse_repeat_header(value: bytes) -> Repeat | None:
-    """Parse the schedule in a header; return None if it is invalid."""
-    try:
-        return parse_repeat(value.decode("utf-8", "replace"))
-    except InvalidRepeat:
-        return None
+    return _parsed(parse_repeat, value)
 
 
 def released_headers(headers: Headers, delayed_id: str) -> list[tuple[str, bytes | None]]:
@@ -96,21 +95,19 @@ def _is_understood(name: str, value: bytes | None) -> bool:
     if name == DELIVER_AT:
         return _parse_time(value or b"") is not None
     if name == DELAY:
-        return _parse_duration(value or b"") is not None
+        return _parsed(parse_duration, value or b"") is not None
     return name == REPEAT and parse_repeat_header(value or b"") is not None
 
 
 def _parse_time(value: bytes) -> int | None:
     if len(value) == 13 and value.isdigit():
         return int(value)  # milliseconds are the usual form, and a restart reads millions of them
-    try:
-        return parse_time(value.decode("utf-8", "replace"))
-    except InvalidTime:
-        return None
+    return _parsed(parse_time, value)
 
 
-def _parse_duration(value: bytes) -> int | None:
+def _parsed(parse: Callable[[str], T], value: bytes) -> T | None:
+    """Parse the value of a header; return None if it is invalid."""
     try:
-        return parse_duration(value.decode("utf-8", "replace"))
-    except InvalidDuration:
+        return parse(value.decode("utf-8", "replace"))
+    except (InvalidDuration, InvalidRepeat, InvalidTime):
         return None

@@ -297,11 +297,6 @@ class PartitionSubscription:
             yield dying
             offset = dying.offset + 1
 
-    def seek(self, floor: int, now_ms: int) -> list[AcksEvent]:
-        """Deliver all messages from this offset on again; end all leases."""
-        assert floor >= 0
-        return [Sought(now_ms, floor)]
-
     # Queries
 
     def state_of(self, offset: int) -> DeliveryState:

@@ -17,7 +17,7 @@ from headrace.machines.queues.subscription_values import (
 )
 from headrace.model.errors import InvalidRecordState
 from headrace.model.subscription_configs import SubscriptionConfig
-from headrace.wire.state_records.acks_records import Created, Deleted, Failed, Settled
+from headrace.wire.state_records.acks_records import Created, Deleted, Failed, Settled, Sought
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_a_seek_ends_the_dying_state(driver: SubscriptionDriver) -> None:
     driver.settle(0, 2, Reject())
     dying = driver.machine.dying()
     next(dying)
-    driver.store(driver.machine.seek(0, driver.now_ms))
+    driver.store([Sought(driver.now_ms, 0)])
     assert list(dying) == []
 
 
@@ -441,12 +441,12 @@ def test_a_subscription_can_seek_back_and_forth(driver: SubscriptionDriver) -> N
     driver.lease(50)
     driver.ack(0, 19)
     driver.nack(30, 39, delay_ms=9_999)
-    driver.store(driver.machine.seek(10, driver.now_ms))
+    driver.store([Sought(driver.now_ms, 10)])
     assert driver.machine.floor == 10
     with pytest.raises(InvalidRecordState):
         driver.ack(20)
     assert driver.lease() == [(10, 99, 1)]
-    driver.store(driver.machine.seek(90, driver.now_ms))
+    driver.store([Sought(driver.now_ms, 90)])
     assert driver.lease() == [(90, 99, 1)]
 
 

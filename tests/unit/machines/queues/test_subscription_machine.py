@@ -27,6 +27,7 @@ from headrace.machines.queues.subscription_values import (
 )
 from headrace.model.errors import InvalidRecordState
 from headrace.model.subscription_configs import SubscriptionConfig
+from headrace.wire.state_records.acks_records import Sought
 
 BACKOFF_MS = 100
 BACKOFF_MAX_MS = 350
@@ -279,7 +280,7 @@ class PlainMachine(RuleBasedStateMachine):
         self.settle_in_model(o for o in self.model if o < log_start)
 
     def an_administrator_seeks(self, floor: int) -> None:
-        self.driver.store(self.driver.machine.seek(floor, self.now_ms))
+        self.driver.store([Sought(self.now_ms, floor)])
         for offset, one in list(self.model.items()):
             self.model[offset] = Message(one.opened)
             self.model[offset].is_settled = offset < floor
