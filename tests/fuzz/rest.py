@@ -209,7 +209,7 @@ def state(harness: RestHarness, owner: str) -> dict[str, Any]:
             ends = [partition.log.end_offset for partition in topic.led.values()]
             found[tenant][topic.name] = (topic.id, ends, topic.record.configs)
     for led in broker.subscriptions:
-        topic_name, index = led.place[0].removeprefix("__acks."), led.place[1]
+        topic_name, index = led.partition.topic.removeprefix("__acks."), led.partition.index
         tenant = _tenant_of(topic_name, owner)
         if tenant in found and not topic_name.endswith(".dlq"):
             floors = {

@@ -8,7 +8,6 @@ it is woken when such a leadership begins.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,31 +16,15 @@ from headrace.broker.coordination.shards import ShardedCoordinator
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import NotLeader
-from headrace.model.histogram import Histogram
 from headrace.model.names import DELAYED_PREFIX, delayed_topic
 from headrace.runtime.clock import Clock
 from headrace.storage.store.log_store import LogStore
 
 if TYPE_CHECKING:
-    from headrace.broker.delays.delay_shard import DelayShard
-    from headrace.broker.delays.delayed_log import DelayedLogSweeps
+    from headrace.broker.delays.delay_shard import DelayCounts, DelayShard
+    from headrace.broker.delays.delayed_log import DelayedLogSweep
 
 _SWEEP_SECONDS = 60.0
-
-
-class DelayCounts:
-    """Counters of the delayed messages of a topic: plain numbers, converted to metrics on a scrape."""
-
-    __slots__ = ("late_seconds", "released")
-
-    def __init__(self) -> None:
-        self.released = 0
-        self.late_seconds = Histogram()
-
-    def record_release(self, now_ms: int, due_ms: int, count: int) -> None:
-        """Count the messages of a released batch; `due_ms` is the due time of the first one."""
-        self.released += count
-        self.late_seconds.observe(max(now_ms - due_ms, 0) / 1000, count)
 
 
 class DelayCoordinator(ShardedCoordinator[tuple[str, int], "DelayShard"]):
@@ -56,7 +39,7 @@ class DelayCoordinator(ShardedCoordinator[tuple[str, int], "DelayShard"]):
         clock: Clock,
     ) -> None:
         super().__init__(clock)
-        self.counts: dict[str, DelayCounts] = defaultdict(DelayCounts)
+        self.counts: dict[str, DelayCounts] = {}
         self._catalogue = catalogue
         self._next_producer_id = next_producer_id
         self._store = store
@@ -91,15 +74,16 @@ class DelayCoordinator(ShardedCoordinator[tuple[str, int], "DelayShard"]):
         return (partition.topic, partition.index) if partition.topic.startswith(DELAYED_PREFIX) else None
 
     def _create_shard(self, partition: Partition) -> DelayShard:
-        from headrace.broker.delays.delay_shard import DelayShard  # imported on first use: keeps startup fast
+        # Imported on first use: keeps startup fast.
+        from headrace.broker.delays.delay_shard import DelayCounts, DelayShard
 
         target = partial(self._target, partition)
-        counts = self.counts[partition.topic.removeprefix(DELAYED_PREFIX)]
+        counts = self.counts.setdefault(partition.topic.removeprefix(DELAYED_PREFIX), DelayCounts())
         return DelayShard(partition, target, self._next_producer_id, self._store.ensure_space, counts, self._clock)
 
     async def _sweep(self) -> None:
         """Clean up all local replicas, leaders and followers."""
-        sweeps: DelayedLogSweeps | None = None
+        sweeps: dict[Partition, DelayedLogSweep] = {}
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             replicas = [
@@ -109,10 +93,10 @@ class DelayCoordinator(ShardedCoordinator[tuple[str, int], "DelayShard"]):
                 for partition in topic.replicas.values()
             ]
             if replicas and self._catalogue.config.log_cleaner_enable:
-                from headrace.broker.delays.delayed_log import DelayedLogSweeps
+                from headrace.broker.delays.delayed_log import DelayedLogSweep, check_all
 
-                sweeps = sweeps or DelayedLogSweeps(self._store.cleaner)
-                await sweeps.check_all(replicas)
+                sweeps = {partition: sweeps.get(partition) or DelayedLogSweep(partition.log) for partition in replicas}
+                await check_all(sweeps, self._store.cleaner)
 
     def _target(self, partition: Partition) -> Partition | None:
         """Return the partition of T with the same index, if this broker leads it. T is the owner by id: a recreated

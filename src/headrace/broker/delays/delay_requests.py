@@ -63,7 +63,7 @@ class DelayRequests:
     async def _alter(self, request: AlterDelayedRequest, change: DelayedChange) -> None:
         shard = self._delayed.of(request.topic, request.partition)
         if change.due_ms == CANCEL:
-            await shard.cancel([change.offset])
+            await shard.cancel(change.offset)
         elif 0 <= change.due_ms <= TIME_MS_MAX:
             await shard.reschedule(change.offset, change.due_ms)
         else:

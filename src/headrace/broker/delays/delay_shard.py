@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
 from headrace.broker.coordination.shards import Shard
-from headrace.broker.delays.delay_coordinator import DelayCounts
 from headrace.broker.delays.delay_target import (
     DelayTarget,
     EncodedBatch,
@@ -39,6 +38,7 @@ from headrace.machines.delays.delay_index import DelayIndex, DueMessage, OpenRel
 from headrace.machines.delays.due_time import parse_repeat_header
 from headrace.machines.produce.producer_states import SEQUENCE_MASK
 from headrace.model.errors import CoordinatorLoading, HeadraceError, InvalidRecordState, OutOfOrderSequence
+from headrace.model.histogram import Histogram
 from headrace.model.ids import MessageId
 from headrace.model.message_headers import REPEAT, header_value
 from headrace.runtime.clock import Clock
@@ -68,6 +68,19 @@ _RETRY_SECONDS_MAX = 5.0
 _LOAD_SECONDS_MAX = 300.0  # maximum retry delay of a load: read errors rarely go away soon
 _MESSAGES_PER_READ = 16
 _OPEN_MAX = 16  # releases that are not committed in T yet
+
+
+class DelayCounts:
+    """Counters of the delayed messages of a topic: plain numbers, converted to metrics on a scrape."""
+
+    def __init__(self) -> None:
+        self.released = 0
+        self.late_seconds = Histogram()
+
+    def record_release(self, now_ms: int, due_ms: int, count: int) -> None:
+        """Count the messages of a released batch; `due_ms` is the due time of the first one."""
+        self.released += count
+        self.late_seconds.observe(max(now_ms - due_ms, 0) / 1000, count)
 
 
 class DelayShard(Shard):
@@ -123,27 +136,25 @@ class DelayShard(Shard):
                 break
         return found
 
-    async def cancel(self, offsets: Sequence[int]) -> None:
-        """Cancel all of these messages, or none."""
-        self._ensure_pending(offsets)
-        await self._log.committed(self._append(Cancelled(self._clock.now_ms(), list(offsets))), _COMMIT_SECONDS)
+    async def cancel(self, offset: int) -> None:
+        self._ensure_pending(offset)
+        await self._log.committed(self._append(Cancelled(self._clock.now_ms(), [offset])), _COMMIT_SECONDS)
 
     async def reschedule(self, offset: int, due_ms: int) -> None:
-        self._ensure_pending([offset])
+        self._ensure_pending(offset)
         end_offset = self._append(Rescheduled(self._clock.now_ms(), offset, due_ms))
         self.wake()
         await self._log.committed(end_offset, _COMMIT_SECONDS)
 
-    def _ensure_pending(self, offsets: Sequence[int]) -> None:
+    def _ensure_pending(self, offset: int) -> None:
         self.ensure_serving()
-        for offset in offsets:
-            if self.delays.replayed_to <= offset < self.partition.high_watermark:
-                raise CoordinatorLoading(
-                    f"{self} is loaded only up to {self.delays.replayed_to}, not yet to {offset}; retry"
-                )
-            if offset not in self.delays:
-                name = MessageId(self.partition.topic, self.partition.index, offset)
-                raise InvalidRecordState(f"{name} is not waiting: it was released or cancelled, or does not exist")
+        if self.delays.replayed_to <= offset < self.partition.high_watermark:
+            raise CoordinatorLoading(
+                f"{self} is loaded only up to {self.delays.replayed_to}, not yet to {offset}; retry"
+            )
+        if offset not in self.delays:
+            name = MessageId(self.partition.topic, self.partition.index, offset)
+            raise InvalidRecordState(f"{name} is not waiting: it was released or cancelled, or does not exist")
 
     def _append(self, event: DelayedEvent) -> int:
         """Append and apply in one step; return the end offset to wait for."""
@@ -158,7 +169,7 @@ class DelayShard(Shard):
         self._wake.set()
 
     def on_data_available(self, _new_bytes: int) -> None:
-        self._wake.set()
+        self.wake()
 
     def on_high_watermark(self) -> None:
         raise AssertionError("the read is limited to committed records and is not a replica fetch")
@@ -268,10 +279,9 @@ class DelayShard(Shard):
                     await self._committed(target, earlier)
             self._producer = None
             await self._ensure_producer()
-            moved = [(offset, self.delays.rescheduled_to(offset)) for offset in release.announced.offsets]
-            again = [(offset, due_ms) for offset, due_ms in moved if due_ms is not None]
-            now_ms = self._clock.now_ms()
-            await self._announce(target, now_ms, release.announced.offsets, again, messages, release.offset)
+            offsets, moved = release.announced.offsets, self.delays.rescheduled
+            again = [(offset, moved[offset]) for offset in offsets if offset in moved]
+            await self._announce(target, self._clock.now_ms(), offsets, again, messages, release.offset)
 
     async def _release(self, target: DelayTarget) -> bool:
         """Release due messages; return whether there may be more."""

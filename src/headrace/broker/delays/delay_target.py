@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.broker.coordination.state_log import read_batches
-from headrace.broker.partition import Partition
+from headrace.broker.delays.delayed_log import PartitionTerm
 from headrace.broker.produce.batch_rules import prepare_batch
 from headrace.machines.delays.delay_index import OpenRelease
 from headrace.machines.delays.due_time import released_headers
@@ -20,33 +20,18 @@ from headrace.model.ids import MessageId
 from headrace.wire.batches.batch import CRC_START, BatchHeader, BatchRecord, build_batch, parse_header, split_batches
 from headrace.wire.state_records.delayed_records import Releasing
 
-_PRODUCER_EPOCH = 0
 _RECORD_BYTES = 64  # approximate overhead of a record in addition to key, value and headers
 
 EncodedBatch = tuple[memoryview, BatchHeader]
 
 
-class DelayTarget:
-    """T's partition, for one leadership."""
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self._epoch = partition.leader_epoch
-
-    @property
-    def is_leader_here(self) -> bool:
-        return self.partition.is_leader and self.partition.leader_epoch == self._epoch
-
+class DelayTarget(PartitionTerm):
     def ensure_writable(self) -> None:
         """Raise unless a batch can be committed now."""
         self.ensure_leader()
         if self.partition.writes_suspended:
             raise NotLeader(f"this broker may no longer be the leader of {self.partition.topic}-{self.partition.index}")
         self.partition.ensure_min_isr()
-
-    def ensure_leader(self) -> None:
-        if not self.is_leader_here:
-            raise NotLeader(f"this broker is no longer the leader of {self.partition.topic}-{self.partition.index}")
 
     def append(self, batch: EncodedBatch, now_ms: int) -> int:
         """Append a release; return the end offset that must be committed in T."""
@@ -101,12 +86,7 @@ def build_release(announced: Releasing, messages: Sequence[BatchRecord], origin:
         )
         for message in messages
     ]
-    batch = build_batch(
-        records,
-        producer_id=announced.producer,
-        producer_epoch=_PRODUCER_EPOCH,
-        base_sequence=announced.sequence,
-    )
+    batch = build_batch(records, producer_id=announced.producer, producer_epoch=0, base_sequence=announced.sequence)
     return memoryview(batch), parse_header(batch)
 
 
@@ -116,7 +96,6 @@ def compress_for_topic(batch: EncodedBatch, target: DelayTarget) -> EncodedBatch
 
 
 def estimate_record_bytes(message: BatchRecord) -> int:
-    """Return the approximate size of a message in a batch."""
     headers = sum(len(name) + len(value or b"") + 8 for name, value in message.headers)
     return len(message.key or b"") + len(message.value or b"") + headers + _RECORD_BYTES
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
@@ -24,10 +24,15 @@ from headrace.model.errors import HeadraceError, NotLeader, StorageFailure
 from headrace.runtime.clock import Clock
 from headrace.runtime.disk import Disk
 from headrace.storage.compaction.cleaner import LogCleaner
-from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap, whole_batches
-from headrace.storage.log.acked_retention import RetentionSweep, SettledSurvey, SettledSurveyJob, make_survey_job
+from headrace.storage.compaction.compaction import DamagedSegment, SettledBitmap
+from headrace.storage.log.acked_retention import (
+    RetentionSweep,
+    SettledSurvey,
+    SettledSurveyJob,
+    make_survey_job,
+    read_segment,
+)
 from headrace.storage.log.log import Log
-from headrace.storage.segments.scan import BadBatch
 from headrace.wire.batches.batch import BatchRecord, parse_header, split_batches
 from headrace.wire.state_records.delayed_records import DelayedEvent, build_event, read_records_at
 
@@ -38,11 +43,12 @@ if TYPE_CHECKING:
 _READ_GAP_BYTES_MAX = 64 << 10
 
 
-class DelayedLog:
-    def __init__(self, partition: Partition, clock: Clock) -> None:
+class PartitionTerm:
+    """A partition for one leadership of this broker."""
+
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self._epoch = partition.leader_epoch
-        self._clock = clock
 
     @property
     def is_leader_here(self) -> bool:
@@ -51,6 +57,12 @@ class DelayedLog:
     def ensure_leader(self) -> None:
         if not self.is_leader_here:
             raise NotLeader(f"this broker is no longer the leader of {self.partition.topic}-{self.partition.index}")
+
+
+class DelayedLog(PartitionTerm):
+    def __init__(self, partition: Partition, clock: Clock) -> None:
+        super().__init__(partition)
+        self._clock = clock
 
     def append(self, event: DelayedEvent) -> tuple[int, int]:
         """Append an event; return its offset, and the end offset that must be `committed`."""
@@ -105,27 +117,18 @@ log = logging.getLogger(__name__)
 SWEEP_BYTES_MIN = 128 << 20
 
 
-class DelayedLogSweeps:
-    def __init__(self, cleaner: LogCleaner) -> None:
-        self._cleaner = cleaner
-        self._sweeps: dict[Partition, DelayedLogSweep] = {}
-
-    async def check_all(self, replicas: Iterable[Partition]) -> None:
-        """Check all given replicas once."""
-        self._sweeps = {
-            partition: self._sweeps.get(partition) or DelayedLogSweep(partition.log) for partition in replicas
-        }
-        for partition, sweep in list(self._sweeps.items()):
-            try:
-                await sweep.check(self._cleaner, partition)
-            except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
-                # A segment may have been deleted or truncated meanwhile; log other errors as well.
-                log.warning(
-                    "deleting released delayed messages failed partition=%s-%d error=%s",
-                    partition.topic,
-                    partition.index,
-                    error,
-                )
+async def check_all(sweeps: Mapping[Partition, DelayedLogSweep], cleaner: LogCleaner) -> None:
+    for partition, sweep in sweeps.items():
+        try:
+            await sweep.check(cleaner, partition)
+        except (HeadraceError, FileNotFoundError, DamagedSegment) as error:
+            # A segment may have been deleted or truncated meanwhile; log other errors as well.
+            log.warning(
+                "deleting released delayed messages failed partition=%s-%d error=%s",
+                partition.topic,
+                partition.index,
+                error,
+            )
 
 
 class DelayedLogSweep(RetentionSweep):
@@ -159,21 +162,10 @@ def survey_delayed(disk: Disk, pace: IoPace, job: SettledSurveyJob) -> SettledSu
     """Find completed messages below the high watermark. Runs in a worker process and blocks."""
     delays = DelayIndex(job.start_offset, 0)
     for mark in job.segments:
-        segment = mark.segment(disk, job.folder)
-        if not segment.size:
-            continue
-        if mark.has_gaps:
-            segment.read_gaps()
-        try:
-            for batch in whole_batches(segment.open(), segment.size, segment.base_offset, segment.gaps):
-                pace(len(batch))
-                header = parse_header(batch)
-                if job.start_offset < header.next_offset <= job.end_offset:
-                    replay(delays, batch, job.end_offset)
-        except BadBatch as bad:
-            raise DamagedSegment(segment.base_offset, bad.position, bad.reason) from bad
-        finally:
-            segment.close()
+        for batch in read_segment(disk, job.folder, mark):
+            pace(len(batch))
+            if job.start_offset < parse_header(batch).next_offset <= job.end_offset:
+                replay(delays, batch, job.end_offset)
     over = delays.over(job.start_offset)
     settled = SettledBitmap(job.start_offset, over.serialize() if over else b"")
     offsets = settled.offsets()

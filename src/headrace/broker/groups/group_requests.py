@@ -176,7 +176,7 @@ class GroupRequests:
                 else:
                     yield ListGroupsEntry(group.group_id, CONSUMER_PROTOCOL_TYPE, group.phase.value, _CONSUMER)
             for share in groups.shares.groups.values():
-                yield ListGroupsEntry(share.group_id, _SHARE, share.phase.value, _SHARE)
+                yield ListGroupsEntry(share.group_id, _SHARE, share.phase, _SHARE)
 
     def _describe(self, group_id: str, version: int) -> DescribedGroup:
         description = DescribedGroup(group_id=group_id)

@@ -40,7 +40,6 @@ class AckedRetention:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Sweep every replica on this broker once."""
         replicas = dict(self._replicas())
         self._sweeps = {partition: sweep for partition, sweep in self._sweeps.items() if partition in replicas}
         for partition, acks in replicas.items():

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -57,7 +56,6 @@ class AcksLog:
         self, partition: Partition, clock: Clock, snapshot: MakeSnapshot, on_lost: Callable[[HeadraceError], None]
     ) -> None:
         self.partition = partition
-        self.epoch = partition.leader_epoch
         self.is_over = False
         partition.log.enforces_retention = False
         self._clock = clock
@@ -71,6 +69,9 @@ class AcksLog:
         self._snapshot_end = -1
         self.reconciled_epoch = -1  # the leader epoch of the topic's partition for which the state holds
 
+    def __str__(self) -> str:
+        return f"{self.partition.topic}-{self.partition.index}"
+
     def ensure_writable(self) -> None:
         """Raise unless new events can be committed, as far as this broker knows."""
         self.ensure_leader()
@@ -78,7 +79,7 @@ class AcksLog:
 
     def ensure_leader(self) -> None:
         if self.is_over or not self.partition.is_leader:
-            raise NotLeader(f"this broker no longer leads {self.partition.topic}-{self.partition.index}")
+            raise NotLeader(f"this broker no longer leads {self}")
 
     # Writing
 
@@ -128,7 +129,7 @@ class AcksLog:
         if wait is None:
             _resolve_all(waiting, None)
         else:
-            wait.add_done_callback(partial(_resolve_when_committed, waiting))
+            wait.add_done_callback(lambda wait: _resolve_all(waiting, wait.exception()))
         self._events += len(pending)
         if self._events >= SNAPSHOT_EVENTS or self._bytes >= SNAPSHOT_BYTES:
             self.write_snapshot()
@@ -161,17 +162,12 @@ class AcksLog:
             parts = self._snapshot(offset)
             end_offset = self._append((name, replace(part, epoch=self.reconciled_epoch)) for name, part in parts)
         except HeadraceError as error:
-            log.warning(
-                "snapshot of subscriptions failed partition=%s-%d error=%s",
-                self.partition.topic,
-                self.partition.index,
-                error,
-            )
-            self._events = self._bytes = 0  # retry when the next snapshot is due
+            log.warning("snapshot of subscriptions failed partition=%s error=%s", self, error)
             return
+        finally:
+            self._events = self._bytes = 0  # after an error, retry when the next snapshot is due
         if end_offset > offset:
             self._snapshot_offset, self._snapshot_end = offset, end_offset
-        self._events = self._bytes = 0
 
     async def trim(self) -> None:
         """Delete history that is older than the topic's retention. After an error, the next call tries again."""
@@ -189,12 +185,7 @@ class AcksLog:
             try:
                 await stored.advance_start(start_offset)
             except HeadraceError as error:  # the disk is full, or the topic was deleted meanwhile
-                log.warning(
-                    "deleting history of subscriptions failed partition=%s-%d error=%s",
-                    self.partition.topic,
-                    self.partition.index,
-                    error,
-                )
+                log.warning("deleting history of subscriptions failed partition=%s error=%s", self, error)
                 return
             self.partition.notify_followers()
 
@@ -215,9 +206,8 @@ class AcksLog:
         if not replay.is_complete:
             log.critical(
                 "no complete snapshot of subscriptions, and the log start was deleted; subscriptions may be missing "
-                "partition=%s-%d",
-                partition.topic,
-                partition.index,
+                "partition=%s",
+                self,
             )
         await until_committed(partition, end_offset)
         self.ensure_leader()
@@ -255,13 +245,7 @@ class AcksLog:
                 try:
                     yield record.offset, *decode_event(record.key, record.value)
                 except MalformedFrame as error:
-                    log.error(
-                        "invalid acks record partition=%s-%d offset=%d error=%s",
-                        self.partition.topic,
-                        self.partition.index,
-                        record.offset,
-                        error,
-                    )
+                    log.error("invalid acks record partition=%s offset=%d error=%s", self, record.offset, error)
                 count += 1
                 if count % _RECORDS_PER_YIELD == 0:
                     await asyncio.sleep(0)  # yield to other partitions
@@ -294,10 +278,6 @@ def _merge_adjacent(events: Sequence[SubscriptionEvent]) -> Iterable[Subscriptio
             else:
                 ranges.append((first, end))
     return joined
-
-
-def _resolve_when_committed(waiting: Sequence[asyncio.Future[None]], wait: asyncio.Future[None]) -> None:
-    _resolve_all(waiting, wait.exception())
 
 
 def _resolve_all(waiting: Iterable[asyncio.Future[None]], error: BaseException | None) -> None:

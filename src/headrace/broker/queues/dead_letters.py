@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from headrace.broker.cluster.peers import Peers
+from headrace.broker.coordination.state_log import read_batches
 from headrace.broker.handlers import RequestContext, internal_context
 from headrace.broker.partition import Partition
 from headrace.broker.topic import Topic
@@ -36,8 +37,7 @@ from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 from headrace.model.topic_configs import DAY_MS
 from headrace.registry.topics import topic_key
 from headrace.runtime.clock import Clock
-from headrace.storage.log.reading import LogSlice
-from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, parse_header, read_records
+from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord, build_batch, read_records, split_batches
 from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 log = logging.getLogger(__name__)
@@ -158,28 +158,16 @@ async def _read_message(partition: Partition, offset: int) -> tuple[BatchRecord,
     """
     epoch = partition.leader_epoch
     partition.ensure_committed(offset)
-    data = b""
-    while not data:
-        try:
-            piece = partition.read(offset, HEADER_SIZE, partition.high_watermark)
-        except OffsetOutOfRange:
-            return None
-        if isinstance(piece, LogSlice):
-            data = piece.bytes()
-            piece.release()
-            break
-        data = await piece.load()
-        if piece.next_offset > offset and not data:
-            return None
-        if not partition.is_leader or partition.leader_epoch != epoch:
-            raise NotLeader(f"this broker is no longer the leader of {partition.topic}-{partition.index}")
-    if not data:
+    try:
+        data, _ = await read_batches(partition, offset, partition.high_watermark, HEADER_SIZE)
+    except OffsetOutOfRange:
         return None
-    header = parse_header(data)
-    batch = memoryview(data)[: header.size_bytes]
-    for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
-        if record.offset == offset and not header.is_control:
-            return record, header.compression
+    if not partition.is_leader or partition.leader_epoch != epoch:
+        raise NotLeader(f"this broker is no longer the leader of {partition.topic}-{partition.index}")
+    for batch, header in split_batches(data):
+        for record in read_records(batch, header, _UNPACKED_BYTES_MAX):
+            if record.offset == offset and not header.is_control:
+                return record, header.compression
     return None
 
 

@@ -16,24 +16,20 @@ The path of a lease: request handler > `LeasePoll` > `SubscriptionShard.lease` >
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from headrace.broker.queues.leases import ColdLease, LeaseResult, LeaseSpec, RangeSettlement
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
-from headrace.machines.queues.subscription_values import GrantedRange, Release, Settlement, SubscriptionCounts
+from headrace.machines.queues.subscription_values import Release
 from headrace.model.errors import CoordinatorLoading, HeadraceError
 from headrace.runtime.clock import Clock
-from headrace.storage.log.reading import ColdRead, LogSlice
 
 if TYPE_CHECKING:
     from headrace.broker.queues.subscription_shard import SubscriptionShard
-
-
-class LeaseLimits(NamedTuple):
-    count_max: int
-    bytes_max: int
-    seconds: float
 
 
 class LeasePoll:
@@ -59,11 +55,11 @@ class LeasePoll:
         self._is_woken = False
         self._is_stopped = False
 
-    async def run(self, limits: LeaseLimits) -> None:
+    async def run(self, count_max: int, bytes_max: int, seconds: float) -> None:
         """Wait until there is a result or the time is up. If the call is cancelled, nothing stays leased."""
-        deadline = self._clock.monotonic() + limits.seconds
+        deadline = self._clock.monotonic() + seconds
         try:
-            while not await self._lease_available(limits):
+            while not await self._lease_available(count_max, bytes_max):
                 left = deadline - self._clock.monotonic()
                 if left <= 0 or self._is_stopped:
                     break
@@ -72,10 +68,11 @@ class LeasePoll:
             self.release_leases()
             raise
         finally:
-            self._unwatch()
+            for target in self.targets:
+                if target.is_watching and target.shard is not None:
+                    target.shard.unwatch(self._name, target)
 
     def stop(self) -> None:
-        """End the wait."""
         self._is_stopped = True
         self.wake()
 
@@ -96,11 +93,10 @@ class LeasePoll:
                     target.shard.settle(self._name, self._member, settlements)
                 target.leased = None
 
-    async def _lease_available(self, limits: LeaseLimits) -> bool:
+    async def _lease_available(self, count_max: int, bytes_max: int) -> bool:
         """Lease available messages; return whether there is a result."""
         self._is_woken = False
         has_result = False
-        count_max, bytes_max = limits.count_max, limits.bytes_max
         for target in self.targets:
             if not target.is_ready:
                 continue
@@ -165,148 +161,19 @@ class LeasePoll:
             timer.cancel()
             self._future = None
 
-    def _unwatch(self) -> None:
-        for target in self.targets:
-            if target.is_watching and target.shard is not None:
-                target.shard.unwatch(self._name, target)
 
-
-class LeaseTarget:
+class LeaseTarget(msgspec.Struct, eq=False):
     """One partition of a poll, and its result: `leased`, `error`, or neither."""
 
-    __slots__ = ("_poll", "error", "index", "is_ready", "is_watching", "leased", "shard", "topic")
-
-    def __init__(self, topic: str, index: int, poll: LeasePoll) -> None:
-        self.topic = topic
-        self.index = index
-        self.is_ready = True
-        self.is_watching = False
-        self.shard: SubscriptionShard | None = None
-        self.leased: LeaseResult | None = None
-        self.error: HeadraceError | None = None
-        self._poll = poll
+    topic: str
+    index: int
+    poll: LeasePoll
+    is_ready: bool = True
+    is_watching: bool = False
+    shard: SubscriptionShard | None = None
+    leased: LeaseResult | None = None
+    error: HeadraceError | None = None
 
     def wake(self) -> None:
         self.is_ready = True
-        self._poll.wake()
-
-
-# Arguments and results of `SubscriptionShard`
-
-
-class LeaseSpec(NamedTuple):
-    """The messages that a member requests from one partition. Without `lease_ms`, the subscription's lease duration
-    applies."""
-
-    name: str
-    member: str
-    count_max: int
-    bytes_max: int
-    lease_ms: int | None
-
-
-class LeaseResult(NamedTuple):
-    """`records` are whole batches that contain all `granted` offsets, and perhaps more. A slice must be sent or
-    released."""
-
-    granted: Sequence[GrantedRange]
-    records: LogSlice | bytes
-    until_ms: int
-    epoch: int
-
-    def release(self) -> None:
-        """Release the records, because they will not be sent."""
-        if isinstance(self.records, LogSlice):
-            self.records.release()
-
-
-class LoadedBatches(NamedTuple):
-    """Batches that were read from the disk for a lease, from `first_offset` to below `next_offset`. `is_for_window`:
-    they were read to be decoded, not to be granted."""
-
-    first_offset: int
-    data: bytes
-    next_offset: int
-    is_for_window: bool
-
-
-class ColdLease(NamedTuple):
-    """A lease that must wait before anything is granted: for the disk, or, without `read`, for other tasks of the event
-    loop, because many batches have to be decoded. Call `load` once, then lease again with its result."""
-
-    read: ColdRead | None
-    first_offset: int
-    is_for_window: bool
-
-    async def load(self) -> LoadedBatches | None:
-        if self.read is None:
-            await asyncio.sleep(0)
-            return None
-        data = await self.read.load()
-        return LoadedBatches(self.first_offset, data, self.read.next_offset, self.is_for_window)
-
-
-class ExtendLease(NamedTuple):
-    """The lease lasts `lease_ms` from now on, or the subscription's lease duration if that is None."""
-
-    lease_ms: int | None = None
-
-
-class RangeSettlement(NamedTuple):
-    """How to settle the offsets from `first` to `last`. It applies only if the member has leased them, in this attempt
-    unless that is None."""
-
-    first: int
-    last: int
-    how: Settlement | ExtendLease
-    attempt: int | None = None
-
-
-class SubscriptionDescription(NamedTuple):
-    name: str
-    floor: int
-    end: int
-    counts: SubscriptionCounts
-
-
-class LeaseWaiter(Protocol):
-    def wake(self) -> None:
-        """Notify that there may be messages to lease. Called within other operations: the waiter must look later."""
-        ...
-
-
-class LeaseWaits:
-    """The waiters for messages of one subscription in one partition, in FIFO order.
-
-    One waiter is woken at a time. It keeps its position until it leaves, so a waiter that finds nothing loses nothing.
-    When a waiter has leased messages, or leaves without looking, the next one is woken. Thus there are no unnecessary
-    wakeups, and no message stays available while a waiter exists.
-    """
-
-    __slots__ = ("_woken",)
-
-    def __init__(self) -> None:
-        self._woken: dict[LeaseWaiter, bool] = {}
-
-    def __len__(self) -> int:
-        return len(self._woken)
-
-    def add(self, waiter: LeaseWaiter) -> None:
-        """Add a waiter, or let a woken one that found nothing continue to wait."""
-        self._woken[waiter] = False
-
-    def remove(self, waiter: LeaseWaiter) -> None:
-        if self._woken.pop(waiter, False):
-            self.wake_next()
-
-    def wake_next(self) -> None:
-        for waiter, is_woken in self._woken.items():
-            if not is_woken:
-                self._woken[waiter] = True
-                waiter.wake()
-                return
-
-    def wake_all(self) -> None:
-        for waiter in list(self._woken):
-            self._woken[waiter] = True
-            waiter.wake()
+        self.poll.wake()

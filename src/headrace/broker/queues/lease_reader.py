@@ -143,15 +143,15 @@ def clip_below(ranges: Sequence[Range], end_offset: int) -> list[Range]:
 def intersect_ranges(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[Range]:
     """Return the offsets in both lists of ranges; both ascend and do not overlap."""
     found: list[Range] = []
-    start = 0
-    for first, last in others:
-        while start < len(some) and some[start][1] < first:
-            start += 1
-        index = start
-        while index < len(some) and some[index][0] <= last:
-            found.append(Range(max(first, some[index][0]), min(last, some[index][1])))
-            index += 1
-        start = max(start, index - 1)
+    at = other = 0
+    while at < len(some) and other < len(others):
+        first, last = max(some[at][0], others[other][0]), min(some[at][1], others[other][1])
+        if first <= last:
+            found.append(Range(first, last))
+        if some[at][1] < others[other][1]:
+            at += 1
+        else:
+            other += 1
     return found
 
 
@@ -205,8 +205,6 @@ def newest_publish_time_ms(records: LogSlice | bytes) -> int:
 class MessageClassifier:
     """Decodes batches for one configuration of a subscription. A new configuration needs a new classifier."""
 
-    __slots__ = ("_expires", "_filter", "_has_priorities", "_orders_keys", "config")
-
     def __init__(self, config: SubscriptionConfig) -> None:
         self.config = config
         self._filter: Filter | None = compile_filter(config.headrace_filter) if config.headrace_filter else None
@@ -247,8 +245,6 @@ Served = dict[tuple[str, int], tuple[int, int]]
 
 class LeaseSource:
     """The partition with the messages of a shard."""
-
-    __slots__ = ("_catalogue", "_known", "_owner_id", "_partition_key", "_served")
 
     def __init__(self, catalogue: Catalogue, topic: str, index: int, owner_id: UUID, served: Served) -> None:
         self._catalogue = catalogue

@@ -111,8 +111,6 @@ class InheritedSubscriptions:
 
 
 class _NamesQuery:
-    __slots__ = ("__weakref__", "begun", "lock", "names")
-
     def __init__(self) -> None:
         self.begun = 0
         self.lock = asyncio.Lock()

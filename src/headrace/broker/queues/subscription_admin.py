@@ -30,7 +30,10 @@ from headrace.wire.messages.queues import (
     AlterSubscriptionsRequest,
     AlterSubscriptionsResponse,
     AlterSubscriptionsTopicResponse,
+    DescribedPush,
     DescribedSubscription,
+    DescribePushesRequest,
+    DescribePushesResponse,
     DescribeSubscriptionsPartitionResponse,
     DescribeSubscriptionsRequest,
     DescribeSubscriptionsResponse,
@@ -43,7 +46,6 @@ from headrace.wire.messages.queues import (
 if TYPE_CHECKING:
     from headrace.broker.queues.subscription_shard import SubscriptionShard
     from headrace.wire.state_records.acks_records import Failed, Settled
-from headrace.wire.messages.queues import DescribedPush, DescribePushesRequest, DescribePushesResponse
 
 OFFSETS_MAX = 1000  # per MessageStatus
 _LATEST, _EARLIEST = -1, -2
@@ -192,7 +194,7 @@ async def _statuses(shard: SubscriptionShard, request: MessageStatusRequest) -> 
             partition.ensure_committed(offset)
         if not 0 <= offset < end_offset:
             raise OffsetOutOfRange(f"message {offset} does not exist yet: the partition ends at {end_offset}")
-    history = await shard.history(request.offsets) if request.with_history else {}
+    history = await shard.acks.history(request.offsets) if request.with_history else {}
     shard.source()
     statuses = [
         _status(offset, name, shard.find(name).state_of(offset), history.get((name, offset)))
@@ -200,7 +202,7 @@ async def _statuses(shard: SubscriptionShard, request: MessageStatusRequest) -> 
         for name in (shard.subscriptions if request.subscriptions is None else request.subscriptions)
         if name in shard.subscriptions
     ]
-    await _wait_until_durable(shard.committed())
+    await _wait_until_durable(shard.acks.committed())  # before that, the statuses may be lost
     return statuses
 
 

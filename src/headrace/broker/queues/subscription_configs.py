@@ -166,8 +166,12 @@ class SubscriptionConfigs:
             notify(name)
 
     def _effective(self, name: str, own: _Overrides) -> _Overrides:
-        group = self._groups.overrides_of(name)
-        return {key: value for key, value in group.items() if _is_inherited(key)} | {**own}
+        effective = {
+            key: value
+            for key, value in self._groups.overrides_of(name).items()
+            if key.startswith(_KAFKA_PREFIX) and key not in GROUP_ONLY
+        }
+        return effective | {**own}
 
     def _copy_of_group(self, topic: str, name: str) -> _Overrides:
         topics = self._groups.of(name).headrace_push_topics
@@ -185,7 +189,3 @@ class SubscriptionConfigs:
                 "--entity-type groups)"
             )
         self._groups.check(given)
-
-
-def _is_inherited(setting: str) -> bool:
-    return setting.startswith(_KAFKA_PREFIX) and setting not in GROUP_ONLY

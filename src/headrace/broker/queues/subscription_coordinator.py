@@ -18,7 +18,7 @@ from headrace.broker.coordination.shards import ShardedCoordinator
 from headrace.broker.partition import Partition
 from headrace.broker.queues.start_position import FindNames, InheritedSubscriptions
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.model.errors import GroupIdNotFound, HeadraceError, NotLeader
+from headrace.model.errors import GroupIdNotFound, NotLeader
 from headrace.model.names import ACKS_PREFIX
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.runtime.clock import Clock
@@ -28,7 +28,7 @@ from headrace.runtime.inline_start import switch_to_task
 if TYPE_CHECKING:
     from headrace.broker.queues.dead_letters import CopyDeadLetter
     from headrace.broker.queues.lease_reader import Served
-    from headrace.broker.queues.subscription_shard import SubscriptionDependencies, SubscriptionShard
+    from headrace.broker.queues.subscription_shard import SubscriptionShard
     from headrace.machines.queues.subscription_stats import SubscriptionStats
 
 _TRIM_SECONDS = 60.0
@@ -116,27 +116,23 @@ class SubscriptionCoordinator(ShardedCoordinator[tuple[str, int], "SubscriptionS
             return None  # the topic was deleted, and perhaps created again, before a reload
         # Imported with the first leadership of an acks partition: keeps startup fast without queues.
         from headrace.broker.queues.lease_reader import LeaseSource
-        from headrace.broker.queues.subscription_shard import SubscriptionShard
+        from headrace.broker.queues.subscription_shard import SubscriptionDependencies, SubscriptionShard
 
         topic, index = partition.topic.removeprefix(ACKS_PREFIX), partition.index
         source = LeaseSource(self._catalogue, topic, index, acks.record.owner, self._served)
-        dependencies = self._dependencies(acks.record.owner)
-        return SubscriptionShard(partition, source, dependencies, self._on_lost, acks.record.partitions_before(index))
-
-    def _dependencies(self, owner_id: UUID) -> SubscriptionDependencies:
-        from headrace.broker.queues.subscription_shard import SubscriptionDependencies
-
-        return SubscriptionDependencies(
+        dependencies = SubscriptionDependencies(
             clock=self._clock,
             now_ms=self.now_ms,
             chance=partial(self._entropy.uniform, 0.0, 1.0),
-            config_of=partial(self._config_of, owner_id),
+            config_of=partial(self._config_of, acks.record.owner),
             stats_of=self._stats_of,
             dead_letter=self._dead_letter,
             start=self._start_task,
             session_valid=self._session_valid,
             inherited=self._inherited,
         )
+        on_lost = partial(self._reload, pause_seconds=_RELOAD_SECONDS)
+        return SubscriptionShard(partition, source, dependencies, on_lost, acks.record.partitions_before(index))
 
     def _stats_of(self, topic: str, subscription: str) -> SubscriptionStats:
         """Return the counters that all partitions of the topic on this broker share."""
@@ -144,10 +140,6 @@ class SubscriptionCoordinator(ShardedCoordinator[tuple[str, int], "SubscriptionS
 
         return self._stats.setdefault((topic, subscription), SubscriptionStats())
 
-    def _on_lost(self, shard: SubscriptionShard, error: HeadraceError) -> None:
-        self._reload(shard, error, _RELOAD_SECONDS)
-
     def reconfigure(self, subscription: str) -> None:
-        """Apply the changed configuration of a subscription."""
         for shard in self:
             shard.reconfigure(subscription)

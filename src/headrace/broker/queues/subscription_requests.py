@@ -13,11 +13,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import RequestContext, report_error
-from headrace.broker.queues.lease_poll import ExtendLease, LeaseLimits, LeasePoll, LeaseTarget, RangeSettlement
+from headrace.broker.queues.lease_poll import LeasePoll, LeaseTarget
+from headrace.broker.queues.leases import ExtendLease, RangeSettlement
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.machines.queues.subscription_values import Ack, Nack, OffsetGap, Reject, Release, Settlement
 from headrace.model.errors import HeadraceError, InvalidRecordState, InvalidRequest
@@ -56,7 +57,7 @@ DELAY_MS_MAX = 365 * 24 * HOUR_MS
 REASON_LENGTH_MAX = 1000
 _UNSET = -1
 _GAP, _ACK, _NACK, _REJECT, _EXTEND, _RELEASE = range(6)
-_ACKED = Ack()
+_PLAIN_SETTLEMENTS: dict[int, Settlement] = {_GAP: OffsetGap(), _ACK: Ack(), _RELEASE: Release()}
 
 
 class SubscriptionRequests:
@@ -68,8 +69,9 @@ class SubscriptionRequests:
         self._left: dict[tuple[str, str], None] = {}  # members, oldest first
 
     async def lease(self, request: LeaseRequest, _context: RequestContext) -> LeaseResponse:
+        partitions = [(topic.name, index) for topic in request.topics for index in topic.partitions]
         try:
-            _check_lease(request)
+            _check_lease(request, partitions)
         except HeadraceError as error:
             return LeaseResponse(error_code=error.code, error_message=error.message)
         member = request.subscription, request.member
@@ -77,7 +79,6 @@ class SubscriptionRequests:
             self._leave(member)
         if member in self._left:
             return LeaseResponse()
-        partitions = [(topic.name, index) for topic in request.topics for index in topic.partitions]
         self._lease_count += 1
         start = self._lease_count % len(partitions)
         lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
@@ -94,7 +95,7 @@ class SubscriptionRequests:
         polls = self._polls.setdefault(member, set())
         polls.add(poll)
         try:
-            await poll.run(LeaseLimits(request.max_messages, bytes_max, request.max_wait_ms / 1000))
+            await poll.run(request.max_messages, bytes_max, request.max_wait_ms / 1000)
         finally:
             polls.discard(poll)
             if not polls:
@@ -111,10 +112,10 @@ class SubscriptionRequests:
     async def lease_offsets(self, request: LeaseOffsetsRequest, _context: RequestContext) -> LeaseOffsetsResponse:
         check_names(request.subscription, request.member)
         check_lease_ms(request.lease_ms)
-        offsets = _check_ranges([(one.first, one.last) for one in request.wanted])
+        offsets = [(one.first, one.last) for one in request.wanted]
+        _check_ranges(offsets)
         shard = await self._subscriptions.ensure(request.topic, request.partition_index)
-        if not shard.has(request.subscription):
-            await shard.ensure(request.subscription)
+        await shard.ensure(request.subscription)
         lease_ms = None if request.lease_ms == _UNSET else request.lease_ms
         granted, until_ms = shard.lease_offsets(request.subscription, request.member, offsets, lease_ms)
         return LeaseOffsetsResponse(
@@ -153,7 +154,6 @@ class SubscriptionRequests:
 
 
 def _lease_response(targets: Iterable[LeaseTarget]) -> LeaseResponse:
-    response = LeaseResponse()
     topics: dict[str, LeaseTopicResponse] = {}
     for target in targets:
         result = LeasePartitionResponse(partition_index=target.index, records=b"")
@@ -164,12 +164,8 @@ def _lease_response(targets: Iterable[LeaseTarget]) -> LeaseResponse:
             report_error(result, target.error)
         else:
             continue
-        topic = topics.get(target.topic)
-        if topic is None:
-            topic = topics[target.topic] = LeaseTopicResponse(name=target.topic)
-            response.topics.append(topic)
-        topic.partitions.append(result)
-    return response
+        topics.setdefault(target.topic, LeaseTopicResponse(name=target.topic)).partitions.append(result)
+    return LeaseResponse(topics=list(topics.values()))
 
 
 def _settle_partition(
@@ -203,8 +199,9 @@ def _range_settlement(item: SettleItem) -> RangeSettlement:
     attempt = None if item.attempt == _UNSET else item.attempt
     if not 0 <= item.first <= item.last:
         raise InvalidRequest(f"{item.first} to {item.last} is not an offset range")
-    if item.how == _ACK:
-        return RangeSettlement(item.first, item.last, _ACKED, attempt)
+    plain = _PLAIN_SETTLEMENTS.get(item.how)
+    if plain is not None:
+        return RangeSettlement(item.first, item.last, plain, attempt)
     how: Settlement | ExtendLease
     reason = (item.reason or "")[:REASON_LENGTH_MAX]
     if item.how == _NACK:
@@ -216,10 +213,6 @@ def _range_settlement(item: SettleItem) -> RangeSettlement:
     elif item.how == _EXTEND:
         check_lease_ms(item.lease_ms)
         how = ExtendLease(None if item.lease_ms == _UNSET else item.lease_ms)
-    elif item.how == _GAP:
-        how = OffsetGap()
-    elif item.how == _RELEASE:
-        how = Release()
     else:
         raise InvalidRequest(f"unknown settlement {item.how}; use 0 (gap) to 5 (release)")
     return RangeSettlement(item.first, item.last, how, attempt)
@@ -242,19 +235,18 @@ def _check_names(subscription: str, member: str) -> None:
         raise InvalidRequest(f"names of subscriptions and members can have at most {NAME_LENGTH_MAX} characters")
 
 
-def _check_lease(request: LeaseRequest) -> None:
+def _check_lease(request: LeaseRequest, partitions: Collection[tuple[str, int]]) -> None:
     check_names(request.subscription, request.member)
     check_lease_ms(request.lease_ms)
     if not 0 <= request.max_messages <= MESSAGES_MAX:
         raise InvalidRequest(f"a lease request can ask for at most {MESSAGES_MAX} messages, not {request.max_messages}")
     if request.max_bytes < 1:
         raise InvalidRequest(f"max_bytes must be at least 1, not {request.max_bytes}")
-    named = [(topic.name, index) for topic in request.topics for index in topic.partitions]
-    if not 1 <= len(named) <= PARTITIONS_MAX or len(set(named)) < len(named):
+    if not 1 <= len(partitions) <= PARTITIONS_MAX or len(set(partitions)) < len(partitions):
         raise InvalidRequest(f"a lease request must have 1 to {PARTITIONS_MAX} distinct partitions")
 
 
-def _check_ranges(ranges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+def _check_ranges(ranges: Sequence[tuple[int, int]]) -> None:
     if not 1 <= len(ranges) <= RANGES_MAX:
         raise InvalidRequest(f"a lease request must have 1 to {RANGES_MAX} offset ranges, not {len(ranges)}")
     end_offset = 0
@@ -262,14 +254,10 @@ def _check_ranges(ranges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]
         if not end_offset <= first <= last:
             raise InvalidRequest(f"{first} to {last} is not an offset range, or not after the previous one")
         end_offset = last + 1
-    return ranges
 
 
 def _check_settle(request: SettleRequest) -> None:
     _check_names(request.subscription, request.member)
-    count = 0
-    for topic in request.topics:
-        for requested in topic.partitions:
-            count += len(requested.items)
+    count = sum(len(requested.items) for topic in request.topics for requested in topic.partitions)
     if count > ITEMS_MAX:
         raise InvalidRequest(f"a settle request can have at most {ITEMS_MAX} items, not {count}")

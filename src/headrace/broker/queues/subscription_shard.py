@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -26,17 +26,6 @@ from headrace.broker.coordination.timers import Timers
 from headrace.broker.partition import Partition
 from headrace.broker.queues.acks_log import AcksLog
 from headrace.broker.queues.dead_letters import CopyDeadLetter
-from headrace.broker.queues.lease_poll import (
-    ColdLease,
-    ExtendLease,
-    LeaseResult,
-    LeaseSpec,
-    LeaseWaiter,
-    LeaseWaits,
-    LoadedBatches,
-    RangeSettlement,
-    SubscriptionDescription,
-)
 from headrace.broker.queues.lease_reader import (
     LeasedRanges,
     LeaseSource,
@@ -48,6 +37,17 @@ from headrace.broker.queues.lease_reader import (
     offsets_without_message,
     read_ranges,
     subtract_ranges,
+)
+from headrace.broker.queues.leases import (
+    ColdLease,
+    ExtendLease,
+    LeaseResult,
+    LeaseSpec,
+    LeaseWaiter,
+    LeaseWaits,
+    LoadedBatches,
+    RangeSettlement,
+    SubscriptionDescription,
 )
 from headrace.broker.queues.start_position import (
     READ_COMMITTED,
@@ -79,10 +79,10 @@ from headrace.wire.state_records.acks_records import (
     AcksEvent,
     Created,
     Deleted,
-    Failed,
     Settled,
     SettledHow,
     SnapshotEvent,
+    Sought,
 )
 
 log = logging.getLogger(__name__)
@@ -124,12 +124,14 @@ class SubscriptionShard(Shard):
         older_partitions: int = 0,
     ) -> None:
         super().__init__(partition)
+        self.config_of = dependencies.config_of
+        """Returns the configuration of a subscription, which need not exist yet."""
         self.subscriptions: dict[str, PartitionSubscription] = {}
         self.epoch = partition.leader_epoch
         self._source = source
         self._dependencies = dependencies
         self._now_ms = dependencies.now_ms
-        self._acks = AcksLog(partition, dependencies.clock, self._snapshot, partial(on_lost, self))
+        self.acks = AcksLog(partition, dependencies.clock, self._snapshot, partial(on_lost, self))
         self._timers = Timers(dependencies.now_ms)
         self._waits: dict[str, LeaseWaits] = {}
         self._classifiers: dict[str, MessageClassifier] = {}
@@ -142,32 +144,32 @@ class SubscriptionShard(Shard):
         self._older_partitions = older_partitions
         self.is_loaded = self.is_loaded and not older_partitions
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.subscriptions)
+    def __str__(self) -> str:
+        return f"{self.partition.topic}-{self.partition.index}"
 
     # Load and close
 
     async def load(self) -> None:
         """Rebuild the state from the acks log; raise `NotLeader` if the leadership is lost meanwhile."""
         try:
-            replay = await self._acks.load(self._make)
+            replay = await self.acks.load(self._make)
         except HeadraceError as error:
-            self._acks.ensure_leader()
+            self.acks.ensure_leader()
             self._failure = error
-            log.critical("subscriptions are out of service partition=%s-%d error=%s", *self.place, error)
+            log.critical("subscriptions are out of service partition=%s error=%s", self, error)
             self.is_loaded = True
             return
         self.subscriptions = replay.subscriptions
         if self.has_no_records:
-            inherited = await self._dependencies.inherited.find(self._acks, self._older_partitions)
+            inherited = await self._dependencies.inherited.find(self.acks, self._older_partitions)
             for name in inherited[:SUBSCRIPTIONS_MAX]:
                 self.create(name, 0)
         self.is_loaded = True
         if replay.event_count:
             counts = replay.event_count, len(self.subscriptions)
-            log.info("subscriptions loaded partition=%s-%d events=%d subscriptions=%d", *self.place, *counts)
+            log.info("subscriptions loaded partition=%s events=%d subscriptions=%d", self, *counts)
         if replay.event_count > _REPLAYED_MAX:
-            self._acks.write_snapshot()
+            self.acks.write_snapshot()
         for name, subscription in self.subscriptions.items():
             self._update_timer(name, subscription)
         self.reconcile()
@@ -177,7 +179,7 @@ class SubscriptionShard(Shard):
         """Fail all waiting and later calls; the subscriptions continue to exist in the log."""
         self._closed = error
         self._source.stop_serving()
-        self._acks.close(error)
+        self.acks.close(error)
         self._timers.stop()
         if self._dead_letter_task is not None:
             self._dead_letter_task.cancel()
@@ -192,16 +194,10 @@ class SubscriptionShard(Shard):
         if self._closed is not None:
             raise self._closed
         if not self.is_loaded:
-            raise CoordinatorLoading(
-                f"the subscriptions of {self.place[0]}-{self.place[1]} are still being loaded; retry"
-            )
+            raise CoordinatorLoading(f"the subscriptions of {self} are still being loaded; retry")
         if self._failure is not None:
             raise StorageFailure(f"the subscriptions are out of service: {self._failure.message}")
-        self._acks.ensure_leader()
-
-    @property
-    def place(self) -> tuple[str, int]:
-        return self.partition.topic, self.partition.index
+        self.acks.ensure_leader()
 
     def source(self) -> Partition:
         """Return the partition with the messages; raise unless requests can be served now."""
@@ -215,10 +211,7 @@ class SubscriptionShard(Shard):
         """Raise if another broker may be the leader: it may have settled messages that must not be delivered here.
         Leases are in memory only, so no commit confirms that this broker still leads."""
         if not self._dependencies.session_valid():
-            topic, index = self.place
-            raise NotLeader(
-                f"this broker may no longer be the leader of {topic}-{index}, so it grants and extends no leases"
-            )
+            raise NotLeader(f"this broker may no longer be the leader of {self}, so it grants and extends no leases")
 
     def has(self, name: str) -> bool:
         """Whether the subscription exists, and its creation is committed."""
@@ -227,12 +220,8 @@ class SubscriptionShard(Shard):
     def find(self, name: str) -> PartitionSubscription:
         found = self.subscriptions.get(name)
         if found is None:
-            raise GroupIdNotFound(f"{self.place[0]}-{self.place[1]} has no subscription {name}")
+            raise GroupIdNotFound(f"{self} has no subscription {name}")
         return found
-
-    def config_of(self, name: str) -> SubscriptionConfig:
-        """Return the configuration of a subscription, which need not exist yet."""
-        return self._dependencies.config_of(name)
 
     # Create and delete
 
@@ -241,39 +230,39 @@ class SubscriptionShard(Shard):
         be leased, because after a crash the subscription could start at another position."""
         partition = self.source()
         if name not in self.subscriptions:
-            config = self._dependencies.config_of(name)
+            config = self.config_of(name)
             floor = await initial_ack_floor(partition, config, self._dependencies.clock.now_ms())
             self.source()
             self.create(name, floor)
         if name in self._creating:
-            wait = self._acks.committed()
+            wait = self.acks.committed()
             if wait is not None:
                 await wait
 
     def create(self, name: str, floor: int) -> asyncio.Future[None] | None:
         """Create the subscription unless it exists; return the future to await."""
         check_group_id(name)
-        self._acks.ensure_writable()
+        self.acks.ensure_writable()
         if name not in self.subscriptions:
             if len(self.subscriptions) >= SUBSCRIPTIONS_MAX:
                 raise PolicyViolation(f"a partition can have at most {SUBSCRIPTIONS_MAX} subscriptions")
             self.subscriptions[name] = subscription = self._make(name)
             self._creating.add(name)
             self._append(name, subscription, [Created(at=self._now_ms(), floor=floor)])
-            self._acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self._now_ms())
-            committed = self._acks.committed()
+            self.acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self._now_ms())
+            committed = self.acks.committed()
             if committed is None:
                 self._creating.discard(name)
             else:
                 committed.add_done_callback(partial(self._on_created, name))
-        return self._acks.committed() if name in self._creating else None
+        return self.acks.committed() if name in self._creating else None
 
     def _on_created(self, name: str, committed: asyncio.Future[None]) -> None:
         if committed.exception() is None:
             self._creating.discard(name)
 
     def delete(self, name: str) -> asyncio.Future[None] | None:
-        self._acks.ensure_writable()
+        self.acks.ensure_writable()
         self._append(name, self.find(name), [Deleted(at=self._now_ms())])
         del self.subscriptions[name]
         self._creating.discard(name)
@@ -281,20 +270,18 @@ class SubscriptionShard(Shard):
         self._timers.cancel(name)
         if name in self._waits:
             self._waits[name].wake_all()
-        return self._acks.committed()
+        return self.acks.committed()
 
     def seek(self, name: str, floor: int) -> asyncio.Future[None] | None:
-        self._acks.ensure_writable()
-        subscription = self.find(name)
-        self._append(name, subscription, subscription.seek(floor, self._now_ms()))
+        self.acks.ensure_writable()
+        self._append(name, self.find(name), [Sought(at=self._now_ms(), floor=floor)])
         self._wake(name)
-        return self._acks.committed()
+        return self.acks.committed()
 
     def reconfigure(self, name: str) -> None:
-        """Apply a possibly changed configuration."""
         subscription = self.subscriptions.get(name)
         if subscription is not None and self._closed is None:
-            subscription.reconfigure(self._dependencies.config_of(name))
+            subscription.reconfigure(self.config_of(name))
             self._update_timer(name, subscription)
             self._start_dead_letters()
             self._wake(name)
@@ -455,7 +442,7 @@ class SubscriptionShard(Shard):
     ) -> tuple[list[HeadraceError | None], asyncio.Future[None] | None]:
         """Settle messages; return an error or None for each settlement, and the future to await for the others."""
         self.source()
-        self._acks.ensure_writable()
+        self.acks.ensure_writable()
         if not self._dependencies.session_valid():
             settlements = list(settlements)
             if any(isinstance(how, ExtendLease) for _, _, how, _ in settlements):
@@ -483,7 +470,7 @@ class SubscriptionShard(Shard):
         config = subscription.config
         if comes_back or config.opens_messages or config.share_partition_max_record_locks:
             self._wake(name)
-        return errors, self._acks.committed() if has_settled else None
+        return errors, self.acks.committed() if has_settled else None
 
     def release_member(self, name: str, member: str) -> None:
         """Release all leases of a removed member; they count as failed deliveries."""
@@ -491,7 +478,7 @@ class SubscriptionShard(Shard):
         subscription = self.subscriptions.get(name)
         if subscription is None:
             return
-        self._append(name, subscription, subscription.release_member(member, self._now_ms(), counts=True))
+        self._append(name, subscription, subscription.release_member(member, self._now_ms()))
         self._update_timer(name, subscription)
         self._start_dead_letters()
         self._wake(name)
@@ -526,9 +513,11 @@ class SubscriptionShard(Shard):
                     error = not_served
                 if error is None:
                     return
-                reason = len(failed), error
                 log.warning(
-                    "writing dead letters failed, will retry partition=%s-%d messages=%d error=%s", *self.place, *reason
+                    "writing dead letters failed, will retry partition=%s messages=%d error=%s",
+                    self,
+                    len(failed),
+                    error,
                 )
                 await asyncio.sleep(pause)
         finally:
@@ -605,10 +594,6 @@ class SubscriptionShard(Shard):
 
     # Queries
 
-    def committed(self) -> asyncio.Future[None] | None:
-        """Return None if all appended events are committed, else the future to await: before that they may be lost."""
-        return self._acks.committed()
-
     def describe(self, names: Sequence[str] | None = None) -> list[SubscriptionDescription]:
         """Raise `OffsetNotAvailable` while a new leader does not know the high watermark: a backlog that is counted up
         to a lagging one is too small, and a caller that waits for 0 would stop with messages left."""
@@ -624,21 +609,16 @@ class SubscriptionShard(Shard):
                 )
         return descriptions
 
-    async def history(self, offsets: Collection[int]) -> dict[tuple[str, int], Settled | Failed]:
-        """Return the last events of messages in the acks log, by subscription and offset."""
-        self.source()
-        return await self._acks.history(offsets)
-
     # Change state
 
     def tick(self) -> None:
         """Delete history that is old enough."""
         if self._closed is None and self.is_loaded:
-            self._dependencies.start(self._acks.trim())
+            self._dependencies.start(self.acks.trim())
 
     def _make(self, name: str) -> PartitionSubscription:
         stats = self._dependencies.stats_of(self.partition.topic.removeprefix(ACKS_PREFIX), name)
-        return PartitionSubscription(self._dependencies.config_of(name), self._dependencies.chance, stats)
+        return PartitionSubscription(self.config_of(name), self._dependencies.chance, stats)
 
     def _snapshot(self, snapshot_id: int) -> Iterator[tuple[str, SnapshotEvent]]:
         count = len(self.subscriptions)
@@ -649,7 +629,7 @@ class SubscriptionShard(Shard):
     def _append(self, name: str, subscription: PartitionSubscription, events: Iterable[AcksEvent]) -> None:
         """Append events to the acks log and apply them."""
         for event in events:
-            self._acks.put(name, event)
+            self.acks.put(name, event)
             subscription.apply(event)
 
     def _catch_up(self, name: str, subscription: PartitionSubscription, partition: Partition) -> None:
@@ -668,7 +648,7 @@ class SubscriptionShard(Shard):
         messages that no longer exist, so the subscription is reset to the end; messages that were settled out of order
         before it are delivered again."""
         self._reconciled_epoch = partition.leader_epoch
-        end_offset = self._source.end_before(partition, self._acks.reconciled_epoch)
+        end_offset = self._source.end_before(partition, self.acks.reconciled_epoch)
         for name, subscription in self.subscriptions.items():
             if subscription.end > end_offset:
                 floor = min(subscription.floor, end_offset)
@@ -678,8 +658,8 @@ class SubscriptionShard(Shard):
                     name,
                     floor,
                 )
-                self._append(name, subscription, subscription.seek(floor, self._now_ms()))
-        self._acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self._now_ms())
+                self._append(name, subscription, [Sought(at=self._now_ms(), floor=floor)])
+        self.acks.record_reconciled(self.subscriptions, self._reconciled_epoch, self._now_ms())
 
     def _update_timer(self, name: str, subscription: PartitionSubscription) -> None:
         due_ms = subscription.next_due_ms()

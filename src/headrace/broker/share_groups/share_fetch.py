@@ -12,24 +12,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from headrace.broker.handlers import RequestContext, report_error
-from headrace.broker.queues.lease_poll import LeaseLimits, LeasePoll, LeaseTarget
+from headrace.broker.queues.lease_poll import LeasePoll, LeaseTarget
 from headrace.broker.share_groups.share_leases import ShareLeases, as_share_error
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.share_groups.share_sessions import CLOSING_EPOCH, OPENING_EPOCH, PartitionKey, ShareSession
-from headrace.model.errors import (
-    HeadraceError,
-    InvalidRequest,
-    NotLeader,
-)
+from headrace.model.errors import HeadraceError, InvalidRequest, NotLeader
 from headrace.model.registry_records import NO_EPOCH, NO_LEADER
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.metadata import NodeEndpoint
 from headrace.wire.messages.share_groups import (
-    AcknowledgementBatch,
     AcquiredRecords,
     ShareAcknowledgePartitionData,
     ShareAcknowledgeRequest,
@@ -42,10 +36,7 @@ from headrace.wire.messages.share_groups import (
     ShareLeaderIdAndEpoch,
 )
 
-_NO_RECORDS = b""
 _DELIVERY_COUNT_MAX = 2**15 - 1
-
-Acknowledgements = Mapping[PartitionKey, Sequence[AcknowledgementBatch]]
 
 
 def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
@@ -61,11 +52,7 @@ class PartitionLeaders:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._named: dict[int, NodeEndpoint] = {}
-
-    @property
-    def endpoints(self) -> list[NodeEndpoint]:
-        return list(self._named.values())
+        self.endpoints: dict[int, NodeEndpoint] = {}
 
     def of(self, key: PartitionKey, error: HeadraceError | None) -> ShareLeaderIdAndEpoch:
         if not isinstance(error, NotLeader):
@@ -75,18 +62,19 @@ class PartitionLeaders:
         node = None if partition_record is None else self._catalogue.nodes.get(partition_record.leader)
         if partition_record is None or node is None:
             return ShareLeaderIdAndEpoch(NO_LEADER, NO_EPOCH)
-        self._named[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
+        self.endpoints[node.node_id] = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
         return ShareLeaderIdAndEpoch(partition_record.leader, partition_record.leader_epoch)
 
 
-class ShareFetchHandler:
+class ShareFetchRequests:
     def __init__(self, catalogue: Catalogue, leases: ShareLeases, clock: Clock) -> None:
         self._catalogue = catalogue
         self._leases = leases
         self._clock = clock
 
-    async def handle(self, request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
+    async def fetch(self, request: ShareFetchRequest, context: RequestContext) -> ShareFetchResponse:
         leases, epoch = self._leases, request.share_session_epoch
+        builder = _ShareFetchResponseBuilder(self._catalogue)
         acknowledged = {
             (topic.topic_id, one.partition_index): one.acknowledgement_batches
             for topic in request.topics
@@ -98,7 +86,11 @@ class ShareFetchHandler:
             _check_renewal(request)
             session = leases.sessions.begin_fetch(group_id, member_id, epoch, settles=bool(acknowledged))
         except HeadraceError as error:
-            return _error_response(error, acknowledged)
+            for key in acknowledged:
+                builder.add_acknowledgement(key, error)
+            response = builder.response()
+            report_error(response, error)
+            return response
         if epoch == OPENING_EPOCH:
             leases.bind(session, context)
         leases.stop_waiting(session)
@@ -106,7 +98,6 @@ class ShareFetchHandler:
             key: leases.settle(session, key, batches, renews=request.is_renew_ack)
             for key, batches in acknowledged.items()
         }
-        builder = _ShareFetchResponseBuilder(self._catalogue)
         if epoch == CLOSING_EPOCH:
             leases.end(session)
         else:
@@ -128,17 +119,48 @@ class ShareFetchHandler:
             except HeadraceError as error:
                 builder.add_error(key, error)
         poll = LeasePoll(leases.subscriptions, self._clock, session.group_id, session.member_id, partitions)
-        limits = LeaseLimits(
-            count_max=request.max_records,
-            bytes_max=min(request.max_bytes, self._catalogue.config.fetch_max_bytes),
-            seconds=0.0 if builder else request.max_wait_ms / 1000,
-        )
-        await leases.wait(session, poll, limits)
+        bytes_max = min(request.max_bytes, self._catalogue.config.fetch_max_bytes)
+        wait_seconds = 0.0 if builder else request.max_wait_ms / 1000
+        await leases.wait(session, poll, request.max_records, bytes_max, wait_seconds)
         if session.is_over:
             poll.release_leases()  # leased after the session ended and released the others
             return
         for target in poll.targets:
             builder.add_target(partitions[target.topic, target.index], target)
+
+    async def acknowledge(self, request: ShareAcknowledgeRequest, _context: RequestContext) -> ShareAcknowledgeResponse:
+        leases, epoch, renews = self._leases, request.share_session_epoch, request.is_renew_ack
+        requested = {
+            (topic.topic_id, one.partition_index): one.acknowledgement_batches
+            for topic in request.topics
+            for one in topic.partitions
+        }
+        try:
+            group_id, member_id = check_member(request.group_id, request.member_id)
+            session = leases.sessions.begin_acknowledge(group_id, member_id, epoch)
+        except HeadraceError as error:
+            response = self._acknowledge_response(dict.fromkeys(requested, error))
+            report_error(response, error)
+            return response
+        leases.stop_waiting(session)
+        settled = {key: leases.settle(session, key, batches, renews=renews) for key, batches in requested.items()}
+        if epoch == CLOSING_EPOCH:
+            leases.end(session)
+        response = self._acknowledge_response({key: await result.committed() for key, result in settled.items()})
+        response.acquisition_lock_timeout_ms = leases.lock_ms(group_id)
+        return response
+
+    def _acknowledge_response(self, errors: dict[PartitionKey, HeadraceError | None]) -> ShareAcknowledgeResponse:
+        leaders = PartitionLeaders(self._catalogue)
+        topics: dict[UUID, ShareAcknowledgeTopicResponse] = {}
+        for key, error in errors.items():
+            topic = topics.setdefault(key[0], ShareAcknowledgeTopicResponse(topic_id=key[0]))
+            data = ShareAcknowledgePartitionData(partition_index=key[1], current_leader=leaders.of(key, error))
+            if error is not None:
+                report_error(data, error)
+            topic.partitions.append(data)
+        endpoints = list(leaders.endpoints.values())
+        return ShareAcknowledgeResponse(responses=list(topics.values()), node_endpoints=endpoints)
 
 
 class _ShareFetchResponseBuilder:
@@ -174,21 +196,21 @@ class _ShareFetchResponseBuilder:
             if not data.error_code:
                 data.current_leader = self._leaders.of(key, error)
 
-    def response(self, lock_ms: int) -> ShareFetchResponse:
+    def response(self, lock_ms: int = 0) -> ShareFetchResponse:
         topics: dict[UUID, ShareFetchableTopicResponse] = {}
         for (topic_id, _), data in self._partitions.items():
             topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id)).partitions.append(data)
         return ShareFetchResponse(
             acquisition_lock_timeout_ms=lock_ms,
             responses=list(topics.values()),
-            node_endpoints=self._leaders.endpoints,
+            node_endpoints=list(self._leaders.endpoints.values()),
         )
 
     def _data(self, key: PartitionKey) -> ShareFetchPartitionData:
         data = self._partitions.get(key)
         if data is None:
             data = self._partitions[key] = ShareFetchPartitionData(
-                partition_index=key[1], current_leader=ShareLeaderIdAndEpoch(), records=_NO_RECORDS
+                partition_index=key[1], current_leader=ShareLeaderIdAndEpoch(), records=b""
             )
         return data
 
@@ -205,59 +227,3 @@ def _update(session: ShareSession, request: ShareFetchRequest) -> None:
 def _check_renewal(request: ShareFetchRequest) -> None:
     if request.is_renew_ack and (request.max_bytes or request.min_bytes or request.max_records or request.max_wait_ms):
         raise InvalidRequest("a request that renews leases cannot fetch records; set its limits to 0")
-
-
-def _error_response(error: HeadraceError, acknowledged: Acknowledgements) -> ShareFetchResponse:
-    """Return an error for the whole request, and for each partition whose acknowledgements were not applied."""
-    topics: dict[UUID, ShareFetchableTopicResponse] = {}
-    for topic_id, index in acknowledged:
-        topic = topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id))
-        topic.partitions.append(
-            ShareFetchPartitionData(
-                partition_index=index,
-                acknowledge_error_code=error.code,
-                acknowledge_error_message=error.message,
-                current_leader=ShareLeaderIdAndEpoch(),
-                records=_NO_RECORDS,
-            )
-        )
-    return ShareFetchResponse(error_code=error.code, error_message=error.message, responses=list(topics.values()))
-
-
-class ShareAcknowledgeHandler:
-    def __init__(self, catalogue: Catalogue, leases: ShareLeases) -> None:
-        self._catalogue = catalogue
-        self._leases = leases
-
-    async def handle(self, request: ShareAcknowledgeRequest, _context: RequestContext) -> ShareAcknowledgeResponse:
-        leases, epoch, renews = self._leases, request.share_session_epoch, request.is_renew_ack
-        requested = {
-            (topic.topic_id, one.partition_index): one.acknowledgement_batches
-            for topic in request.topics
-            for one in topic.partitions
-        }
-        try:
-            group_id, member_id = check_member(request.group_id, request.member_id)
-            session = leases.sessions.begin_acknowledge(group_id, member_id, epoch)
-        except HeadraceError as error:
-            response = self._response(dict.fromkeys(requested, error))
-            report_error(response, error)
-            return response
-        leases.stop_waiting(session)
-        settled = {key: leases.settle(session, key, batches, renews=renews) for key, batches in requested.items()}
-        if epoch == CLOSING_EPOCH:
-            leases.end(session)
-        response = self._response({key: await result.committed() for key, result in settled.items()})
-        response.acquisition_lock_timeout_ms = leases.lock_ms(group_id)
-        return response
-
-    def _response(self, errors: dict[PartitionKey, HeadraceError | None]) -> ShareAcknowledgeResponse:
-        leaders = PartitionLeaders(self._catalogue)
-        topics: dict[UUID, ShareAcknowledgeTopicResponse] = {}
-        for key, error in errors.items():
-            topic = topics.setdefault(key[0], ShareAcknowledgeTopicResponse(topic_id=key[0]))
-            data = ShareAcknowledgePartitionData(partition_index=key[1], current_leader=leaders.of(key, error))
-            if error is not None:
-                report_error(data, error)
-            topic.partitions.append(data)
-        return ShareAcknowledgeResponse(responses=list(topics.values()), node_endpoints=leaders.endpoints)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from headrace.broker.cluster.peers import Peers
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
-from headrace.broker.handlers import RequestContext, internal_context, report_error
+from headrace.broker.handlers import ReportErrors, RequestContext, internal_context, report_error
 from headrace.broker.queues.subscription_admin import SubscriptionAdminRequests
 from headrace.broker.topic_catalogue import Catalogue
+from headrace.client.errors import error_of_code, raise_for_code
 from headrace.model.errors import CoordinatorNotAvailable, GroupIdNotFound, HeadraceError, UnknownTopicOrPartition
 from headrace.model.ids import ZERO_ID
 from headrace.model.names import ACKS_PREFIX, check_group_id
@@ -26,6 +27,7 @@ from headrace.wire.messages.queues import (
     AlterSubscriptionsPartition,
     AlterSubscriptionsRequest,
     AlterSubscriptionsTopic,
+    DescribedSubscription,
     DescribeSubscriptionsRequest,
     DescribeSubscriptionsTopic,
 )
@@ -53,11 +55,6 @@ _CREATE, _SEEK, _DELETE = range(3)
 _NO_OFFSET = -1
 
 
-class SharePartitionOffset(NamedTuple):
-    floor: int
-    backlog: int
-
-
 class ShareOffsetsLookup:
     def __init__(self, catalogue: Catalogue, admin: SubscriptionAdminRequests, peers: Peers, node_id: int) -> None:
         self._catalogue = catalogue
@@ -72,29 +69,15 @@ class ShareOffsetsLookup:
 
     async def describe(
         self, group_id: str, partitions: Collection[TopicPartition], context: RequestContext
-    ) -> dict[TopicPartition, SharePartitionOffset | HeadraceError | None]:
+    ) -> dict[TopicPartition, DescribedSubscription | HeadraceError | None]:
         """Return the offsets of a group, None for partitions where it has none."""
-
-        def request(named: Mapping[str, list[int]]) -> DescribeSubscriptionsRequest:
-            topics = [DescribeSubscriptionsTopic(topic, indexes) for topic, indexes in named.items()]
-            return DescribeSubscriptionsRequest(subscriptions=[group_id], topics=topics)
-
-        results, errors = await self._request_leaders(partitions, request, context)
-        offsets: dict[TopicPartition, SharePartitionOffset | HeadraceError | None] = dict.fromkeys(partitions)
-        offsets.update(errors)
-        for partition, result in results.items():
-            for one in result.subscriptions:
-                offsets[partition] = SharePartitionOffset(one.floor, one.backlog)
-        return offsets
+        results, errors = await self._describe([group_id], partitions, context)
+        offsets = {partition: one for partition, result in results.items() for one in result.subscriptions}
+        return {partition: errors.get(partition, offsets.get(partition)) for partition in partitions}
 
     async def names(self, partitions: Collection[TopicPartition]) -> frozenset[str]:
         """Return all subscriptions of these partitions; raise unless every leader has responded."""
-
-        def request(named: Mapping[str, list[int]]) -> DescribeSubscriptionsRequest:
-            topics = [DescribeSubscriptionsTopic(topic, indexes) for topic, indexes in named.items()]
-            return DescribeSubscriptionsRequest(subscriptions=None, topics=topics)
-
-        results, errors = await self._request_leaders(partitions, request, internal_context(0, _CONNECTION_KEY))
+        results, errors = await self._describe(None, partitions, internal_context(0, _CONNECTION_KEY))
         for error in errors.values():
             raise error
         return frozenset(one.subscription for result in results.values() for one in result.subscriptions)
@@ -104,27 +87,35 @@ class ShareOffsetsLookup:
     ) -> dict[TopicPartition, HeadraceError | None]:
         """Set the offsets of a group, also in partitions where it has none. Messages that it has settled at or after an
         offset are delivered again."""
-        _, errors = await self._alter(group_id, _CREATE, offsets, context)
+        errors = await self._alter(group_id, _CREATE, offsets, context)
         created = {partition: offset for partition, offset in offsets.items() if partition not in errors}
-        _, seek_errors = await self._alter(group_id, _SEEK, created, context)
-        return {partition: errors.get(partition, seek_errors.get(partition)) for partition in offsets}
+        errors |= await self._alter(group_id, _SEEK, created, context)
+        return {partition: errors.get(partition) for partition in offsets}
 
     async def delete(
         self, group_id: str, partitions: Iterable[TopicPartition], context: RequestContext
-    ) -> dict[TopicPartition, HeadraceError | None]:
-        """Delete the group's state in these partitions."""
-        _, errors = await self._alter(group_id, _DELETE, dict.fromkeys(partitions, -1), context)
+    ) -> dict[TopicPartition, HeadraceError]:
+        """Delete the group's state in these partitions; return the errors."""
+        errors = await self._alter(group_id, _DELETE, dict.fromkeys(partitions, -1), context)
         return {partition: error for partition, error in errors.items() if not isinstance(error, GroupIdNotFound)}
 
     async def forget(self, group_id: str, context: RequestContext) -> None:
         """Delete the group's state in all partitions."""
         for error in (await self.delete(group_id, self.known_partitions(), context)).values():
-            if error is not None:
-                raise CoordinatorNotAvailable(f"deleting the acknowledgements of {group_id} failed: {error.message}")
+            raise CoordinatorNotAvailable(f"deleting the acknowledgements of {group_id} failed: {error.message}")
+
+    async def _describe(
+        self, names: list[str] | None, partitions: Iterable[TopicPartition], context: RequestContext
+    ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, HeadraceError]]:
+        def request(named: Mapping[str, list[int]]) -> DescribeSubscriptionsRequest:
+            topics = [DescribeSubscriptionsTopic(topic, indexes) for topic, indexes in named.items()]
+            return DescribeSubscriptionsRequest(subscriptions=names, topics=topics)
+
+        return await self._request_leaders(partitions, request, context)
 
     async def _alter(
         self, group_id: str, action: int, offsets: Mapping[TopicPartition, int], context: RequestContext
-    ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, HeadraceError]]:
+    ) -> dict[TopicPartition, HeadraceError]:
         def request(named: Mapping[str, list[int]]) -> AlterSubscriptionsRequest:
             topics = [
                 AlterSubscriptionsTopic(
@@ -135,7 +126,7 @@ class ShareOffsetsLookup:
             ]
             return AlterSubscriptionsRequest(subscription=group_id, action=action, topics=topics)
 
-        return await self._request_leaders(offsets, request, context)
+        return (await self._request_leaders(offsets, request, context))[1]
 
     async def _request_leaders(
         self,
@@ -157,9 +148,17 @@ class ShareOffsetsLookup:
 
         async def request_leader(node_id: int, named: Mapping[str, list[int]]) -> None:
             try:
-                _split_errors(await self._call(node_id, request(named), context), results, errors)
+                response = await self._call(node_id, request(named), context)
             except HeadraceError as error:
                 errors.update({(topic, index): error for topic, indexes in named.items() for index in indexes})
+                return
+            for topic in response.topics:
+                for result in topic.partitions:
+                    partition = topic.name, result.partition_index
+                    if result.error_code:
+                        errors[partition] = error_of_code(result.error_code, result.error_message)
+                    else:
+                        results[partition] = result
 
         await switch_to_task()
         async with asyncio.TaskGroup() as tasks:
@@ -168,32 +167,15 @@ class ShareOffsetsLookup:
         return results, errors
 
     async def _call(self, node_id: int, request: Any, context: RequestContext) -> Any:
-        if node_id != self._node_id:
-            from headrace.client.errors import raise_for_code  # imported on first use: keeps startup fast
-
-            response = await self._peers.call(
-                node_id, request, timeout_seconds=_REQUEST_SECONDS, connection_key=_CONNECTION_KEY
-            )
-            if isinstance(request, AlterSubscriptionsRequest):
-                raise_for_code(response.error_code, response.error_message)
-            return response
-        if isinstance(request, AlterSubscriptionsRequest):
-            return await self._admin.alter(request, context)
-        return await self._admin.describe(request, context)
-
-
-def _split_errors(
-    response: Any, results: dict[TopicPartition, Any], errors: dict[TopicPartition, HeadraceError]
-) -> None:
-    from headrace.client.errors import error_of_code  # imported on first use: keeps startup fast
-
-    for topic in response.topics:
-        for result in topic.partitions:
-            partition = topic.name, result.partition_index
-            if result.error_code:
-                errors[partition] = error_of_code(result.error_code, result.error_message)
-            else:
-                results[partition] = result
+        alters = isinstance(request, AlterSubscriptionsRequest)
+        if node_id == self._node_id:
+            return await (self._admin.alter if alters else self._admin.describe)(request, context)
+        response = await self._peers.call(
+            node_id, request, timeout_seconds=_REQUEST_SECONDS, connection_key=_CONNECTION_KEY
+        )
+        if alters:
+            raise_for_code(response.error_code, response.error_message)
+        return response
 
 
 class ShareGroupOffsets:
@@ -251,7 +233,7 @@ class ShareGroupOffsets:
         for topic in request.topics:
             name = topic.topic_name
             result = DeleteShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
-            topic_errors = [one for (topic_name, _), one in errors.items() if topic_name == name and one is not None]
+            topic_errors = [one for (topic_name, _), one in errors.items() if topic_name == name]
             if self._catalogue.find(name) is None:
                 topic_errors.append(_unknown_partition((name, 0)))
             if topic_errors:
@@ -264,7 +246,7 @@ class ShareGroupOffsets:
     ) -> DescribeShareGroupOffsetsResponseGroup:
         group_id = requested.group_id
         description = DescribeShareGroupOffsetsResponseGroup(group_id=group_id)
-        try:
+        with ReportErrors(description):
             _ensure_share_group(self._coordinator.of(group_id), group_id)
             if requested.topics is None:
                 known = self._offsets_lookup.known_partitions()
@@ -275,20 +257,17 @@ class ShareGroupOffsets:
                 partitions = [(topic.topic_name, index) for topic in requested.topics for index in topic.partitions]
                 known = [partition for partition in partitions if self._exists(partition)]
                 offsets = await self._offsets_lookup.describe(group_id, known, context)
-        except HeadraceError as error:
-            report_error(description, error)
-            return description
-        topics: dict[str, DescribeShareGroupOffsetsResponseTopic] = {}
-        for name, index in partitions:
-            topic = topics.setdefault(
-                name, DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
-            )
-            topic.partitions.append(self._described((name, index), offsets.get((name, index))))
-        description.topics = list(topics.values())
+            topics: dict[str, DescribeShareGroupOffsetsResponseTopic] = {}
+            for name, index in partitions:
+                topic = topics.setdefault(
+                    name, DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=self._id(name))
+                )
+                topic.partitions.append(self._described((name, index), offsets.get((name, index))))
+            description.topics = list(topics.values())
         return description
 
     def _described(
-        self, partition: TopicPartition, offset: SharePartitionOffset | HeadraceError | None
+        self, partition: TopicPartition, offset: DescribedSubscription | HeadraceError | None
     ) -> DescribeShareGroupOffsetsResponsePartition:
         """Describe a partition. One without state of the group, or one that does not exist, has no offset."""
         result = DescribeShareGroupOffsetsResponsePartition(partition_index=partition[1], start_offset=_NO_OFFSET)

@@ -48,9 +48,13 @@ def read_share_group_record(key: bytes, value: bytes | None) -> StoredShareGroup
         return None
     stored = None if value is None else decode_share_group_value(known, value)
     if isinstance(known, ShareGroupMemberMetadataKey):
-        return StoredShareGroupEvent(
-            known.group_id, ShareMemberMetadataSet(known.member_id, stored and _member_metadata(stored))
+        member_metadata = stored and ShareMemberMetadata(
+            rack_id=stored.rack_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            topics=frozenset(stored.subscribed_topic_names),
         )
+        return StoredShareGroupEvent(known.group_id, ShareMemberMetadataSet(known.member_id, member_metadata))
     return StoredShareGroupEvent(known.group_id, stored and ShareGroupEpochSet(stored.epoch, stored.metadata_hash))
 
 
@@ -59,24 +63,12 @@ def _record(group_id: str, event: ShareGroupEvent) -> KeyValue:
         value = ShareGroupMetadataValue(epoch=event.epoch, metadata_hash=event.metadata_hash)
         return encode_share_group_key(ShareGroupMetadataKey(group_id=group_id)), encode_share_group_value(value)
     key = encode_share_group_key(ShareGroupMemberMetadataKey(group_id=group_id, member_id=event.member_id))
-    return key, None if event.member_metadata is None else encode_share_group_value(
-        _member_metadata_value(event.member_metadata)
+    if event.member_metadata is None:
+        return key, None
+    member_value = ShareGroupMemberMetadataValue(
+        rack_id=event.member_metadata.rack_id,
+        client_id=event.member_metadata.client_id,
+        client_host=event.member_metadata.client_host,
+        subscribed_topic_names=sorted(event.member_metadata.topics),
     )
-
-
-def _member_metadata_value(member_metadata: ShareMemberMetadata) -> ShareGroupMemberMetadataValue:
-    return ShareGroupMemberMetadataValue(
-        rack_id=member_metadata.rack_id,
-        client_id=member_metadata.client_id,
-        client_host=member_metadata.client_host,
-        subscribed_topic_names=sorted(member_metadata.topics),
-    )
-
-
-def _member_metadata(value: ShareGroupMemberMetadataValue) -> ShareMemberMetadata:
-    return ShareMemberMetadata(
-        rack_id=value.rack_id,
-        client_id=value.client_id,
-        client_host=value.client_host,
-        topics=frozenset(value.subscribed_topic_names),
-    )
+    return key, encode_share_group_value(member_value)

@@ -68,7 +68,7 @@ class ShareGroupRequests:
     def _described(self, group: ShareGroup) -> DescribedShareGroup:
         return DescribedShareGroup(
             group_id=group.group_id,
-            group_state=group.phase.value,
+            group_state=group.phase,
             group_epoch=group.epoch,
             assignment_epoch=group.epoch,
             assignor_name=SHARE_ASSIGNOR,

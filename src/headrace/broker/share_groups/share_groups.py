@@ -85,22 +85,20 @@ class ShareGroups:
 
     # Members
 
-    async def heartbeat(self, heartbeat_request: ShareHeartbeat) -> ShareHeartbeatResult:
+    async def heartbeat(self, request: ShareHeartbeat) -> ShareHeartbeatResult:
         """Let a member join, report or leave."""
-        group, image = self.groups.get(heartbeat_request.group_id), self._image()
+        group, image = self.groups.get(request.group_id), self._image()
         if group is None:
-            if heartbeat_request.member_epoch != JOIN_EPOCH:
-                raise GroupIdNotFound(f"Share group {heartbeat_request.group_id} not found.")
-            group = ShareGroup(heartbeat_request.group_id)
-        if heartbeat_request.member_epoch < JOIN_EPOCH:
-            self._store(group, group.leave(heartbeat_request, image))
-            result = ShareHeartbeatResult(
-                member_id=heartbeat_request.member_id, member_epoch=heartbeat_request.member_epoch
-            )
+            if request.member_epoch != JOIN_EPOCH:
+                raise GroupIdNotFound(f"Share group {request.group_id} not found.")
+            group = ShareGroup(request.group_id)
+        if request.member_epoch < JOIN_EPOCH:
+            self._store(group, group.leave(request, image))
+            result = ShareHeartbeatResult(member_id=request.member_id, member_epoch=request.member_epoch)
         else:
-            self._store(group, group.heartbeat(heartbeat_request, image))
-            result = group.report(heartbeat_request, image, self._timing_of(heartbeat_request.group_id), self._now_ms())
-            self._set_timer(group, group.members[heartbeat_request.member_id].deadline_ms)
+            self._store(group, group.heartbeat(request, image))
+            result = group.report(request, image, self._timing_of(request.group_id), self._now_ms())
+            self._set_timer(group, group.members[request.member_id].deadline_ms)
         await wait_until_durable(self._log.settled())
         return result
 

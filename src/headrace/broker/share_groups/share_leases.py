@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.handlers import RequestContext
-from headrace.broker.queues.lease_poll import ExtendLease, LeaseLimits, LeasePoll, RangeSettlement
+from headrace.broker.queues.lease_poll import LeasePoll
+from headrace.broker.queues.leases import ExtendLease, RangeSettlement
 from headrace.broker.queues.subscription_configs import SubscriptionConfigs
 from headrace.broker.queues.subscription_coordinator import SubscriptionCoordinator
 from headrace.broker.topic import Topic
@@ -125,12 +126,13 @@ class ShareLeases:
                 # A new leader has none of these leases; otherwise they expire.
                 log.debug("releasing leases failed member=%s error=%s", session.member_id, error)
 
-    async def wait(self, session: ShareSession, poll: LeasePoll, limits: LeaseLimits) -> None:
-        """Return when the poll has a result, its time is up, or it was stopped."""
+    async def wait(
+        self, session: ShareSession, poll: LeasePoll, count_max: int, bytes_max: int, seconds: float
+    ) -> None:
         key = session.group_id, session.member_id
         self._polls[key] = poll
         try:
-            await poll.run(limits)
+            await poll.run(count_max, bytes_max, seconds)
         finally:
             if self._polls.get(key) is poll:
                 del self._polls[key]

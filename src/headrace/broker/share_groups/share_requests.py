@@ -18,7 +18,7 @@ from headrace.runtime.clock import Clock
 from headrace.wire import apis
 
 if TYPE_CHECKING:
-    from headrace.broker.share_groups.share_fetch import ShareAcknowledgeHandler, ShareFetchHandler
+    from headrace.broker.share_groups.share_fetch import ShareFetchRequests
     from headrace.broker.share_groups.share_group_offsets import ShareGroupOffsets, ShareOffsetsLookup
     from headrace.broker.share_groups.share_group_requests import ShareGroupRequests
     from headrace.broker.share_groups.share_leases import ShareLeases
@@ -51,8 +51,8 @@ class ShareRequests:
         return [
             RequestHandler(apis.SHARE_GROUP_HEARTBEAT, _lazily(lambda: self._members.heartbeat)),
             RequestHandler(apis.SHARE_GROUP_DESCRIBE, _lazily(lambda: self._members.describe)),
-            RequestHandler(apis.SHARE_FETCH, _lazily(lambda: self._fetches.handle)),
-            RequestHandler(apis.SHARE_ACKNOWLEDGE, _lazily(lambda: self._acknowledgements.handle)),
+            RequestHandler(apis.SHARE_FETCH, _lazily(lambda: self._fetches.fetch)),
+            RequestHandler(apis.SHARE_ACKNOWLEDGE, _lazily(lambda: self._fetches.acknowledge)),
             RequestHandler(apis.DESCRIBE_SHARE_GROUP_OFFSETS, _lazily(lambda: self._offsets.describe)),
             RequestHandler(apis.ALTER_SHARE_GROUP_OFFSETS, _lazily(lambda: self._offsets.alter)),
             RequestHandler(apis.DELETE_SHARE_GROUP_OFFSETS, _lazily(lambda: self._offsets.delete)),
@@ -83,16 +83,10 @@ class ShareRequests:
         return ShareGroupRequests(self._coordinator, self._catalogue)
 
     @cached_property
-    def _fetches(self) -> ShareFetchHandler:
-        from headrace.broker.share_groups.share_fetch import ShareFetchHandler
+    def _fetches(self) -> ShareFetchRequests:
+        from headrace.broker.share_groups.share_fetch import ShareFetchRequests
 
-        return ShareFetchHandler(self._catalogue, self.leases, self._clock)
-
-    @cached_property
-    def _acknowledgements(self) -> ShareAcknowledgeHandler:
-        from headrace.broker.share_groups.share_fetch import ShareAcknowledgeHandler
-
-        return ShareAcknowledgeHandler(self._catalogue, self.leases)
+        return ShareFetchRequests(self._catalogue, self.leases, self._clock)
 
     @cached_property
     def offsets_lookup(self) -> ShareOffsetsLookup:

@@ -46,8 +46,6 @@ class InvalidCron(InvalidRequest):
 
 
 class Cron:
-    """A parsed cron expression."""
-
     __slots__ = ("_days", "_either", "_hours", "_minutes", "_months", "_weekdays")
 
     def __init__(self, text: str) -> None:
@@ -74,15 +72,13 @@ class Cron:
         if not 0 <= minutes * _MINUTE_MS <= TIME_MS_MAX:
             return None
         day = _EPOCH + timedelta(days=number)
-        if day.month in self._months and self._days_in(day.year, day.month) >> day.day & 1:
-            found = self._time_of_day(minute_of_day)
-            if found is not None:
-                return (number * 24 * 60 + found) * _MINUTE_MS
-        following = self._day_after(day)
-        if following is None:
+        minute = self._time_of_day(minute_of_day)
+        found = self._first_day(day.year, day.month, day.day if minute is not None else day.day + 1)
+        if found is None:
             return None
-        first = self._hours[0] * 60 + self._minutes[0]
-        return (following - _EPOCH).days * _DAY_MS + first * _MINUTE_MS
+        if minute is None or found != day:
+            minute = self._hours[0] * 60 + self._minutes[0]
+        return (found - _EPOCH).days * _DAY_MS + minute * _MINUTE_MS
 
     def _time_of_day(self, earliest: int) -> int | None:
         """Return the first matching time of the day, in minutes, that is not earlier."""
@@ -93,20 +89,18 @@ class Cron:
                         return hour * 60 + minute
         return None
 
-    def _day_after(self, day: date) -> date | None:
-        """Return the first matching day after this one. It takes one step per matching month: 29 February on a given
-        weekday is at most 40 years away."""
-        if day.month in self._months:
-            days = self._days_in(day.year, day.month) & -2 << day.day
-            if days:
-                return _first_of(days, day.year, day.month)
-        for year in range(day.year, MAXYEAR + 1):
+    def _first_day(self, from_year: int, from_month: int, from_day: int) -> date | None:
+        """Return the first matching day that is not earlier. It takes one step per matching month: 29 February on a
+        given weekday is at most 40 years away."""
+        for year in range(from_year, MAXYEAR + 1):
             for month in self._months:
-                if year == day.year and month <= day.month:
+                if (year, month) < (from_year, from_month):
                     continue
                 days = self._days_in(year, month)
+                if (year, month) == (from_year, from_month):
+                    days &= -1 << from_day
                 if days:
-                    return _first_of(days, year, month)
+                    return date(year, month, (days & -days).bit_length() - 1)
         return None
 
     def _days_in(self, year: int, month: int) -> int:
@@ -115,10 +109,6 @@ class Cron:
         by_weekday = self._weekdays >> date(year, month, 1).isoweekday() % 7 << 1
         days = self._days | by_weekday if self._either else self._days & by_weekday
         return days & (2 << length) - 1
-
-
-def _first_of(days: int, year: int, month: int) -> date:
-    return date(year, month, (days & -days).bit_length() - 1)
 
 
 def _values(text: str, field: str, lowest: int, highest: int, names: Sequence[str] = ()) -> set[int]:

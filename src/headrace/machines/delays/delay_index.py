@@ -60,12 +60,9 @@ class OpenRelease(msgspec.Struct, gc=False):
     committed_at: int | None = None
 
 
-class _Bucket:
-    __slots__ = ("dues", "offsets")
-
-    def __init__(self) -> None:
-        self.dues = array("q")
-        self.offsets = array("q")
+class _Bucket(NamedTuple):
+    dues: array[int]
+    offsets: array[int]
 
 
 class DelayIndex:
@@ -76,7 +73,8 @@ class DelayIndex:
         """In the order of their announcements."""
         self._pending = BitMap64()
         self._events = BitMap64()
-        self._rescheduled: dict[int, int] = {}  # the due times of rescheduled pending messages
+        self.rescheduled: dict[int, int] = {}
+        """The due times of pending messages that were rescheduled or repeat."""
         self._undecided: dict[int, list[DueMessage]] = {}  # by producer id: messages of open transactions
         self._near: list[int] = []
         self._far: tuple[dict[int, _Bucket], ...] = ({}, {}, {})
@@ -119,11 +117,7 @@ class DelayIndex:
 
     def is_current(self, due: DueMessage) -> bool:
         """Whether this is still the message's due time."""
-        return due.offset in self._pending and self._rescheduled.get(due.offset, due.due_ms) == due.due_ms
-
-    def rescheduled_to(self, offset: int) -> int | None:
-        """Return the due time of a pending message that was rescheduled or repeats, or None."""
-        return self._rescheduled.get(offset)
+        return due.offset in self._pending and self.rescheduled.get(due.offset, due.due_ms) == due.due_ms
 
     # Changes from the log
 
@@ -141,7 +135,6 @@ class DelayIndex:
                 self.add(offset, due_ms)
 
     def apply(self, event: DelayedEvent, offset: int) -> None:
-        """Apply the event at this offset of the log."""
         self._events.add(offset)
         if isinstance(event, Releasing):
             self.open.append(OpenRelease(offset, event))
@@ -231,11 +224,11 @@ class DelayIndex:
 
     def _settle(self, offset: int) -> None:
         self._pending.discard(offset)
-        self._rescheduled.pop(offset, None)
+        self.rescheduled.pop(offset, None)
 
     def _move(self, offset: int, due_ms: int) -> None:
         if offset in self._pending:
-            self._rescheduled[offset] = due_ms
+            self.rescheduled[offset] = due_ms
             self._put(due_ms, offset)
 
     def _close(self, done: int) -> None:
@@ -253,7 +246,7 @@ class DelayIndex:
         index = due_ms // _WIDTHS_MS[level]
         bucket = self._far[level].get(index)
         if bucket is None:
-            bucket = self._far[level][index] = _Bucket()
+            bucket = self._far[level][index] = _Bucket(array("q"), array("q"))
             self._first[level] = min(self._first[level], index)
         bucket.dues.append(due_ms)
         bucket.offsets.append(offset)
@@ -297,7 +290,6 @@ def _unpacked(packed: int) -> DueMessage:
 
 
 # Replay of a delayed log
-
 
 UNPACKED_BYTES_MAX = 64 << 20
 

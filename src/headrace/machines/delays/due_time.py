@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, TypeVar
 
 from headrace.machines.delays.cron import Cron, InvalidCron
 from headrace.model.durations import TIME_MS_MAX, InvalidDuration, InvalidTime, parse_duration, parse_time
@@ -21,6 +22,8 @@ from headrace.model.errors import InvalidRequest
 from headrace.model.message_headers import DELAY, DELIVER_AT, REPEAT, Headers
 from headrace.model.safe_text import shortened
 from headrace.wire.state_records.delayed_records import DELAYED_ID, WaitingMessage
+
+T = TypeVar("T")
 
 LENGTH_MAX = 256
 EVERY_MS_MIN = 100  # a shorter interval is a typing error or an attack
@@ -30,32 +33,18 @@ class InvalidRepeat(InvalidRequest):
     """A repeat is `every 10s` or a cron expression with five fields."""
 
 
-class Repeat(Protocol):
+class Repeat(NamedTuple):
+    """A parsed repeat: an interval in milliseconds, or a cron expression."""
+
+    schedule: int | Cron
+
     def next_ms(self, due_ms: int, now_ms: int) -> int | None:
         """Return the next due time after `due_ms` that is later than now, or None if there is none."""
-        ...
-
-
-class RepeatEvery:
-    __slots__ = ("_interval_ms",)
-
-    def __init__(self, interval_ms: int) -> None:
-        self._interval_ms = interval_ms
-
-    def next_ms(self, due_ms: int, now_ms: int) -> int | None:
-        passed = max((now_ms - due_ms) // self._interval_ms, 0)
-        found = due_ms + (passed + 1) * self._interval_ms
+        if isinstance(self.schedule, Cron):
+            return self.schedule.next_ms(max(due_ms, now_ms))
+        passed = max((now_ms - due_ms) // self.schedule, 0)
+        found = due_ms + (passed + 1) * self.schedule
         return found if found <= TIME_MS_MAX else None
-
-
-class RepeatByCron:
-    __slots__ = ("_cron",)
-
-    def __init__(self, cron: Cron) -> None:
-        self._cron = cron
-
-    def next_ms(self, due_ms: int, now_ms: int) -> int | None:
-        return self._cron.next_ms(max(due_ms, now_ms))
 
 
 @lru_cache(maxsize=1024)
@@ -68,13 +57,10 @@ def parse_repeat(text: str) -> Repeat:
             interval_ms = parse_duration(words[1])
             if interval_ms < EVERY_MS_MIN:
                 raise InvalidRepeat(f"'{shortened(text)}' is too frequent: the minimum interval is {EVERY_MS_MIN} ms")
-            return RepeatEvery(interval_ms)
-        return RepeatByCron(Cron(text))
+            return Repeat(interval_ms)
+        return Repeat(Cron(text))
     except (InvalidDuration, InvalidCron) as error:
         raise InvalidRepeat(f"'{shortened(text)}' is not a valid repeat: {error.message}") from None
-
-
-DUE_AT_ONCE_MS = 0
 
 
 def due_time_ms(message: WaitingMessage) -> int:
@@ -84,7 +70,7 @@ def due_time_ms(message: WaitingMessage) -> int:
         if at_ms is not None:
             return at_ms
     if delay is not None:
-        delay_ms = _parse_duration(delay)
+        delay_ms = _parsed(parse_duration, delay)
         if delay_ms is not None:
             return min(max(timestamp_ms, 0) + delay_ms, TIME_MS_MAX)
     if repeat is not None and deliver_at is None and delay is None:
@@ -92,15 +78,11 @@ def due_time_ms(message: WaitingMessage) -> int:
         found = None if schedule is None else schedule.next_ms(max(timestamp_ms, 0), max(timestamp_ms, 0))
         if found is not None:
             return found
-    return DUE_AT_ONCE_MS
+    return 0  # due at once
 
 
 def parse_repeat_header(value: bytes) -> Repeat | None:
-    """Parse the schedule in a header; return None if it is invalid."""
-    try:
-        return parse_repeat(value.decode("utf-8", "replace"))
-    except InvalidRepeat:
-        return None
+    return _parsed(parse_repeat, value)
 
 
 def released_headers(headers: Headers, delayed_id: str) -> list[tuple[str, bytes | None]]:
@@ -113,21 +95,19 @@ def _is_understood(name: str, value: bytes | None) -> bool:
     if name == DELIVER_AT:
         return _parse_time(value or b"") is not None
     if name == DELAY:
-        return _parse_duration(value or b"") is not None
+        return _parsed(parse_duration, value or b"") is not None
     return name == REPEAT and parse_repeat_header(value or b"") is not None
 
 
 def _parse_time(value: bytes) -> int | None:
     if len(value) == 13 and value.isdigit():
         return int(value)  # milliseconds are the usual form, and a restart reads millions of them
-    try:
-        return parse_time(value.decode("utf-8", "replace"))
-    except InvalidTime:
-        return None
+    return _parsed(parse_time, value)
 
 
-def _parse_duration(value: bytes) -> int | None:
+def _parsed(parse: Callable[[str], T], value: bytes) -> T | None:
+    """Parse the value of a header; return None if it is invalid."""
     try:
-        return parse_duration(value.decode("utf-8", "replace"))
-    except InvalidDuration:
+        return parse(value.decode("utf-8", "replace"))
+    except (InvalidDuration, InvalidRepeat, InvalidTime):
         return None

@@ -36,7 +36,6 @@ class AcksReplay:
         self._snapshot: _PartialSnapshot | None = None
 
     def take(self, offset: int, name: str, event: AcksEvent) -> None:
-        """Apply the record at this offset of the acks log."""
         self.event_count += 1
         if self._now_ms is not None and event.at > self._now_ms:
             event = _rescheduled(event, event.at - self._now_ms)
@@ -64,13 +63,9 @@ class AcksReplay:
         if not self.is_complete:
             self.is_complete = True
             self.epoch = max(self.epoch, event.epoch)
-            self.subscriptions = {name: self._restore(name, parts) for name, parts in snapshot.parts.items()}
-
-    def _restore(self, name: str, parts: list[SnapshotEvent]) -> PartitionSubscription:
-        subscription = self._make(name)
-        for part in parts:
-            subscription.apply(part)
-        return subscription
+            self.subscriptions = {name: self._make(name) for name in snapshot.parts}
+            for subscription, parts in zip(self.subscriptions.values(), snapshot.parts.values(), strict=True):
+                subscription.restore(parts)
 
 
 def _rescheduled(event: AcksEvent, ahead_ms: int) -> AcksEvent:
@@ -84,31 +79,28 @@ def _rescheduled(event: AcksEvent, ahead_ms: int) -> AcksEvent:
     return event
 
 
-class _PartialSnapshot:
+class _PartialSnapshot(msgspec.Struct):
     """Collects the parts of one snapshot, which are consecutive in the log and ordered for each subscription."""
 
-    __slots__ = ("_open", "_subscriptions", "id", "offset", "parts")
-
-    def __init__(self, offset: int, snapshot_id: int) -> None:
-        self.offset = offset
-        self.id = snapshot_id
-        self.parts: dict[str, list[SnapshotEvent]] = {}
-        self._subscriptions = 0
-        self._open = 0  # subscriptions that lack a part
+    offset: int
+    id: int
+    parts: dict[str, list[SnapshotEvent]] = msgspec.field(default_factory=dict)
+    subscriptions: int = 0
+    open: int = 0  # subscriptions that lack a part
 
     @property
     def is_complete(self) -> bool:
-        return not self._open and len(self.parts) == self._subscriptions
+        return not self.open and len(self.parts) == self.subscriptions
 
     def add(self, name: str, event: SnapshotEvent) -> None:
         parts = self.parts.setdefault(name, [])
         if event.part != len(parts) + 1:
             # An earlier part precedes the start of this replay.
-            self._open = 1 << 32
+            self.open = 1 << 32
             return
         if event.part == 1:
-            self._open += 1
+            self.open += 1
         parts.append(event)
         if event.part == event.parts:
-            self._open -= 1
-        self._subscriptions = event.subscriptions
+            self.open -= 1
+        self.subscriptions = event.subscriptions

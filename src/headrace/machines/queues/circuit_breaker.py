@@ -18,7 +18,7 @@ CircuitState = Literal["closed", "open", "half-open"]
 class CircuitBreaker:
     """Times must come from one monotonic clock."""
 
-    __slots__ = ("_failures", "_failures_max", "_open_first_ms", "_open_max_ms", "_open_ms", "_retry_at_ms", "_state")
+    __slots__ = ("_failures", "_failures_max", "_open_first_ms", "_open_max_ms", "_open_ms", "retry_at_ms", "state")
 
     def __init__(self, failures_max: int, open_ms: int, open_max_ms: int) -> None:
         assert failures_max > 0
@@ -26,47 +26,38 @@ class CircuitBreaker:
         self._failures_max = failures_max
         self._open_first_ms = open_ms
         self._open_max_ms = open_max_ms
-        self._state: CircuitState = "closed"
         self._failures = 0
         self._open_ms = open_ms
-        self._retry_at_ms = 0
-
-    @property
-    def state(self) -> CircuitState:
-        return self._state
-
-    @property
-    def retry_at_ms(self) -> int:
-        """The time of the next trial; 0 while the circuit is closed."""
-        return self._retry_at_ms
+        self.state: CircuitState = "closed"
+        self.retry_at_ms = 0  # the time of the next trial; 0 while the circuit is closed
 
     def may_try(self, now_ms: int) -> bool:
         """Return whether a call is allowed. The caller must report its result with `succeeded` or `failed`."""
-        if self._state == "closed":
+        if self.state == "closed":
             return True
-        if now_ms < self._retry_at_ms:
+        if now_ms < self.retry_at_ms:
             return False
-        self._state = "half-open"
-        self._retry_at_ms = now_ms + self._open_ms
+        self.state = "half-open"
+        self.retry_at_ms = now_ms + self._open_ms
         return True
 
     def succeeded(self) -> None:
         """Close the circuit. The call may have begun before the circuit opened: its success counts as well."""
-        self._state = "closed"
+        self.state = "closed"
         self._failures = 0
         self._open_ms = self._open_first_ms
-        self._retry_at_ms = 0
+        self.retry_at_ms = 0
 
     def failed(self, now_ms: int) -> None:
         """Count a failure. While the circuit is open, the call began before, and its failure changes nothing."""
-        if self._state == "closed":
+        if self.state == "closed":
             self._failures += 1
             if self._failures >= self._failures_max:
                 self._open(now_ms)
-        elif self._state == "half-open":
+        elif self.state == "half-open":
             self._open_ms = min(2 * self._open_ms, self._open_max_ms)
             self._open(now_ms)
 
     def _open(self, now_ms: int) -> None:
-        self._state = "open"
-        self._retry_at_ms = now_ms + self._open_ms
+        self.state = "open"
+        self.retry_at_ms = now_ms + self._open_ms

@@ -72,12 +72,12 @@ class DeliveryFailure(OffsetInterval):
 class DeliveryFailures(IntervalMap[DeliveryFailure]):
     """The waiting and the dying offsets are in two bitmaps; a range is completely in one of them, or in neither."""
 
-    __slots__ = ("_attempts_max", "_retries", "dying", "waiting")
+    __slots__ = ("_attempts_max", "dying", "retries", "waiting")
 
     def __init__(self, attempts_max: int) -> None:
         super().__init__()
         self._attempts_max = attempts_max
-        self._retries = Deadlines(self._due_of)
+        self.retries = Deadlines(self._due_of)
         self.waiting = new_bitmap()
         self.dying = new_bitmap()
 
@@ -96,19 +96,18 @@ class DeliveryFailures(IntervalMap[DeliveryFailure]):
     def put(self, span: DeliveryFailure) -> None:
         super().put(span)
         if span.last in self.waiting:
-            self._retries.set(span.due_ms, span.last)
+            self.retries.set(span.due_ms, span.last)
 
-    def forget(self, first: int, last: int) -> None:
-        if first < self.end and self.cut(first, last):
+    def forget(self, first: int, last: int) -> list[DeliveryFailure]:
+        removed = self.cut(first, last)
+        if removed:
             self.waiting.remove_range(first, last + 1)
             self.dying.remove_range(first, last + 1)
+        return removed
 
     def lease(self, first: int, last: int) -> None:
         """Clear the waiting and dying state of messages that are leased."""
-        failures = self.cut(first, last)
-        self.waiting.remove_range(first, last + 1)
-        self.dying.remove_range(first, last + 1)
-        for failure in failures:
+        for failure in self.forget(first, last):
             self.put(failure)
 
     def attempts_in(self, first: int, last: int) -> Iterator[GrantedRange]:
@@ -122,15 +121,12 @@ class DeliveryFailures(IntervalMap[DeliveryFailure]):
         if first <= last:
             yield GrantedRange(first, last, 1)
 
-    def next_due_ms(self) -> int | None:
-        return self._retries.next_ms()
-
     def take_due(self, now_ms: int) -> list[Range]:
         """Return the ranges whose due time has come, and remove them from the waiting ones."""
         if not self.waiting:
             return []
         ranges = []
-        for last in self._retries.passed(now_ms):
+        for last in self.retries.passed(now_ms):
             first = self._by_last[last].first
             self.waiting.remove_range(first, last + 1)
             ranges.append(Range(first, last))

@@ -103,12 +103,7 @@ _DIGITS_MAX = 40
 _NUMBER_LENGTH_MAX = 2 * _DIGITS_MAX + 2
 _ANY = ""  # in a pattern: any one character
 _Order = Callable[[Any, Any], bool]
-_ORDERS: dict[str, _Order] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+_ORDERS: dict[str, _Order] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _EQUAL, _UNEQUAL = "=", ("!=", "<>")
 _COMPARISONS = (_EQUAL, *_UNEQUAL, *_ORDERS)
 _HEADER = "header."
@@ -138,9 +133,9 @@ class _Token(NamedTuple):
     position: int
 
     @property
-    def word(self) -> str:
-        """The token in lower case, because keywords are case-insensitive."""
-        return self.text.lower() if self.kind == "word" else ""
+    def symbol(self) -> str:
+        """A keyword or a sign. Keywords are case-insensitive."""
+        return self.text.lower() if self.kind in ("word", "sign") else ""
 
     @property
     def shown(self) -> str:
@@ -176,9 +171,9 @@ class _FilterParser:
 
     def any_of(self, depth: int) -> _Condition:
         parts = [self._all_of(depth)]
-        while self._takes_word("or"):
+        while self._takes("or"):
             parts.append(self._all_of(depth))
-        return parts[0] if len(parts) == 1 else _any_of(parts)
+        return parts[0] if len(parts) == 1 else lambda message: any(part(message) for part in parts)
 
     def expect(self, kind: str, what: str, text: str | None = None) -> _Token:
         token = self._tokens[self._next]
@@ -189,17 +184,18 @@ class _FilterParser:
 
     def _all_of(self, depth: int) -> _Condition:
         parts = [self._one(depth)]
-        while self._takes_word("and"):
+        while self._takes("and"):
             parts.append(self._one(depth))
-        return parts[0] if len(parts) == 1 else _all_of(parts)
+        return parts[0] if len(parts) == 1 else lambda message: all(part(message) for part in parts)
 
     def _one(self, depth: int) -> _Condition:
         token = self._tokens[self._next]
         if depth > DEPTH_MAX:
             raise InvalidFilter(f"the filter is nested deeper than {DEPTH_MAX} levels", token.position)
-        if self._takes_word("not"):
-            return _negated(self._one(depth + 1))
-        if self._takes_sign("("):
+        if self._takes("not"):
+            inner = self._one(depth + 1)
+            return lambda message: not inner(message)
+        if self._takes("("):
             inner = self.any_of(depth + 1)
             self.expect("sign", ")", ")")
             return inner
@@ -207,17 +203,17 @@ class _FilterParser:
         if self._conditions > CONDITIONS_MAX:
             problem = f"the filter has more than {CONDITIONS_MAX} conditions; `in ('a', 'b')` counts as one"
             raise InvalidFilter(problem, token.position)
-        if self._takes_word("exists"):
+        if self._takes("exists"):
             self.expect("sign", "(", "(")
             found = self._exists()
             self.expect("sign", ")", ")")
             return found
-        if self._takes_word("tag"):
+        if self._takes("tag"):
             return self._tag_condition()
         return self._condition()
 
     def _exists(self) -> _Condition:
-        if self._takes_word("tag"):
+        if self._takes("tag"):
             return lambda message: bool(message.tags)
         value = self._field()
         return lambda message: value(message) is not None
@@ -229,8 +225,8 @@ class _FilterParser:
         if sign.text == _EQUAL or sign.text in _UNEQUAL:
             self._next += 1
             return _tagged([self._literal()], is_negated=sign.text in _UNEQUAL)
-        is_negated = self._takes_word("not")
-        if self._takes_word("in"):
+        is_negated = self._takes("not")
+        if self._takes("in"):
             return _tagged(self._literals(), is_negated=is_negated)
         holds = self._like(searches=TAG_SEARCHES)
         return lambda message: any(map(holds, message.tags)) is not is_negated
@@ -239,21 +235,20 @@ class _FilterParser:
         left = self._field()
         sign = self._tokens[self._next]
         if sign.text not in _COMPARISONS:
-            is_negated = self._takes_word("not")
-            holds = _in(self._literals()) if self._takes_word("in") else self._like()
+            is_negated = self._takes("not")
+            holds = _in(self._literals()) if self._takes("in") else self._like()
             return _tested(left, holds, is_negated=is_negated)
         self._next += 1
         is_negated = sign.text in _UNEQUAL
+        order = _ORDERS.get(sign.text, operator.eq)
         if self._tokens[self._next].kind == "word":
-            return _compared(left, self._field(), _ORDERS.get(sign.text, operator.eq), is_negated=is_negated)
-        literal = self._literal()
-        order = _ORDERS.get(sign.text)
-        holds = _equal_to(literal) if order is None else _ordered(order, literal)
+            return _compared(left, self._field(), order, is_negated=is_negated)
+        holds = _ordered(order, self._literal())
         return _tested(left, holds, is_negated=is_negated)
 
     def _like(self, searches: int = 0) -> Callable[[str], bool]:
         """`searches` is the cost of the pattern in addition to its parts between two `%`."""
-        if not self._takes_word("like"):
+        if not self._takes("like"):
             token = self._tokens[self._next]
             raise InvalidFilter(f"expected a comparison, like or in, not {token.shown}", token.position)
         token = self.expect("text", "a pattern in quotes")
@@ -272,51 +267,43 @@ class _FilterParser:
     def _literals(self) -> list[str | Number]:
         self.expect("sign", "(", "(")
         literals = [self._literal()]
-        while self._takes_sign(","):
+        while self._takes(","):
             literals.append(self._literal())
         self.expect("sign", ", or )", ")")
         return literals
 
     def _field(self) -> _Text:
         token = self.expect("word", "header.<name>, key, tag, exists, not or (")
-        if token.word == "key":
-            return _key
-        if token.word == "header" and self._takes_sign("["):
+        if token.symbol == "key":
+            return lambda message: message.key
+        if token.symbol == "header" and self._takes("["):
             name = _unquoted(self.expect("text", "the name of a header in quotes"))
             self.expect("sign", "]", "]")
-            return _header(name)
-        if token.word.startswith(_HEADER) and len(token.text) > len(_HEADER):
-            return _header(token.text[len(_HEADER) :])
-        raise InvalidFilter(f"expected header.<name> or key, not {token.shown}", token.position)
+        elif token.symbol.startswith(_HEADER) and len(token.text) > len(_HEADER):
+            name = token.text[len(_HEADER) :]
+        else:
+            raise InvalidFilter(f"expected header.<name> or key, not {token.shown}", token.position)
+        return lambda message: message.header(name)
 
     def _literal(self) -> str | Number:
         token = self._tokens[self._next]
-        if token.kind == "number":
-            self._next += 1
-            return _read_number(token)
-        return _unquoted(self.expect("text", "a number or a text in quotes"))
+        if token.kind != "number":
+            return _unquoted(self.expect("text", "a number or a text in quotes"))
+        self._next += 1
+        number = _as_number(token.text)
+        if number is None:
+            raise InvalidFilter("the number is too long", token.position)
+        return number
 
-    def _takes_word(self, word: str) -> bool:
-        return self._takes(self._tokens[self._next].word == word)
-
-    def _takes_sign(self, sign: str) -> bool:
-        token = self._tokens[self._next]
-        return self._takes(token.kind == "sign" and token.text == sign)
-
-    def _takes(self, is_there: bool) -> bool:
+    def _takes(self, symbol: str) -> bool:
+        """Consume the next token if it is this keyword or sign."""
+        is_there = self._tokens[self._next].symbol == symbol
         self._next += is_there
         return is_there
 
 
 def _unquoted(token: _Token) -> str:
     return token.text[1:-1].replace("''", "'")
-
-
-def _read_number(token: _Token) -> Number:
-    number = _as_number(token.text)
-    if number is None:
-        raise InvalidFilter("the number is too long", token.position)
-    return number
 
 
 def _as_number(text: str) -> Number | None:
@@ -335,26 +322,6 @@ def _are_digits(text: str) -> bool:
 
 
 # Conditions
-
-
-def _any_of(parts: Sequence[_Condition]) -> _Condition:
-    return lambda message: any(part(message) for part in parts)
-
-
-def _all_of(parts: Sequence[_Condition]) -> _Condition:
-    return lambda message: all(part(message) for part in parts)
-
-
-def _negated(part: _Condition) -> _Condition:
-    return lambda message: not part(message)
-
-
-def _key(message: _FilteredMessage) -> str | None:
-    return message.key
-
-
-def _header(name: str) -> _Text:
-    return lambda message: message.header(name)
 
 
 def _tested(value: _Text, holds: Callable[[str], bool], *, is_negated: bool) -> _Condition:
@@ -385,12 +352,6 @@ def _compared(left: _Text, right: _Text, order: _Order, *, is_negated: bool) -> 
         return order(*((first, second) if None in numbers else numbers)) is not is_negated
 
     return holds
-
-
-def _equal_to(literal: str | Number) -> Callable[[str], bool]:
-    if isinstance(literal, str):
-        return lambda text: text == literal
-    return lambda text: _as_number(text) == literal
 
 
 def _ordered(order: _Order, literal: str | Number) -> Callable[[str], bool]:

@@ -41,9 +41,6 @@ class Leases(IntervalMap[Lease]):
     def expired(self, now_ms: int) -> list[Lease]:
         return [self._by_last[last] for last in self.ends.passed(now_ms)]
 
-    def of_member(self, member: str) -> list[Lease]:
-        return [lease for lease in self._by_last.values() if lease.member == member]
-
     def held(self, first: int, last: int, member: str | None, attempt: int | None, now_ms: int) -> list[Lease]:
         """Return the leases that overlap with the range, not clipped.
 

@@ -24,7 +24,6 @@ S = TypeVar("S", bound=OffsetInterval)
 
 
 def total_offset_count(spans: Iterable[OffsetInterval]) -> int:
-    """Return the number of offsets in these ranges."""
     return sum(span.last - span.first + 1 for span in spans)
 
 
@@ -38,9 +37,6 @@ class IntervalMap(Generic[S]):
         self._lasts = new_bitmap()
         self.end = 0
         self.offset_count = 0
-
-    def __len__(self) -> int:
-        return len(self._by_last)
 
     def __iter__(self) -> Iterator[S]:
         """Iterate in ascending order; the map must not change meanwhile."""

@@ -9,9 +9,10 @@ Both are derived from the settled offsets, the leases and the failed deliveries 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,13 +58,7 @@ class ReadyRanges:
     def choose(self, count_max: int, end_offset: int, _now_ms: int) -> list[Range]:
         chosen: list[Range] = []
         left = count_max
-        if self._returned:
-            for first, last in present_ranges(self._returned, 0, end_offset):
-                chosen.append(Range(first, min(last, first + left - 1)))
-                left -= last - first + 1
-                if left <= 0:
-                    return chosen
-        for first, last in self._fresh(end_offset):
+        for first, last in chain(present_ranges(self._returned, 0, end_offset), self._fresh(end_offset)):
             chosen.append(Range(first, min(last, first + left - 1)))
             left -= last - first + 1
             if left <= 0:
@@ -71,7 +66,6 @@ class ReadyRanges:
         return merge_adjacent(chosen)
 
     def mark_leased(self, first: int, last: int) -> None:
-        """The messages were leased."""
         if self._returned:
             self._returned.remove_range(first, last + 1)
         if last >= self._cursor:
@@ -116,14 +110,11 @@ def merge_adjacent(ranges: list[Range]) -> list[Range]:
     return result
 
 
-class _KeySlots:
+class _KeySlots(msgspec.Struct):
     """The slots of one key: the number in use, and the messages that wait for one."""
 
-    __slots__ = ("held_back", "slots_used")
-
-    def __init__(self) -> None:
-        self.slots_used = 0
-        self.held_back: BitMap64 | None = None  # created for the first waiting message: most keys have none
+    slots_used: int = 0
+    held_back: BitMap64 | None = None  # created for the first waiting message: most keys have none
 
 
 class ReadyWindow:
@@ -143,22 +134,6 @@ class ReadyWindow:
     not count against the limit.
     """
 
-    __slots__ = (
-        "_classes",
-        "_ends",
-        "_expiries",
-        "_held_back_count",
-        "_key_slots",
-        "_keys",
-        "_leases",
-        "_messages",
-        "_newest_ms",
-        "_ready_count",
-        "_settled",
-        "_slacks_ms",
-        "classified_to",
-    )
-
     def __init__(self, settled: SettledOffsets, leases: Leases, slacks_ms: tuple[int, ...], key_slots: int) -> None:
         self.classified_to = settled.floor
         self._settled = settled
@@ -167,8 +142,8 @@ class ReadyWindow:
         self._leases = leases
         self._classes = [new_bitmap() for _ in self._slacks_ms]  # ready messages, by priority
         self._messages: dict[int, ClassifiedMessage] = {}
-        self._keys: dict[bytes, _KeySlots] = {}
-        self._expiries = Deadlines(self._expiry_of)
+        self._keys: defaultdict[bytes, _KeySlots] = defaultdict(_KeySlots)
+        self.expiries = Deadlines(self._expiry_of)
         self._newest_ms = 0
         self._ends: deque[tuple[int, int]] = deque()  # log end offsets with their times, beyond the offered messages
         self._ready_count = 0
@@ -197,11 +172,9 @@ class ReadyWindow:
         self._messages[message.offset] = message
         self._newest_ms = max(self._newest_ms, message.arrived_ms)
         if message.expires_ms is not None:
-            self._expiries.set(message.expires_ms, message.offset)
+            self.expiries.set(message.expires_ms, message.offset)
         if self._key_slots and message.key is not None:
-            key = self._keys.get(message.key)
-            if key is None:
-                key = self._keys[message.key] = _KeySlots()
+            key = self._keys[message.key]
             if is_free and key.slots_used >= self._key_slots:
                 if key.held_back is None:
                     key.held_back = new_bitmap()
@@ -248,13 +221,11 @@ class ReadyWindow:
         return merge_adjacent(chosen)
 
     def mark_leased(self, first: int, last: int) -> None:
-        """The messages were leased."""
         for offset in range(first, last + 1):
             self._classes[self._class_of(self._messages[offset])].remove(offset)
         self._ready_count -= last - first + 1
 
     def make_ready(self, first: int, last: int) -> None:
-        """The lease of the messages ended, or their retry is due."""
         for message in self._messages_in(first, last):
             self._add_ready(message)
         self.mark_waiting(first, last)
@@ -263,10 +234,9 @@ class ReadyWindow:
         """The lease of the messages ended, so they may have expired meanwhile."""
         for message in self._messages_in(first, last):
             if message.expires_ms is not None:
-                self._expiries.set(message.expires_ms, message.offset)
+                self.expiries.set(message.expires_ms, message.offset)
 
     def remove(self, first: int, last: int) -> None:
-        """The messages are settled or dying."""
         for message in self._messages_in(first, last):
             del self._messages[message.offset]
             ready = self._classes[self._class_of(message)]
@@ -279,10 +249,7 @@ class ReadyWindow:
 
     def expired_ranges(self, now_ms: int) -> list[Range]:
         """Return expired messages that are not leased."""
-        return merge_adjacent([Range(offset, offset) for offset in self._expiries.passed(now_ms)])
-
-    def next_expiry_ms(self) -> int | None:
-        return self._expiries.next_ms()
+        return merge_adjacent([Range(offset, offset) for offset in self.expiries.passed(now_ms)])
 
     def _heads(self) -> list[tuple[int, int, int, Iterator[int]]]:
         """Return a heap of the classes with ready messages: deadline of the head, rank among equals, head, rest."""

@@ -61,14 +61,6 @@ def present_ranges(bitmap: BitMap64, first: int, end: int) -> Iterator[Range]:
         first = stop
 
 
-def absent_ranges(bitmap: BitMap64, first: int, end: int) -> Iterator[Range]:
-    """Return the ranges from `first` to below `end` that are not in the bitmap."""
-    while first < end and (first := first_absent(bitmap, first)) < end:
-        stop = next_present(bitmap, first, end)
-        yield Range(first, stop - 1)
-        first = stop
-
-
 class SettledOffsets:
     """The settled offsets of one subscription in one partition. All are below `end`."""
 
@@ -101,13 +93,12 @@ class SettledOffsets:
     def unsettled(self, first: int, end: int) -> Iterator[Range]:
         """Return the unsettled ranges from `first` to below `end`; the set must not change during the iteration."""
         first = max(first, self.floor)
-        if self._above:
-            yield from absent_ranges(self._above, first, end)
-        elif first < end:
-            yield Range(first, end - 1)
+        while first < end and (first := first_absent(self._above, first)) < end:
+            stop = next_present(self._above, first, end)
+            yield Range(first, stop - 1)
+            first = stop
 
     def count_unsettled(self, end: int) -> int:
-        """Return the number of unsettled offsets below `end`."""
         return max(0, end - self.floor - self._above.range_cardinality(self.floor, max(end, self.floor)))
 
     def slices(self, bytes_max: int) -> Iterator[bytes]:

@@ -4,7 +4,7 @@
       ^                        |
       |                        +--nack, lease expiry------> waiting --due time--> ready
       |                        '--reject, attempt limit---> dying --dead letter written--> settled
-      '--release_member--------'
+      '--release---------------'
 
 - Durable state changes only in `apply`, which cannot fail: replaying the acks log, from the beginning or from a
   snapshot, gives the same state. Questions (`settle`, `expire`, `offer`, ...) return events, which the broker appends
@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,7 +30,6 @@ from headrace.machines.queues.offset_ranges import total_offset_count
 from headrace.machines.queues.rate_limiter import RateLimiter
 from headrace.machines.queues.ready_messages import ReadyRanges, ReadyWindow, merge_adjacent
 from headrace.machines.queues.settled_offsets import SettledOffsets
-from headrace.machines.queues.subscription_snapshot import SnapshotParts, read_failures, snapshot_events
 from headrace.machines.queues.subscription_stats import SubscriptionStats
 from headrace.machines.queues.subscription_values import (
     Ack,
@@ -58,6 +58,10 @@ from headrace.wire.state_records.acks_records import (
 )
 
 _BURSTS_PER_SECOND = 10  # splits the rate, so that a second's messages do not come at once
+_FAILURE_BYTES = 100  # in a snapshot: upper bound for five numbers with commas
+_REASON_FACTOR = 6  # bytes per character in JSON, at most
+
+FailedRange: TypeAlias = tuple[int, int, int, int, str, bool]
 
 
 class PartitionSubscription:
@@ -68,11 +72,9 @@ class PartitionSubscription:
     ) -> None:
         self.config = config
         self.stats = stats or SubscriptionStats()
-        self.is_created = False
         self._chance = chance
         self._rate = RateLimiter(config.headrace_rate or None)
         self._throttled_until_ms: int | None = None
-        self._parts = SnapshotParts()
         self._settled: SettledOffsets
         self._failures: DeliveryFailures
         self._leases: Leases
@@ -93,11 +95,8 @@ class PartitionSubscription:
     # Durable state
 
     def apply(self, event: AcksEvent) -> None:
-        """Change the durable state, and the state derived from it.
-
-        A snapshot takes effect when its last part is applied, and ends all leases. The broker that writes a snapshot
-        does not apply it.
-        """
+        """Change the durable state, and the state derived from it. Parts of snapshots change nothing: `AcksReplay`
+        calls `restore` when it has read all of them."""
         match event:
             case Settled():
                 for first, last in event.ranges:
@@ -105,22 +104,36 @@ class PartitionSubscription:
             case Failed():
                 self._fail(event)
             case Created() | Sought():
-                self.is_created = True
                 self._begin_at(event.floor)
             case Deleted():
-                self.is_created = False
                 self._begin_at(0)
-            case SnapshotEvent():
-                self._restore(event)
+
+    def restore(self, parts: Sequence[SnapshotEvent]) -> None:
+        """Replace the state by that of a snapshot. There are no leases afterwards."""
+        self._begin_at(parts[0].floor)
+        for part in parts:
+            if part.settled:
+                self._settled.add_slice(part.settled)
+            for failed in part.failed:
+                self._failures.fail(DeliveryFailure(*failed))
 
     def snapshot(
         self, snapshot_id: int, chunk_bytes_max: int, now_ms: int, subscriptions: int = 1
     ) -> list[SnapshotEvent]:
-        """Return events that rebuild the durable state; `snapshot_id` must be new in the log.
+        """Return events of bounded size that rebuild the durable state; `snapshot_id` must be new in the log.
 
         `subscriptions` tells the reader how many subscriptions have a snapshot with this id.
         """
-        return snapshot_events(self._settled, self._failures, snapshot_id, chunk_bytes_max, now_ms, subscriptions)
+        slices = self._settled.slices(chunk_bytes_max * 3 // 4)  # base64 adds a third
+        contents: list[tuple[bytes, list[FailedRange]]] = [(piece, []) for piece in slices]
+        contents += [(b"", piece) for piece in _failed_range_chunks(self._failures, chunk_bytes_max)]
+        contents = contents or [(b"", [])]
+        return [
+            SnapshotEvent(
+                now_ms, snapshot_id, number, len(contents), subscriptions, self.floor, settled=piece, failed=failed
+            )
+            for number, (piece, failed) in enumerate(contents, 1)
+        ]
 
     def reconfigure(self, config: SubscriptionConfig) -> None:
         """Keep leases and failures. If messages are decoded, all from the floor on must be offered again."""
@@ -217,9 +230,9 @@ class PartitionSubscription:
         """Return when time alone changes the state next: call `expire` then, and wake waiting members."""
         dues = (
             self._leases.ends.next_ms(),
-            self._failures.next_due_ms(),
+            self._failures.retries.next_ms(),
             self._throttled_until_ms,
-            None if self._window is None else self._window.next_expiry_ms(),
+            None if self._window is None else self._window.expiries.next_ms(),
         )
         return min((due for due in dues if due is not None), default=None)
 
@@ -235,8 +248,11 @@ class PartitionSubscription:
             return [Settled(now_ms, "ack", [(first, last)])]
         if isinstance(how, OffsetGap):
             return [Settled(now_ms, "gap", [(first, last)])]
-        if isinstance(how, Release):
-            return self._release(first, last)
+        if isinstance(how, Release):  # durable state does not change, so there is no event
+            self.stats.leases_released += last - first + 1
+            for lease in self._leases.cut(first, last):
+                self._ready.make_ready(lease.first, lease.last)
+            return []
         if isinstance(how, Nack):
             self.stats.nacks += last - first + 1
         else:
@@ -256,14 +272,11 @@ class PartitionSubscription:
             self._leases.put(msgspec.structs.replace(lease, until_ms=until_ms))
         self.stats.extends += last - first + 1
 
-    def release_member(self, member: str, now_ms: int, *, counts: bool) -> list[AcksEvent]:
-        """Release the leases of a removed member. If that `counts` as a failed delivery, return events; otherwise the
-        messages are ready at once."""
-        leases = self._leases.of_member(member)
-        if counts:
-            self.stats.leases_released += total_offset_count(leases)
-            return self._nack_leases(leases, Nack(reason="the member is gone"), now_ms)
-        return [event for lease in leases for event in self._release(lease.first, lease.last)]
+    def release_member(self, member: str, now_ms: int) -> list[AcksEvent]:
+        """Release the leases of a removed member, which count as failed deliveries."""
+        leases = [lease for lease in self._leases if lease.member == member]
+        self.stats.leases_released += total_offset_count(leases)
+        return self._nack_leases(leases, Nack(reason="the member is gone"), now_ms)
 
     def expire(self, now_ms: int) -> list[AcksEvent]:
         """Return the events of expired leases and of expired messages."""
@@ -283,11 +296,6 @@ class PartitionSubscription:
         while (dying := self._failures.next_dying(offset)) is not None:
             yield dying
             offset = dying.offset + 1
-
-    def seek(self, floor: int, now_ms: int) -> list[AcksEvent]:
-        """Deliver all messages from this offset on again; end all leases."""
-        assert floor >= 0
-        return [Sought(now_ms, floor)]
 
     # Queries
 
@@ -325,24 +333,11 @@ class PartitionSubscription:
         self._derive_ready()
 
     def _derive_ready(self) -> None:
-        """Derive the ready messages from those that are settled, leased and failed."""
         config = self.config
         self._window = None
         if config.opens_messages:
             self._window = ReadyWindow(self._settled, self._leases, config.slacks_ms, config.headrace_key_concurrency)
         self._ready = self._window or ReadyRanges(self._settled, self._failures, self._leases)
-
-    def _restore(self, part: SnapshotEvent) -> None:
-        parts = self._parts.add(part)
-        if parts is None:
-            return
-        self.is_created = True
-        self._begin_at(part.floor)
-        for one in parts:
-            if one.settled:
-                self._settled.add_slice(one.settled)
-        for failure in read_failures(parts):
-            self._failures.fail(failure)
 
     def _settle(self, first: int, last: int) -> None:
         self._settled.add(first, last)
@@ -361,13 +356,6 @@ class PartitionSubscription:
             self._ready.remove(first, last)
         else:
             self._ready.mark_waiting(first, last)
-
-    def _release(self, first: int, last: int) -> list[AcksEvent]:
-        """Make leased messages ready at once. Durable state does not change, so there is no event."""
-        self.stats.leases_released += last - first + 1
-        for lease in self._leases.cut(first, last):
-            self._ready.make_ready(lease.first, lease.last)
-        return []
 
     def _nack_leases(self, leases: list[Lease], how: Nack, now_ms: int) -> list[AcksEvent]:
         """Nack the messages of ended leases. Merge adjacent ranges into one event, unless back-off with jitter applies,
@@ -407,3 +395,29 @@ class PartitionSubscription:
                 return 0
             count_max = min(count_max, max(1, per_second // _BURSTS_PER_SECOND))
         return count_max
+
+
+def _failed_range_chunks(failures: DeliveryFailures, bytes_max: int) -> Iterator[list[FailedRange]]:
+    piece: list[FailedRange] = []
+    size = 0
+    for failed in _failed_ranges(failures):
+        failed_size = _FAILURE_BYTES + _REASON_FACTOR * len(failed[4])
+        if piece and size + failed_size > bytes_max:
+            yield piece
+            piece, size = [], 0
+        piece.append(failed)
+        size += failed_size
+    if piece:
+        yield piece
+
+
+def _failed_ranges(failures: DeliveryFailures) -> list[FailedRange]:
+    """Merge adjacent failures with equal properties: how often a range was split is not part of the state."""
+    merged: list[FailedRange] = []
+    for failure in failures:
+        known = (failure.attempts, failure.due_ms, failure.reason, failure.is_dying)
+        if merged and merged[-1][1] + 1 == failure.first and merged[-1][2:] == known:
+            merged[-1] = (merged[-1][0], failure.last, *known)
+        else:
+            merged.append((failure.first, failure.last, *known))
+    return merged

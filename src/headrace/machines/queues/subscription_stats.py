@@ -24,29 +24,6 @@ _BUCKETS_MAX = 1000
 
 
 class SubscriptionStats:
-    __slots__ = (
-        "__weakref__",
-        "_acks_unsampled",
-        "_deliveries_unsampled",
-        "_end_to_end",
-        "_sampled_ms",
-        "_settle",
-        "acks",
-        "dead",
-        "deliveries",
-        "delivery_seconds",
-        "discarded",
-        "expired",
-        "extends",
-        "filtered",
-        "leases_expired",
-        "leases_released",
-        "nacks",
-        "redeliveries",
-        "refused",
-        "rejects",
-    )
-
     def __init__(self) -> None:
         self.deliveries = self.redeliveries = 0
         self.acks = self.nacks = self.rejects = self.extends = self.refused = 0
@@ -99,7 +76,6 @@ class SubscriptionStats:
             self._acks_unsampled = 0
 
     def dead_lettered(self, how: SettledHow) -> None:
-        """Count an undeliverable message by how it was settled."""
         if how == "dead":
             self.dead += 1
         elif how == "discarded":

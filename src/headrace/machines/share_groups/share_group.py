@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 
 import msgspec
 from msgspec.structs import replace
@@ -31,13 +30,6 @@ from headrace.model.errors import (
 
 SHARE_ASSIGNOR = "simple"
 MEMBERS_MAX = 1000
-
-
-class ShareGroupPhase(StrEnum):
-    """The values are the states in ShareGroupDescribe and ListGroups."""
-
-    EMPTY = "Empty"
-    STABLE = "Stable"
 
 
 class ShareHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +60,13 @@ class ShareMemberMetadata(msgspec.Struct, frozen=True, kw_only=True):
     client_host: str = ""
     topics: frozenset[str] = frozenset()
 
-    def updated(self, heartbeat_request: ShareHeartbeat) -> ShareMemberMetadata:
+    def updated(self, request: ShareHeartbeat) -> ShareMemberMetadata:
         return replace(
             self,
-            rack_id=self.rack_id if heartbeat_request.rack_id is None else heartbeat_request.rack_id,
-            client_id=heartbeat_request.client_id,
-            client_host=heartbeat_request.client_host,
-            topics=self.topics if heartbeat_request.topics is None else heartbeat_request.topics,
+            rack_id=self.rack_id if request.rack_id is None else request.rack_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            topics=self.topics if request.topics is None else request.topics,
         )
 
 
@@ -101,17 +93,14 @@ class ShareSessionConfig(msgspec.Struct, frozen=True):
     heartbeat_interval_ms: int
 
 
-class ShareMember:
+class ShareMember(msgspec.Struct):
     """The volatile state of a member."""
 
-    __slots__ = ("assigned", "deadline_ms", "epoch", "previous_epoch", "reported")
-
-    def __init__(self, epoch: int, deadline_ms: int) -> None:
-        self.epoch = epoch
-        self.previous_epoch = 0
-        self.assigned: frozenset[TopicIdPartition] = frozenset()
-        self.reported: frozenset[TopicIdPartition] | None = None
-        self.deadline_ms = deadline_ms
+    epoch: int
+    deadline_ms: int
+    previous_epoch: int = 0
+    assigned: frozenset[TopicIdPartition] = frozenset()
+    reported: frozenset[TopicIdPartition] | None = None
 
 
 class ShareGroup:
@@ -131,8 +120,9 @@ class ShareGroup:
         return self
 
     @property
-    def phase(self) -> ShareGroupPhase:
-        return ShareGroupPhase.STABLE if self.metadata_by_member else ShareGroupPhase.EMPTY
+    def phase(self) -> str:
+        """The state in ShareGroupDescribe and ListGroups."""
+        return "Stable" if self.metadata_by_member else "Empty"
 
     def ensure_no_members(self) -> None:
         if self.metadata_by_member:
@@ -140,25 +130,25 @@ class ShareGroup:
 
     # Heartbeats
 
-    def heartbeat(self, heartbeat_request: ShareHeartbeat, image: TopicsImage) -> list[ShareGroupEvent]:
+    def heartbeat(self, request: ShareHeartbeat, image: TopicsImage) -> list[ShareGroupEvent]:
         """Return the events of a member that joins (epoch 0) or reports; raise if it is fenced or unknown."""
-        self._admit(heartbeat_request)
-        member_metadata = self.metadata_by_member.get(heartbeat_request.member_id)
-        updated = (member_metadata or ShareMemberMetadata()).updated(heartbeat_request)
+        self._admit(request)
+        member_metadata = self.metadata_by_member.get(request.member_id)
+        updated = (member_metadata or ShareMemberMetadata()).updated(request)
         events: list[ShareGroupEvent] = []
         if updated != member_metadata:
-            events.append(ShareMemberMetadataSet(heartbeat_request.member_id, updated))
+            events.append(ShareMemberMetadataSet(request.member_id, updated))
         if events or image is not self._assigned_image:
             changes_topics = member_metadata is None or updated.topics != member_metadata.topics
             events += self._follow_topics(
-                {**self.metadata_by_member, heartbeat_request.member_id: updated}, image, is_bumped=changes_topics
+                {**self.metadata_by_member, request.member_id: updated}, image, is_bumped=changes_topics
             )
         return events
 
-    def leave(self, heartbeat_request: ShareHeartbeat, image: TopicsImage) -> list[ShareGroupEvent]:
-        if heartbeat_request.member_id not in self.metadata_by_member:
-            raise self._unknown_member(heartbeat_request.member_id)
-        return self._without([heartbeat_request.member_id], image)
+    def leave(self, request: ShareHeartbeat, image: TopicsImage) -> list[ShareGroupEvent]:
+        if request.member_id not in self.metadata_by_member:
+            raise self._unknown_member(request.member_id)
+        return self._without([request.member_id], image)
 
     def apply(self, events: Iterable[ShareGroupEvent]) -> None:
         for event in events:
@@ -171,22 +161,22 @@ class ShareGroup:
                 self.members.pop(event.member_id, None)
 
     def report(
-        self, heartbeat_request: ShareHeartbeat, image: TopicsImage, timing: ShareSessionConfig, now_ms: int
+        self, request: ShareHeartbeat, image: TopicsImage, timing: ShareSessionConfig, now_ms: int
     ) -> ShareHeartbeatResult:
         """Extend the session of the member, after the events of its heartbeat were applied; return its assignment."""
-        member = self.members.get(heartbeat_request.member_id)
+        member = self.members.get(request.member_id)
         if member is None:
-            member = self.members[heartbeat_request.member_id] = ShareMember(0, 0)
+            member = self.members[request.member_id] = ShareMember(0, 0)
         member.deadline_ms = now_ms + timing.session_timeout_ms
         if self._assigned_epoch < self.epoch:
             self._assign(image)
         self._assigned_image = image
         if member.epoch < self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
-        reports_assignment = heartbeat_request.member_epoch < member.epoch or member.reported != member.assigned
+        reports_assignment = request.member_epoch < member.epoch or member.reported != member.assigned
         member.reported = member.assigned
         return ShareHeartbeatResult(
-            member_id=heartbeat_request.member_id,
+            member_id=request.member_id,
             member_epoch=member.epoch,
             heartbeat_interval_ms=timing.heartbeat_interval_ms,
             assigned=member.assigned if reports_assignment else None,
@@ -205,21 +195,18 @@ class ShareGroup:
 
     # Internal
 
-    def _admit(self, heartbeat_request: ShareHeartbeat) -> None:
-        if heartbeat_request.member_id not in self.metadata_by_member:
+    def _admit(self, request: ShareHeartbeat) -> None:
+        if request.member_id not in self.metadata_by_member:
             if len(self.metadata_by_member) >= MEMBERS_MAX:
                 raise GroupMaxSizeReached(f"The share group has reached its maximum capacity of {MEMBERS_MAX} members.")
-            if heartbeat_request.member_epoch != JOIN_EPOCH:
-                raise self._unknown_member(heartbeat_request.member_id)
+            if request.member_epoch != JOIN_EPOCH:
+                raise self._unknown_member(request.member_id)
             return
-        member = self.members[heartbeat_request.member_id]
-        if (
-            heartbeat_request.member_epoch != JOIN_EPOCH
-            and not member.previous_epoch <= heartbeat_request.member_epoch <= member.epoch
-        ):
+        member = self.members[request.member_id]
+        if request.member_epoch != JOIN_EPOCH and not member.previous_epoch <= request.member_epoch <= member.epoch:
             raise FencedMemberEpoch(
-                f"The share group member has epoch {heartbeat_request.member_epoch}, and the group coordinator knows "
-                f"it at epoch {member.epoch}. The member must abandon all its partitions and rejoin."
+                f"The share group member has epoch {request.member_epoch}, and the group coordinator knows it at "
+                f"epoch {member.epoch}. The member must abandon all its partitions and rejoin."
             )
 
     def _without(self, gone: Iterable[str], image: TopicsImage) -> list[ShareGroupEvent]:
@@ -228,7 +215,7 @@ class ShareGroup:
         for member_id in gone:
             del left[member_id]
             events.append(ShareMemberMetadataSet(member_id, None))
-        return [*events, *self._follow_topics(left, image, is_bumped=True)]
+        return events + self._follow_topics(left, image, is_bumped=True)
 
     def _follow_topics(
         self, metadata_by_member: dict[str, ShareMemberMetadata], image: TopicsImage, *, is_bumped: bool
@@ -258,18 +245,15 @@ class ShareGroup:
         return UnknownMemberId(f"Member {member_id} is not a member of group {self.group_id}.")
 
 
-def check_share_heartbeat(heartbeat_request: ShareHeartbeat) -> None:
+def check_share_heartbeat(request: ShareHeartbeat) -> None:
     """Validate a request independently of the group, with Kafka's order and texts."""
-    for value, name in (
-        (heartbeat_request.member_id, "MemberId"),
-        (heartbeat_request.group_id, "GroupId"),
-        (heartbeat_request.rack_id, "RackId"),
-    ):
+    names = {"MemberId": request.member_id, "GroupId": request.group_id, "RackId": request.rack_id}
+    for name, value in names.items():
         if value is not None and not value.strip():
             raise InvalidRequest(f"{name} can't be empty.")
-    if heartbeat_request.member_epoch == JOIN_EPOCH and not heartbeat_request.topics:
+    if request.member_epoch == JOIN_EPOCH and not request.topics:
         raise InvalidRequest("SubscribedTopicNames must be set in first request.")
-    if heartbeat_request.member_epoch < LEAVE_EPOCH:
+    if request.member_epoch < LEAVE_EPOCH:
         raise InvalidRequest("MemberEpoch is invalid.")
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import msgspec
+
 from headrace.model.errors import (
     InvalidRequest,
     InvalidShareSessionEpoch,
@@ -33,9 +35,6 @@ class ShareSessions:
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._sessions_max = sessions_max
         self._sessions: dict[tuple[str, str], ShareSession] = {}
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     def begin_fetch(self, group_id: str, member_id: str, epoch: int, *, settles: bool) -> ShareSession:
         """Return the session for a fetch; `settles` if it also acknowledges messages. Raises with nothing changed."""
@@ -78,17 +77,14 @@ class ShareSessions:
         return session
 
 
-class ShareSession:
-    __slots__ = ("epoch", "group_id", "is_over", "member_id", "partitions", "touched")
-
-    def __init__(self, group_id: str, member_id: str) -> None:
-        self.group_id = group_id
-        self.member_id = member_id
-        self.epoch = 1
-        """The epoch of the next request; already incremented for the request in progress."""
-        self.is_over = False
-        self.partitions: dict[PartitionKey, None] = {}
-        self.touched: dict[PartitionKey, None] = {}
+class ShareSession(msgspec.Struct):
+    group_id: str
+    member_id: str
+    epoch: int = 1
+    """The epoch of the next request; already incremented for the request in progress."""
+    is_over: bool = False
+    partitions: dict[PartitionKey, None] = msgspec.field(default_factory=dict)
+    touched: dict[PartitionKey, None] = msgspec.field(default_factory=dict)
 
     def add(self, partition: PartitionKey) -> None:
         self.partitions[partition] = None
@@ -100,7 +96,5 @@ class ShareSession:
     def in_rotation(self) -> list[PartitionKey]:
         """Return all partitions, beginning with a different one each time, so that none starves."""
         partitions = list(self.partitions)
-        if not partitions:
-            return []
-        start = self.epoch % len(partitions)
+        start = self.epoch % max(len(partitions), 1)
         return [*partitions[start:], *partitions[:start]]

@@ -71,8 +71,8 @@ async def collect_queue_stats(
     queues: list[QueueStats] = []
     oldest.begin()
     for shard in list(broker.subscriptions):
-        topic, index = shard.place[0].removeprefix(ACKS_PREFIX), shard.place[1]
-        for name in list(shard):
+        topic, index = shard.partition.topic.removeprefix(ACKS_PREFIX), shard.partition.index
+        for name in list(shard.subscriptions):
             await yield_turn()
             try:
                 (described,) = shard.describe([name])

@@ -99,7 +99,7 @@ def _replay(disk: Disk, pace: IoPace, job: SettledSurveyJob, mark: SegmentCheckp
     from headrace.wire.batches.batch import parse_header, read_records
     from headrace.wire.state_records.acks_records import decode_event
 
-    for batch in _read_batches(disk, job.folder, mark):
+    for batch in read_segment(disk, job.folder, mark):
         pace(len(batch))
         header = parse_header(batch)
         if header.next_offset <= job.start_offset or header.is_control:
@@ -111,7 +111,7 @@ def _replay(disk: Disk, pace: IoPace, job: SettledSurveyJob, mark: SegmentCheckp
                 replay.take(record.offset, *decode_event(record.key, record.value))
 
 
-def _read_batches(disk: Disk, folder: str, mark: SegmentCheckpoint) -> Iterator[bytes]:
+def read_segment(disk: Disk, folder: str, mark: SegmentCheckpoint) -> Iterator[bytes]:
     segment = mark.segment(disk, folder)
     if not segment.size:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.broker.queues.lease_poll import LeaseWaits
+from headrace.broker.queues.leases import LeaseWaits
 
 
 class Waiter:

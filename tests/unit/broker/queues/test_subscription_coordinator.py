@@ -225,7 +225,7 @@ async def test_a_load_reads_back_only_to_the_last_snapshot(
     await simulated_broker.open()
     await simulated_broker.pass_time(0.1)
     assert [one.floor for one in await describe(simulated_broker)] == [50]
-    assert shard_of(simulated_broker)._acks._events < 25
+    assert shard_of(simulated_broker).acks._events < 25
 
 
 async def test_history_before_a_snapshot_is_deleted_after_its_retention(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pyroaring import BitMap64
 
+from headrace.machines.queues.acks_replay import AcksReplay
 from headrace.machines.queues.subscription import PartitionSubscription
 from headrace.machines.queues.subscription_values import (
     Ack,
@@ -42,11 +43,11 @@ def message(
     return ClassifiedMessage(offset, priority, key, arrived_ms, expires_ms, matches)
 
 
-def contents(machine: PartitionSubscription) -> tuple[bool, int, list[int], list[object]]:
+def contents(machine: PartitionSubscription) -> tuple[int, list[int], list[object]]:
     """Return its durable state. (A bitmap has more than one serialization.)"""
     parts = machine.snapshot(0, 1_000_000, 0)
     settled = [offset for part in parts if part.settled for offset in BitMap64.deserialize(part.settled)]
-    return machine.is_created, machine.floor, settled, [failed for part in parts for failed in part.failed]
+    return machine.floor, settled, [failed for part in parts for failed in part.failed]
 
 
 class SubscriptionDriver:
@@ -78,10 +79,11 @@ class SubscriptionDriver:
         return parts
 
     def replayed(self, start: int = 0) -> PartitionSubscription:
-        machine = self.fresh()
-        for key, value in self.log[start:]:
-            machine.apply(decode_event(key, value)[1])
-        return machine
+        replay = AcksReplay(lambda _name: self.fresh(), is_beginning=start == 0)
+        for offset, (key, value) in enumerate(self.log[start:], start):
+            replay.take(offset, *decode_event(key, value))
+        assert replay.is_complete
+        return replay.subscriptions[NAME]
 
     def restart(self, start: int = 0) -> None:
         self.machine = self.replayed(start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.machines.queues.subscription_driver import LEASE_MS, SubscriptionDriver
+from tests.unit.machines.queues.subscription_driver import LEASE_MS, SubscriptionDriver, contents
 
 from headrace.machines.queues.subscription_values import (
     Ack,
@@ -17,7 +17,7 @@ from headrace.machines.queues.subscription_values import (
 )
 from headrace.model.errors import InvalidRecordState
 from headrace.model.subscription_configs import SubscriptionConfig
-from headrace.wire.state_records.acks_records import Created, Deleted, Failed, Settled
+from headrace.wire.state_records.acks_records import Created, Deleted, Failed, Settled, Sought
 
 
 @pytest.fixture
@@ -58,7 +58,8 @@ def test_the_floor_is_the_first_message_that_is_not_settled(driver: Subscription
 def test_only_messages_that_were_read_are_granted(driver: SubscriptionDriver) -> None:
     driver.lease(30)
     driver.ack(5, 9)
-    driver.machine.release_member("a", driver.now_ms, counts=False)
+    driver.settle(0, 4, Release())
+    driver.settle(10, 29, Release())
     ranges = driver.choose(20)
     assert ranges == [(0, 4), (10, 24)]
     assert driver.machine.grant(ranges[1:], "b", driver.now_ms) == [(10, 24, 1)]
@@ -174,16 +175,16 @@ def test_expire_changes_no_state(driver: SubscriptionDriver) -> None:
     assert driver.machine.expire(late_ms) == driver.machine.expire(late_ms) != []
 
 
-def test_leases_of_a_removed_member_are_released(driver: SubscriptionDriver) -> None:
+def test_a_member_can_release_its_leases(driver: SubscriptionDriver) -> None:
     driver.lease(10, "a")
     driver.lease(10, "b")
-    assert driver.machine.release_member("a", driver.now_ms, counts=False) == []
+    assert driver.settle(0, 9, Release()) == []
     assert driver.lease(30, "c") == [(0, 9, 1), (20, 39, 1)]
 
 
-def test_leases_of_a_removed_member_may_count_as_failed_deliveries(driver: SubscriptionDriver) -> None:
+def test_leases_of_a_removed_member_count_as_failed_deliveries(driver: SubscriptionDriver) -> None:
     driver.lease(10, "a")
-    events = driver.machine.release_member("a", driver.now_ms, counts=True)
+    events = driver.machine.release_member("a", driver.now_ms)
     assert events == [Failed(driver.now_ms, 0, 9, 1, driver.now_ms, "the member is gone")]
     driver.store(events)
     assert driver.lease(10, "b") == [(0, 9, 2)]
@@ -344,7 +345,7 @@ def test_a_seek_ends_the_dying_state(driver: SubscriptionDriver) -> None:
     driver.settle(0, 2, Reject())
     dying = driver.machine.dying()
     next(dying)
-    driver.store(driver.machine.seek(0, driver.now_ms))
+    driver.store([Sought(driver.now_ms, 0)])
     assert list(dying) == []
 
 
@@ -440,21 +441,20 @@ def test_a_subscription_can_seek_back_and_forth(driver: SubscriptionDriver) -> N
     driver.lease(50)
     driver.ack(0, 19)
     driver.nack(30, 39, delay_ms=9_999)
-    driver.store(driver.machine.seek(10, driver.now_ms))
+    driver.store([Sought(driver.now_ms, 10)])
     assert driver.machine.floor == 10
     with pytest.raises(InvalidRecordState):
         driver.ack(20)
     assert driver.lease() == [(10, 99, 1)]
-    driver.store(driver.machine.seek(90, driver.now_ms))
+    driver.store([Sought(driver.now_ms, 90)])
     assert driver.lease() == [(90, 99, 1)]
 
 
 def test_a_deleted_subscription_has_no_state(driver: SubscriptionDriver) -> None:
     driver.lease(10)
     driver.nack(0)
-    assert driver.machine.is_created
     driver.store([Deleted(driver.now_ms)])
-    assert not driver.machine.is_created
+    assert contents(driver.machine) == (0, [], [])
     driver.store([Created(driver.now_ms, 50)])
     assert driver.lease() == [(50, 99, 1)]
 

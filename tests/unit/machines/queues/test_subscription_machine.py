@@ -27,6 +27,7 @@ from headrace.machines.queues.subscription_values import (
 )
 from headrace.model.errors import InvalidRecordState
 from headrace.model.subscription_configs import SubscriptionConfig
+from headrace.wire.state_records.acks_records import Sought
 
 BACKOFF_MS = 100
 BACKOFF_MAX_MS = 350
@@ -250,12 +251,11 @@ class PlainMachine(RuleBasedStateMachine):
         for offset in range(first, last + 1):
             self.model[offset].lease = (member, self.now_ms + lease_ms)
 
-    @rule(member=members, counts=st.booleans())
-    def a_member_is_removed(self, member: str, counts: bool) -> None:
-        self.driver.store(self.driver.machine.release_member(member, self.now_ms, counts=counts))
+    @rule(member=members)
+    def a_member_is_removed(self, member: str) -> None:
+        self.driver.store(self.driver.machine.release_member(member, self.now_ms))
         held = [o for o, one in self.model.items() if one.lease is not None and one.lease[0] == member]
-        if counts:
-            self.fail_in_model(held, Nack(reason="the member is gone"))
+        self.fail_in_model(held, Nack(reason="the member is gone"))
         for offset in held:
             self.model[offset].lease = None
 
@@ -280,7 +280,7 @@ class PlainMachine(RuleBasedStateMachine):
         self.settle_in_model(o for o in self.model if o < log_start)
 
     def an_administrator_seeks(self, floor: int) -> None:
-        self.driver.store(self.driver.machine.seek(floor, self.now_ms))
+        self.driver.store([Sought(self.now_ms, floor)])
         for offset, one in list(self.model.items()):
             self.model[offset] = Message(one.opened)
             self.model[offset].is_settled = offset < floor

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.machines.queues.subscription_driver import LEASE_MS, SubscriptionDriver, message
 
 from headrace.machines.queues import ready_messages
-from headrace.machines.queues.subscription_values import ClassifiedMessage, GrantedRange, Nack
+from headrace.machines.queues.subscription_values import ClassifiedMessage, GrantedRange, Nack, Release
 from headrace.model.subscription_configs import SubscriptionConfig
 from headrace.wire.state_records.acks_records import Settled
 
@@ -371,7 +371,6 @@ def test_messages_of_an_ended_lease_keep_their_position() -> None:
     driver.wait(LEASE_MS)
     assert driver.lease() == [(0, 2, 2)]
     driver.settle(0, 2, Nack(0))
-    driver.machine.release_member("a", driver.now_ms, counts=False)
     assert driver.lease() == [(0, 2, 3)]
-    driver.machine.release_member("a", driver.now_ms, counts=False)
+    driver.settle(0, 2, Release())
     assert driver.lease() == [(0, 2, 3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 from tests.unit.machines.queues.subscription_driver import NAME, SubscriptionDriver, contents
 
+from headrace.machines.queues.acks_replay import AcksReplay
 from headrace.machines.queues.subscription import PartitionSubscription
 from headrace.machines.queues.subscription_values import UndeliverableMessage
 from headrace.model.subscription_configs import SubscriptionConfig
@@ -21,11 +22,17 @@ def disordered() -> SubscriptionDriver:
     return driver
 
 
+def replayed(parts: list[SnapshotEvent]) -> AcksReplay:
+    replay = AcksReplay(lambda _name: PartitionSubscription(SubscriptionConfig(), lambda: 0.0), is_beginning=False)
+    for offset, part in enumerate(parts):
+        replay.take(offset, *decode_event(*encode_event(NAME, part)))
+    return replay
+
+
 def rebuilt(parts: list[SnapshotEvent]) -> PartitionSubscription:
-    machine = PartitionSubscription(SubscriptionConfig(), lambda: 0.0)
-    for part in parts:
-        machine.apply(decode_event(*encode_event(NAME, part))[1])
-    return machine
+    replay = replayed(parts)
+    assert replay.is_complete
+    return replay.subscriptions[NAME]
 
 
 def test_a_snapshot_rebuilds_the_state_from_parts_of_limited_size() -> None:
@@ -36,7 +43,6 @@ def test_a_snapshot_rebuilds_the_state_from_parts_of_limited_size() -> None:
     assert {part.parts for part in parts} == {len(parts)}
     assert max(len(encode_event(NAME, part)[1]) for part in parts) <= 20_000 + 500
     machine = rebuilt(parts)
-    assert machine.is_created
     assert contents(machine) == contents(driver.machine)
     machine.expire(driver.now_ms)  # makes due retries ready
     assert machine.counts(driver.end)._replace(leased=3) == driver.machine.counts(driver.end)
@@ -65,17 +71,19 @@ def test_an_empty_bitmap_has_a_snapshot() -> None:
     driver = SubscriptionDriver(77)
     parts = driver.machine.snapshot(9, 1_000, 5, subscriptions=4)
     assert parts == [SnapshotEvent(5, 9, 1, 1, 4, 77, b"", [])]
-    assert rebuilt(parts).floor == 77
+    assert rebuilt(driver.machine.snapshot(9, 1_000, 5)).floor == 77
 
 
 def test_an_unfinished_snapshot_changes_nothing() -> None:
     parts = disordered().machine.snapshot(1, 20_000, 0)
-    machine = rebuilt(parts[:-1])
-    assert not machine.is_created
-    machine.apply(Created(0, 3))
+    replay = replayed(parts[:-1])
+    assert not replay.is_complete
+    assert not replay.subscriptions
+    replay.take(100, NAME, Created(0, 3))
     for part in parts[1:]:
-        machine.apply(part)
-    assert machine.floor == 3
+        replay.take(101, NAME, part)
+    assert not replay.is_complete
+    assert replay.subscriptions[NAME].floor == 3
 
 
 def test_parts_of_two_snapshots_are_not_mixed() -> None:
@@ -83,7 +91,7 @@ def test_parts_of_two_snapshots_are_not_mixed() -> None:
     first = driver.machine.snapshot(1, 20_000, 0)
     second = driver.machine.snapshot(2, 20_000, 0)
     assert contents(rebuilt([*first[:2], *second])) == contents(driver.machine)
-    assert not rebuilt([*first[:2], *second[2:]]).is_created
+    assert not replayed([*first[:2], *second[2:]]).is_complete
 
 
 def test_ten_million_messages_with_every_tenth_unsettled_fit_into_twenty_megabytes() -> None:

@@ -7,7 +7,7 @@ from tests.unit.machines.queues.subscription_driver import LEASE_MS, Subscriptio
 
 from headrace.machines.queues.leases import UNKNOWN
 from headrace.machines.queues.subscription_stats import SubscriptionStats
-from headrace.machines.queues.subscription_values import GrantedRange
+from headrace.machines.queues.subscription_values import GrantedRange, Release
 from headrace.model.errors import InvalidRecordState
 
 
@@ -55,9 +55,9 @@ def test_rejected_settlements_are_not_counted() -> None:
 def test_released_leases_are_counted() -> None:
     driver = driver_with(10)
     lease(driver, 4)
-    driver.store(driver.machine.release_member("a", driver.now_ms, counts=True))
+    driver.store(driver.machine.release_member("a", driver.now_ms))
     lease(driver, 3)
-    driver.store(driver.machine.release_member("a", driver.now_ms, counts=False))
+    driver.settle(0, 2, Release())
     assert driver.machine.stats.leases_released == 7
     assert driver.machine.stats.nacks == 0
 

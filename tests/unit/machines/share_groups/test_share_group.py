@@ -114,11 +114,11 @@ def test_a_removed_member_is_unknown() -> None:
 def test_a_group_is_stable_or_empty() -> None:
     driver = Driver(t=1)
     driver.beat("m1", 0, "t")
-    assert driver.group.phase.value == "Stable"
+    assert driver.group.phase == "Stable"
     with pytest.raises(GroupNotEmpty):
         driver.group.ensure_no_members()
     driver.leave("m1")
-    assert driver.group.phase.value == "Empty"
+    assert driver.group.phase == "Empty"
     driver.group.ensure_no_members()
 
 

@@ -66,7 +66,7 @@ def test_a_closed_session_is_removed() -> None:
     assert sessions.begin_acknowledge("g", "m", -1) is session
     sessions.end(session)
     assert session.is_over
-    assert len(sessions) == 0
+    assert not sessions._sessions
 
 
 def test_a_new_session_keeps_the_touched_partitions() -> None:
