@@ -196,31 +196,32 @@ class BrokerProcess:
 
 def command(settings: ServeSettings) -> list[str]:
     """Return the command line of `headrace serve` with these settings."""
-    words = [sys.executable, *_BOOT, "serve", "--child", "--data", settings.data]
-    words += ["--kafka", show_address(*settings.kafka), "--http", show_address(*settings.http)]
-    words += ["--node-id", str(settings.node_id), "--session-timeout", str(settings.session_timeout_seconds)]
-    words += ["--log-level", settings.log_level, "--log-format", settings.log_format]
-    if settings.registry is not None:
-        words += ["--registry", settings.registry]
-    if settings.rack is not None:
-        words += ["--rack", settings.rack]
-    if settings.advertised is not None:
-        words += ["--advertised", show_address(*settings.advertised)]
-    for name in settings.http_hosts:
-        words += ["--http-host", name]
-    if settings.http_tls is not None:
-        certificate, key = settings.http_tls
-        words += ["--http-tls-cert", certificate, "--http-tls-key", key]
+    certificate, key = settings.http_tls or (None, None)
+    options = {
+        "--data": settings.data,
+        "--kafka": show_address(*settings.kafka),
+        "--http": show_address(*settings.http),
+        "--node-id": str(settings.node_id),
+        "--session-timeout": str(settings.session_timeout_seconds),
+        "--log-level": settings.log_level,
+        "--log-format": settings.log_format,
+        "--registry": settings.registry,
+        "--rack": settings.rack,
+        "--advertised": None if settings.advertised is None else show_address(*settings.advertised),
+        "--http-tls-cert": certificate,
+        "--http-tls-key": key,
+    }
     flags = {
         "--auth": settings.auth,
         "--open-metrics": settings.open_metrics,
         "--push-private": settings.push_private,
         "--insecure": settings.insecure,
     }
-    words += [flag for flag, is_set in flags.items() if is_set]
-    for name, value in settings.broker.items():
-        words += ["--set", f"{name}={value}"]
-    return words
+    words = [sys.executable, *_BOOT, "serve", "--child"]
+    words += [word for name, value in options.items() if value is not None for word in (name, value)]
+    words += [word for name in settings.http_hosts for word in ("--http-host", name)]
+    words += [word for name, value in settings.broker.items() for word in ("--set", f"{name}={value}")]
+    return words + [flag for flag, is_set in flags.items() if is_set]
 
 
 def _offset_port(address: Address, number: int) -> Address:

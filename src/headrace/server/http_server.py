@@ -21,7 +21,7 @@ from headrace.runtime.network import Network
 from headrace.runtime.tasks import Supervisor
 from headrace.server.browser_guard import BrowserGuard
 from headrace.server.push_service import PushService
-from headrace.server.settings import Address, ServeSettings, listen_error
+from headrace.server.settings import Address, HttpSettings, ServeSettings, listen_error
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
@@ -97,6 +97,15 @@ class LazyApplication:
         return self._built
 
 
+async def open_listener(listener: HttpListener, settings: HttpSettings) -> Address:
+    """Listen on the address in the settings; with TLS if they have a certificate."""
+    files = None if settings.http_tls is None else TlsFiles(*settings.http_tls)
+    try:
+        return await listener.listen(*settings.http, files)
+    except OSError as error:
+        raise listen_error("--http", settings.http, error) from error
+
+
 class HttpServer:
     """The HTTP server of a broker: health from the start, REST on its first request, push if a subscription uses it."""
 
@@ -124,11 +133,7 @@ class HttpServer:
         self.listener = HttpListener(self._front, limits, clock, entropy, HEALTH_PATHS)
 
     async def listen(self) -> Address:
-        files, address = self._settings.http_tls, self._settings.http
-        try:
-            return await self.listener.listen(*address, None if files is None else TlsFiles(*files))
-        except OSError as error:
-            raise listen_error("--http", address, error) from error
+        return await open_listener(self.listener, self._settings)
 
     def open(self) -> None:
         """Serve all requests. Called when the broker has joined the cluster."""

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -274,24 +275,14 @@ def _peer_ports(path: Path, count: int) -> list[tuple[int, int]]:
                 "or specify another folder with --data"
             )
         return kept
-    with _FreePorts(2 * count if count > 1 else 0) as ports:
-        chosen = list(zip(ports[::2], ports[1::2], strict=True))
+    with ExitStack() as bound:  # all at the same time, so that the ports are distinct
+        sockets = [
+            bound.enter_context(socket.create_server((QUORUM_HOST, 0))) for _ in range(2 * count if count > 1 else 0)
+        ]
+        ports = [one.getsockname()[1] for one in sockets]
+    chosen = list(zip(ports[::2], ports[1::2], strict=True))
     path.write_bytes(msgspec.json.encode(chosen))
     return chosen
-
-
-class _FreePorts:
-    """Free ports, which are bound at the same time so that they are distinct."""
-
-    def __init__(self, count: int) -> None:
-        self._holders = [socket.create_server((QUORUM_HOST, 0)) for _ in range(count)]
-
-    def __enter__(self) -> list[int]:
-        return [holder.getsockname()[1] for holder in self._holders]
-
-    def __exit__(self, *_: object) -> None:
-        for holder in self._holders:
-            holder.close()
 
 
 def find_java() -> str:
