@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from headrace.model.errors import HeadraceError
+
 _COMMANDS = {
     "serve": ("headrace.cli.servers.serve", "Start a broker."),
     "gateway": ("headrace.cli.servers.gateway", "Serve the REST API in front of brokers."),
@@ -93,6 +95,11 @@ def main(arguments: list[str] | None = None) -> int:
         return _print_error(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 130
+    except (HeadraceError, OSError) as error:
+        from headrace.cli.failure import failure_of_error
+
+        failure = failure_of_error(error)
+        return _print_error(failure.message, failure.exit_code)
     return result if isinstance(result, int) else 0
 
 
