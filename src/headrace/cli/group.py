@@ -283,8 +283,7 @@ def lag(name: str, watch: float | None, server: str, output: str | None) -> None
 @server_option
 def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
     """Delete groups and their committed offsets."""
-    if not dry_run:
-        confirm(f"Delete {', '.join(names)} and all committed offsets?", yes)
+    confirm(f"Delete {', '.join(names)} and all committed offsets?", yes or dry_run)
 
     async def work(cluster: Cluster) -> None:
         admin = GroupAdmin(cluster)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import click
 
+from headrace.model.errors import HeadraceError
 from headrace.model.safe_text import escaped
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -82,9 +84,9 @@ def dry_run_option(command: Command) -> Command:
     return click.option("--dry-run", is_flag=True, help="Show what would be done, but change nothing.")(command)
 
 
-def confirm(question: str, yes: bool) -> None:
+def confirm(question: str, skip: bool) -> None:
     """Ask for confirmation of a destructive operation; without a terminal, --yes is required."""
-    if yes:
+    if skip:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Use --yes to confirm without a terminal")
@@ -96,6 +98,15 @@ def listener_options(command: Command) -> Command:
     for option in reversed(_LISTENER_OPTIONS):  # decorators apply bottom up
         command = option(command)
     return command
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn an error about the value of an option or argument into a usage error."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise click.UsageError(error.message) from None
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:

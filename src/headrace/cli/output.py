@@ -52,15 +52,29 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Print aligned columns with headings, numbers to the right."""
     cells = [[_text(row.get(column)) for column in columns] for row in rows]
     headings = [column.upper().replace("_", " ") for column in columns]
-    widths = [max([len(heading), *(len(line[i]) for line in cells)]) for i, heading in enumerate(headings)]
     numeric = [bool(rows) and all(isinstance(row.get(c), int | float) for row in rows) for c in columns]
-    for line in (headings, *cells):
-        padded = [
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+    sys.stdout.writelines(f"{line}\n" for line in aligned([headings, *cells], numeric))
     sys.stdout.flush()
+
+
+def aligned(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Pad the cells of each column to the same width, to the right or to the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, width, is_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def shortened(
+    text: str, length_max: int, *, filler: str = "\N{MIDDLE DOT}", end: str = "\N{HORIZONTAL ELLIPSIS}"
+) -> str:
+    """Return the text as one line of at most `length_max` characters."""
+    text = "".join(char if char.isprintable() else filler for char in text[: length_max + 1])
+    return text if len(text) <= length_max else text[: length_max - len(end)] + end
 
 
 def print_status(message: str) -> None:

@@ -176,8 +176,7 @@ def find_hanging(topics: Sequence[str], older_than: int, server: str, output: st
 
 
 def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, server: str) -> None:
-    if not dry_run:
-        confirm(f"Fence the producer of {transactional_id} and abort its open transaction?", yes)
+    confirm(f"Fence the producer of {transactional_id} and abort its open transaction?", yes or dry_run)
 
     async def work(cluster: Cluster) -> TransactionView:
         admin = TransactionAdmin(cluster)
@@ -190,8 +189,7 @@ def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, se
 
 
 def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool, dry_run: bool, server: str) -> None:
-    if not dry_run:
-        confirm(f"Abort the transaction that begins at offset {start_offset} of {target}?", yes)
+    confirm(f"Abort the transaction that begins at offset {start_offset} of {target}?", yes or dry_run)
 
     async def work(cluster: Cluster) -> OpenTransaction:
         admin = TransactionAdmin(cluster)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.cli.failure import FAILED, CommandFailed, failure_of_error
-from headrace.cli.options import SERVER_DEFAULT
+from headrace.cli.failure import FAILED, CommandFailed
+from headrace.cli.options import SERVER_DEFAULT, usage_errors
 from headrace.cli.output import (
     echo,
     output_option,
@@ -24,7 +24,7 @@ from headrace.cli.output import (
     wants_json,
 )
 from headrace.cli.times import local_time
-from headrace.model.errors import HeadraceError, InvalidConfig
+from headrace.model.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from headrace.pipeline.job import JobResult
@@ -218,11 +218,9 @@ def cluster(*, workers: int, cores: int, memory: str, listen: str, data: str) ->
     from headrace.server.settings import parse_address
     from headrace.spark.standalone import StandaloneSettings, run_standalone
 
-    try:
+    with usage_errors():
         settings = StandaloneSettings(data, parse_address(listen, "--listen"), workers, cores, memory)
         settings.check()
-    except HeadraceError as error:
-        raise click.UsageError(error.message) from error
     return run_standalone(settings)
 
 
@@ -296,7 +294,3 @@ def _failures() -> Iterator[None]:
         raise InvalidSettings(error.message) from error
     except InvalidConfig as error:  # an option of the Spark source or sink, not a topic config
         raise CommandFailed(error.message) from error
-    except BrokenPipeError:
-        raise  # not a failure: see `LazyGroup.invoke`
-    except (HeadraceError, OSError) as error:
-        raise failure_of_error(error) from error

@@ -11,8 +11,8 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, to_json
+from headrace.cli.options import confirm, dry_run_option, server_option, usage_errors, yes_option
+from headrace.cli.output import echo, output_option, print_rows, print_status, shortened, to_json
 from headrace.cli.record_format import envelope_of
 from headrace.cli.times import local_time
 from headrace.client.admin.topic_admin import TopicAdmin
@@ -20,7 +20,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
 from headrace.client.queues.redrive import MAX_REDRIVES, DeadLetter, RedriveOptions, RedriveResult
 from headrace.machines.queues.filters import Filter, compile_filter
-from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace.model.ids import MessageId, message_id_from_text
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 
@@ -144,8 +144,7 @@ def redrive(
     """
     selection = _selection(topic, ids, wanted, everything=everything)
     rules = RedriveOptions(to, rate, max_redrives)
-    if not dry_run and not ids:
-        confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes)
+    confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes or dry_run or bool(ids))
     result = _with_queue(
         server,
         topic,
@@ -175,8 +174,7 @@ def discard(
 ) -> None:
     """Discard dead letters of TOPIC: those with the given IDs, those that match --filter, or --all."""
     selection = _selection(topic, ids, wanted, everything=everything)
-    if not dry_run:
-        confirm(f"Discard the selected dead letters of {topic}?", yes)
+    confirm(f"Discard the selected dead letters of {topic}?", yes or dry_run)
     result = _with_queue(
         server,
         topic,
@@ -223,10 +221,8 @@ def _selection(topic: str, ids: Sequence[str], wanted: Filter | None, *, everyth
 def _ids(topic: str, texts: Sequence[str]) -> list[MessageId]:
     """Parse ids; an id may omit the topic, which is an argument of its own."""
     name = topic if topic.endswith(DEAD_LETTER_SUFFIX) else dead_letter_topic(topic)
-    try:
+    with usage_errors():
         return [message_id_from_text(text if text.count(":") > 1 else f"{name}:{text}") for text in texts]
-    except InvalidRequest as error:
-        raise click.UsageError(error.message) from None
 
 
 def _row(letter: DeadLetter, state: str) -> dict[str, Any]:
@@ -247,9 +243,7 @@ def _row(letter: DeadLetter, state: str) -> dict[str, Any]:
 def _shown(value: bytes | None) -> str | None:
     if value is None:
         return None
-    text = value[: _SHOWN_MAX * 4].decode("utf-8", "replace")
-    text = "".join(character if character.isprintable() else "." for character in text)
-    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+    return shortened(value[: _SHOWN_MAX * 4].decode("utf-8", "replace"), _SHOWN_MAX, filler=".", end="...")
 
 
 def _print_progress(result: RedriveResult) -> None:

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 import click
 
 from headrace.cli.cluster_client import with_cluster
-from headrace.cli.options import confirm, server_option, yes_option
+from headrace.cli.options import confirm, server_option, usage_errors, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, wants_json
 from headrace.cli.times import local_time
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Header, ProducerSettings
 from headrace.client.queues.schedule import Schedule, ScheduledMessage, When, topic_of
 from headrace.model.durations import parse_duration, parse_time
-from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.model.ids import MessageId, message_id_from_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -180,25 +179,21 @@ def _when(delay: str | None, deliver_at: str | None, every: str | None, cron: st
         return None
     if every is not None and cron is not None:
         raise click.UsageError("--every and --cron exclude each other")
-    try:
+    with usage_errors():
         when = When(
             None if deliver_at is None else parse_time(deliver_at),
             None if delay is None else parse_duration(delay),
             cron if every is None else f"every {every}",
         )
         when.headers()
-    except InvalidRequest as error:
-        raise click.UsageError(error.message) from None
-    return when
+        return when
 
 
 def _id(text: str) -> MessageId:
-    try:
+    with usage_errors():
         message_id = message_id_from_text(text)
         topic_of(message_id)
-    except HeadraceError as error:
-        raise click.UsageError(error.message) from None
-    return message_id
+        return message_id
 
 
 def _row(message: ScheduledMessage) -> dict[str, Any]:

@@ -159,8 +159,7 @@ def seek(
 @server_option
 def delete(topic: str, name: str, yes: bool, dry_run: bool, server: str) -> None:
     """Delete the subscription NAME of TOPIC and its acknowledgements."""
-    if not dry_run:
-        confirm(f"Delete the subscription {name} of {topic}?", yes)
+    confirm(f"Delete the subscription {name} of {topic}?", yes or dry_run)
 
     async def work(cluster: Cluster) -> int:
         admin = SubscriptionAdmin(cluster)

@@ -11,17 +11,16 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import server_option
-from headrace.cli.output import output_option, print_rows, print_status, wants_json
+from headrace.cli.options import server_option, usage_errors
+from headrace.cli.output import output_option, print_rows, print_status, shortened, wants_json
 from headrace.cli.record_format import envelope_of
 from headrace.cli.times import DURATION, local_time
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.queues.leased_messages import LeasedMessage, LeaseReceipt, receipt_from_text
+from headrace.client.queues.leased_messages import LeasedMessage, receipt_from_text
 from headrace.client.queues.settling import ACK, NACK, REJECT, FailedSettlement, settle
 from headrace.client.queues.subscription import LeasingRules, Subscription
-from headrace.model.errors import InvalidRequest
 from headrace.model.ids import MessageId, message_id_from_text
 from headrace.wire.messages.queues import SettleItem, SubscriptionStatus
 
@@ -126,7 +125,8 @@ def ack(
         delay_ms=_UNSET if delay_ms is None else delay_ms,
         reason=reason,
     )
-    found = [_receipt(text) for text in receipts]
+    with usage_errors():
+        found = [receipt_from_text(text) for text in receipts]
     failed = with_cluster(server, lambda cluster: settle(cluster, name, found, settlement))
     print_status(f"{len(found) - len(failed)} of {len(found)} messages settled")
     _print_failed(failed)
@@ -139,19 +139,10 @@ def ack(
 @output_option
 def status(message: str, names: Sequence[str], server: str, output: str | None) -> None:
     """Show the status of the message ID (<topic>:<partition>:<offset>) in each subscription."""
-    try:
+    with usage_errors():
         message_id = message_id_from_text(message)
-    except InvalidRequest as error:
-        raise click.UsageError(error.message) from None
     statuses = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).status(message_id, names or None))
     print_rows([_status_row(message_id, one) for one in statuses], _STATUS_COLUMNS, output)
-
-
-def _receipt(text: str) -> LeaseReceipt:
-    try:
-        return receipt_from_text(text)
-    except InvalidRequest as error:
-        raise click.UsageError(error.message) from None
 
 
 def _print_failed(failed: Sequence[FailedSettlement]) -> None:
@@ -201,6 +192,4 @@ def _content(record: ConsumedRecord, output: str | None) -> dict[str, Any]:
 def _shown(data: bytes | None) -> str | None:
     if data is None:
         return None
-    text = data.decode("utf-8", "backslashreplace")
-    text = "".join(char if char.isprintable() else " " for char in text)
-    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+    return shortened(data.decode("utf-8", "backslashreplace"), _SHOWN_MAX, filler=" ", end="...")

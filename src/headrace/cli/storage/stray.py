@@ -97,8 +97,8 @@ def purge_stray(
     """Delete stray logs permanently; the broker may be running."""
     chosen = _chosen(data, topics, is_all=is_all)
     rows = [_row(folder, log, record) for folder, log, record in chosen]
+    confirm(f"Delete {len(chosen)} stray logs in {data}?", yes or dry_run)
     if not dry_run:
-        confirm(f"Delete {len(chosen)} stray logs in {data}?", yes)
         for folder in broker_folders(data):
             purge_strays(SystemDisk(), str(folder), [log for where, log, _ in chosen if where == folder])
     print_rows(rows, _COLUMNS, output)

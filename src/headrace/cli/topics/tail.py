@@ -12,7 +12,7 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import server_option
-from headrace.cli.output import output_option, wants_json
+from headrace.cli.output import output_option, shortened, wants_json
 from headrace.cli.start_position import StartPosition, offsets_at, resolve_offsets
 from headrace.cli.topics.consume import choose_printer, print_records
 from headrace.client.cluster import Cluster
@@ -21,7 +21,7 @@ from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.groups.offsets import END
 from headrace.client.metadata import TopicPartition
 
-_SHOWN_MAX = 200
+_SHOWN_MAX = 201
 _POLL_SECONDS = 0.1
 
 
@@ -77,6 +77,4 @@ def _line(record: ConsumedRecord) -> bytes:
 
 
 def _shown(data: bytes) -> str:
-    text = data[: _SHOWN_MAX + 1].decode(errors="replace")
-    text = "".join(char if char.isprintable() else "\N{MIDDLE DOT}" for char in text)
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "\N{HORIZONTAL ELLIPSIS}"
+    return shortened(data[: _SHOWN_MAX + 1].decode(errors="replace"), _SHOWN_MAX)

@@ -140,8 +140,7 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
     NAME.dlq stays if a client created it. To keep dead letters, send them to another topic first: headrace dlq redrive
     NAME --all --to OTHER.
     """
-    if not dry_run:
-        confirm(f"Delete {', '.join(names)} with all records and dead letters?", yes)
+    confirm(f"Delete {', '.join(names)} with all records and dead letters?", yes or dry_run)
 
     async def work(cluster: Cluster) -> None:
         admin = TopicAdmin(cluster)
@@ -181,8 +180,7 @@ async def _exists(admin: TopicAdmin, name: str) -> bool:
 @server_option
 def add_partitions(name: str, total: int, yes: bool, dry_run: bool, server: str) -> None:
     """Increase the partitions of the topic NAME to TOTAL. Keys may then map to other partitions."""
-    if not dry_run:
-        confirm(f"Increase {name} to {total} partitions? This cannot be undone.", yes)
+    confirm(f"Increase {name} to {total} partitions? This cannot be undone.", yes or dry_run)
     with_cluster(server, lambda cluster: TopicAdmin(cluster).add_partitions(name, total, validate_only=dry_run))
     print_status(f"topic {name} {'could be increased' if dry_run else 'increased'} to {total} partitions")
 
@@ -206,9 +204,8 @@ def trim(
     output: str | None,
 ) -> None:
     """Delete the oldest records of the topic NAME."""
-    if not dry_run:
-        what = "all records" if before is None else f"records before offset {before}"
-        confirm(f"Delete {what} of {name}?", yes)
+    what = "all records" if before is None else f"records before offset {before}"
+    confirm(f"Delete {what} of {name}?", yes or dry_run)
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         view = await TopicAdmin(cluster).describe(name)
