@@ -19,14 +19,12 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.start_position import StartPosition, parse_start_position, resolve_offsets
-from headrace.cli.times import parse_duration
+from headrace.cli.start_position import StartPosition, parse_ago, parse_start_position, resolve_offsets
 from headrace.client.admin.group_admin import GroupAdmin, GroupView, PartitionLag
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.runtime.clock import Clock, SystemClock
 
-_AGO = "-ago"
 _COLUMNS = ("topic", "partition", "now", "new", "lag", "remark")
 
 
@@ -145,9 +143,9 @@ def _target_offsets(
 def parse_reset_position(text: str, clock: Clock | None = None) -> StartPosition:
     """Parse the value of `--to`, or raise a usage error."""
     try:
-        if text.endswith(_AGO):
-            now_ms = (clock or SystemClock()).now_ms()
-            return StartPosition("time", max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
+        time_ms = parse_ago(text, (clock or SystemClock()).now_ms())
+        if time_ms is not None:
+            return StartPosition("time", time_ms)
         return parse_start_position(text if text in ("earliest", "latest") else f"@{text}")
     except ValueError as error:
         raise click.UsageError(f"--to: {error}") from None
@@ -181,9 +179,8 @@ async def _targets(cluster: Cluster, chosen: Sequence[tuple[str, Set[int] | None
     targets: set[TopicPartition] = set()
     for topic, numbers in chosen:
         view = await cluster.call_with_retries(partial(cluster.topic, topic))
-        targets |= {
-            TopicPartition(topic, number) for number in (range(len(view.partitions)) if numbers is None else numbers)
-        }
+        chosen_numbers = range(len(view.partitions)) if numbers is None else numbers
+        targets.update(TopicPartition(topic, number) for number in chosen_numbers)
     return targets
 
 

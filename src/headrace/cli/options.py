@@ -46,7 +46,7 @@ _LISTENER_OPTIONS = (
 
 
 class ParsedType(click.ParamType[T]):
-    """The type of an option whose text `parse` converts. A ValueError of `parse` becomes a usage error."""
+    """The type of an option whose text `parse` converts. Its ValueError or HeadraceError becomes a usage error."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:
         self.name = name
@@ -57,31 +57,34 @@ class ParsedType(click.ParamType[T]):
             return cast("T", value)
         try:
             return self._parse(value)
-        except ValueError as error:
+        except (ValueError, HeadraceError) as error:
             self.fail(str(error), param, ctx)
 
 
-def server_option(command: Command) -> Command:
-    return click.option(
-        "--server",
-        "--bootstrap-server",
-        "server",
-        envvar="HEADRACE_SERVER",
-        default=SERVER_DEFAULT,
-        show_default=True,
-        show_envvar=True,
-        metavar="HOST:PORT",
-        callback=_check_server,
-        help="Bootstrap brokers, separated by commas.",
-    )(command)
+def _check_server(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    from headrace.client.connections.address import parse_addresses  # `serve` starts without the client
+
+    try:
+        parse_addresses(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
+    return value
 
 
-def yes_option(command: Command) -> Command:
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
-
-
-def dry_run_option(command: Command) -> Command:
-    return click.option("--dry-run", is_flag=True, help="Show what would be done, but change nothing.")(command)
+server_option = click.option(
+    "--server",
+    "--bootstrap-server",
+    "server",
+    envvar="HEADRACE_SERVER",
+    default=SERVER_DEFAULT,
+    show_default=True,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    callback=_check_server,
+    help="Bootstrap brokers, separated by commas.",
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done, but change nothing.")
 
 
 def confirm(question: str, skip: bool) -> None:
@@ -118,13 +121,3 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"{text!r} is invalid; write NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
-
-
-def _check_server(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    from headrace.client.connections.address import parse_addresses  # `serve` starts without the client
-
-    try:
-        parse_addresses(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, parameter) from None
-    return value

@@ -7,8 +7,8 @@ messages come from other clients and must not control the terminal. Only `consum
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import click
 import msgspec
@@ -16,18 +16,16 @@ import msgspec
 from headrace.model.safe_text import escaped, escaped_json
 
 Row = Mapping[str, Any]
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _encode = msgspec.json.Encoder().encode
 
 
-def output_option(command: Command) -> Command:
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        help="A table (the default on a terminal) or one JSON object per line (the default in a pipe).",
-    )(command)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    help="A table (the default on a terminal) or one JSON object per line (the default in a pipe).",
+)
 
 
 def print_rows(rows: Iterable[Row], columns: Sequence[str], output: str | None) -> None:

@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import confirm, dry_run_option, server_option, usage_errors, yes_option
+from headrace.cli.options import ParsedType, confirm, dry_run_option, server_option, usage_errors, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, shortened, to_json
 from headrace.cli.record_format import envelope_of
 from headrace.cli.times import local_time
@@ -20,11 +20,10 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
 from headrace.client.queues.redrive import MAX_REDRIVES, DeadLetter, RedriveOptions, RedriveResult
 from headrace.machines.queues.filters import Filter, compile_filter
-from headrace.model.errors import InvalidConfig, UnknownTopicOrPartition
+from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.ids import MessageId, message_id_from_text
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _COLUMNS = ("id", "state", "died", "attempts", "redriven", "subscription", "reason", "value")
@@ -32,24 +31,13 @@ _SHOWN_MAX = 40
 _SETTLED = "settled"
 
 
-class FilterType(click.ParamType[Filter]):
-    name = "filter"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Filter:
-        try:
-            return compile_filter(str(value))
-        except InvalidConfig as error:
-            self.fail(error.message, param, ctx)
-
-
-def filter_option(command: Command) -> Command:
-    return click.option(
-        "--filter",
-        "wanted",
-        type=FilterType(),
-        metavar="TEXT",
-        help="Only matching ones, for example \"header.type = 'order' and key like 'eu-%'\".",
-    )(command)
+filter_option = click.option(
+    "--filter",
+    "wanted",
+    type=ParsedType("filter", compile_filter),
+    metavar="TEXT",
+    help="Only matching ones, for example \"header.type = 'order' and key like 'eu-%'\".",
+)
 
 
 @click.group()

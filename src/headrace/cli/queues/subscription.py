@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -13,28 +13,26 @@ from headrace.cli.failure import CommandFailed
 from headrace.cli.options import ParsedType, confirm, dry_run_option, parse_settings, server_option, yes_option
 from headrace.cli.output import output_option, print_rows, print_status
 from headrace.cli.queues.subscription_messages import ack, peek, pull, status
-from headrace.cli.start_position import parse_start_position
-from headrace.cli.times import local_time, parse_duration
+from headrace.cli.start_position import parse_ago, parse_start_position
+from headrace.cli.times import local_time
 from headrace.client.admin.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import InvalidConfig
 from headrace.runtime.clock import SystemClock
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 _COUNTS = ("backlog", "leased", "waiting", "dying")
 _LIST_COLUMNS = ("subscription", "topic", "partitions", *_COUNTS, "oldest")
 _PARTITION_COLUMNS = ("topic", "partition", "floor", "end", *_COUNTS, "oldest")
 _FLOOR_COLUMNS = ("topic", "partition", "floor")
-_AGO = "-ago"
 _INVALID_POSITION = "is not a position; write start, end, N, @TIME or 2h-ago"
 
 
 def parse_position(text: str, now_ms: int) -> Position:
     """Parse a position, or raise ValueError with a message for the user."""
-    if text.endswith(_AGO):
-        return Position(timestamp_ms=max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
+    time_ms = parse_ago(text, now_ms)
+    if time_ms is not None:
+        return Position(timestamp_ms=time_ms)
     try:
         where = parse_start_position(text)
     except ValueError:

@@ -180,7 +180,7 @@ def dump(
         _print(islice(rows_of(path), limit), columns, json_wanted)
         return 0
     if topic is not None:
-        segments = DataFolder(data).log(topic, partition).segments()
+        segments = segments_in(DataFolder(data).log(topic, partition).path)
     else:
         assert path is not None
         segments = _segments_at(path)
@@ -205,7 +205,7 @@ def verify(data: Path, topic: str | None, output: str | None) -> int:
     if folder.in_use:
         print_status(f"a broker is using {folder.path}: the ends of its logs may appear torn")
     for found in folder.logs(topic):
-        verifier = LogVerifier(found, folder.flushed_offset(found.key))
+        verifier = LogVerifier(found, folder.flushed_offset(found))
         verifier.run()
         verifiers.append(verifier)
     rows = [_fault_row(verifier, fault) for verifier in verifiers for fault in verifier.faults]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -12,18 +12,15 @@ from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import server_option
 from headrace.cli.output import print_status, to_json
 from headrace.cli.pipelines.open_archive import open_archive
-from headrace.cli.record_format import compile_format, envelope_of
+from headrace.cli.record_format import Printer, compile_format, envelope_of
 from headrace.cli.start_position import FROM_END, FROM_START, START_POSITION, StartPosition, offsets_at, resolve_offsets
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
-from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import END
 from headrace.client.metadata import TopicPartition
 from headrace.model.safe_text import escaped
-
-Printer = Callable[[ConsumedRecord], bytes]
 
 _POLL_SECONDS = 0.1
 
@@ -94,16 +91,14 @@ def consume(
                 cluster, archive, topics, partitions, begin, printer, count, exit_at_end, settings
             )
         targets = await _targets(cluster, topics, partitions)
-        ends: Mapping[TopicPartition, int] = {}
-        if exit_at_end:
-            ends = await offsets_at(cluster, targets, END)
+        ends = await offsets_at(cluster, targets, END) if exit_at_end else None
         if group is not None:
             consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
         else:
             offsets = await resolve_offsets(cluster, targets, begin)
             consumer = Consumer(cluster, partitions=offsets, settings=settings)
         async with consumer:
-            return await print_records(consumer, printer, count, ends if exit_at_end else None)
+            return await print_records(consumer, printer, count, ends)
 
     printed = with_cluster(server, work)
     print_status(f"{printed} record{'' if printed == 1 else 's'}")

@@ -13,7 +13,7 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import server_option
 from headrace.cli.output import output_option, shortened, wants_json
-from headrace.cli.start_position import StartPosition, offsets_at, resolve_offsets
+from headrace.cli.start_position import StartPosition, offsets_at, partitions_of, resolve_offsets
 from headrace.cli.topics.consume import choose_printer, print_records
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer
@@ -42,11 +42,7 @@ def tail(topics: Sequence[str], lines: int, server: str, output: str | None) -> 
     printer = choose_printer(None, None, as_json=True) if wants_json(output) else _line
 
     async def work(cluster: Cluster) -> None:
-        targets = [
-            TopicPartition(topic, partition.partition)
-            for topic in topics
-            for partition in (await cluster.topic(topic)).partitions
-        ]
+        targets = await partitions_of(cluster, *topics)
         ends = await offsets_at(cluster, targets, END)
         begin = await resolve_offsets(cluster, targets, StartPosition("before_end", lines))
         async with Consumer(cluster, partitions=begin) as consumer:

@@ -10,11 +10,10 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import confirm, dry_run_option, parse_settings, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.start_position import offsets_at
+from headrace.cli.start_position import log_bounds
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.admin.topic_admin import HIGH_WATERMARK, Config, NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.groups.offsets import END, START
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.names import dead_letter_topic
@@ -87,7 +86,7 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
         view = await admin.describe(name)
         sizes = await admin.sizes(name)
         targets = [TopicPartition(name, partition.partition) for partition in view.partitions]
-        starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
+        starts, ends = await log_bounds(cluster, targets)
         return view, await admin.configs(name), sizes, _partition_rows(view, starts, ends, sizes)
 
     view, settings, sizes, partitions = with_cluster(server, work)
@@ -211,7 +210,7 @@ def trim(
         view = await TopicAdmin(cluster).describe(name)
         chosen = range(len(view.partitions)) if partition is None else [partition]
         targets = [TopicPartition(name, number) for number in chosen]
-        starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
+        starts, ends = await log_bounds(cluster, targets)
         new_starts = {t: min(ends[t], max(starts[t], ends[t] if before is None else before)) for t in targets}
         if not dry_run:
             requested = dict.fromkeys(targets, HIGH_WATERMARK) if before is None else new_starts

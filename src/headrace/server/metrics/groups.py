@@ -68,7 +68,7 @@ async def add_groups(
     for queue in queues:
         await yield_turn()
         # A consumer group and a subscription may have the same name.
-        position = GroupPosition(queue.subscription, queue.topic, queue.partition, queue.floor, queue.backlog)
+        position = GroupPosition(queue.subscription, queue.topic, queue.partition, queue.floor, queue.counts.backlog)
         positions.setdefault((queue.subscription, (queue.topic, queue.partition)), position)
     sums = await _sum_positions(positions.values(), yield_turn)
     for position in positions.values() if len(positions) <= SERIES_MAX else sums:

@@ -31,7 +31,6 @@ from headrace.cli.diagnostics.top_view import (
     table_lines,
     tables,
 )
-from headrace.cli.failure import failure_of_error
 from headrace.cli.main import main
 from headrace.client.admin.group_admin import GroupAdmin
 from headrace.client.admin.subscription_admin import START, PartitionBacklog, Position, SubscriptionAdmin
@@ -251,10 +250,7 @@ class TopCommandRunner:
     def with_cluster(self, _server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
         async def scenario() -> Any:
             async with client(self.world) as cluster:
-                try:
-                    return await work(cluster)
-                except HeadraceError as error:
-                    raise failure_of_error(error) from error
+                return await work(cluster)
 
         return self.world.run(scenario())
 
