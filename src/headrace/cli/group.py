@@ -40,8 +40,7 @@ class OffsetReset:
         before = self.before
         at = before.committed if self.new is None else self.new
         return {
-            "topic": before.target.topic,
-            "partition": before.target.partition,
+            **before.target._asdict(),
             "now": before.committed,
             "new": self.new,
             "start": before.start,
@@ -226,6 +225,7 @@ def describe(name: str, server: str, output: str | None) -> None:
         return await admin.describe(name), await admin.lag(name)
 
     view, lags = with_cluster(server, work)
+    partitions = [_lag_row(lag) for lag in lags]
     members = [
         {
             "member": member.member_id,
@@ -244,10 +244,10 @@ def describe(name: str, server: str, output: str | None) -> None:
         "lag": sum(lag.lag for lag in lags),
     }
     if wants_json(output):
-        echo(to_json(summary | {"members": members, "partitions": [_lag_row(lag) for lag in lags]}))
+        echo(to_json(summary | {"members": members, "partitions": partitions}))
         return
     echo("  ".join(f"{key} {value or '-'}" for key, value in summary.items()))
-    for rows, columns in ((members, ("member", "client", "host", "partitions")), (_rows(lags), _LAG_COLUMNS)):
+    for rows, columns in ((members, ("member", "client", "host", "partitions")), (partitions, _LAG_COLUMNS)):
         if rows:
             echo()
             print_table(rows, columns)
@@ -263,12 +263,13 @@ def lag(name: str, watch: float | None, server: str, output: str | None) -> None
 
     async def work(cluster: Cluster) -> None:
         admin = GroupAdmin(cluster)
-        print_rows(_rows(await admin.lag(name)), _LAG_COLUMNS, output)
-        while watch is not None:
+        while True:
+            print_rows(map(_lag_row, await admin.lag(name)), _LAG_COLUMNS, output)
+            if watch is None:
+                return
             await asyncio.sleep(watch)
             if not wants_json(output):
                 echo()
-            print_rows(_rows(await admin.lag(name)), _LAG_COLUMNS, output)
 
     with_cluster(server, work)
 
@@ -296,14 +297,9 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
     with_cluster(server, work)
 
 
-def _rows(lags: Sequence[PartitionLag]) -> list[dict[str, Any]]:
-    return [_lag_row(lag) for lag in lags]
-
-
 def _lag_row(lag: PartitionLag) -> dict[str, Any]:
     return {
-        "topic": lag.target.topic,
-        "partition": lag.target.partition,
+        **lag.target._asdict(),
         "committed": lag.committed,
         "start": lag.start,
         "end": lag.end,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -59,6 +60,22 @@ class ParsedType(click.ParamType[T]):
             return self._parse(value)
         except (ValueError, HeadraceError) as error:
             self.fail(str(error), param, ctx)
+
+
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION_PART = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
+
+
+def parse_duration(text: str) -> int:
+    """Return milliseconds, or raise ValueError with a message for the user."""
+    parts = list(_DURATION_PART.finditer(text))
+    if not parts or "".join(part[0] for part in parts) != text:
+        raise ValueError(f"{text!r} is not a duration; write 500ms, 90s, 15m, 2h, 7d or 1h30m")
+    return sum(int(part[1]) * _MILLISECONDS[part[2]] for part in parts)
+
+
+DURATION = ParsedType("duration", parse_duration)
+"""A duration, as milliseconds."""
 
 
 def _check_server(ctx: click.Context, parameter: click.Parameter, value: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -88,6 +89,16 @@ def echo(*lines: str, err: bool = False) -> None:
 
 def to_json(value: Any) -> str:
     return escaped_json(_encode(value).decode())
+
+
+def local_time(milliseconds: int | None) -> str | None:
+    """Format a timestamp as local time; None without one, which may be a negative number."""
+    if milliseconds is None or milliseconds < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return f"{milliseconds} ms"  # out of range: producers may set any timestamp
 
 
 def _text(value: Any) -> str:

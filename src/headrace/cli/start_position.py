@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from headrace.cli.options import ParsedType
-from headrace.cli.times import parse_duration
+from headrace.cli.options import ParsedType, parse_duration
 from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition

@@ -9,9 +9,8 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import confirm, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, to_json, wants_json
-from headrace.cli.times import DURATION, local_time
+from headrace.cli.options import DURATION, confirm, server_option, yes_option
+from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, to_json, wants_json
 from headrace.client.admin.tokens import TokenAdmin, TokenView
 from headrace.client.cluster import Cluster
 
@@ -62,8 +61,14 @@ def create(
 
     token_id, text, expires_ms = with_cluster(server, work)
     if wants_json(output):
-        row = {"token": text, "id": token_id, "name": name, "scopes": list(scopes), "expires_at": _time(expires_ms)}
-        echo(to_json(row))
+        row = {
+            "token": text,
+            "id": token_id,
+            "name": name,
+            "scopes": list(scopes),
+            "expires_at": local_time(expires_ms),
+        }
+        echo(to_json(row | {"expires_at": local_time(expires_ms)}))
     else:
         echo(text)
         print_status(f"token {token_id} created; save it now, it cannot be displayed again")
@@ -103,13 +108,9 @@ def _row(view: TokenView, now_ms: int) -> dict[str, Any]:
         "id": view.id,
         "name": view.name,
         "scopes": list(view.scopes),
-        "created_at": _time(view.created_ms),
-        "expires_at": _time(view.expires_ms),
+        "created_at": local_time(view.created_ms),
+        "expires_at": local_time(view.expires_ms),
         "rate": view.requests_per_second,
         "burst": None if view.requests_per_second is None else view.burst,
         "expired": view.expires_ms is not None and view.expires_ms <= now_ms,
     }
-
-
-def _time(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else local_time(milliseconds)

@@ -9,9 +9,17 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.times import DURATION, local_time
+from headrace.cli.options import DURATION, confirm, dry_run_option, server_option, yes_option
+from headrace.cli.output import (
+    echo,
+    local_time,
+    output_option,
+    print_rows,
+    print_status,
+    print_table,
+    to_json,
+    wants_json,
+)
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.admin.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView
 from headrace.client.cluster import Cluster
@@ -160,8 +168,7 @@ def find_hanging(topics: Sequence[str], older_than: int, server: str, output: st
 
     rows = [
         {
-            "topic": found.target.topic,
-            "partition": found.target.partition,
+            **found.target._asdict(),
             "producer_id": found.producer_id,
             "producer_epoch": found.producer_epoch,
             "coordinator_epoch": found.coordinator_epoch,

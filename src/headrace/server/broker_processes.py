@@ -45,7 +45,8 @@ class BrokersSettings(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         self.first.check()
-        for name, (_, port) in self._addresses().items():
+        addresses = {"--kafka": self.first.kafka, "--http": self.first.http, "--advertised": self.first.advertised}
+        for name, (_, port) in ((name, address) for name, address in addresses.items() if address is not None):
             if port and port + self.count - 1 > PORT_MAX:
                 raise InvalidConfig(
                     f"{name} requires {self.count} consecutive ports up to {PORT_MAX}; specify a smaller port"
@@ -72,10 +73,6 @@ class BrokersSettings(msgspec.Struct, frozen=True):
             )
             for number in range(self.count)
         ]
-
-    def _addresses(self) -> dict[str, Address]:
-        advertised = {} if self.first.advertised is None else {"--advertised": self.first.advertised}
-        return {"--kafka": self.first.kafka, "--http": self.first.http} | advertised
 
 
 def run_brokers(settings: BrokersSettings) -> int:

@@ -26,7 +26,7 @@ import msgspec
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.runtime.permissions import FOLDER_MODE, exposure_warning
 from headrace.runtime.process_resources import check_address_free, lock_folder
-from headrace.server.settings import Address, is_loopback
+from headrace.server.settings import Address, is_loopback, show_address
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 JARS = (
@@ -80,7 +80,7 @@ class ZooKeeperServer:
     @property
     def client_address(self) -> str:
         host, port = self.address
-        return f"{_reachable(host)}:{port}"
+        return show_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
 
     @property
     def is_running(self) -> bool:
@@ -308,8 +308,3 @@ def find_jars() -> list[str]:
             f"cannot run ZooKeeper: its jars, which are part of PySpark, were not found; {INSTALL_HINT}"
         )
     return needed
-
-
-def _reachable(host: str) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host

@@ -159,9 +159,8 @@ def elect_leader(
         return targets, await (admin.elect_unclean(targets) if unclean else admin.prefer(targets))
 
     targets, errors = with_cluster(server, work)
-    rows = [
-        {"topic": target.topic, "partition": target.partition, "result": _result(target, errors)} for target in targets
-    ]
+    results = {target: error.message for target, error in errors.items()}
+    rows = [target._asdict() | {"result": results.get(target, "elected")} for target in targets]
     print_rows(rows, ("topic", "partition", "result"), output)
     if not rows:
         print_status("no election needed: every partition has its preferred leader")
@@ -176,13 +175,8 @@ def _needs_election(assignment: PartitionReplicas, unclean: bool) -> bool:
     )  # a co-located topic follows its owner
 
 
-def _result(target: TopicPartition, errors: PartitionErrors) -> str:
-    error = errors.get(target)
-    return "elected" if error is None else error.message
-
-
 async def _held_replicas(admin: ClusterAdmin, node_id: int) -> int:
-    return replicas_per_broker(await admin.places()).get(node_id, 0)
+    return replicas_per_broker(await admin.places())[node_id]
 
 
 def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplicas]) -> list[dict[str, Any]]:
@@ -196,7 +190,7 @@ def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplica
                 "address": None if broker is None else str(broker.address),
                 "rack": None if broker is None else broker.rack,
                 "leaders": led[node_id],
-                "replicas": held.get(node_id, 0),
+                "replicas": held[node_id],
                 "state": "down" if broker is None else "draining" if broker.is_draining else "up",
             }
         )
@@ -205,8 +199,7 @@ def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplica
 
 def _partition_row(assignment: PartitionReplicas) -> dict[str, Any]:
     return {
-        "topic": assignment.target.topic,
-        "partition": assignment.target.partition,
+        **assignment.target._asdict(),
         "leader": None if assignment.is_offline else assignment.leader,
         "epoch": assignment.leader_epoch,
         "replicas": assignment.replicas,

@@ -281,8 +281,7 @@ async def _status(cluster: Cluster) -> list[dict[str, Any]]:
 
     return [
         {
-            "topic": assignment.target.topic,
-            "partition": assignment.target.partition,
+            **assignment.target._asdict(),
             "replicas": assignment.replicas,
             "adding": assignment.adding,
             "removing": assignment.removing,
@@ -354,8 +353,7 @@ def _move_row(
 ) -> dict[str, Any]:
     error = errors.get(assignment.target)
     return {
-        "topic": assignment.target.topic,
-        "partition": assignment.target.partition,
+        **assignment.target._asdict(),
         "replicas": target_replicas(assignment),
         "target": target,
         "result": "not begun" if dry_run else "begun" if error is None else error.message,

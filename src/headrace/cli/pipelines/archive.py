@@ -9,9 +9,8 @@ import click
 
 from headrace.cli.failure import FAILED
 from headrace.cli.options import ParsedType, dry_run_option
-from headrace.cli.output import Row, output_option, print_rows, print_status
-from headrace.cli.pipelines.open_archive import open_archive
-from headrace.cli.times import local_time
+from headrace.cli.output import Row, local_time, output_option, print_rows, print_status
+from headrace.cli.pipelines.archived_records import open_archive
 from headrace.pipeline.settings import parse_size
 from headrace.runtime.clock import SystemClock
 
@@ -130,8 +129,8 @@ def _partition_rows(catalogue: ArchiveCatalogue) -> Iterator[Row]:
             "records": sum(file.records for file in files),
             "files": len(files),
             "bytes": sum(file.bytes for file in files),
-            "oldest": local_time(min(times)) if times else None,
-            "newest": local_time(max(times)) if times else None,
+            "oldest": local_time(min(times, default=None)),
+            "newest": local_time(max(times, default=None)),
         }
 
 
@@ -144,8 +143,8 @@ def _file_rows(catalogue: ArchiveCatalogue) -> Iterator[Row]:
             "last": file.last,
             "records": file.records,
             "bytes": file.bytes,
-            "oldest": None if file.timestamp_min is None else local_time(file.timestamp_min),
-            "newest": None if file.timestamp_max is None else local_time(file.timestamp_max),
+            "oldest": local_time(file.timestamp_min),
+            "newest": local_time(file.timestamp_max),
             "sha256": file.sha256,
             "file": file.name,
         }

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.archive import Archive, ArchiveCatalogue
 from headrace.cli.failure import CommandFailed
 from headrace.cli.output import print_status
 from headrace.cli.record_format import Printer
@@ -26,6 +25,8 @@ from headrace.model.ids import id_to_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.archive import Archive, ArchiveCatalogue
+
 
 class ArchivedRange(NamedTuple):
     """What to read of one partition: from `start` to `archived_to` from the archive, then from the log. `log_end` is
@@ -37,6 +38,20 @@ class ArchivedRange(NamedTuple):
     archived_to: int
     log_start: int
     log_end: int | None
+
+
+def open_archive(path: str) -> Archive:
+    """Open the archive at a path or URI; the command fails if there is none."""
+    try:
+        from headrace.archive import Archive
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyarrow":
+            raise
+        raise CommandFailed("archives require pyarrow; install it with `pip install headrace[spark]`") from error
+    archive = Archive(path)
+    if not archive.topics():
+        raise CommandFailed(f"{path} is not an archive: none of its folders has a manifest")
+    return archive
 
 
 async def archived_ranges(

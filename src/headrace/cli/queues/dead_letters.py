@@ -12,9 +12,8 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import ParsedType, confirm, dry_run_option, server_option, usage_errors, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, shortened, to_json
+from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, shortened, to_json
 from headrace.cli.record_format import envelope_of
-from headrace.cli.times import local_time
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection

@@ -10,8 +10,7 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import confirm, server_option, usage_errors, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, wants_json
-from headrace.cli.times import local_time
+from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, wants_json
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Header, ProducerSettings
 from headrace.client.queues.schedule import Schedule, ScheduledMessage, When, topic_of

@@ -11,10 +11,9 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import ParsedType, confirm, dry_run_option, parse_settings, server_option, yes_option
-from headrace.cli.output import output_option, print_rows, print_status
+from headrace.cli.output import local_time, output_option, print_rows, print_status
 from headrace.cli.queues.subscription_messages import ack, peek, pull, status
 from headrace.cli.start_position import parse_ago, parse_start_position
-from headrace.cli.times import local_time
 from headrace.client.admin.subscription_admin import END, START, PartitionBacklog, Position, SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
@@ -172,30 +171,26 @@ def delete(topic: str, name: str, yes: bool, dry_run: bool, server: str) -> None
 
 
 def _floor_rows(floors: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    return [
-        {"topic": target.topic, "partition": target.partition, "floor": floor}
-        for target, floor in sorted(floors.items())
-    ]
+    return [target._asdict() | {"floor": floor} for target, floor in sorted(floors.items())]
 
 
 def _partition_row(one: PartitionBacklog) -> dict[str, Any]:
     return {
         "subscription": one.subscription,
-        "topic": one.target.topic,
-        "partition": one.target.partition,
+        **one.target._asdict(),
         "floor": one.floor,
         "end": one.end,
         **{count: getattr(one, count) for count in _COUNTS},
-        "oldest": None if one.oldest_ms is None else local_time(one.oldest_ms),
+        "oldest": local_time(one.oldest_ms),
     }
 
 
 def _sum_row(name: str, topic: str, backlogs: Sequence[PartitionBacklog]) -> dict[str, Any]:
-    oldest = [one.oldest_ms for one in backlogs if one.oldest_ms is not None]
+    oldest_ms = min((one.oldest_ms for one in backlogs if one.oldest_ms is not None), default=None)
     return {
         "subscription": name,
         "topic": topic,
         "partitions": len(backlogs),
         **{count: sum(getattr(one, count) for one in backlogs) for count in _COUNTS},
-        "oldest": local_time(min(oldest)) if oldest else None,
+        "oldest": local_time(oldest_ms),
     }

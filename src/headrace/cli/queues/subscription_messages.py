@@ -11,10 +11,9 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import server_option, usage_errors
-from headrace.cli.output import output_option, print_rows, print_status, shortened, wants_json
+from headrace.cli.options import DURATION, server_option, usage_errors
+from headrace.cli.output import local_time, output_option, print_rows, print_status, shortened, wants_json
 from headrace.cli.record_format import envelope_of
-from headrace.cli.times import DURATION, local_time
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.fetched_records import ConsumedRecord

@@ -11,7 +11,7 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import server_option
 from headrace.cli.output import print_status, to_json
-from headrace.cli.pipelines.open_archive import open_archive
+from headrace.cli.pipelines.archived_records import archived_ranges, open_archive, print_archived
 from headrace.cli.record_format import Printer, compile_format, envelope_of
 from headrace.cli.start_position import FROM_END, FROM_START, START_POSITION, StartPosition, offsets_at, resolve_offsets
 from headrace.client.cluster import Cluster
@@ -115,11 +115,7 @@ async def _consume_archive(
     exit_at_end: bool,
     settings: ConsumerSettings,
 ) -> int:
-    archive = open_archive(path)
-    # Imports pyarrow, which only archives require.
-    from headrace.cli.pipelines.archived_records import archived_ranges, print_archived
-
-    found = await archived_ranges(cluster, archive, topics, partitions, begin)
+    found = await archived_ranges(cluster, open_archive(path), topics, partitions, begin)
     printed, continues = await print_archived(found, printer, count)
     offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in found if one.log_end is not None}
     if not continues or not offsets:
