@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,6 +11,7 @@ from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
 from headrace.cli.options import DURATION, confirm, dry_run_option, server_option, yes_option
 from headrace.cli.output import (
+    Row,
     echo,
     local_time,
     output_option,
@@ -75,16 +76,17 @@ def list_transactions(
 def describe(transactional_id: str, server: str, output: str | None) -> None:
     """Show producer, state and partitions of TRANSACTIONAL_ID."""
     view = with_cluster(server, lambda cluster: TransactionAdmin(cluster).describe(transactional_id))
-    summary = _summary(view)
+    summary = {
+        "transactional_id": view.transactional_id,
+        "state": view.state,
+        "coordinator": view.coordinator,
+        "producer_id": view.producer_id,
+        "producer_epoch": view.producer_epoch,
+        "timeout_ms": view.timeout_ms,
+        "started": local_time(view.start_ms),
+    }
     partitions = [{"topic": topic, "partition": partition} for topic, partition in view.partitions]
-    if wants_json(output):
-        echo(to_json(summary | {"partitions": partitions}))
-        return
-    for name, value in summary.items():
-        echo(f"{name.replace('_', ' '):<17} {'-' if value is None else value}")
-    if partitions:
-        echo()
-        print_table(partitions, ("topic", "partition"))
+    _print_details(summary, "partitions", partitions, ("topic", "partition"), output)
 
 
 @transaction.command()
@@ -103,14 +105,8 @@ def bundle(name: str, server: str, output: str | None) -> None:
         {"transactional_id": one.transactional_id, "producer_id": one.producer_id, "producer_epoch": one.epoch}
         for one in view.members
     ]
-    if wants_json(output):
-        echo(to_json({"bundle": name, "sequence": view.sequence, "members": members}))
-        return
-    echo(f"{'bundle':<17} {name}")
-    echo(f"{'sequence':<17} {view.sequence}")
-    if members:
-        echo()
-        print_table(members, ("transactional_id", "producer_id", "producer_epoch"))
+    summary = {"bundle": name, "sequence": view.sequence}
+    _print_details(summary, "members", members, ("transactional_id", "producer_id", "producer_epoch"), output)
 
 
 @transaction.command()
@@ -214,13 +210,15 @@ def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool,
     print_status(f"the transaction of producer {found.producer_id} at offset {start_offset} of {target} {verdict}")
 
 
-def _summary(view: TransactionView) -> dict[str, Any]:
-    return {
-        "transactional_id": view.transactional_id,
-        "state": view.state,
-        "coordinator": view.coordinator,
-        "producer_id": view.producer_id,
-        "producer_epoch": view.producer_epoch,
-        "timeout_ms": view.timeout_ms,
-        "started": local_time(view.start_ms),
-    }
+def _print_details(
+    summary: Mapping[str, Any], name: str, rows: Sequence[Row], columns: Sequence[str], output: str | None
+) -> None:
+    """Print a summary and the table of its parts; JSON has the parts in the field `name`."""
+    if wants_json(output):
+        echo(to_json({**summary, name: rows}))
+        return
+    for key, value in summary.items():
+        echo(f"{key.replace('_', ' '):<17} {'-' if value is None else value}")
+    if rows:
+        echo()
+        print_table(rows, columns)

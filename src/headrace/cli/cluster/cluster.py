@@ -89,7 +89,16 @@ def partitions(topics: Sequence[str], under_replicated: bool, offline: bool, ser
     """Show leaders and replicas of the partitions of the TOPICs, or of all topics."""
     assignments = with_cluster(server, lambda cluster: ClusterAdmin(cluster).places(topics))
     rows = [
-        _partition_row(assignment)
+        {
+            **assignment.target._asdict(),
+            "leader": None if assignment.is_offline else assignment.leader,
+            "epoch": assignment.leader_epoch,
+            "replicas": assignment.replicas,
+            "in_sync": assignment.in_sync,
+            "eligible": assignment.eligible,
+            "adding": assignment.adding,
+            "removing": assignment.removing,
+        }
         for assignment in assignments
         if not (under_replicated or offline)
         or (under_replicated and assignment.behind)
@@ -195,16 +204,3 @@ def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplica
             }
         )
     return rows
-
-
-def _partition_row(assignment: PartitionReplicas) -> dict[str, Any]:
-    return {
-        **assignment.target._asdict(),
-        "leader": None if assignment.is_offline else assignment.leader,
-        "epoch": assignment.leader_epoch,
-        "replicas": assignment.replicas,
-        "in_sync": assignment.in_sync,
-        "eligible": assignment.eligible,
-        "adding": assignment.adding,
-        "removing": assignment.removing,
-    }

@@ -475,14 +475,10 @@ def screen_lines(summary: Summary, tables: Sequence[Table], sort: Sort, height: 
 
 
 def headline(summary: Summary) -> str:
-    parts = [
-        f"{summary.brokers} brokers (controller {summary.controller})",
-        f"{summary.topics} topics",
-        f"{summary.partitions} partitions",
-        f"{summary.under_replicated} under-replicated",
-        f"{summary.offline} offline",
-    ]
-    return ", ".join(parts)
+    return (
+        f"{summary.brokers} brokers (controller {summary.controller}), {summary.topics} topics, "
+        f"{summary.partitions} partitions, {summary.under_replicated} under-replicated, {summary.offline} offline"
+    )
 
 
 def table_lines(table: Table) -> list[str]:

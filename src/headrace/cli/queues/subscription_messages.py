@@ -21,7 +21,7 @@ from headrace.client.queues.leased_messages import LeasedMessage, receipt_from_t
 from headrace.client.queues.settling import ACK, NACK, REJECT, FailedSettlement, settle
 from headrace.client.queues.subscription import LeasingRules, Subscription
 from headrace.model.ids import MessageId, message_id_from_text
-from headrace.wire.messages.queues import SettleItem, SubscriptionStatus
+from headrace.wire.messages.queues import SettleItem
 
 _MESSAGE_COLUMNS = ("receipt", "attempt", "key", "value")
 _PEEK_COLUMNS = ("id", "state", "attempts", "key", "value")
@@ -141,7 +141,21 @@ def status(message: str, names: Sequence[str], server: str, output: str | None) 
     with usage_errors():
         message_id = message_id_from_text(message)
     statuses = with_cluster(server, lambda cluster: SubscriptionAdmin(cluster).status(message_id, names or None))
-    print_rows([_status_row(message_id, one) for one in statuses], _STATUS_COLUMNS, output)
+    rows = [
+        {
+            "id": str(message_id),
+            "subscription": one.subscription,
+            "state": one.state,
+            "attempts": one.attempts,
+            "how": one.how,
+            "at": local_time(one.at_ms),
+            "until": local_time(one.until_ms),
+            "member": one.member,
+            "reason": one.reason,
+        }
+        for one in statuses
+    ]
+    print_rows(rows, _STATUS_COLUMNS, output)
 
 
 def _print_failed(failed: Sequence[FailedSettlement]) -> None:
@@ -153,32 +167,9 @@ def _print_failed(failed: Sequence[FailedSettlement]) -> None:
 
 
 def _message_row(message: LeasedMessage, output: str | None) -> dict[str, Any]:
-    message_id = message.id
-    record = ConsumedRecord(
-        message_id.topic,
-        message_id.partition,
-        message_id.offset,
-        message.timestamp_ms,
-        message.key,
-        message.value,
-        message.headers,
-    )
-    row = {"receipt": str(message.receipt), "id": str(message_id), "attempt": message.attempt}
+    record = ConsumedRecord(*message.id, message.timestamp_ms, message.key, message.value, message.headers)
+    row = {"receipt": str(message.receipt), "id": str(message.id), "attempt": message.attempt}
     return row | {"leased_until": local_time(message.leased_until_ms)} | _content(record, output)
-
-
-def _status_row(message_id: MessageId, one: SubscriptionStatus) -> dict[str, Any]:
-    return {
-        "id": str(message_id),
-        "subscription": one.subscription,
-        "state": one.state,
-        "attempts": one.attempts,
-        "how": one.how,
-        "at": local_time(one.at_ms),
-        "until": local_time(one.until_ms),
-        "member": one.member,
-        "reason": one.reason,
-    }
 
 
 def _content(record: ConsumedRecord, output: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from headrace.cli.failure import FAILED, CommandFailed
 from headrace.cli.output import output_option, print_json, print_rows, print_status, print_table, shortened, wants_json
 from headrace.cli.record_format import envelope_of
 from headrace.cli.storage.data_folder import DataFolder, segments_in
-from headrace.cli.storage.log_verifier import LogFault, LogVerifier
+from headrace.cli.storage.log_verifier import LogVerifier
 from headrace.cli.storage.stored_batches import StoredBatch, UnreadableBatch, stored_batches
 from headrace.cli.storage.stray import adopt, purge_stray, stray
 from headrace.client.fetch.fetched_records import ConsumedRecord
@@ -208,7 +208,18 @@ def verify(data: Path, topic: str | None, output: str | None) -> int:
         verifier = LogVerifier(found, folder.flushed_offset(found))
         verifier.run()
         verifiers.append(verifier)
-    rows = [_fault_row(verifier, fault) for verifier in verifiers for fault in verifier.faults]
+    rows = [
+        {
+            "log": verifier.log.name,
+            "verdict": "torn" if fault.torn else "damaged",
+            "file": str(fault.path),
+            "position": fault.position,
+            "offset": fault.offset,
+            "what": fault.what,
+        }
+        for verifier in verifiers
+        for fault in verifier.faults
+    ]
     if rows:
         print_rows(rows, ("log", "verdict", "file", "position", "offset", "what"), output)
     damaged = sum(not fault.torn for verifier in verifiers for fault in verifier.faults)
@@ -282,14 +293,3 @@ def _shown(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return shortened(value, _SHOWN_MAX)
-
-
-def _fault_row(verifier: LogVerifier, fault: LogFault) -> Row:
-    return {
-        "log": verifier.log.name,
-        "verdict": "torn" if fault.torn else "damaged",
-        "file": str(fault.path),
-        "position": fault.position,
-        "offset": fault.offset,
-        "what": fault.what,
-    }

@@ -86,43 +86,32 @@ def consume(
             start="latest" if begin == FROM_END else "earliest",
             fetching=FetchingRules(read_committed=read_committed),
         )
+        printed = 0
+        offsets: Mapping[TopicPartition, int] | None = None
         if archive is not None:
-            return await _consume_archive(
-                cluster, archive, topics, partitions, begin, printer, count, exit_at_end, settings
-            )
-        targets = await _targets(cluster, topics, partitions)
-        ends = await offsets_at(cluster, targets, END) if exit_at_end else None
-        if group is not None:
+            found = await archived_ranges(cluster, open_archive(archive), topics, partitions, begin)
+            printed, continues = await print_archived(found, printer, count)
+            logs = [one for one in found if one.log_end is not None]
+            if not continues or not logs:
+                return printed
+            offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in logs}
+            ends = {one.target: one.log_end or 0 for one in logs}
+        else:
+            targets = await _targets(cluster, topics, partitions)
+            ends = await offsets_at(cluster, targets, END) if exit_at_end else {}
+            if group is None:
+                offsets = await resolve_offsets(cluster, targets, begin)
+        if offsets is None:
+            assert group is not None
             consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
         else:
-            offsets = await resolve_offsets(cluster, targets, begin)
             consumer = Consumer(cluster, partitions=offsets, settings=settings)
+        count_left = None if count is None else count - printed
         async with consumer:
-            return await print_records(consumer, printer, count, ends)
+            return printed + await print_records(consumer, printer, count_left, ends if exit_at_end else None)
 
     printed = with_cluster(server, work)
     print_status(f"{printed} record{'' if printed == 1 else 's'}")
-
-
-async def _consume_archive(
-    cluster: Cluster,
-    path: str,
-    topics: Sequence[str],
-    partitions: Sequence[int],
-    begin: StartPosition,
-    printer: Printer,
-    count: int | None,
-    exit_at_end: bool,
-    settings: ConsumerSettings,
-) -> int:
-    found = await archived_ranges(cluster, open_archive(path), topics, partitions, begin)
-    printed, continues = await print_archived(found, printer, count)
-    offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in found if one.log_end is not None}
-    if not continues or not offsets:
-        return printed
-    ends = {one.target: one.log_end for one in found if one.log_end is not None} if exit_at_end else None
-    async with Consumer(cluster, partitions=offsets, settings=settings) as consumer:
-        return printed + await print_records(consumer, printer, None if count is None else count - printed, ends)
 
 
 async def print_records(

@@ -87,7 +87,20 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
         sizes = await admin.sizes(name)
         targets = [TopicPartition(name, partition.partition) for partition in view.partitions]
         starts, ends = await log_bounds(cluster, targets)
-        return view, await admin.configs(name), sizes, _partition_rows(view, starts, ends, sizes)
+        rows = [
+            {
+                "partition": partition.partition,
+                "leader": partition.leader_id,
+                "epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "in_sync": list(partition.in_sync),
+                "start": starts[target],
+                "end": ends[target],
+                "size_bytes": sizes.get(partition.partition, 0),
+            }
+            for target, partition in zip(targets, view.partitions, strict=True)
+        ]
+        return view, await admin.configs(name), sizes, rows
 
     view, settings, sizes, partitions = with_cluster(server, work)
     shown = [config for config in settings if configs or not config.is_default]
@@ -239,24 +252,3 @@ def _topic_row(view: TopicView) -> dict[str, Any]:
         "replicas": max((len(partition.replicas) for partition in view.partitions), default=0),
         "internal": view.internal,
     }
-
-
-def _partition_rows(
-    view: TopicView,
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-    sizes: Mapping[int, int],
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "partition": partition.partition,
-            "leader": partition.leader_id,
-            "epoch": partition.leader_epoch,
-            "replicas": list(partition.replicas),
-            "in_sync": list(partition.in_sync),
-            "start": starts[TopicPartition(view.name, partition.partition)],
-            "end": ends[TopicPartition(view.name, partition.partition)],
-            "size_bytes": sizes.get(partition.partition, 0),
-        }
-        for partition in view.partitions
-    ]
