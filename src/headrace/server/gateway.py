@@ -41,7 +41,7 @@ from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.process import CIRCUIT_STATES, add_http, add_process, add_pushes
 from headrace.server.process_logging import configure
 from headrace.server.push_service import PushService
-from headrace.server.rest_builder import build_gateway_rest
+from headrace.server.rest_builder import build_rest
 from headrace.server.settings import GatewaySettings, show_address
 from headrace.wire.messages.metadata import MetadataRequest
 
@@ -239,7 +239,7 @@ class Gateway:
         self._cluster = Cluster(parse_addresses(settings.bootstrap), dialer, clock, entropy, _CLIENT)
         self._broker_health = BrokerHealth(self._cluster)
         self._push_service = PushService(lambda: self._cluster, self._supervisor, allows_private=settings.push_private)
-        self._rest = build_gateway_rest(
+        self._rest = build_rest(
             self._cluster, with_auth=settings.auth, sides=_SIDES[settings.side], status_of=self._push_service.status
         )
         application = GatewayApplication(self._rest, self._broker_health)

@@ -6,6 +6,7 @@ The application is built on its first request, so that it does not slow down sta
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.broker.broker import Broker
@@ -129,7 +130,9 @@ class HttpServer:
         guard = None if settings.auth else BrowserGuard(settings.named_hosts())
         guards_metrics = settings.auth and not settings.open_metrics
         self._front = LazyApplication(self._health, self._build_rest, guard, guards_metrics=guards_metrics)
-        self._push_service = PushService(self._open_cluster, supervisor, allows_private=settings.push_private)
+        self._push_service = PushService(
+            partial(self._open_cluster, "push"), supervisor, allows_private=settings.push_private
+        )
         self.listener = HttpListener(self._front, limits, clock, entropy, HEALTH_PATHS)
 
     async def listen(self) -> Address:
@@ -154,14 +157,14 @@ class HttpServer:
     async def close(self) -> None:
         await self._front.close()
 
-    def _open_cluster(self) -> Cluster:
+    def _open_cluster(self, client_id: str) -> Cluster:
         from headrace.server.rest_builder import open_cluster
 
-        return open_cluster(self._broker, *self._system, client_id="push")
+        return open_cluster(self._broker, *self._system, client_id)
 
     def _build_rest(self) -> RestApplication:
         from headrace.server.rest_builder import build_rest
 
         with_auth, status_of = self._settings.auth, self._push_service.status
-        self._rest = build_rest(self._broker, *self._system, with_auth=with_auth, status_of=status_of)
+        self._rest = build_rest(self._open_cluster("rest"), with_auth=with_auth, status_of=status_of)
         return self._rest

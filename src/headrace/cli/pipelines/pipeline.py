@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.failure import FAILED, CommandFailed
-from headrace.cli.options import SERVER_DEFAULT, usage_errors
+from headrace.cli.options import SERVER_DEFAULT, Command, usage_errors
 from headrace.cli.output import (
     echo,
     local_time,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from headrace.pipeline.job import JobResult
     from headrace.pipeline.listing import ListedPipeline
     from headrace.pipeline.settings import Mode, Pipeline, SettingsProblem
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _POLL_SECONDS = 0.5
 _LIST_COLUMNS = ("name", "job", "mode", "state", "done", "lag", "updated", "note")

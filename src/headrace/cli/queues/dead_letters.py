@@ -132,13 +132,11 @@ def redrive(
     selection = _selection(topic, ids, wanted, everything=everything)
     rules = RedriveOptions(to, rate, max_redrives)
     confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes or dry_run or bool(ids))
-    result = _with_queue(
-        server,
-        topic,
-        lambda queue: queue.redrive(selection, rules, dry_run=dry_run, report_progress=_print_progress),
-        ids_given=bool(ids),
-    )
-    _print_result(result, "would be redriven" if dry_run else "redriven")
+
+    def work(queue: DeadLetterQueue) -> Awaitable[RedriveResult]:
+        return queue.redrive(selection, rules, dry_run=dry_run, report_progress=_print_progress)
+
+    _print_result(_with_queue(server, topic, work, ids_given=bool(ids)), "redriven", dry_run)
 
 
 @dlq.command()
@@ -162,13 +160,11 @@ def discard(
     """Discard dead letters of TOPIC: those with the given IDs, those that match --filter, or --all."""
     selection = _selection(topic, ids, wanted, everything=everything)
     confirm(f"Discard the selected dead letters of {topic}?", yes or dry_run)
-    result = _with_queue(
-        server,
-        topic,
-        lambda queue: queue.discard(selection, dry_run=dry_run, report_progress=_print_progress),
-        ids_given=bool(ids),
-    )
-    _print_result(result, "would be discarded" if dry_run else "discarded")
+
+    def work(queue: DeadLetterQueue) -> Awaitable[RedriveResult]:
+        return queue.discard(selection, dry_run=dry_run, report_progress=_print_progress)
+
+    _print_result(_with_queue(server, topic, work, ids_given=bool(ids)), "discarded", dry_run)
 
 
 def _with_queue(
@@ -239,7 +235,7 @@ def _print_progress(result: RedriveResult) -> None:
         sys.stderr.flush()
 
 
-def _print_result(result: RedriveResult | None, verdict: str) -> None:
+def _print_result(result: RedriveResult | None, verb: str, dry_run: bool) -> None:
     if result is None:
         return
     if sys.stderr.isatty():
@@ -247,6 +243,7 @@ def _print_result(result: RedriveResult | None, verdict: str) -> None:
     for letter_id, why in result.refused:
         print_status(f"{letter_id} was not settled: {why}")
     others = f"; {result.settled_before} were settled before, or are being settled by another process"
+    verdict = f"would be {verb}" if dry_run else verb
     print_status(f"{result.settled} of {result.chosen} {verdict}{others if result.settled_before else ''}")
     if result.refused:
         raise CommandFailed(f"{len(result.refused)} dead letters were not settled; `headrace dlq show` prints them")

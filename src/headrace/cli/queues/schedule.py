@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from headrace.cli.cluster_client import with_cluster
-from headrace.cli.options import confirm, server_option, usage_errors, yes_option
+from headrace.cli.options import Command, confirm, server_option, usage_errors, yes_option
 from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, wants_json
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Header, ProducerSettings
 from headrace.client.queues.schedule import Schedule, ScheduledMessage, When, topic_of
 from headrace.model.durations import parse_duration, parse_time
 from headrace.model.ids import MessageId, message_id_from_text
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SHOWN_MAX = 40
 

@@ -180,6 +180,5 @@ def _content(record: ConsumedRecord, output: str | None) -> dict[str, Any]:
 
 
 def _shown(data: bytes | None) -> str | None:
-    if data is None:
-        return None
-    return shortened(data.decode("utf-8", "backslashreplace"), _SHOWN_MAX, filler=" ", end="...")
+    text = None if data is None else data.decode("utf-8", "backslashreplace")
+    return text and shortened(text, _SHOWN_MAX, filler=" ", end="...")

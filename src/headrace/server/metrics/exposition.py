@@ -155,9 +155,6 @@ class Exposition:
     def __init__(self) -> None:
         self._families: dict[str, list[str]] = {}
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._families
-
     def add(self, name: str, value: float, labels: str = "") -> None:
         self._lines(name).append(f"{name}{{{labels}}} {value}" if labels else f"{name} {value}")
 
