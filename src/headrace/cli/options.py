@@ -19,8 +19,19 @@ T = TypeVar("T")
 SERVER_DEFAULT = "127.0.0.1:9092"
 
 
+def option_group(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Combine options, in the order of the help, into one decorator."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):  # decorators apply bottom up
+            command = option(command)
+        return command
+
+    return decorate
+
+
 _FILE = click.Path(exists=True, dir_okay=False)
-_LISTENER_OPTIONS = (
+listener_options = option_group(
     click.option("--auth", is_flag=True, help="Require an access token for every HTTP request; see `headrace token`."),
     click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token even with --auth."),
     click.option(
@@ -44,6 +55,7 @@ _LISTENER_OPTIONS = (
     ),
     click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
 )
+"""The options of every process with an HTTP listener: authentication, TLS and logging."""
 
 
 class ParsedType(click.ParamType[T]):
@@ -111,13 +123,6 @@ def confirm(question: str, skip: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Use --yes to confirm without a terminal")
     click.confirm(escaped(question), abort=True, err=True)
-
-
-def listener_options(command: Command) -> Command:
-    """Add the options of every process with an HTTP listener: authentication, TLS and logging."""
-    for option in reversed(_LISTENER_OPTIONS):  # decorators apply bottom up
-        command = option(command)
-    return command
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import click
@@ -122,9 +121,13 @@ def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
 
     async def work(cluster: Cluster) -> None:
         admin = ClusterAdmin(cluster)
+
+        async def count_held() -> int:
+            return replicas_per_broker(await admin.places())[broker]
+
         await admin.drain(broker, is_drained=not undo)
         if wait:
-            await wait_until_none(partial(_held_replicas, admin, broker), f"replicas on broker {broker}")
+            await wait_until_none(count_held, f"replicas on broker {broker}")
 
     with_cluster(server, work)
     if undo:
@@ -182,10 +185,6 @@ def _needs_election(assignment: PartitionReplicas, unclean: bool) -> bool:
     return (
         assignment.leader != assignment.replicas[0] and owner_of(assignment.target.topic) is None
     )  # a co-located topic follows its owner
-
-
-async def _held_replicas(admin: ClusterAdmin, node_id: int) -> int:
-    return replicas_per_broker(await admin.places())[node_id]
 
 
 def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplicas]) -> list[dict[str, Any]]:

@@ -187,7 +187,17 @@ def reassign(
             own = [assignment for target, assignment in assignments.items() if _is_movable(target, topics)]
             moves = _spread(own, [_available_broker(members, node_id) for node_id in nodes])
         errors = {} if dry_run else await _start(admin, moves, throttle, wait=wait)
-        return [_move_row(assignments[target], moves[target], errors, dry_run) for target in sorted(moves)], errors
+        results = {target: error.message for target, error in errors.items()}
+        rows = [
+            {
+                **target._asdict(),
+                "replicas": target_replicas(assignments[target]),
+                "target": moves[target],
+                "result": results.get(target, "not begun" if dry_run else "begun"),
+            }
+            for target in sorted(moves)
+        ]
+        return rows, errors
 
     rows, errors = with_cluster(server, work)
     print_rows(rows, ("topic", "partition", "replicas", "target", "result"), output)
@@ -346,18 +356,6 @@ def _available_broker(members: ClusterMembers, node_id: int) -> BrokerView:
     if broker.is_draining:
         raise CommandFailed(f"broker {node_id} is draining; cancel that with `headrace cluster drain {node_id} --undo`")
     return broker
-
-
-def _move_row(
-    assignment: PartitionReplicas, target: Sequence[int], errors: PartitionErrors, dry_run: bool
-) -> dict[str, Any]:
-    error = errors.get(assignment.target)
-    return {
-        **assignment.target._asdict(),
-        "replicas": target_replicas(assignment),
-        "target": target,
-        "result": "not begun" if dry_run else "begun" if error is None else error.message,
-    }
 
 
 def _summary(count: int, errors: int, throttle: int | None, *, wait: bool, dry_run: bool) -> str:

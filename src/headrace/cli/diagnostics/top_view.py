@@ -271,20 +271,16 @@ def broker_rows(sample: ClusterSample, previous: ClusterSample) -> list[Row]:
         }
         address = own.get(node_id)
         if address is not None:
-            before = previous.metrics.get(address, _EMPTY_PAGE)
-            row |= _process_row(sample.metrics[address], before, sample.at - previous.at)
+            page, before = sample.metrics[address], previous.metrics.get(address, _EMPTY_PAGE)
+            row |= {
+                "cpu": _change(page.value(_CPU_SECONDS), before.value(_CPU_SECONDS), sample.at - previous.at),
+                "memory": page.value("process_resident_memory_bytes"),
+                "connections": page.value("kafka_server_socket_server_metrics_connection_count"),
+                "fsync_ms": _mean_ms(page, before, "headrace_fsync_seconds"),
+                "loop_lag_ms": _mean_ms(page, before, "headrace_loop_lag_seconds"),
+            }
         rows.append(row)
     return rows
-
-
-def _process_row(current: MetricsPage, before: MetricsPage, seconds: float) -> dict[str, Any]:
-    return {
-        "cpu": _change(current.value(_CPU_SECONDS), before.value(_CPU_SECONDS), seconds),
-        "memory": current.value("process_resident_memory_bytes"),
-        "connections": current.value("kafka_server_socket_server_metrics_connection_count"),
-        "fsync_ms": _mean_ms(current, before, "headrace_fsync_seconds"),
-        "loop_lag_ms": _mean_ms(current, before, "headrace_loop_lag_seconds"),
-    }
 
 
 def _node_of(samples: MetricsPage) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.failure import FAILED, CommandFailed
-from headrace.cli.options import SERVER_DEFAULT, Command, usage_errors
+from headrace.cli.options import SERVER_DEFAULT, option_group, usage_errors
 from headrace.cli.output import (
     echo,
     local_time,
@@ -69,16 +69,13 @@ def pipeline() -> None:
     """
 
 
-def settings_options(command: Command) -> Command:
-    for option in (
-        click.option(
-            "--brokers", "--server", "--bootstrap-server", metavar="HOST:PORT", help="Override the brokers of the file."
-        ),
-        click.option("--master", metavar="URL", help="The Spark master, such as local[4] or spark://HOST:7077."),
-        click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key; repeatable."),
-    ):
-        command = option(command)
-    return command
+settings_options = option_group(
+    click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key; repeatable."),
+    click.option("--master", metavar="URL", help="The Spark master, such as local[4] or spark://HOST:7077."),
+    click.option(
+        "--brokers", "--server", "--bootstrap-server", metavar="HOST:PORT", help="Override the brokers of the file."
+    ),
+)
 
 
 @pipeline.command()
@@ -264,7 +261,8 @@ def _row(listed: ListedPipeline) -> dict[str, Any]:
         "total": progress.total if progress else None,
         "unit": progress.unit if progress else None,
         "lag": progress.behind if progress else None,
-        "note": _last_line(status.summary) or (progress.note if progress else "") or None,
+        # The last line is the summary; a table may precede it.
+        "note": status.summary.strip().rpartition("\n")[2] or (progress.note if progress else "") or None,
         "started": local_time(status.started_ms),
         "updated": local_time(status.updated_ms),
         "brokers": status.brokers,
@@ -274,11 +272,6 @@ def _row(listed: ListedPipeline) -> dict[str, Any]:
         "log": str(listed.work / "log"),
         **status.figures,
     }
-
-
-def _last_line(text: str) -> str:
-    """Return the last line, which is the summary; a table may precede it."""
-    return text.strip().rpartition("\n")[2]
 
 
 def _print_result(name: str, result: JobResult, output: str | None) -> None:

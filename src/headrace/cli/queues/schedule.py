@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from headrace.cli.cluster_client import with_cluster
-from headrace.cli.options import Command, confirm, server_option, usage_errors, yes_option
+from headrace.cli.options import Command, confirm, option_group, server_option, usage_errors, yes_option
 from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, wants_json
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Header, ProducerSettings
@@ -29,18 +29,14 @@ def when_options(command: Command) -> Command:
     ) -> Any:
         return command(*arguments, when=_when(delay, deliver_at, every, cron), **others)
 
-    options = (
+    return option_group(
         click.option("--delay", metavar="DURATION", help="Due after a delay: 1500ms, 10s, 5m, 2h, 1d, PT90S, level3."),
         click.option("--deliver-at", metavar="TIME", help="Due at a time: RFC 3339, or milliseconds since 1970."),
         click.option("--every", metavar="DURATION", help="Repeat at this interval."),
         click.option(
             "--cron", metavar="TEXT", help='Repeat by a cron expression with five fields in UTC: "0 9 * * mon-fri".'
         ),
-    )
-    decorated: Any = with_when
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    )(cast("Command", with_when))
 
 
 @click.group()
@@ -112,7 +108,18 @@ def list_messages(topic: str, count: int, server: str, output: str | None) -> No
         return found
 
     found = with_cluster(server, work)
-    print_rows([_row(message) for message in found], ("id", "due", "repeat", "key", "value"), output)
+    rows = [
+        {
+            "id": str(message.id),
+            "due": local_time(message.due_ms),
+            "due_ms": message.due_ms,
+            "repeat": message.repeat,
+            "key": _shown(message.key),
+            "value": _shown(message.value),
+        }
+        for message in found
+    ]
+    print_rows(rows, ("id", "due", "repeat", "key", "value"), output)
     if len(found) == count and not wants_json(output):
         print_status(f"only the first {count} messages are shown; use -n to show more")
 
@@ -191,17 +198,6 @@ def _id(text: str) -> MessageId:
         message_id = message_id_from_text(text)
         topic_of(message_id)
         return message_id
-
-
-def _row(message: ScheduledMessage) -> dict[str, Any]:
-    return {
-        "id": str(message.id),
-        "due": local_time(message.due_ms),
-        "due_ms": message.due_ms,
-        "repeat": message.repeat,
-        "key": _shown(message.key),
-        "value": _shown(message.value),
-    }
 
 
 def _shown(data: bytes | None) -> str | None:

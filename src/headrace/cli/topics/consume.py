@@ -142,7 +142,9 @@ def choose_printer(format_string: str | None, key_separator: str | None, as_json
     if as_json:
         return lambda record: to_json(envelope_of(record)).encode() + b"\n"
     printer = _raw_printer(format_string, key_separator)
-    return _on_terminal(printer) if sys.stdout.isatty() else printer
+    if not sys.stdout.isatty():
+        return printer
+    return lambda record: escaped(printer(record).decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
 def _raw_printer(format_string: str | None, key_separator: str | None) -> Printer:
@@ -155,10 +157,6 @@ def _raw_printer(format_string: str | None, key_separator: str | None) -> Printe
         separator = key_separator.encode()
         return lambda record: (record.key or b"") + separator + (record.value or b"") + b"\n"
     return lambda record: (record.value or b"") + b"\n"
-
-
-def _on_terminal(printer: Printer) -> Printer:
-    return lambda record: escaped(printer(record).decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
 def _reached(consumer: Consumer, ends: Mapping[TopicPartition, int] | None) -> bool:
