@@ -22,7 +22,7 @@ _COMMANDS = {
     "topic": ("topics.topic", "List, create, describe, alter, trim and delete topics."),
     "produce": ("topics.produce", "Write records from stdin, a file or an argument."),
     "consume": ("topics.consume", "Read records to stdout."),
-    "tail": ("topics.tail", "Watch topics live."),
+    "tail": ("topics.consume", "Watch topics live."),
     "group": ("group", "List, describe, reset and delete consumer groups; show their lag."),
     "subscription": ("queues.subscription", "Create, show, seek and delete subscriptions; pull and ack messages."),
     "schedule": ("queues.schedule", "Add, list, cancel and reschedule delayed messages."),

@@ -24,8 +24,7 @@ class SubscriptionCommandRunner:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.world = World(seed=1)
         self._capsys = capsys
-        for module in ("queues.subscription", "queues.subscription_messages"):
-            monkeypatch.setattr(f"headrace.cli.{module}.with_cluster", self.with_cluster)
+        monkeypatch.setattr("headrace.cli.queues.subscription.with_cluster", self.with_cluster)
         self.world.run(self._prepare())
 
     def run(self, *arguments: str) -> list[dict[str, Any]]:
