@@ -108,7 +108,11 @@ def reset(
         return moves
 
     moves = with_cluster(server, work)
-    _print(moves, output, export=export)
+    if not export:
+        print_rows([move.row() for move in moves], _COLUMNS, output)
+    for move in moves if export else ():
+        if move.new is not None:
+            echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")
     count = sum(move.new is not None for move in moves)
     print_status(
         f"group {name}: {count} offsets committed" if execute else "no changes made; use --execute to commit them"
@@ -181,15 +185,6 @@ async def _targets(cluster: Cluster, chosen: Sequence[tuple[str, Set[int] | None
         chosen_numbers = range(len(view.partitions)) if numbers is None else numbers
         targets.update(TopicPartition(topic, number) for number in chosen_numbers)
     return targets
-
-
-def _print(moves: Sequence[OffsetReset], output: str | None, *, export: bool) -> None:
-    if not export:
-        print_rows([move.row() for move in moves], _COLUMNS, output)
-        return
-    for move in moves:
-        if move.new is not None:
-            echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")
 
 
 _LAG_COLUMNS = ("topic", "partition", "committed", "end", "lag", "member", "host")

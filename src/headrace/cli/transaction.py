@@ -27,6 +27,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.client.transactions.joint_commits import describe_joint_commit
 
+_LIST_COLUMNS = ("transactional_id", "state", "producer_id", "coordinator")
 _HANGING_COLUMNS = ("topic", "partition", "producer_id", "producer_epoch", "start_offset", "last_written")
 
 
@@ -57,16 +58,8 @@ def list_transactions(
             states=states, producer_ids=producer_ids, older_than_ms=older_than
         ),
     )
-    rows = [
-        {
-            "transactional_id": listed.transactional_id,
-            "state": listed.state,
-            "producer_id": listed.producer_id,
-            "coordinator": listed.coordinator,
-        }
-        for listed in found
-    ]
-    print_rows(rows, ("transactional_id", "state", "producer_id", "coordinator"), output)
+    rows = [{column: getattr(listed, column) for column in _LIST_COLUMNS} for listed in found]
+    print_rows(rows, _LIST_COLUMNS, output)
 
 
 @transaction.command()

@@ -81,11 +81,9 @@ def run_brokers(settings: BrokersSettings) -> int:
         settings.check()
         os.makedirs(settings.first.data, FOLDER_MODE, exist_ok=True)
         return 0 if asyncio.run(_run([BrokerProcess(one) for one in settings.each()])) else 1
-    except HeadraceError as error:
-        _print_line(f"error: {error.message}")
-    except OSError as error:
-        _print_line(f"error: {error}")
-    return 1
+    except (HeadraceError, OSError) as error:
+        _print_line(f"error: {error.message if isinstance(error, HeadraceError) else error}")
+        return 1
 
 
 async def _run(brokers: Sequence[BrokerProcess]) -> bool:

@@ -113,11 +113,8 @@ def run_zookeeper(settings: ZooKeeperSettings) -> int:
     try:
         settings.check()
         asyncio.run(_run(settings))
-    except HeadraceError as error:
-        sys.stderr.write(f"error: {error.message}\n")
-        return 1
-    except OSError as error:
-        sys.stderr.write(f"error: {error}\n")
+    except (HeadraceError, OSError) as error:
+        sys.stderr.write(f"error: {error.message if isinstance(error, HeadraceError) else error}\n")
         return 1
     return 0
 

@@ -182,9 +182,8 @@ def elect_leader(
 def _needs_election(assignment: PartitionReplicas, unclean: bool) -> bool:
     if unclean:
         return assignment.is_offline
-    return (
-        assignment.leader != assignment.replicas[0] and owner_of(assignment.target.topic) is None
-    )  # a co-located topic follows its owner
+    # A co-located topic follows its owner.
+    return assignment.leader != assignment.replicas[0] and owner_of(assignment.target.topic) is None
 
 
 def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplicas]) -> list[dict[str, Any]]:

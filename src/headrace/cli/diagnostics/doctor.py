@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import resource
 import statistics
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -228,7 +227,8 @@ def doctor(data: str, http: str, server: str, output: str | None) -> int:
     else:
         for result in results:
             _print(result)
-    return _exit_code(results)
+    failed = {result.subject for result in results if result.verdict == "fail"}
+    return 0 if not failed else UNREACHABLE if failed == {"broker"} else FAILED
 
 
 async def _run_checks(data: str, http: Address, server: str) -> list[CheckResult]:
@@ -248,10 +248,3 @@ def _print(result: CheckResult) -> None:
         verdict = click.style(verdict, fg=_COLOURS[result.verdict])
     step = f"; {result.next_step}" if result.next_step else ""
     echo(f"{verdict}  {result.subject}: {result.what}{step}")
-
-
-def _exit_code(results: Iterable[CheckResult]) -> int:
-    failed = {result.subject for result in results if result.verdict == "fail"}
-    if not failed:
-        return 0
-    return UNREACHABLE if failed == {"broker"} else FAILED

@@ -108,9 +108,7 @@ def lint(files: Sequence[str], output: str | None) -> int:
     else:
         for problem in problems:
             echo(problem.line)
-    print_status(
-        f"{len(files)} checked, {len(problems)} problems" if problems else f"{len(files)} checked, no problems"
-    )
+    print_status(f"{len(files)} checked, {len(problems) or 'no'} problems")
     return FAILED if problems else 0
 
 

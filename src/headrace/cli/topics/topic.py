@@ -32,11 +32,8 @@ def list_topics(server: str, internal: bool, output: str | None) -> None:
     """List topics."""
     topics = with_cluster(server, lambda cluster: TopicAdmin(cluster).list())
     rows = [_topic_row(view) for view in topics if internal or not view.internal]
-    print_rows(
-        rows,
-        ("topic", "partitions", "replicas", "internal") if internal else ("topic", "partitions", "replicas"),
-        output,
-    )
+    columns = ("topic", "partitions", "replicas")
+    print_rows(rows, (*columns, "internal") if internal else columns, output)
 
 
 @topic.command()
