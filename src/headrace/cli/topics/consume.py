@@ -28,7 +28,7 @@ from headrace.cli.start_position import (
     resolve_offsets,
 )
 from headrace.client.cluster import Cluster
-from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings, Start
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_membership import GroupRules
@@ -94,15 +94,13 @@ def consume(
     if group is not None and (partitions or (where is not None and where not in (FROM_START, FROM_END))):
         raise click.UsageError("with -g the group determines what to read: only -o start or end is allowed, and no -p")
     begin = FROM_START if from_beginning or where is None else where
+    start: Start = "latest" if begin == FROM_END else "earliest"
+    settings = ConsumerSettings(start=start, fetching=FetchingRules(read_committed=read_committed))
     printer = choose_printer(format_string, key_separator, as_json)
 
     async def work(cluster: Cluster) -> int:
-        settings = ConsumerSettings(
-            start="latest" if begin == FROM_END else "earliest",
-            fetching=FetchingRules(read_committed=read_committed),
-        )
         printed = 0
-        offsets: Mapping[TopicPartition, int] | None = None
+        offsets: Mapping[TopicPartition, int] = {}
         if archive is not None:
             found = await archived_ranges(cluster, open_archive(archive), topics, partitions, begin)
             printed, continues = await print_archived(found, printer, count)
@@ -116,14 +114,13 @@ def consume(
             ends = await offsets_at(cluster, targets, END) if exit_at_end else {}
             if group is None:
                 offsets = await resolve_offsets(cluster, targets, begin)
-        if offsets is None:
-            assert group is not None
+        if group is not None:
             consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
         else:
             consumer = Consumer(cluster, partitions=offsets, settings=settings)
-        count_left = None if count is None else count - printed
+        left = None if count is None else count - printed
         async with consumer:
-            return printed + await print_records(consumer, printer, count_left, ends if exit_at_end else None)
+            return printed + await print_records(consumer, printer, left, ends if exit_at_end else None)
 
     printed = with_cluster(server, work)
     print_status(f"{printed} record{'' if printed == 1 else 's'}")
