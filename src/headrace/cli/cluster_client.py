@@ -1,4 +1,4 @@
-"""Run a coroutine with a client of the cluster; its errors become failures of the command."""
+"""Run a coroutine with a client of the cluster."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from typing import Any, TypeVar
 import click
 import uvloop
 
-from headrace.cli.failure import failure_of_error
 from headrace.client.cluster import ClientSettings, Cluster, connect
-from headrace.model.errors import HeadraceError
 
 T = TypeVar("T")
 
 
-def with_cluster(server: str, work: Callable[[Cluster], Awaitable[T]], *, deadline_seconds: float = 20.0) -> T:
-    """Run `work` with a connection to the cluster; its errors become failures of the command."""
+def with_cluster(server: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    """Run `work` with a connection to the cluster."""
 
     async def main() -> T:
-        async with connect(
-            server, ClientSettings(client_id="headrace-cli", deadline_seconds=deadline_seconds)
-        ) as cluster:
+        async with connect(server, ClientSettings(client_id="headrace-cli", deadline_seconds=20.0)) as cluster:
             # Connect once without retries, so that an unreachable broker is reported immediately.
             await cluster.refresh([])
             return await work(cluster)
@@ -43,9 +39,5 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(guarded())
-    except BrokenPipeError:
-        raise  # not a failure: see `LazyGroup.invoke`
-    except (HeadraceError, OSError) as error:
-        raise failure_of_error(error) from error
     except asyncio.CancelledError:
         raise click.Abort from None

@@ -19,14 +19,12 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.start_position import StartPosition, parse_start_position, resolve_offsets
-from headrace.cli.times import parse_duration
+from headrace.cli.start_position import StartPosition, parse_ago, parse_start_position, resolve_offsets
 from headrace.client.admin.group_admin import GroupAdmin, GroupView, PartitionLag
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.runtime.clock import Clock, SystemClock
 
-_AGO = "-ago"
 _COLUMNS = ("topic", "partition", "now", "new", "lag", "remark")
 
 
@@ -42,8 +40,7 @@ class OffsetReset:
         before = self.before
         at = before.committed if self.new is None else self.new
         return {
-            "topic": before.target.topic,
-            "partition": before.target.partition,
+            **before.target._asdict(),
             "now": before.committed,
             "new": self.new,
             "start": before.start,
@@ -111,7 +108,11 @@ def reset(
         return moves
 
     moves = with_cluster(server, work)
-    _print(moves, output, export=export)
+    if not export:
+        print_rows([move.row() for move in moves], _COLUMNS, output)
+    for move in moves if export else ():
+        if move.new is not None:
+            echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")
     count = sum(move.new is not None for move in moves)
     print_status(
         f"group {name}: {count} offsets committed" if execute else "no changes made; use --execute to commit them"
@@ -145,9 +146,9 @@ def _target_offsets(
 def parse_reset_position(text: str, clock: Clock | None = None) -> StartPosition:
     """Parse the value of `--to`, or raise a usage error."""
     try:
-        if text.endswith(_AGO):
-            now_ms = (clock or SystemClock()).now_ms()
-            return StartPosition("time", max(0, now_ms - parse_duration(text.removesuffix(_AGO))))
+        time_ms = parse_ago(text, (clock or SystemClock()).now_ms())
+        if time_ms is not None:
+            return StartPosition("time", time_ms)
         return parse_start_position(text if text in ("earliest", "latest") else f"@{text}")
     except ValueError as error:
         raise click.UsageError(f"--to: {error}") from None
@@ -181,19 +182,9 @@ async def _targets(cluster: Cluster, chosen: Sequence[tuple[str, Set[int] | None
     targets: set[TopicPartition] = set()
     for topic, numbers in chosen:
         view = await cluster.call_with_retries(partial(cluster.topic, topic))
-        targets |= {
-            TopicPartition(topic, number) for number in (range(len(view.partitions)) if numbers is None else numbers)
-        }
+        chosen_numbers = range(len(view.partitions)) if numbers is None else numbers
+        targets.update(TopicPartition(topic, number) for number in chosen_numbers)
     return targets
-
-
-def _print(moves: Sequence[OffsetReset], output: str | None, *, export: bool) -> None:
-    if not export:
-        print_rows([move.row() for move in moves], _COLUMNS, output)
-        return
-    for move in moves:
-        if move.new is not None:
-            echo(f"{move.before.target.topic},{move.before.target.partition},{move.new}")
 
 
 _LAG_COLUMNS = ("topic", "partition", "committed", "end", "lag", "member", "host")
@@ -229,6 +220,7 @@ def describe(name: str, server: str, output: str | None) -> None:
         return await admin.describe(name), await admin.lag(name)
 
     view, lags = with_cluster(server, work)
+    partitions = [_lag_row(lag) for lag in lags]
     members = [
         {
             "member": member.member_id,
@@ -247,10 +239,10 @@ def describe(name: str, server: str, output: str | None) -> None:
         "lag": sum(lag.lag for lag in lags),
     }
     if wants_json(output):
-        echo(to_json(summary | {"members": members, "partitions": [_lag_row(lag) for lag in lags]}))
+        echo(to_json(summary | {"members": members, "partitions": partitions}))
         return
     echo("  ".join(f"{key} {value or '-'}" for key, value in summary.items()))
-    for rows, columns in ((members, ("member", "client", "host", "partitions")), (_rows(lags), _LAG_COLUMNS)):
+    for rows, columns in ((members, ("member", "client", "host", "partitions")), (partitions, _LAG_COLUMNS)):
         if rows:
             echo()
             print_table(rows, columns)
@@ -266,12 +258,13 @@ def lag(name: str, watch: float | None, server: str, output: str | None) -> None
 
     async def work(cluster: Cluster) -> None:
         admin = GroupAdmin(cluster)
-        print_rows(_rows(await admin.lag(name)), _LAG_COLUMNS, output)
-        while watch is not None:
+        while True:
+            print_rows(map(_lag_row, await admin.lag(name)), _LAG_COLUMNS, output)
+            if watch is None:
+                return
             await asyncio.sleep(watch)
             if not wants_json(output):
                 echo()
-            print_rows(_rows(await admin.lag(name)), _LAG_COLUMNS, output)
 
     with_cluster(server, work)
 
@@ -283,8 +276,7 @@ def lag(name: str, watch: float | None, server: str, output: str | None) -> None
 @server_option
 def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
     """Delete groups and their committed offsets."""
-    if not dry_run:
-        confirm(f"Delete {', '.join(names)} and all committed offsets?", yes)
+    confirm(f"Delete {', '.join(names)} and all committed offsets?", yes or dry_run)
 
     async def work(cluster: Cluster) -> None:
         admin = GroupAdmin(cluster)
@@ -300,14 +292,9 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
     with_cluster(server, work)
 
 
-def _rows(lags: Sequence[PartitionLag]) -> list[dict[str, Any]]:
-    return [_lag_row(lag) for lag in lags]
-
-
 def _lag_row(lag: PartitionLag) -> dict[str, Any]:
     return {
-        "topic": lag.target.topic,
-        "partition": lag.target.partition,
+        **lag.target._asdict(),
         "committed": lag.committed,
         "start": lag.start,
         "end": lag.end,

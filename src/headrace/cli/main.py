@@ -13,32 +13,31 @@ from typing import Any
 
 import click
 
+from headrace.model.errors import HeadraceError
+
 _COMMANDS = {
-    "serve": ("headrace.cli.servers.serve", "Start a broker."),
-    "gateway": ("headrace.cli.servers.gateway", "Serve the REST API in front of brokers."),
-    "zookeeper": ("headrace.cli.servers.zookeeper", "Start ZooKeeper for a cluster on several hosts."),
-    "topic": ("headrace.cli.topics.topic", "List, create, describe, alter, trim and delete topics."),
-    "produce": ("headrace.cli.topics.produce", "Write records from stdin, a file or an argument."),
-    "consume": ("headrace.cli.topics.consume", "Read records to stdout."),
-    "tail": ("headrace.cli.topics.tail", "Watch topics live."),
-    "group": ("headrace.cli.group", "List, describe, reset and delete consumer groups; show their lag."),
-    "subscription": (
-        "headrace.cli.queues.subscription",
-        "Create, show, seek and delete subscriptions; pull and ack messages.",
-    ),
-    "schedule": ("headrace.cli.queues.schedule", "Add, list, cancel and reschedule delayed messages."),
-    "dlq": ("headrace.cli.queues.dead_letters", "List, show, redrive and discard dead letters."),
-    "transaction": ("headrace.cli.transaction", "List, describe and abort transactions; find hanging ones."),
-    "pipeline": ("headrace.cli.pipelines.pipeline", "Archive, replay, transform, report and audit topics with Spark."),
-    "token": ("headrace.cli.token", "Create, list and revoke access tokens of the REST API."),
-    "cluster": ("headrace.cli.cluster.cluster", "Show brokers and partitions, check health, move, drain and elect."),
-    "top": ("headrace.cli.diagnostics.top", "Watch brokers, topics, subscriptions and groups live."),
-    "archive": ("headrace.cli.pipelines.archive", "Show, verify and compact archives of topics."),
-    "log": ("headrace.cli.storage.log", "Inspect a data folder: dump, verify, adopt and purge logs."),
-    "registry": ("headrace.cli.storage.registry", "Rebuild a lost registry from the logs."),
-    "bench": ("headrace.cli.diagnostics.bench", "Generate load on a broker."),
-    "doctor": ("headrace.cli.diagnostics.doctor", "Check this machine and a broker, and suggest fixes."),
-    "version": ("headrace.cli.version", "Print the version."),
+    "serve": ("servers.serve", "Start a broker."),
+    "gateway": ("servers.gateway", "Serve the REST API in front of brokers."),
+    "zookeeper": ("servers.zookeeper", "Start ZooKeeper for a cluster on several hosts."),
+    "topic": ("topics.topic", "List, create, describe, alter, trim and delete topics."),
+    "produce": ("topics.produce", "Write records from stdin, a file or an argument."),
+    "consume": ("topics.consume", "Read records to stdout."),
+    "tail": ("topics.consume", "Watch topics live."),
+    "group": ("group", "List, describe, reset and delete consumer groups; show their lag."),
+    "subscription": ("queues.subscription", "Create, show, seek and delete subscriptions; pull and ack messages."),
+    "schedule": ("queues.schedule", "Add, list, cancel and reschedule delayed messages."),
+    "dlq": ("queues.dead_letters", "List, show, redrive and discard dead letters."),
+    "transaction": ("transaction", "List, describe and abort transactions; find hanging ones."),
+    "pipeline": ("pipelines.pipeline", "Archive, replay, transform, report and audit topics with Spark."),
+    "token": ("token", "Create, list and revoke access tokens of the REST API."),
+    "cluster": ("cluster.cluster", "Show brokers and partitions, check health, move, drain and elect."),
+    "top": ("diagnostics.top", "Watch brokers, topics, subscriptions and groups live."),
+    "archive": ("pipelines.archive", "Show, verify and compact archives of topics."),
+    "log": ("storage.log", "Inspect a data folder: dump, verify, adopt and purge logs."),
+    "registry": ("storage.registry", "Rebuild a lost registry from the logs."),
+    "bench": ("diagnostics.bench", "Generate load on a broker."),
+    "doctor": ("diagnostics.doctor", "Check this machine and a broker, and suggest fixes."),
+    "version": ("version", "Print the version."),
 }
 
 
@@ -52,7 +51,7 @@ class LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _ = _COMMANDS[cmd_name]
-        command = getattr(import_module(module), cmd_name)
+        command = getattr(import_module(f"headrace.cli.{module}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -93,6 +92,11 @@ def main(arguments: list[str] | None = None) -> int:
         return _print_error(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 130
+    except (HeadraceError, OSError) as error:
+        from headrace.cli.failure import failure_of_error
+
+        failure = failure_of_error(error)
+        return _print_error(failure.message, failure.exit_code)
     return result if isinstance(result, int) else 0
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import click
 
+from headrace.model.errors import HeadraceError
 from headrace.model.safe_text import escaped
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -16,8 +19,19 @@ T = TypeVar("T")
 SERVER_DEFAULT = "127.0.0.1:9092"
 
 
+def option_group(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Combine options, in the order of the help, into one decorator."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):  # decorators apply bottom up
+            command = option(command)
+        return command
+
+    return decorate
+
+
 _FILE = click.Path(exists=True, dir_okay=False)
-_LISTENER_OPTIONS = (
+listener_options = option_group(
     click.option("--auth", is_flag=True, help="Require an access token for every HTTP request; see `headrace token`."),
     click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token even with --auth."),
     click.option(
@@ -41,10 +55,11 @@ _LISTENER_OPTIONS = (
     ),
     click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
 )
+"""The options of every process with an HTTP listener: authentication, TLS and logging."""
 
 
 class ParsedType(click.ParamType[T]):
-    """The type of an option whose text `parse` converts. A ValueError of `parse` becomes a usage error."""
+    """The type of an option whose text `parse` converts. Its ValueError or HeadraceError becomes a usage error."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:
         self.name = name
@@ -55,47 +70,68 @@ class ParsedType(click.ParamType[T]):
             return cast("T", value)
         try:
             return self._parse(value)
-        except ValueError as error:
+        except (ValueError, HeadraceError) as error:
             self.fail(str(error), param, ctx)
 
 
-def server_option(command: Command) -> Command:
-    return click.option(
-        "--server",
-        "--bootstrap-server",
-        "server",
-        envvar="HEADRACE_SERVER",
-        default=SERVER_DEFAULT,
-        show_default=True,
-        show_envvar=True,
-        metavar="HOST:PORT",
-        callback=_check_server,
-        help="Bootstrap brokers, separated by commas.",
-    )(command)
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION_PART = re.compile(r"(\d+)(ms|s|m|h|d)", re.ASCII)
 
 
-def yes_option(command: Command) -> Command:
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+def parse_duration(text: str) -> int:
+    """Return milliseconds, or raise ValueError with a message for the user."""
+    parts = list(_DURATION_PART.finditer(text))
+    if not parts or "".join(part[0] for part in parts) != text:
+        raise ValueError(f"{text!r} is not a duration; write 500ms, 90s, 15m, 2h, 7d or 1h30m")
+    return sum(int(part[1]) * _MILLISECONDS[part[2]] for part in parts)
 
 
-def dry_run_option(command: Command) -> Command:
-    return click.option("--dry-run", is_flag=True, help="Show what would be done, but change nothing.")(command)
+DURATION = ParsedType("duration", parse_duration)
+"""A duration, as milliseconds."""
 
 
-def confirm(question: str, yes: bool) -> None:
+def _check_server(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    from headrace.client.connections.address import parse_addresses  # `serve` starts without the client
+
+    try:
+        parse_addresses(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from None
+    return value
+
+
+server_option = click.option(
+    "--server",
+    "--bootstrap-server",
+    "server",
+    envvar="HEADRACE_SERVER",
+    default=SERVER_DEFAULT,
+    show_default=True,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    callback=_check_server,
+    help="Bootstrap brokers, separated by commas.",
+)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done, but change nothing.")
+
+
+def confirm(question: str, skip: bool) -> None:
     """Ask for confirmation of a destructive operation; without a terminal, --yes is required."""
-    if yes:
+    if skip:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Use --yes to confirm without a terminal")
     click.confirm(escaped(question), abort=True, err=True)
 
 
-def listener_options(command: Command) -> Command:
-    """Add the options of every process with an HTTP listener: authentication, TLS and logging."""
-    for option in reversed(_LISTENER_OPTIONS):  # decorators apply bottom up
-        command = option(command)
-    return command
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn an error about the value of an option or argument into a usage error."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise click.UsageError(error.message) from None
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, str]:
@@ -107,13 +143,3 @@ def parse_settings(texts: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"{text!r} is invalid; write NAME=VALUE")
         settings[name.strip()] = value.strip()
     return settings
-
-
-def _check_server(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    from headrace.client.connections.address import parse_addresses  # `serve` starts without the client
-
-    try:
-        parse_addresses(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, parameter) from None
-    return value

@@ -7,8 +7,9 @@ messages come from other clients and must not control the terminal. Only `consum
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import click
 import msgspec
@@ -16,18 +17,16 @@ import msgspec
 from headrace.model.safe_text import escaped, escaped_json
 
 Row = Mapping[str, Any]
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _encode = msgspec.json.Encoder().encode
 
 
-def output_option(command: Command) -> Command:
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        help="A table (the default on a terminal) or one JSON object per line (the default in a pipe).",
-    )(command)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    help="A table (the default on a terminal) or one JSON object per line (the default in a pipe).",
+)
 
 
 def print_rows(rows: Iterable[Row], columns: Sequence[str], output: str | None) -> None:
@@ -52,15 +51,29 @@ def print_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Print aligned columns with headings, numbers to the right."""
     cells = [[_text(row.get(column)) for column in columns] for row in rows]
     headings = [column.upper().replace("_", " ") for column in columns]
-    widths = [max([len(heading), *(len(line[i]) for line in cells)]) for i, heading in enumerate(headings)]
     numeric = [bool(rows) and all(isinstance(row.get(c), int | float) for row in rows) for c in columns]
-    for line in (headings, *cells):
-        padded = [
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(line, widths, numeric, strict=True)
-        ]
-        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+    sys.stdout.writelines(f"{line}\n" for line in aligned([headings, *cells], numeric))
     sys.stdout.flush()
+
+
+def aligned(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Pad the cells of each column to the same width, to the right or to the left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if is_right else text.ljust(width)
+            for text, width, is_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def shortened(
+    text: str, length_max: int, *, filler: str = "\N{MIDDLE DOT}", end: str = "\N{HORIZONTAL ELLIPSIS}"
+) -> str:
+    """Return the text as one line of at most `length_max` characters."""
+    text = "".join(char if char.isprintable() else filler for char in text[: length_max + 1])
+    return text if len(text) <= length_max else text[: length_max - len(end)] + end
 
 
 def print_status(message: str) -> None:
@@ -76,6 +89,16 @@ def echo(*lines: str, err: bool = False) -> None:
 
 def to_json(value: Any) -> str:
     return escaped_json(_encode(value).decode())
+
+
+def local_time(milliseconds: int | None) -> str | None:
+    """Format a timestamp as local time; None without one, which may be a negative number."""
+    if milliseconds is None or milliseconds < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return f"{milliseconds} ms"  # out of range: producers may set any timestamp
 
 
 def _text(value: Any) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -87,10 +88,11 @@ def _to_bytes(value: Any) -> bytes | None:
     return msgspec.json.encode(value)
 
 
-Piece = Callable[[ConsumedRecord], bytes]
+Printer = Callable[[ConsumedRecord], bytes]
 
+_TOKEN = re.compile(r"[%\\].?|[^%\\]+", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-_FIELDS: dict[str, Piece] = {
+_FIELDS: dict[str, bytes | Printer] = {
     "t": lambda record: record.topic.encode(),
     "p": lambda record: b"%d" % record.partition,
     "o": lambda record: b"%d" % record.offset,
@@ -100,34 +102,24 @@ _FIELDS: dict[str, Piece] = {
     "h": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
     "K": lambda record: b"%d" % (-1 if record.key is None else len(record.key)),
     "S": lambda record: b"%d" % (-1 if record.value is None else len(record.value)),
+    "%": b"%",
 }
 
 
-def compile_format(text: str) -> Piece:
+def compile_format(text: str) -> Printer:
     """Compile to a function that formats a record as bytes; raise ValueError for an unknown field."""
-    pieces: list[bytes | Piece] = []
-    position = 0
-    while position < len(text):
-        sign = text[position]
-        if sign not in "%\\":
-            pieces.append(sign.encode())
-            position += 1
-            continue
-        name = text[position + 1 : position + 2]
-        pieces.append(_field(name) if sign == "%" else _escape(name))
-        position += 2
+    pieces = [_piece(token) for token in _TOKEN.findall(text)]
     return lambda record: b"".join(piece if isinstance(piece, bytes) else piece(record) for piece in pieces)
 
 
-def _field(name: str) -> bytes | Piece:
-    if name == "%":
-        return b"%"
-    if name not in _FIELDS:
-        raise ValueError(f"unknown field %{name}; known are {' '.join('%' + known for known in _FIELDS)} %%")
-    return _FIELDS[name]
-
-
-def _escape(name: str) -> bytes:
-    if name not in _ESCAPES:
-        raise ValueError(f"unknown escape \\{name}; known are {' '.join(chr(92) + known for known in _ESCAPES)}")
-    return _ESCAPES[name]
+def _piece(token: str) -> bytes | Printer:
+    sign, name = token[0], token[1:]
+    if sign == "%":
+        if name not in _FIELDS:
+            raise ValueError(f"unknown field %{name}; known are {' '.join('%' + known for known in _FIELDS)}")
+        return _FIELDS[name]
+    if sign == "\\":
+        if name not in _ESCAPES:
+            raise ValueError(f"unknown escape \\{name}; known are {' '.join(chr(92) + known for known in _ESCAPES)}")
+        return _ESCAPES[name]
+    return token.encode()

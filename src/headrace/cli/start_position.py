@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from headrace.cli.options import ParsedType
+from headrace.cli.options import ParsedType, parse_duration
 from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import END, START, find_offsets
 from headrace.client.metadata import TopicPartition
@@ -26,6 +26,11 @@ class StartPosition:
 
     kind: Literal["offset", "after_start", "before_end", "time"]
     number: int
+
+    def within(self, start: int, end: int) -> int:
+        """Return the offset in a log with these bounds; not for times."""
+        wanted = {"after_start": start + self.number, "before_end": end - self.number}.get(self.kind, self.number)
+        return min(end, max(start, wanted))
 
 
 FROM_START = StartPosition("after_start", 0)
@@ -49,7 +54,27 @@ def parse_start_position(text: str) -> StartPosition:
     return StartPosition(kind, int(digits))
 
 
+def parse_ago(text: str, now_ms: int) -> int | None:
+    """Return the time of a text such as 2h-ago; None if the text does not end with -ago."""
+    if not text.endswith("-ago"):
+        return None
+    return max(0, now_ms - parse_duration(text.removesuffix("-ago")))
+
+
 START_POSITION = ParsedType("position", parse_start_position)
+
+
+async def partitions_of(cluster: Cluster, *topics: str) -> list[TopicPartition]:
+    views = [await cluster.topic(topic) for topic in topics]
+    return [TopicPartition(view.name, partition.partition) for view in views for partition in view.partitions]
+
+
+async def log_bounds(
+    cluster: Cluster, targets: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the first and the end offsets of the partitions."""
+    targets = list(targets)
+    return await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
 
 
 async def offsets_at(cluster: Cluster, targets: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
@@ -62,21 +87,11 @@ async def resolve_offsets(
 ) -> dict[TopicPartition, int]:
     """Resolve the offset in each partition, limited to the bounds of the log."""
     targets = list(targets)
-    starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
+    starts, ends = await log_bounds(cluster, targets)
     if where.kind == "time":
         found = await offsets_at(cluster, targets, where.number)
         return {t: found[t] if found[t] >= 0 else ends[t] for t in targets}
-    offsets = {}
-    for target in targets:
-        match where.kind:
-            case "after_start":
-                wanted = starts[target] + where.number
-            case "before_end":
-                wanted = ends[target] - where.number
-            case _:
-                wanted = where.number
-        offsets[target] = min(ends[target], max(starts[target], wanted))
-    return offsets
+    return {target: where.within(starts[target], ends[target]) for target in targets}
 
 
 def _milliseconds(text: str) -> int:

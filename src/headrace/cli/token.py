@@ -9,10 +9,9 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import confirm, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, to_json, wants_json
-from headrace.cli.times import DURATION, local_time
-from headrace.client.admin.tokens import TokenAdmin, TokenView
+from headrace.cli.options import DURATION, confirm, server_option, yes_option
+from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, to_json, wants_json
+from headrace.client.admin.tokens import TokenAdmin
 from headrace.client.cluster import Cluster
 
 
@@ -62,8 +61,14 @@ def create(
 
     token_id, text, expires_ms = with_cluster(server, work)
     if wants_json(output):
-        row = {"token": text, "id": token_id, "name": name, "scopes": list(scopes), "expires_at": _time(expires_ms)}
-        echo(to_json(row))
+        row = {
+            "token": text,
+            "id": token_id,
+            "name": name,
+            "scopes": list(scopes),
+            "expires_at": local_time(expires_ms),
+        }
+        echo(to_json(row | {"expires_at": local_time(expires_ms)}))
     else:
         echo(text)
         print_status(f"token {token_id} created; save it now, it cannot be displayed again")
@@ -77,7 +82,19 @@ def list_tokens(server: str, output: str | None) -> None:
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         now_ms = cluster.clock.now_ms()
-        return [_row(view, now_ms) for view in await TokenAdmin(cluster).list()]
+        return [
+            {
+                "id": view.id,
+                "name": view.name,
+                "scopes": list(view.scopes),
+                "created_at": local_time(view.created_ms),
+                "expires_at": local_time(view.expires_ms),
+                "rate": view.requests_per_second,
+                "burst": None if view.requests_per_second is None else view.burst,
+                "expired": view.expires_ms is not None and view.expires_ms <= now_ms,
+            }
+            for view in await TokenAdmin(cluster).list()
+        ]
 
     rows = with_cluster(server, work)
     print_rows(rows, ("id", "name", "scopes", "created_at", "expires_at", "rate", "burst", "expired"), output)
@@ -96,20 +113,3 @@ def revoke(ids: Sequence[str], yes: bool, server: str) -> None:
     missing = [token_id for token_id in ids if token_id not in revoked]
     if missing:
         raise CommandFailed(f"token {', '.join(missing)} does not exist; `headrace token list` shows all tokens")
-
-
-def _row(view: TokenView, now_ms: int) -> dict[str, Any]:
-    return {
-        "id": view.id,
-        "name": view.name,
-        "scopes": list(view.scopes),
-        "created_at": _time(view.created_ms),
-        "expires_at": _time(view.expires_ms),
-        "rate": view.requests_per_second,
-        "burst": None if view.requests_per_second is None else view.burst,
-        "expired": view.expires_ms is not None and view.expires_ms <= now_ms,
-    }
-
-
-def _time(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else local_time(milliseconds)

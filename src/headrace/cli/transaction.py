@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.times import DURATION, local_time
+from headrace.cli.options import DURATION, confirm, dry_run_option, server_option, yes_option
+from headrace.cli.output import (
+    Row,
+    echo,
+    local_time,
+    output_option,
+    print_rows,
+    print_status,
+    print_table,
+    to_json,
+    wants_json,
+)
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.admin.transaction_admin import STATES, OpenTransaction, TransactionAdmin, TransactionView
 from headrace.client.cluster import Cluster
 from headrace.client.metadata import TopicPartition
 from headrace.client.transactions.joint_commits import describe_joint_commit
 
+_LIST_COLUMNS = ("transactional_id", "state", "producer_id", "coordinator")
 _HANGING_COLUMNS = ("topic", "partition", "producer_id", "producer_epoch", "start_offset", "last_written")
 
 
@@ -48,16 +58,8 @@ def list_transactions(
             states=states, producer_ids=producer_ids, older_than_ms=older_than
         ),
     )
-    rows = [
-        {
-            "transactional_id": listed.transactional_id,
-            "state": listed.state,
-            "producer_id": listed.producer_id,
-            "coordinator": listed.coordinator,
-        }
-        for listed in found
-    ]
-    print_rows(rows, ("transactional_id", "state", "producer_id", "coordinator"), output)
+    rows = [{column: getattr(listed, column) for column in _LIST_COLUMNS} for listed in found]
+    print_rows(rows, _LIST_COLUMNS, output)
 
 
 @transaction.command()
@@ -67,16 +69,17 @@ def list_transactions(
 def describe(transactional_id: str, server: str, output: str | None) -> None:
     """Show producer, state and partitions of TRANSACTIONAL_ID."""
     view = with_cluster(server, lambda cluster: TransactionAdmin(cluster).describe(transactional_id))
-    summary = _summary(view)
+    summary = {
+        "transactional_id": view.transactional_id,
+        "state": view.state,
+        "coordinator": view.coordinator,
+        "producer_id": view.producer_id,
+        "producer_epoch": view.producer_epoch,
+        "timeout_ms": view.timeout_ms,
+        "started": local_time(view.start_ms),
+    }
     partitions = [{"topic": topic, "partition": partition} for topic, partition in view.partitions]
-    if wants_json(output):
-        echo(to_json(summary | {"partitions": partitions}))
-        return
-    for name, value in summary.items():
-        echo(f"{name.replace('_', ' '):<17} {'-' if value is None else value}")
-    if partitions:
-        echo()
-        print_table(partitions, ("topic", "partition"))
+    _print_details(summary, "partitions", partitions, ("topic", "partition"), output)
 
 
 @transaction.command()
@@ -95,14 +98,8 @@ def bundle(name: str, server: str, output: str | None) -> None:
         {"transactional_id": one.transactional_id, "producer_id": one.producer_id, "producer_epoch": one.epoch}
         for one in view.members
     ]
-    if wants_json(output):
-        echo(to_json({"bundle": name, "sequence": view.sequence, "members": members}))
-        return
-    echo(f"{'bundle':<17} {name}")
-    echo(f"{'sequence':<17} {view.sequence}")
-    if members:
-        echo()
-        print_table(members, ("transactional_id", "producer_id", "producer_epoch"))
+    summary = {"bundle": name, "sequence": view.sequence}
+    _print_details(summary, "members", members, ("transactional_id", "producer_id", "producer_epoch"), output)
 
 
 @transaction.command()
@@ -160,8 +157,7 @@ def find_hanging(topics: Sequence[str], older_than: int, server: str, output: st
 
     rows = [
         {
-            "topic": found.target.topic,
-            "partition": found.target.partition,
+            **found.target._asdict(),
             "producer_id": found.producer_id,
             "producer_epoch": found.producer_epoch,
             "coordinator_epoch": found.coordinator_epoch,
@@ -176,8 +172,7 @@ def find_hanging(topics: Sequence[str], older_than: int, server: str, output: st
 
 
 def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, server: str) -> None:
-    if not dry_run:
-        confirm(f"Fence the producer of {transactional_id} and abort its open transaction?", yes)
+    confirm(f"Fence the producer of {transactional_id} and abort its open transaction?", yes or dry_run)
 
     async def work(cluster: Cluster) -> TransactionView:
         admin = TransactionAdmin(cluster)
@@ -190,8 +185,7 @@ def _abort_by_coordinator(transactional_id: str, *, yes: bool, dry_run: bool, se
 
 
 def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool, dry_run: bool, server: str) -> None:
-    if not dry_run:
-        confirm(f"Abort the transaction that begins at offset {start_offset} of {target}?", yes)
+    confirm(f"Abort the transaction that begins at offset {start_offset} of {target}?", yes or dry_run)
 
     async def work(cluster: Cluster) -> OpenTransaction:
         admin = TransactionAdmin(cluster)
@@ -209,13 +203,15 @@ def _abort_in_partition(target: TopicPartition, start_offset: int, *, yes: bool,
     print_status(f"the transaction of producer {found.producer_id} at offset {start_offset} of {target} {verdict}")
 
 
-def _summary(view: TransactionView) -> dict[str, Any]:
-    return {
-        "transactional_id": view.transactional_id,
-        "state": view.state,
-        "coordinator": view.coordinator,
-        "producer_id": view.producer_id,
-        "producer_epoch": view.producer_epoch,
-        "timeout_ms": view.timeout_ms,
-        "started": local_time(view.start_ms),
-    }
+def _print_details(
+    summary: Mapping[str, Any], name: str, rows: Sequence[Row], columns: Sequence[str], output: str | None
+) -> None:
+    """Print a summary and the table of its parts; JSON has the parts in the field `name`."""
+    if wants_json(output):
+        echo(to_json({**summary, name: rows}))
+        return
+    for key, value in summary.items():
+        echo(f"{key.replace('_', ' '):<17} {'-' if value is None else value}")
+    if rows:
+        echo()
+        print_table(rows, columns)

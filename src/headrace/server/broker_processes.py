@@ -45,7 +45,8 @@ class BrokersSettings(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         self.first.check()
-        for name, (_, port) in self._addresses().items():
+        addresses = {"--kafka": self.first.kafka, "--http": self.first.http, "--advertised": self.first.advertised}
+        for name, (_, port) in ((name, address) for name, address in addresses.items() if address is not None):
             if port and port + self.count - 1 > PORT_MAX:
                 raise InvalidConfig(
                     f"{name} requires {self.count} consecutive ports up to {PORT_MAX}; specify a smaller port"
@@ -73,10 +74,6 @@ class BrokersSettings(msgspec.Struct, frozen=True):
             for number in range(self.count)
         ]
 
-    def _addresses(self) -> dict[str, Address]:
-        advertised = {} if self.first.advertised is None else {"--advertised": self.first.advertised}
-        return {"--kafka": self.first.kafka, "--http": self.first.http} | advertised
-
 
 def run_brokers(settings: BrokersSettings) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
@@ -84,11 +81,9 @@ def run_brokers(settings: BrokersSettings) -> int:
         settings.check()
         os.makedirs(settings.first.data, FOLDER_MODE, exist_ok=True)
         return 0 if asyncio.run(_run([BrokerProcess(one) for one in settings.each()])) else 1
-    except HeadraceError as error:
-        _print_line(f"error: {error.message}")
-    except OSError as error:
-        _print_line(f"error: {error}")
-    return 1
+    except (HeadraceError, OSError) as error:
+        _print_line(f"error: {error.message if isinstance(error, HeadraceError) else error}")
+        return 1
 
 
 async def _run(brokers: Sequence[BrokerProcess]) -> bool:
@@ -196,31 +191,32 @@ class BrokerProcess:
 
 def command(settings: ServeSettings) -> list[str]:
     """Return the command line of `headrace serve` with these settings."""
-    words = [sys.executable, *_BOOT, "serve", "--child", "--data", settings.data]
-    words += ["--kafka", show_address(*settings.kafka), "--http", show_address(*settings.http)]
-    words += ["--node-id", str(settings.node_id), "--session-timeout", str(settings.session_timeout_seconds)]
-    words += ["--log-level", settings.log_level, "--log-format", settings.log_format]
-    if settings.registry is not None:
-        words += ["--registry", settings.registry]
-    if settings.rack is not None:
-        words += ["--rack", settings.rack]
-    if settings.advertised is not None:
-        words += ["--advertised", show_address(*settings.advertised)]
-    for name in settings.http_hosts:
-        words += ["--http-host", name]
-    if settings.http_tls is not None:
-        certificate, key = settings.http_tls
-        words += ["--http-tls-cert", certificate, "--http-tls-key", key]
+    certificate, key = settings.http_tls or (None, None)
+    options = {
+        "--data": settings.data,
+        "--kafka": show_address(*settings.kafka),
+        "--http": show_address(*settings.http),
+        "--node-id": str(settings.node_id),
+        "--session-timeout": str(settings.session_timeout_seconds),
+        "--log-level": settings.log_level,
+        "--log-format": settings.log_format,
+        "--registry": settings.registry,
+        "--rack": settings.rack,
+        "--advertised": None if settings.advertised is None else show_address(*settings.advertised),
+        "--http-tls-cert": certificate,
+        "--http-tls-key": key,
+    }
     flags = {
         "--auth": settings.auth,
         "--open-metrics": settings.open_metrics,
         "--push-private": settings.push_private,
         "--insecure": settings.insecure,
     }
-    words += [flag for flag, is_set in flags.items() if is_set]
-    for name, value in settings.broker.items():
-        words += ["--set", f"{name}={value}"]
-    return words
+    words = [sys.executable, *_BOOT, "serve", "--child"]
+    words += [word for name, value in options.items() if value is not None for word in (name, value)]
+    words += [word for name in settings.http_hosts for word in ("--http-host", name)]
+    words += [word for name, value in settings.broker.items() for word in ("--set", f"{name}={value}")]
+    return words + [flag for flag, is_set in flags.items() if is_set]
 
 
 def _offset_port(address: Address, number: int) -> Address:

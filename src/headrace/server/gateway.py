@@ -22,7 +22,7 @@ from headrace.client.connections.address import parse_addresses
 from headrace.client.connections.guarded_dialer import GuardedDialer
 from headrace.client.connections.tcp import TcpDialer
 from headrace.http.limits import limits_of_connections
-from headrace.http.listener import HttpListener, TlsFiles
+from headrace.http.listener import HttpListener
 from headrace.http.message import HttpResponse, Request
 from headrace.http.problems import Problem
 from headrace.http.routes import ForwarderRole, Verb
@@ -36,13 +36,13 @@ from headrace.runtime.process_resources import raise_open_files_limit
 from headrace.runtime.tasks import BackgroundTaskDied, Supervisor
 from headrace.server.browser_guard import BrowserGuard
 from headrace.server.event_loop import HANG_SECONDS, LoopLag, LoopWatchdog
-from headrace.server.http_server import LazyApplication
+from headrace.server.http_server import LazyApplication, open_listener
 from headrace.server.metrics.exposition import Exposition, format_labels
 from headrace.server.metrics.process import CIRCUIT_STATES, add_http, add_process, add_pushes
 from headrace.server.process_logging import configure
 from headrace.server.push_service import PushService
-from headrace.server.rest_builder import build_gateway_rest
-from headrace.server.settings import GatewaySettings, listen_error, show_address
+from headrace.server.rest_builder import build_rest
+from headrace.server.settings import GatewaySettings, show_address
 from headrace.wire.messages.metadata import MetadataRequest
 
 log = logging.getLogger(__name__)
@@ -239,14 +239,14 @@ class Gateway:
         self._cluster = Cluster(parse_addresses(settings.bootstrap), dialer, clock, entropy, _CLIENT)
         self._broker_health = BrokerHealth(self._cluster)
         self._push_service = PushService(lambda: self._cluster, self._supervisor, allows_private=settings.push_private)
-        self._rest = build_gateway_rest(
+        self._rest = build_rest(
             self._cluster, with_auth=settings.auth, sides=_SIDES[settings.side], status_of=self._push_service.status
         )
         application = GatewayApplication(self._rest, self._broker_health)
         metrics = GatewayMetrics(application, dialer, self._broker_health, self._push_service, clock)
         self._health = HealthPages(metrics)
         limits = limits_of_connections(min(raise_open_files_limit() // 2, _CONNECTIONS_MAX))
-        guard = None if settings.auth else BrowserGuard((settings.http[0], *settings.http_hosts))
+        guard = None if settings.auth else BrowserGuard(settings.named_hosts())
         guards_metrics = settings.auth and not settings.open_metrics
         front = LazyApplication(self._health, lambda: application, guard, guards_metrics=guards_metrics)
         self._listener = HttpListener(front, limits, clock, entropy, HEALTH_PATHS)
@@ -256,11 +256,7 @@ class Gateway:
 
     async def serve(self) -> None:
         """Run until stopped; raise if a background task fails."""
-        tls = None if self._settings.tls is None else TlsFiles(*self._settings.tls)
-        try:
-            address = await self._listener.listen(*self._settings.http, tls)
-        except OSError as error:
-            raise listen_error("--http", self._settings.http, error) from error
+        address = await open_listener(self._listener, self._settings)
         self._health.is_ready = True  # readiness now depends only on the brokers
         self._supervisor.spawn(self._watchdog.run(), "watchdog")
         self._supervisor.spawn(self._broker_health.run(), "broker health")

@@ -6,6 +6,7 @@ The application is built on its first request, so that it does not slow down sta
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.broker.broker import Broker
@@ -21,7 +22,7 @@ from headrace.runtime.network import Network
 from headrace.runtime.tasks import Supervisor
 from headrace.server.browser_guard import BrowserGuard
 from headrace.server.push_service import PushService
-from headrace.server.settings import Address, ServeSettings, listen_error
+from headrace.server.settings import Address, HttpSettings, ServeSettings, listen_error
 
 if TYPE_CHECKING:
     from headrace.client.cluster import Cluster
@@ -97,6 +98,15 @@ class LazyApplication:
         return self._built
 
 
+async def open_listener(listener: HttpListener, settings: HttpSettings) -> Address:
+    """Listen on the address in the settings; with TLS if they have a certificate."""
+    files = None if settings.http_tls is None else TlsFiles(*settings.http_tls)
+    try:
+        return await listener.listen(*settings.http, files)
+    except OSError as error:
+        raise listen_error("--http", settings.http, error) from error
+
+
 class HttpServer:
     """The HTTP server of a broker: health from the start, REST on its first request, push if a subscription uses it."""
 
@@ -120,15 +130,13 @@ class HttpServer:
         guard = None if settings.auth else BrowserGuard(settings.named_hosts())
         guards_metrics = settings.auth and not settings.open_metrics
         self._front = LazyApplication(self._health, self._build_rest, guard, guards_metrics=guards_metrics)
-        self._push_service = PushService(self._open_cluster, supervisor, allows_private=settings.push_private)
+        self._push_service = PushService(
+            partial(self._open_cluster, "push"), supervisor, allows_private=settings.push_private
+        )
         self.listener = HttpListener(self._front, limits, clock, entropy, HEALTH_PATHS)
 
     async def listen(self) -> Address:
-        files, address = self._settings.http_tls, self._settings.http
-        try:
-            return await self.listener.listen(*address, None if files is None else TlsFiles(*files))
-        except OSError as error:
-            raise listen_error("--http", address, error) from error
+        return await open_listener(self.listener, self._settings)
 
     def open(self) -> None:
         """Serve all requests. Called when the broker has joined the cluster."""
@@ -149,14 +157,14 @@ class HttpServer:
     async def close(self) -> None:
         await self._front.close()
 
-    def _open_cluster(self) -> Cluster:
+    def _open_cluster(self, client_id: str) -> Cluster:
         from headrace.server.rest_builder import open_cluster
 
-        return open_cluster(self._broker, *self._system, client_id="push")
+        return open_cluster(self._broker, *self._system, client_id)
 
     def _build_rest(self) -> RestApplication:
         from headrace.server.rest_builder import build_rest
 
         with_auth, status_of = self._settings.auth, self._push_service.status
-        self._rest = build_rest(self._broker, *self._system, with_auth=with_auth, status_of=status_of)
+        self._rest = build_rest(self._open_cluster("rest"), with_auth=with_auth, status_of=status_of)
         return self._rest

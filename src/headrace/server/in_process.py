@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.broker.handlers import RequestContext, RequestHandler, RequestHandlers
@@ -71,19 +72,15 @@ class InProcessDialer:
         running.add_done_callback(self._running.discard)
 
 
+@dataclass(slots=True, eq=False)
 class _InProcessCall:
     """A request, its handler, and the future of its response."""
 
-    __slots__ = ("handler", "request", "response", "running", "version")
-
-    def __init__(
-        self, handler: RequestHandler[Any, Any], version: int, request: Any, response: asyncio.Future[Any]
-    ) -> None:
-        self.handler = handler
-        self.version = version
-        self.request = request
-        self.response = response
-        self.running: RunningHandler | None = None
+    handler: RequestHandler[Any, Any]
+    version: int
+    request: Any
+    response: asyncio.Future[Any]
+    running: RunningHandler | None = None
 
     def cancel(self) -> None:
         """The caller has stopped waiting for the response."""

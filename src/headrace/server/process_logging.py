@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 import msgspec
@@ -109,9 +110,7 @@ class RepetitionFilter(logging.Filter):
         return site.count <= REPEATS_MAX
 
 
+@dataclass(slots=True)
 class _LogSite:
-    __slots__ = ("count", "since")
-
-    def __init__(self, since: float) -> None:
-        self.since = since
-        self.count = 0
+    since: float
+    count: int = 0

@@ -19,29 +19,13 @@ from headrace.runtime.entropy import Entropy
 from headrace.runtime.network import Network
 from headrace.server.in_process import InProcessDialer
 
-_CLIENT_ID = "rest"
 _DEADLINE_SECONDS = 20.0
 """How long a request waits out a transient condition, such as a leader election, before it fails with a retriable
 error."""
 
 
-def build_rest(
-    broker: Broker,
-    disk: Disk,
-    network: Network,
-    clock: Clock,
-    entropy: Entropy,
-    *,
-    with_auth: bool,
-    status_of: StatusOf = lambda *_: None,
-) -> RestApplication:
-    """Build the application of `headrace serve`. `status_of` returns the push status of a subscription here."""
-    cluster = open_cluster(broker, disk, network, clock, entropy)
-    return build_gateway_rest(cluster, with_auth=with_auth, status_of=status_of)
-
-
 def open_cluster(
-    broker: Broker, disk: Disk, network: Network, clock: Clock, entropy: Entropy, client_id: str = _CLIENT_ID
+    broker: Broker, disk: Disk, network: Network, clock: Clock, entropy: Entropy, client_id: str
 ) -> Cluster:
     """Open a client that calls this broker directly and others over TCP. The broker must have joined the cluster."""
     identity = broker.identity
@@ -57,13 +41,14 @@ def open_cluster(
     return Cluster([Address(identity.host, identity.port)], dialer, clock, entropy, settings)
 
 
-def build_gateway_rest(
+def build_rest(
     cluster: Cluster,
     *,
     with_auth: bool,
     sides: frozenset[ForwarderRole] = ALL_ROLES,
     status_of: StatusOf = lambda *_: None,
 ) -> RestApplication:
-    """Build the application of a gateway; `sides` selects the publisher and subscriber parts."""
+    """`sides` selects the publisher and subscriber parts. `status_of` returns the push status of a subscription in
+    this process."""
     authorizer: Authorizer = TokenAuthorizer(cluster, cluster.clock) if with_auth else AllowAllAuthorizer()
     return RestApplication(cluster, authorizer, sides, status_of=status_of)

@@ -50,9 +50,8 @@ _DESCRIPTORS_PER_OWN = 8  # an eighth is for the broker's own connections, its r
 
 def serve(settings: ServeSettings) -> int:
     """Run until SIGTERM or SIGINT; return the exit code."""
-    is_one_of_many = (
-        settings.is_child or settings.log_format == "json"
-    )  # name the broker where logs of several brokers are collected
+    # Name the broker where logs of several brokers are collected.
+    is_one_of_many = settings.is_child or settings.log_format == "json"
     configure(settings.log_level, settings.log_format, f"broker-{settings.node_id}" if is_one_of_many else "")
     try:
         settings.check()

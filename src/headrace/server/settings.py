@@ -13,11 +13,6 @@ import msgspec
 from headrace.model.broker_configs import flatten
 from headrace.model.errors import InvalidConfig
 
-DEFAULT_DATA = "headrace-data"
-DEFAULT_KAFKA = ("127.0.0.1", 9092)
-DEFAULT_HTTP = ("127.0.0.1", 8080)
-DEFAULT_SESSION_SECONDS = 6.0
-
 SHARED_REGISTRY = "sqlite:"
 """The URL prefix of a registry that brokers on this host share, followed by the path of its file."""
 
@@ -25,21 +20,13 @@ Address = tuple[str, int]
 LogFormat = Literal["text", "json"]
 
 
-class ServeSettings(msgspec.Struct, frozen=True):
-    """`http_hosts` are names that HTTP clients use in addition to those in `http` and `advertised`. `http_tls` are the
-    files of a certificate and its key. `auth` requires access tokens over HTTP. `push_private` allows push to private
-    addresses. `is_child` marks a child process of `--brokers`, which exits at the end of its standard input."""
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What brokers and gateways have in common. `http_hosts` are names that HTTP clients use in addition to the one in
+    `http`. `http_tls` are the files of a certificate and its key. `auth` requires access tokens over HTTP.
+    `push_private` allows push to private addresses."""
 
-    data: str = DEFAULT_DATA
-    kafka: Address = DEFAULT_KAFKA
-    http: Address = DEFAULT_HTTP
+    http: Address = ("127.0.0.1", 8080)
     http_hosts: tuple[str, ...] = ()
-    node_id: int = 1
-    rack: str | None = None
-    registry: str | None = None
-    session_timeout_seconds: float = DEFAULT_SESSION_SECONDS
-    advertised: Address | None = None
-    broker: dict[str, str] = msgspec.field(default_factory=dict)
     http_tls: tuple[str, str] | None = None
     auth: bool = False
     open_metrics: bool = False
@@ -47,38 +34,49 @@ class ServeSettings(msgspec.Struct, frozen=True):
     insecure: bool = False
     log_level: str = "info"
     log_format: LogFormat = "text"
+
+    def named_hosts(self) -> tuple[str, ...]:
+        """All host names that HTTP clients use for this server."""
+        return (self.http[0], *self.http_hosts)
+
+    def check(self) -> None:
+        """Reject settings that expose the server to other hosts by accident."""
+        host, _ = self.http
+        missing = [name for name, is_set in (("TLS", self.http_tls), ("authentication", self.auth)) if not is_set]
+        if missing and not self.insecure and not is_loopback(host):
+            raise InvalidConfig(
+                f"--http {host} is reachable from other hosts without {' and '.join(missing)}; specify --auth, "
+                "--http-tls-cert and --http-tls-key, listen on 127.0.0.1, or use --insecure if the network is trusted"
+            )
+
+
+class ServeSettings(HttpSettings, frozen=True, kw_only=True):
+    """`is_child` marks a child process of `--brokers`, which exits at the end of its standard input."""
+
+    data: str = "headrace-data"
+    kafka: Address = ("127.0.0.1", 9092)
+    node_id: int = 1
+    rack: str | None = None
+    registry: str | None = None
+    session_timeout_seconds: float = 6.0
+    advertised: Address | None = None
+    broker: dict[str, str] = msgspec.field(default_factory=dict)
     is_child: bool = False
 
     def named_hosts(self) -> tuple[str, ...]:
-        """All host names that HTTP clients use for this broker."""
-        advertised = () if self.advertised is None else (self.advertised[0],)
-        return (self.http[0], *advertised, *self.http_hosts)
+        return super().named_hosts() if self.advertised is None else (*super().named_hosts(), self.advertised[0])
 
     def check(self) -> None:
-        """Reject settings that expose the broker to other hosts by accident: the Kafka listener has neither TLS nor
-        authentication yet."""
+        """Reject unsafe settings, too: the Kafka listener has neither TLS nor authentication yet."""
         if self.advertised is not None and self.advertised[0] in ("0.0.0.0", "::"):
             raise InvalidConfig(f"--advertised {self.advertised[0]} is not an address that clients can connect to")
-        if self.insecure:
-            return
         host, _ = self.kafka
-        if not is_loopback(host):
+        if not self.insecure and not is_loopback(host):
             raise InvalidConfig(
                 f"--kafka {host} is reachable from other hosts without TLS and authentication; "
                 "listen on 127.0.0.1, or use --insecure if the network is trusted"
             )
-        reject_open_http(self.http, has_tls=self.http_tls is not None, has_auth=self.auth)
-
-
-def reject_open_http(address: Address, *, has_tls: bool, has_auth: bool) -> None:
-    """Require TLS and authentication for an address that is reachable from other hosts."""
-    host, _ = address
-    missing = [name for name, is_set in (("TLS", has_tls), ("authentication", has_auth)) if not is_set]
-    if missing and not is_loopback(host):
-        raise InvalidConfig(
-            f"--http {host} is reachable from other hosts without {' and '.join(missing)}; specify --auth, "
-            "--http-tls-cert and --http-tls-key, listen on 127.0.0.1, or use --insecure if the network is trusted"
-        )
+        super().check()
 
 
 def tls_files(certificate: str | None, key: str | None) -> tuple[str, str] | None:
@@ -136,21 +134,11 @@ def read_config_file(path: str) -> dict[str, str]:
 GatewaySide = Literal["publish", "subscribe"]
 
 
-class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`side` is None for both publishers and subscribers. `http_hosts` are names that clients use in addition to the
-    one in `http`. `tls` are the files of a certificate and its key."""
+class GatewaySettings(HttpSettings, frozen=True, kw_only=True):
+    """`side` is None for both publishers and subscribers."""
 
     bootstrap: str
-    http: Address
-    http_hosts: tuple[str, ...] = ()
     side: GatewaySide | None = None
-    auth: bool = False
-    open_metrics: bool = False
-    tls: tuple[str, str] | None = None
-    push_private: bool = False
-    insecure: bool = False
-    log_level: str = "info"
-    log_format: LogFormat = "text"
 
     @classmethod
     def from_options(cls, *, bootstrap: str, http: str, tls: tuple[str | None, str | None], **others: object) -> Self:
@@ -162,13 +150,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError as error:
             raise InvalidConfig(f"--bootstrap: {error}") from None
         return msgspec.convert(
-            {"bootstrap": bootstrap, "http": parse_address(http, "--http"), "tls": tls_files(*tls), **others}, cls
+            {"bootstrap": bootstrap, "http": parse_address(http, "--http"), "http_tls": tls_files(*tls), **others}, cls
         )
-
-    def check(self) -> None:
-        """Reject settings that expose the gateway to other hosts by accident."""
-        if not self.insecure:
-            reject_open_http(self.http, has_tls=self.tls is not None, has_auth=self.auth)
 
 
 def listen_error(option: str, address: Address, error: OSError) -> InvalidConfig:

@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,7 +26,7 @@ import msgspec
 from headrace.model.errors import HeadraceError, InvalidConfig
 from headrace.runtime.permissions import FOLDER_MODE, exposure_warning
 from headrace.runtime.process_resources import check_address_free, lock_folder
-from headrace.server.settings import Address, is_loopback
+from headrace.server.settings import Address, is_loopback, show_address
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 JARS = (
@@ -79,7 +80,7 @@ class ZooKeeperServer:
     @property
     def client_address(self) -> str:
         host, port = self.address
-        return f"{_reachable(host)}:{port}"
+        return show_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
 
     @property
     def is_running(self) -> bool:
@@ -112,11 +113,8 @@ def run_zookeeper(settings: ZooKeeperSettings) -> int:
     try:
         settings.check()
         asyncio.run(_run(settings))
-    except HeadraceError as error:
-        sys.stderr.write(f"error: {error.message}\n")
-        return 1
-    except OSError as error:
-        sys.stderr.write(f"error: {error}\n")
+    except (HeadraceError, OSError) as error:
+        sys.stderr.write(f"error: {error.message if isinstance(error, HeadraceError) else error}\n")
         return 1
     return 0
 
@@ -274,24 +272,14 @@ def _peer_ports(path: Path, count: int) -> list[tuple[int, int]]:
                 "or specify another folder with --data"
             )
         return kept
-    with _FreePorts(2 * count if count > 1 else 0) as ports:
-        chosen = list(zip(ports[::2], ports[1::2], strict=True))
+    with ExitStack() as bound:  # all at the same time, so that the ports are distinct
+        sockets = [
+            bound.enter_context(socket.create_server((QUORUM_HOST, 0))) for _ in range(2 * count if count > 1 else 0)
+        ]
+        ports = [one.getsockname()[1] for one in sockets]
+    chosen = list(zip(ports[::2], ports[1::2], strict=True))
     path.write_bytes(msgspec.json.encode(chosen))
     return chosen
-
-
-class _FreePorts:
-    """Free ports, which are bound at the same time so that they are distinct."""
-
-    def __init__(self, count: int) -> None:
-        self._holders = [socket.create_server((QUORUM_HOST, 0)) for _ in range(count)]
-
-    def __enter__(self) -> list[int]:
-        return [holder.getsockname()[1] for holder in self._holders]
-
-    def __exit__(self, *_: object) -> None:
-        for holder in self._holders:
-            holder.close()
 
 
 def find_java() -> str:
@@ -317,8 +305,3 @@ def find_jars() -> list[str]:
             f"cannot run ZooKeeper: its jars, which are part of PySpark, were not found; {INSTALL_HINT}"
         )
     return needed
-
-
-def _reachable(host: str) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]" if ":" in host else host

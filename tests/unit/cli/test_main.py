@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from headrace.cli.main import _COMMANDS, main
+from headrace.runtime.disk import SystemDisk
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -98,3 +100,18 @@ def test_listening_on_all_addresses_is_rejected_with_the_reason(
 def test_version_is_printed_as_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "-o", "table"], capsys)[1].startswith("headrace ")
     assert run(["version"], capsys)[1].startswith('{"headrace":')
+
+
+def test_a_data_folder_that_a_broker_uses_is_an_error_of_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").mkdir()
+    disk = SystemDisk()
+    disk.lock(str(tmp_path))
+    try:
+        assert main(["registry", "rebuild", "--from-logs", "--data", str(tmp_path)]) == 1
+    finally:
+        disk.close()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert "in use" in line

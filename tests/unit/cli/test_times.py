@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cli.times import local_time, parse_duration
+from headrace.cli.options import parse_duration
+from headrace.cli.output import local_time
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from tests.unit.client.simulated_server import client, start_broker
 
-from headrace.cli.failure import failure_of_error
 from headrace.cli.main import main
 from headrace.client.admin.tokens import check_tokens
 from headrace.client.cluster import Cluster
-from headrace.model.errors import HeadraceError
 from headrace.model.tokens import Scope, hash_secret, parse_token
 from headrace.testkit.world import World
 
@@ -35,10 +33,7 @@ def run(world: World, monkeypatch: pytest.MonkeyPatch) -> Run:
             async with client(world) as cluster:
                 return await work(cluster)
 
-        try:
-            return world.run(scenario())
-        except HeadraceError as error:
-            raise failure_of_error(error) from error
+        return world.run(scenario())
 
     monkeypatch.setattr("headrace.cli.token.with_cluster", with_cluster)
     return lambda *arguments: main(["token", *arguments])

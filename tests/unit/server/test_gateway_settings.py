@@ -24,7 +24,7 @@ def test_options_become_settings() -> None:
         True,
         "a:1,b:2",
     )
-    assert (options.log_format, options.push_private, options.tls) == ("json", True, None)
+    assert (options.log_format, options.push_private, options.http_tls) == ("json", True, None)
 
 
 @pytest.mark.parametrize(

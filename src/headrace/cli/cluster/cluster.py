@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import click
@@ -89,7 +88,16 @@ def partitions(topics: Sequence[str], under_replicated: bool, offline: bool, ser
     """Show leaders and replicas of the partitions of the TOPICs, or of all topics."""
     assignments = with_cluster(server, lambda cluster: ClusterAdmin(cluster).places(topics))
     rows = [
-        _partition_row(assignment)
+        {
+            **assignment.target._asdict(),
+            "leader": None if assignment.is_offline else assignment.leader,
+            "epoch": assignment.leader_epoch,
+            "replicas": assignment.replicas,
+            "in_sync": assignment.in_sync,
+            "eligible": assignment.eligible,
+            "adding": assignment.adding,
+            "removing": assignment.removing,
+        }
         for assignment in assignments
         if not (under_replicated or offline)
         or (under_replicated and assignment.behind)
@@ -113,9 +121,13 @@ def drain(broker: int, undo: bool, wait: bool, server: str) -> None:
 
     async def work(cluster: Cluster) -> None:
         admin = ClusterAdmin(cluster)
+
+        async def count_held() -> int:
+            return replicas_per_broker(await admin.places())[broker]
+
         await admin.drain(broker, is_drained=not undo)
         if wait:
-            await wait_until_none(partial(_held_replicas, admin, broker), f"replicas on broker {broker}")
+            await wait_until_none(count_held, f"replicas on broker {broker}")
 
     with_cluster(server, work)
     if undo:
@@ -159,9 +171,8 @@ def elect_leader(
         return targets, await (admin.elect_unclean(targets) if unclean else admin.prefer(targets))
 
     targets, errors = with_cluster(server, work)
-    rows = [
-        {"topic": target.topic, "partition": target.partition, "result": _result(target, errors)} for target in targets
-    ]
+    results = {target: error.message for target, error in errors.items()}
+    rows = [target._asdict() | {"result": results.get(target, "elected")} for target in targets]
     print_rows(rows, ("topic", "partition", "result"), output)
     if not rows:
         print_status("no election needed: every partition has its preferred leader")
@@ -171,18 +182,8 @@ def elect_leader(
 def _needs_election(assignment: PartitionReplicas, unclean: bool) -> bool:
     if unclean:
         return assignment.is_offline
-    return (
-        assignment.leader != assignment.replicas[0] and owner_of(assignment.target.topic) is None
-    )  # a co-located topic follows its owner
-
-
-def _result(target: TopicPartition, errors: PartitionErrors) -> str:
-    error = errors.get(target)
-    return "elected" if error is None else error.message
-
-
-async def _held_replicas(admin: ClusterAdmin, node_id: int) -> int:
-    return replicas_per_broker(await admin.places()).get(node_id, 0)
+    # A co-located topic follows its owner.
+    return assignment.leader != assignment.replicas[0] and owner_of(assignment.target.topic) is None
 
 
 def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplicas]) -> list[dict[str, Any]]:
@@ -196,22 +197,8 @@ def _broker_rows(members: ClusterMembers, assignments: Sequence[PartitionReplica
                 "address": None if broker is None else str(broker.address),
                 "rack": None if broker is None else broker.rack,
                 "leaders": led[node_id],
-                "replicas": held.get(node_id, 0),
+                "replicas": held[node_id],
                 "state": "down" if broker is None else "draining" if broker.is_draining else "up",
             }
         )
     return rows
-
-
-def _partition_row(assignment: PartitionReplicas) -> dict[str, Any]:
-    return {
-        "topic": assignment.target.topic,
-        "partition": assignment.target.partition,
-        "leader": None if assignment.is_offline else assignment.leader,
-        "epoch": assignment.leader_epoch,
-        "replicas": assignment.replicas,
-        "in_sync": assignment.in_sync,
-        "eligible": assignment.eligible,
-        "adding": assignment.adding,
-        "removing": assignment.removing,
-    }

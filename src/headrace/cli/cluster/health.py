@@ -6,6 +6,7 @@ are reported as well, but do not make the cluster unhealthy.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,13 +35,8 @@ def find_problems(
     return [*_broker_problems(members, assignments), *partitions]
 
 
-def replicas_per_broker(assignments: Sequence[PartitionReplicas]) -> Mapping[int, int]:
-    """Count the replicas on each broker."""
-    held: dict[int, int] = {}
-    for assignment in assignments:
-        for node_id in assignment.replicas:
-            held[node_id] = held.get(node_id, 0) + 1
-    return held
+def replicas_per_broker(assignments: Sequence[PartitionReplicas]) -> Counter[int]:
+    return Counter(node_id for assignment in assignments for node_id in assignment.replicas)
 
 
 def _broker_problems(members: ClusterMembers, assignments: Sequence[PartitionReplicas]) -> Iterator[HealthProblem]:
@@ -51,7 +47,7 @@ def _broker_problems(members: ClusterMembers, assignments: Sequence[PartitionRep
         yield HealthProblem("broker missing", f"broker {node_id}", f"it is down; replicas on it: {held[node_id]}")
     for broker in members.brokers.values():
         if broker.is_draining:
-            rest = f"replicas still on it: {held.get(broker.node_id, 0)}"
+            rest = f"replicas still on it: {held[broker.node_id]}"
             yield HealthProblem("draining", f"broker {broker.node_id}", rest, is_critical=False)
 
 

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import FAILED, CommandFailed
-from headrace.cli.options import dry_run_option, server_option
+from headrace.cli.options import ParsedType, dry_run_option, server_option
 from headrace.cli.output import output_option, print_rows, print_status
 from headrace.client.admin.cluster_admin import (
     BrokerView,
@@ -106,46 +106,39 @@ _BYTES_PER_MEGABYTE = 1_000_000
 _REMOVE_THROTTLE = "remove the throttle afterwards with `headrace cluster reassign throttle off`"
 
 
-class BrokersType(click.ParamType[tuple[int, ...]]):
-    """Node ids, separated by commas."""
-
-    name = "brokers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(node_id) for node_id in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of broker ids such as 1,2,3", param, ctx)
+def _parse_brokers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of broker ids such as 1,2,3") from None
 
 
-class RateType(click.ParamType[int]):
-    """Megabytes per second, converted to bytes per second; `off` is 0."""
+def _parse_rate(text: str) -> int:
+    """Convert megabytes per second to bytes per second; `off` is 0."""
+    if text == "off":
+        return 0
+    try:
+        rate = int(float(text) * _BYTES_PER_MEGABYTE)
+    except (ValueError, OverflowError):
+        rate = 0
+    if rate < 1:
+        raise ValueError(f"{text!r} is not a rate in MB/s such as 20 or 0.5")
+    return rate
 
-    name = "rate"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if value == "off":
-            return 0
-        try:
-            rate = int(float(value) * _BYTES_PER_MEGABYTE)
-        except (ValueError, OverflowError):
-            rate = 0
-        if rate < 1:
-            self.fail(f"{value!r} is not a rate in MB/s such as 20 or 0.5", param, ctx)
-        return rate
+_BROKERS = ParsedType("brokers", _parse_brokers)
+_RATE = ParsedType("rate", _parse_rate)
 
 
 @click.group(invoke_without_command=True)
 @click.option("--topic", "topics", multiple=True, help="Only partitions of this topic; repeatable.")
-@click.option("--to", type=BrokersType(), metavar="ID,ID,...", help="Spread the topics over exactly these brokers.")
+@click.option("--to", type=_BROKERS, metavar="ID,ID,...", help="Spread the topics over exactly these brokers.")
 @click.option("--add-broker", "added", multiple=True, type=int, metavar="ID", help="Move replicas to it; repeatable.")
 @click.option(
     "--remove-broker", "removed", multiple=True, type=int, metavar="ID", help="Move all replicas off it; repeatable."
 )
 @click.option("--plan", type=click.File("rb"), metavar="FILE", help="A kafka-reassign-partitions plan; - for stdin.")
-@click.option("--throttle", type=RateType(), metavar="MB/S", help="Limit the replication rate of each broker.")
+@click.option("--throttle", type=_RATE, metavar="MB/S", help="Limit the replication rate of each broker.")
 @click.option("--wait", is_flag=True, help="Wait until all moves have completed, then remove the throttle.")
 @dry_run_option
 @server_option
@@ -194,7 +187,17 @@ def reassign(
             own = [assignment for target, assignment in assignments.items() if _is_movable(target, topics)]
             moves = _spread(own, [_available_broker(members, node_id) for node_id in nodes])
         errors = {} if dry_run else await _start(admin, moves, throttle, wait=wait)
-        return [_move_row(assignments[target], moves[target], errors, dry_run) for target in sorted(moves)], errors
+        results = {target: error.message for target, error in errors.items()}
+        rows = [
+            {
+                **target._asdict(),
+                "replicas": target_replicas(assignments[target]),
+                "target": moves[target],
+                "result": results.get(target, "not begun" if dry_run else "begun"),
+            }
+            for target in sorted(moves)
+        ]
+        return rows, errors
 
     rows, errors = with_cluster(server, work)
     print_rows(rows, ("topic", "partition", "replicas", "target", "result"), output)
@@ -236,7 +239,7 @@ def cancel(topics: Sequence[str], server: str) -> int:
 
 
 @reassign.command("throttle")
-@click.argument("rate", type=RateType(), metavar="MB/S|off")
+@click.argument("rate", type=_RATE, metavar="MB/S|off")
 @server_option
 def set_throttle(rate: int, server: str) -> None:
     """Limit the rate at which each broker replicates to out-of-sync replicas; `off` removes the limit."""
@@ -288,8 +291,7 @@ async def _status(cluster: Cluster) -> list[dict[str, Any]]:
 
     return [
         {
-            "topic": assignment.target.topic,
-            "partition": assignment.target.partition,
+            **assignment.target._asdict(),
             "replicas": assignment.replicas,
             "adding": assignment.adding,
             "removing": assignment.removing,
@@ -354,19 +356,6 @@ def _available_broker(members: ClusterMembers, node_id: int) -> BrokerView:
     if broker.is_draining:
         raise CommandFailed(f"broker {node_id} is draining; cancel that with `headrace cluster drain {node_id} --undo`")
     return broker
-
-
-def _move_row(
-    assignment: PartitionReplicas, target: Sequence[int], errors: PartitionErrors, dry_run: bool
-) -> dict[str, Any]:
-    error = errors.get(assignment.target)
-    return {
-        "topic": assignment.target.topic,
-        "partition": assignment.target.partition,
-        "replicas": target_replicas(assignment),
-        "target": target,
-        "result": "not begun" if dry_run else "begun" if error is None else error.message,
-    }
 
 
 def _summary(count: int, errors: int, throttle: int | None, *, wait: bool, dry_run: bool) -> str:

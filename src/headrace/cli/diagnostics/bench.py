@@ -16,11 +16,11 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import server_option
 from headrace.cli.output import echo, output_option, print_status, to_json, wants_json
-from headrace.cli.start_position import offsets_at
+from headrace.cli.start_position import log_bounds, offsets_at, partitions_of
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer
-from headrace.client.groups.offsets import END, START
+from headrace.client.groups.offsets import END
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Delivery, Producer, ProducerSettings
 
@@ -106,9 +106,8 @@ def consume(topic: str, records: int | None, server: str, output: str | None) ->
     """Read a topic from its start at the maximum rate."""
 
     async def work(cluster: Cluster) -> dict[str, Any]:
-        view = await cluster.topic(topic)
-        targets = [TopicPartition(topic, partition.partition) for partition in view.partitions]
-        starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
+        targets = await partitions_of(cluster, topic)
+        starts, ends = await log_bounds(cluster, targets)
         count = size = 0
         began = cluster.clock.monotonic()
         async with Consumer(cluster, partitions=starts) as consumer:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import resource
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -75,9 +74,9 @@ def check_data(folder: str, disk: Disk | None = None, clock: Clock | None = None
     ]
 
 
-def check_strays(folder: str, disk: Disk | None = None) -> list[CheckResult]:
+def check_strays(folder: str) -> list[CheckResult]:
     """Check for logs that are not in the registry; the broker keeps them until an operator adopts or purges them."""
-    disk = disk or SystemDisk()
+    disk = SystemDisk()
     folders = [folder, *(f"{folder}/{name}" for name in (disk.list(folder) if disk.exists(folder) else ()))]
     sizes = [measure_strays(disk, one) for one in folders if disk.exists(f"{one}/{STRAY}")]
     logs, size_bytes = sum(size.logs for size in sizes), sum(size.size_bytes for size in sizes)
@@ -224,11 +223,12 @@ def doctor(data: str, http: str, server: str, output: str | None) -> int:
         raise click.UsageError(f"--http: {error}") from None
     results = run(_run_checks(data, http_address, server))
     if wants_json(output):
-        print_json(_row(result) for result in results)
+        print_json(map(asdict, results))
     else:
         for result in results:
             _print(result)
-    return _exit_code(results)
+    failed = {result.subject for result in results if result.verdict == "fail"}
+    return 0 if not failed else UNREACHABLE if failed == {"broker"} else FAILED
 
 
 async def _run_checks(data: str, http: Address, server: str) -> list[CheckResult]:
@@ -248,19 +248,3 @@ def _print(result: CheckResult) -> None:
         verdict = click.style(verdict, fg=_COLOURS[result.verdict])
     step = f"; {result.next_step}" if result.next_step else ""
     echo(f"{verdict}  {result.subject}: {result.what}{step}")
-
-
-def _row(result: CheckResult) -> dict[str, Any]:
-    return {
-        "verdict": result.verdict,
-        "subject": result.subject,
-        "what": result.what,
-        "next_step": result.next_step,
-    }
-
-
-def _exit_code(results: Iterable[CheckResult]) -> int:
-    failed = {result.subject for result in results if result.verdict == "fail"}
-    if not failed:
-        return 0
-    return UNREACHABLE if failed == {"broker"} else FAILED

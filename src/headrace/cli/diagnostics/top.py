@@ -6,9 +6,8 @@ import asyncio
 import os
 import shutil
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import click
@@ -33,6 +32,8 @@ from headrace.cli.options import server_option
 from headrace.cli.output import echo, output_option, print_json, wants_json
 from headrace.client.cluster import Cluster
 from headrace.model.errors import HeadraceError
+
+ShowSample = Callable[[ClusterSample, Summary, Sequence[Table], Sort], None]
 
 _QUIT, _SORT = "q", "s"
 _SHOWN = 20
@@ -67,31 +68,15 @@ def top(
     On a terminal the table is refreshed until q or Ctrl-C is pressed. In a pipe each sample is printed as one JSON
     object per row.
     """
-    show: TopOutput = (
-        JsonTopOutput()
-        if wants_json(output)
-        else TableTopOutput()
-        if once or not sys.stdout.isatty()
-        else ScreenTopOutput()
-    )
+    has_screen = not wants_json(output) and not once and sys.stdout.isatty()
+    show = show_json if wants_json(output) else _draw_screen if has_screen else _show_tables
 
     async def work(cluster: Cluster) -> None:
         view = TopMonitor(cluster, http, sort, count or None)
-        with suppress(asyncio.CancelledError), show.running(view):
+        with suppress(asyncio.CancelledError), _screen(view) if has_screen else nullcontext():
             await view.run(show, interval, once=once)
 
     with_cluster(server, work)
-
-
-class TopOutput(ABC):
-    """Where samples are displayed."""
-
-    @contextmanager
-    def running(self, view: TopMonitor) -> Iterator[None]:  # noqa: ARG002 - only a screen has keys
-        yield
-
-    @abstractmethod
-    def show(self, sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None: ...
 
 
 class TopMonitor:
@@ -105,7 +90,7 @@ class TopMonitor:
         self._pressed = asyncio.Event()
         self._is_over = False
 
-    async def run(self, show: TopOutput, interval: float, *, once: bool) -> None:
+    async def run(self, show: ShowSample, interval: float, *, once: bool) -> None:
         """Run until the user quits. The first sample has no rates, so `once` shows the second."""
         sample, previous = await sample_cluster(self._cluster, self._http), None
         while True:
@@ -139,43 +124,41 @@ class TopMonitor:
         except TimeoutError:
             return False
 
-    def _show(self, show: TopOutput, sample: ClusterSample, previous: ClusterSample | None) -> None:
-        show.show(sample, summarize(sample), tables(sample, previous, self.sort, self._count_max), self.sort)
+    def _show(self, show: ShowSample, sample: ClusterSample, previous: ClusterSample | None) -> None:
+        show(sample, summarize(sample), tables(sample, previous, self.sort, self._count_max), self.sort)
 
 
-class JsonTopOutput(TopOutput):
-    def show(self, sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
-        at = {"at_ms": sample.now_ms}
-        print_json([{"kind": "cluster", **at, **summary._asdict()}])
-        for table in tables:
-            print_json({"kind": table.kind, **at, **row} for row in table.rows)
+def show_json(sample: ClusterSample, summary: Summary, tables: Sequence[Table], _sort: Sort) -> None:
+    at = {"at_ms": sample.now_ms}
+    print_json([{"kind": "cluster", **at, **summary._asdict()}])
+    for table in tables:
+        print_json({"kind": table.kind, **at, **row} for row in table.rows)
 
 
-class TableTopOutput(TopOutput):
-    def show(self, sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
-        echo(headline(summary))
-        for trouble in summary.troubles:
-            echo(f"warning: {trouble}", err=True)
-        for table in tables:
-            if table.rows:
-                echo()
-                echo(*table_lines(table))
+def _show_tables(_sample: ClusterSample, summary: Summary, tables: Sequence[Table], _sort: Sort) -> None:
+    echo(headline(summary))
+    for trouble in summary.troubles:
+        echo(f"warning: {trouble}", err=True)
+    for table in tables:
+        if table.rows:
+            echo()
+            echo(*table_lines(table))
 
 
-class ScreenTopOutput(TopOutput):
-    @contextmanager
-    def running(self, view: TopMonitor) -> Iterator[None]:
-        sys.stdout.write(ENTER)
-        try:
-            with _keys(view):
-                yield
-        finally:
-            sys.stdout.write(LEAVE)
-            sys.stdout.flush()
+def _draw_screen(_sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:
+    size = shutil.get_terminal_size()
+    sys.stdout.write(frame(summary, tables, sort, size.columns, size.lines))
+    sys.stdout.flush()
 
-    def show(self, sample: ClusterSample, summary: Summary, tables: Sequence[Table], sort: Sort) -> None:  # noqa: ARG002
-        size = shutil.get_terminal_size()
-        sys.stdout.write(frame(summary, tables, sort, size.columns, size.lines))
+
+@contextmanager
+def _screen(view: TopMonitor) -> Iterator[None]:
+    sys.stdout.write(ENTER)
+    try:
+        with _keys(view):
+            yield
+    finally:
+        sys.stdout.write(LEAVE)
         sys.stdout.flush()
 
 

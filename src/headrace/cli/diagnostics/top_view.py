@@ -13,12 +13,13 @@ import asyncio
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import click
 
+from headrace.cli.output import aligned, shortened
 from headrace.client.admin.group_admin import GroupAdmin, GroupListing
 from headrace.client.admin.subscription_admin import PartitionBacklog, SubscriptionAdmin
 from headrace.client.cluster import Cluster
@@ -55,6 +56,9 @@ class MetricsPage:
         """Return the value of a family without labels, or the sum over all labels."""
         found = self._by_name.get(name)
         return None if found is None else sum(value for _, value in found)
+
+
+_EMPTY_PAGE = MetricsPage("")
 
 
 async def scrape(address: str) -> MetricsPage:
@@ -184,6 +188,7 @@ SORTS: tuple[Sort, ...] = ("lag", "rate", "age", "name")
 Row = Mapping[str, Any]
 
 _BYTES_IN = "kafka_server_brokertopicmetrics_bytesin_total"
+_CPU_SECONDS = "process_cpu_seconds_total"
 _BYTES_OUT = "kafka_server_brokertopicmetrics_bytesout_total"
 
 
@@ -223,27 +228,20 @@ def summarize(sample: ClusterSample) -> Summary:
 
 
 def tables(sample: ClusterSample, previous: ClusterSample | None, sort: Sort, count_max: int | None) -> list[Table]:
-    """Return all four tables, each with at most `count_max` rows."""
-    return [
-        _table("broker", _BROKER_COLUMNS, broker_rows(sample, previous), lambda row: row["broker"], None),
-        _table(
-            "topic",
-            _TOPIC_COLUMNS,
-            topic_rows(sample, previous),
-            _order(sort, "topic", "in_per_s", "in_per_s"),
-            count_max,
-        ),
-        _table(
-            "subscription",
-            _SUBSCRIPTION_COLUMNS,
-            subscription_rows(sample, previous),
-            _order(sort, "subscription", "backlog", "acks_per_s"),
-            count_max,
-        ),
-        _table(
-            "group", _GROUP_COLUMNS, group_rows(sample, previous), _order(sort, "group", "lag", "out_per_s"), count_max
-        ),
-    ]
+    """Return all four tables; those of topics, subscriptions and groups have at most `count_max` rows."""
+    # Without a previous sample, compare with an empty one of the same time, which results in unknown rates.
+    previous = previous or ClusterSample(sample.at, sample.now_ms)
+    brokers = sorted(broker_rows(sample, previous), key=lambda row: row["broker"])
+    found = [Table("broker", _BROKER_COLUMNS, brokers, len(brokers))]
+    for kind, columns, rows, lag, rate in (
+        ("topic", _TOPIC_COLUMNS, topic_rows(sample, previous), "in_per_s", "in_per_s"),
+        ("subscription", _SUBSCRIPTION_COLUMNS, subscription_rows(sample, previous), "backlog", "acks_per_s"),
+        ("group", _GROUP_COLUMNS, group_rows(sample, previous), "lag", "out_per_s"),
+    ):
+        column = {"lag": lag, "rate": rate, "age": "oldest_s", "name": ""}[sort]
+        rows.sort(key=lambda row: (-(row.get(column) or 0), row[kind]))
+        found.append(Table(kind, columns, rows[:count_max], len(rows)))
+    return found
 
 
 _BROKER_COLUMNS = ("broker", "address", "leads", "replicas", "cpu", "memory", "connections", "fsync_ms", "loop_lag_ms")
@@ -252,23 +250,10 @@ _SUBSCRIPTION_COLUMNS = ("subscription", "topic", "ready", "leased", "waiting", 
 _GROUP_COLUMNS = ("group", "state", "members", "lag", "out_per_s")
 
 
-def _table(
-    kind: str, columns: Sequence[str], rows: Iterable[Row], order: Callable[[Row], Any], count_max: int | None
-) -> Table:
-    ordered = sorted(rows, key=order)
-    return Table(kind, columns, ordered[:count_max], len(ordered))
-
-
-def _order(sort: Sort, name: str, lag: str, rate: str) -> Callable[[Row], Any]:
-    """Sort by value in descending order, then by name; unknown values come last."""
-    column = {"lag": lag, "rate": rate, "age": "oldest_s", "name": ""}[sort]
-    return lambda row: (-(row.get(column) or 0), row[name])
-
-
 # Brokers
 
 
-def broker_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Row]:
+def broker_rows(sample: ClusterSample, previous: ClusterSample) -> list[Row]:
     leads, replicas = Counter[int](), Counter[int]()
     for topic in sample.view.topics.values():
         for partition in topic.partitions:
@@ -286,47 +271,37 @@ def broker_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[R
         }
         address = own.get(node_id)
         if address is not None:
-            previous_page = None if previous is None else previous.metrics.get(address)
-            row |= _process_row(sample.metrics[address], previous_page, _seconds(sample, previous))
+            page, before = sample.metrics[address], previous.metrics.get(address, _EMPTY_PAGE)
+            row |= {
+                "cpu": _change(page.value(_CPU_SECONDS), before.value(_CPU_SECONDS), sample.at - previous.at),
+                "memory": page.value("process_resident_memory_bytes"),
+                "connections": page.value("kafka_server_socket_server_metrics_connection_count"),
+                "fsync_ms": _mean_ms(page, before, "headrace_fsync_seconds"),
+                "loop_lag_ms": _mean_ms(page, before, "headrace_loop_lag_seconds"),
+            }
         rows.append(row)
     return rows
-
-
-def _process_row(current: MetricsPage, previous_page: MetricsPage | None, seconds: float) -> dict[str, Any]:
-    return {
-        "cpu": _rate(current, previous_page, "process_cpu_seconds_total", seconds),
-        "memory": current.value("process_resident_memory_bytes"),
-        "connections": current.value("kafka_server_socket_server_metrics_connection_count"),
-        "fsync_ms": _mean_ms(current, previous_page, "headrace_fsync_seconds"),
-        "loop_lag_ms": _mean_ms(current, previous_page, "headrace_loop_lag_seconds"),
-    }
 
 
 def _node_of(samples: MetricsPage) -> int | None:
     return next((int(labels["id"]) for labels, _ in samples.all("kafka_broker_info")), None)
 
 
-def _rate(current: MetricsPage, previous_page: MetricsPage | None, name: str, seconds: float) -> float | None:
-    value, before = current.value(name), None if previous_page is None else previous_page.value(name)
-    return None if value is None or before is None or not seconds else max(value - before, 0.0) / seconds
-
-
-def _mean_ms(current: MetricsPage, previous_page: MetricsPage | None, name: str) -> float | None:
+def _mean_ms(current: MetricsPage, before: MetricsPage, name: str) -> float | None:
     """Return the mean of the observations between the two samples, or of all if there is only one."""
     total, count = current.value(f"{name}_sum"), current.value(f"{name}_count")
     if total is None or count is None:
         return None
-    total -= (previous_page and previous_page.value(f"{name}_sum")) or 0.0
-    count -= (previous_page and previous_page.value(f"{name}_count")) or 0.0
+    total -= before.value(f"{name}_sum") or 0.0
+    count -= before.value(f"{name}_count") or 0.0
     return total / count * 1000 if count > 0 else None
 
 
 # Topics
 
 
-def topic_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Row]:
-    ends, ends_before = _per_topic(sample), {} if previous is None else _per_topic(previous)
-    seconds = _seconds(sample, previous)
+def topic_rows(sample: ClusterSample, previous: ClusterSample) -> list[Row]:
+    ends, ends_before = _per_topic(sample), _per_topic(previous)
     bytes_in, bytes_out = (_topic_rates(sample, previous, name) for name in (_BYTES_IN, _BYTES_OUT))
     return [
         {
@@ -335,7 +310,7 @@ def topic_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Ro
             "under_replicated": sum(map(_is_behind, topic.partitions)),
             "offline": sum(partition.leader_id < 0 for partition in topic.partitions),
             "end": ends.get(topic.name),
-            "in_per_s": _change(ends.get(topic.name), ends_before.get(topic.name), seconds),
+            "in_per_s": _change(ends.get(topic.name), ends_before.get(topic.name), sample.at - previous.at),
             "bytes_in_per_s": bytes_in.get(topic.name),
             "bytes_out_per_s": bytes_out.get(topic.name),
         }
@@ -351,14 +326,12 @@ def _per_topic(sample: ClusterSample) -> dict[str, int]:
     return ends
 
 
-def _topic_rates(sample: ClusterSample, previous: ClusterSample | None, name: str) -> dict[str, float]:
+def _topic_rates(sample: ClusterSample, previous: ClusterSample, name: str) -> dict[str, float]:
     """Sum the rates of all brokers whose metrics are in both samples."""
     rates: dict[str, float] = defaultdict(float)
-    seconds = _seconds(sample, previous)
-    if previous is None or not seconds:
-        return rates
+    seconds = sample.at - previous.at
     for address, samples in sample.metrics.items():
-        if address in previous.metrics:
+        if address in previous.metrics and seconds:
             before = {labels["topic"]: value for labels, value in previous.metrics[address].all(name)}
             for labels, value in samples.all(name):
                 topic = labels["topic"]
@@ -373,11 +346,10 @@ def _is_behind(partition: PartitionView) -> bool:
 # Groups
 
 
-def group_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Row]:
-    seconds = _seconds(sample, previous)
+def group_rows(sample: ClusterSample, previous: ClusterSample) -> list[Row]:
     rows: list[Row] = []
     for name, group in sample.groups.items():
-        before = None if previous is None else previous.groups.get(name)
+        before = previous.groups.get(name)
         lags = [
             max(sample.ends[target] - offset, 0) for target, offset in group.commits.items() if target in sample.ends
         ]
@@ -390,7 +362,7 @@ def group_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Ro
                 "out_per_s": _change(
                     sum(group.commits.values()),
                     None if before is None else sum(before.commits.values()),
-                    seconds,
+                    sample.at - previous.at,
                 ),
             }
         )
@@ -400,10 +372,9 @@ def group_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Ro
 # Subscriptions
 
 
-def subscription_rows(sample: ClusterSample, previous: ClusterSample | None) -> list[Row]:
+def subscription_rows(sample: ClusterSample, previous: ClusterSample) -> list[Row]:
     current = _by_subscription(sample.backlogs)
-    before = _by_subscription(() if previous is None else previous.backlogs)
-    seconds = _seconds(sample, previous)
+    before = _by_subscription(previous.backlogs)
     rows: list[Row] = []
     for (name, topic), backlogs in current.items():
         backlog, leased, waiting, dying = (
@@ -422,7 +393,9 @@ def subscription_rows(sample: ClusterSample, previous: ClusterSample | None) -> 
                 "dying": dying,
                 "oldest_s": max(sample.now_ms - min(oldest), 0) / 1000 if oldest else None,
                 "acks_per_s": _change(
-                    _settled(backlogs), None if backlogs_before is None else _settled(backlogs_before), seconds
+                    _settled(backlogs),
+                    None if backlogs_before is None else _settled(backlogs_before),
+                    sample.at - previous.at,
                 ),
             }
         )
@@ -441,11 +414,7 @@ def _settled(backlogs: Iterable[PartitionBacklog]) -> int:
     return sum(one.end - one.backlog for one in backlogs)
 
 
-def _seconds(sample: ClusterSample, previous: ClusterSample | None) -> float:
-    return 0.0 if previous is None else sample.at - previous.at
-
-
-def _change(current: int | None, previous: int | None, seconds: float) -> float | None:
+def _change(current: float | None, previous: float | None, seconds: float) -> float | None:
     """Return the change per second; None if the value decreased, because of a seek or a recreation."""
     if current is None or previous is None or seconds <= 0:
         return None
@@ -502,14 +471,10 @@ def screen_lines(summary: Summary, tables: Sequence[Table], sort: Sort, height: 
 
 
 def headline(summary: Summary) -> str:
-    parts = [
-        f"{summary.brokers} brokers (controller {summary.controller})",
-        f"{summary.topics} topics",
-        f"{summary.partitions} partitions",
-        f"{summary.under_replicated} under-replicated",
-        f"{summary.offline} offline",
-    ]
-    return ", ".join(parts)
+    return (
+        f"{summary.brokers} brokers (controller {summary.controller}), {summary.topics} topics, "
+        f"{summary.partitions} partitions, {summary.under_replicated} under-replicated, {summary.offline} offline"
+    )
 
 
 def table_lines(table: Table) -> list[str]:
@@ -518,15 +483,7 @@ def table_lines(table: Table) -> list[str]:
     headings = [_HEADINGS.get(column, column.upper()) for column in columns]
     if table.total > len(table.rows):
         headings[0] += f" ({len(table.rows)} of {table.total})"
-    widths = [max(len(heading), *(len(line[at]) for line in cells)) for at, heading in enumerate(headings)]
-    lines = []
-    for line in (headings, *cells):
-        padded = [
-            text.ljust(width) if column in _WORDS else text.rjust(width)
-            for column, text, width in zip(columns, line, widths, strict=True)
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return lines
+    return aligned([headings, *cells], [column not in _WORDS for column in columns])
 
 
 def _text(column: str, row: Row) -> str:
@@ -536,12 +493,7 @@ def _text(column: str, row: Row) -> str:
     if column == "broker" and row.get("is_controller"):
         return f"{value}*"
     if isinstance(value, str):
-        printable = "".join(char if char.isprintable() else "\N{MIDDLE DOT}" for char in value)
-        return (
-            printable
-            if len(printable) <= _NAME_LENGTH_MAX
-            else f"{printable[: _NAME_LENGTH_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
-        )
+        return shortened(value, _NAME_LENGTH_MAX)
     return _number(column, value)
 
 

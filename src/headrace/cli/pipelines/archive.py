@@ -9,9 +9,8 @@ import click
 
 from headrace.cli.failure import FAILED
 from headrace.cli.options import ParsedType, dry_run_option
-from headrace.cli.output import Row, output_option, print_rows, print_status
-from headrace.cli.pipelines.open_archive import archive_errors, open_archive
-from headrace.cli.times import local_time
+from headrace.cli.output import Row, local_time, output_option, print_rows, print_status
+from headrace.cli.pipelines.archived_records import open_archive
 from headrace.pipeline.settings import parse_size
 from headrace.runtime.clock import SystemClock
 
@@ -39,9 +38,8 @@ _topic_argument = click.argument("topic", required=False)
 @output_option
 def show(path: str, topic: str | None, files: bool, output: str | None) -> None:
     """Show the contents of the archive at PATH, which is a folder or a URI such as s3://bucket/archive."""
-    with archive_errors():
-        rows_of = _file_rows if files else _partition_rows
-        rows = [row for catalogue in _catalogues(path, topic) for row in rows_of(catalogue)]
+    rows_of = _file_rows if files else _partition_rows
+    rows = [row for catalogue in _catalogues(path, topic) for row in rows_of(catalogue)]
     print_rows(rows, _FILE_COLUMNS if files else _PARTITION_COLUMNS, output)
 
 
@@ -58,20 +56,20 @@ def verify(path: str, topic: str | None, repair: bool, output: str | None) -> in
     """
     files = records = size = damaged = 0
     rows: list[Row] = []
-    with archive_errors():
-        from headrace.archive import verification
+    catalogues = _catalogues(path, topic)
+    from headrace.archive import verification
 
-        for catalogue in _catalogues(path, topic):
-            if repair and (cleared := verification.repair(catalogue, SystemClock().now_ms())):
-                print_status(f"{catalogue.topic}: {cleared} left-over files cleaned up")
-            for flaw in verification.verify(catalogue):
-                rows.append({"topic": flaw.topic, "file": flaw.file, "damaged": flaw.damaged, "what": flaw.what})
-                damaged += flaw.damaged
-            for gap in verification.gaps(catalogue):
-                what = f"offsets {gap.first} to {gap.last} of partition {gap.partition} were never archived"
-                rows.append({"topic": gap.topic, "file": None, "damaged": False, "what": what})
-            for file in catalogue.all_files:
-                files, records, size = files + 1, records + file.records, size + file.bytes
+    for catalogue in catalogues:
+        if repair and (cleared := verification.repair(catalogue, SystemClock().now_ms())):
+            print_status(f"{catalogue.topic}: {cleared} left-over files cleaned up")
+        for flaw in verification.verify(catalogue):
+            rows.append({"topic": flaw.topic, "file": flaw.file, "damaged": flaw.damaged, "what": flaw.what})
+            damaged += flaw.damaged
+        for gap in verification.gaps(catalogue):
+            what = f"offsets {gap.first} to {gap.last} of partition {gap.partition} were never archived"
+            rows.append({"topic": gap.topic, "file": None, "damaged": False, "what": what})
+        for file in catalogue.all_files:
+            files, records, size = files + 1, records + file.records, size + file.bytes
     if rows:
         print_rows(rows, ("topic", "damaged", "file", "what"), output)
     verdict = f"{damaged} damaged" if damaged else "no damage"
@@ -99,27 +97,24 @@ def compact(path: str, topic: str | None, target: int, dry_run: bool, output: st
     the rows that are being merged.
     """
     rows: list[Row] = []
-    with archive_errors():
-        from headrace.archive import compaction
+    catalogues = _catalogues(path, topic)
+    from headrace.archive import compaction
 
-        for catalogue in _catalogues(path, topic):
-            if not catalogue.storage.exclusive and not dry_run:
-                print_status(
-                    f"{path} has no writer lock: make sure that no other process archives {catalogue.topic} now"
-                )
-            if dry_run:
-                rows += [_merge_row(catalogue, parts) for parts in compaction.mergeable_runs(catalogue, target)]
-            else:
-                rows += [_merge_row(catalogue, merge.parts) for merge in compaction.compact(catalogue, target)]
-                compaction.sweep(catalogue, SystemClock().now_ms())
+    for catalogue in catalogues:
+        if not catalogue.storage.exclusive and not dry_run:
+            print_status(f"{path} has no writer lock: make sure that no other process archives {catalogue.topic} now")
+        if dry_run:
+            rows += [_merge_row(catalogue, parts) for parts in compaction.mergeable_runs(catalogue, target)]
+        else:
+            rows += [_merge_row(catalogue, merge.parts) for merge in compaction.compact(catalogue, target)]
+            compaction.sweep(catalogue, SystemClock().now_ms())
     print_rows(rows, ("topic", "partition", "first", "last", "files", "bytes"), output)
     print_status(f"{sum(row['files'] for row in rows)} files {'would become' if dry_run else 'became'} {len(rows)}")
 
 
 def _catalogues(path: str, topic: str | None) -> Iterator[ArchiveCatalogue]:
     found = open_archive(path)
-    for name in [topic] if topic is not None else found.topics():
-        yield found.existing(name)
+    return map(found.existing, found.topics() if topic is None else [topic])
 
 
 def _partition_rows(catalogue: ArchiveCatalogue) -> Iterator[Row]:
@@ -134,8 +129,8 @@ def _partition_rows(catalogue: ArchiveCatalogue) -> Iterator[Row]:
             "records": sum(file.records for file in files),
             "files": len(files),
             "bytes": sum(file.bytes for file in files),
-            "oldest": local_time(min(times)) if times else None,
-            "newest": local_time(max(times)) if times else None,
+            "oldest": local_time(min(times, default=None)),
+            "newest": local_time(max(times, default=None)),
         }
 
 
@@ -148,8 +143,8 @@ def _file_rows(catalogue: ArchiveCatalogue) -> Iterator[Row]:
             "last": file.last,
             "records": file.records,
             "bytes": file.bytes,
-            "oldest": None if file.timestamp_min is None else local_time(file.timestamp_min),
-            "newest": None if file.timestamp_max is None else local_time(file.timestamp_max),
+            "oldest": local_time(file.timestamp_min),
+            "newest": local_time(file.timestamp_max),
             "sha256": file.sha256,
             "file": file.name,
         }

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.archive import Archive, ArchiveCatalogue
 from headrace.cli.failure import CommandFailed
 from headrace.cli.output import print_status
-from headrace.cli.start_position import StartPosition
+from headrace.cli.record_format import Printer
+from headrace.cli.start_position import StartPosition, log_bounds
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.groups.offsets import END, START, find_offsets
+from headrace.client.groups.offsets import find_offsets
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.ids import id_to_text
@@ -25,7 +25,7 @@ from headrace.model.ids import id_to_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Printer = Callable[[ConsumedRecord], bytes]
+    from headrace.archive import Archive, ArchiveCatalogue
 
 
 class ArchivedRange(NamedTuple):
@@ -40,6 +40,20 @@ class ArchivedRange(NamedTuple):
     log_end: int | None
 
 
+def open_archive(path: str) -> Archive:
+    """Open the archive at a path or URI; the command fails if there is none."""
+    try:
+        from headrace.archive import Archive
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyarrow":
+            raise
+        raise CommandFailed("archives require pyarrow; install it with `pip install headrace[spark]`") from error
+    archive = Archive(path)
+    if not archive.topics():
+        raise CommandFailed(f"{path} is not an archive: none of its folders has a manifest")
+    return archive
+
+
 async def archived_ranges(
     cluster: Cluster, archive: Archive, topics: Sequence[str], partitions: Sequence[int], where: StartPosition
 ) -> list[ArchivedRange]:
@@ -52,8 +66,12 @@ async def archived_ranges(
         for number in chosen:
             if number not in numbers and number not in catalogue.partitions:
                 raise UnknownTopicOrPartition(f"topic {topic!r} has no partition {number}")
-            log = await _log_bounds(cluster, TopicPartition(topic, number)) if number in numbers else None
-            found.append(await _archived_range(cluster, catalogue, TopicPartition(topic, number), log, where))
+            target = TopicPartition(topic, number)
+            log = None
+            if number in numbers:
+                starts, ends = await log_bounds(cluster, [target])
+                log = starts[target], ends[target]
+            found.append(await _archived_range(cluster, catalogue, target, log, where))
     return found
 
 
@@ -93,12 +111,6 @@ async def _partitions(cluster: Cluster, catalogue: ArchiveCatalogue) -> set[int]
     return {partition.partition for partition in view.partitions}
 
 
-async def _log_bounds(cluster: Cluster, target: TopicPartition) -> tuple[int, int]:
-    ends = await find_offsets(cluster, {target: END})
-    starts = await find_offsets(cluster, {target: START})
-    return starts[target].offset, ends[target].offset
-
-
 async def _archived_range(
     cluster: Cluster,
     catalogue: ArchiveCatalogue,
@@ -112,16 +124,10 @@ async def _archived_range(
         first = archived_to = log[0]
     start_bound = first if log is None else min(first, log[0])
     end_bound = archived_to if log is None else max(archived_to, log[1])
-    match where.kind:
-        case "after_start":
-            start = start_bound + where.number
-        case "before_end":
-            start = end_bound - where.number
-        case "time":
-            start = await _at_time(cluster, catalogue, target, log is not None, where.number, end_bound)
-        case _:
-            start = where.number
-    start = min(end_bound, max(start_bound, start))
+    if where.kind == "time":
+        offset = await _at_time(cluster, catalogue, target, log is not None, where.number, end_bound)
+        where = StartPosition("offset", offset)
+    start = where.within(start_bound, end_bound)
     return ArchivedRange(
         target, catalogue, start, archived_to, end_bound if log is None else log[0], None if log is None else end_bound
     )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli.failure import FAILED, CommandFailed, failure_of_error
-from headrace.cli.options import SERVER_DEFAULT
+from headrace.cli.failure import FAILED, CommandFailed
+from headrace.cli.options import SERVER_DEFAULT, option_group, usage_errors
 from headrace.cli.output import (
     echo,
+    local_time,
     output_option,
     print_json,
     print_rows,
@@ -23,15 +23,12 @@ from headrace.cli.output import (
     to_json,
     wants_json,
 )
-from headrace.cli.times import local_time
 from headrace.model.errors import HeadraceError, InvalidConfig
 
 if TYPE_CHECKING:
     from headrace.pipeline.job import JobResult
     from headrace.pipeline.listing import ListedPipeline
     from headrace.pipeline.settings import Mode, Pipeline, SettingsProblem
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _POLL_SECONDS = 0.5
 _LIST_COLUMNS = ("name", "job", "mode", "state", "done", "lag", "updated", "note")
@@ -44,7 +41,23 @@ class InvalidSettings(CommandFailed):
     exit_code = 2
 
 
-@click.group()
+class PipelineGroup(click.Group):
+    """Explains errors in the settings of pipelines."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InvalidConfig as error:  # an option of the Spark source or sink, not a topic config
+            raise CommandFailed(error.message) from error
+        except HeadraceError as error:
+            from headrace.pipeline.settings import InvalidPipeline
+
+            if isinstance(error, InvalidPipeline):
+                raise InvalidSettings(error.message) from error
+            raise
+
+
+@click.group(cls=PipelineGroup)
 def pipeline() -> None:
     """Archive, replay, transform, report and audit topics with Spark.
 
@@ -56,16 +69,13 @@ def pipeline() -> None:
     """
 
 
-def settings_options(command: Command) -> Command:
-    for option in (
-        click.option(
-            "--brokers", "--server", "--bootstrap-server", metavar="HOST:PORT", help="Override the brokers of the file."
-        ),
-        click.option("--master", metavar="URL", help="The Spark master, such as local[4] or spark://HOST:7077."),
-        click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key; repeatable."),
-    ):
-        command = option(command)
-    return command
+settings_options = option_group(
+    click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Override a key; repeatable."),
+    click.option("--master", metavar="URL", help="The Spark master, such as local[4] or spark://HOST:7077."),
+    click.option(
+        "--brokers", "--server", "--bootstrap-server", metavar="HOST:PORT", help="Override the brokers of the file."
+    ),
+)
 
 
 @pipeline.command()
@@ -75,8 +85,7 @@ def init(job: str, file: str) -> None:
     """Create FILE, a commented example of JOB: archive, replay, transform, report or audit."""
     from headrace.pipeline.samples import write_sample
 
-    with _failures():
-        written = write_sample(job, Path(file))
+    written = write_sample(job, Path(file))
     print_status(f"{', '.join(written)} written; `headrace pipeline lint {file}` checks it")
 
 
@@ -89,20 +98,17 @@ def lint(files: Sequence[str], output: str | None) -> int:
     from headrace.pipeline.settings import InvalidPipeline, read_pipeline
 
     problems: list[SettingsProblem] = []
-    with _failures():
-        for file in files:
-            try:
-                make_job(read_pipeline(Path(file)))
-            except InvalidPipeline as error:
-                problems += error.problems
+    for file in files:
+        try:
+            make_job(read_pipeline(Path(file)))
+        except InvalidPipeline as error:
+            problems += error.problems
     if wants_json(output):
         print_json([{"file": p.file, "table": p.table, "key": p.key, "problem": p.what} for p in problems])
     else:
         for problem in problems:
             echo(problem.line)
-    print_status(
-        f"{len(files)} checked, {len(problems)} problems" if problems else f"{len(files)} checked, no problems"
-    )
+    print_status(f"{len(files)} checked, {len(problems) or 'no'} problems")
     return FAILED if problems else 0
 
 
@@ -113,9 +119,8 @@ def dry_run(target: str, changes: Sequence[str], master: str | None, brokers: st
     """Show what a run would do now, without changing anything."""
     from headrace.pipeline.runner import plan_pipeline
 
-    with _failures():
-        for line in plan_pipeline(_read(target, changes, master, brokers)):
-            echo(line)
+    for line in plan_pipeline(_read(target, changes, master, brokers)):
+        echo(line)
 
 
 @pipeline.command()
@@ -140,9 +145,8 @@ def run(
     """
     from headrace.pipeline.runner import run_pipeline
 
-    with _failures():
-        pipeline_settings = _read(target, changes, master, brokers)
-        result = run_pipeline(pipeline_settings, mode)
+    pipeline_settings = _read(target, changes, master, brokers)
+    result = run_pipeline(pipeline_settings, mode)
     _print_result(pipeline_settings.name, result, output)
     return 0 if result.ok else FAILED
 
@@ -154,8 +158,7 @@ def list_pipelines(folder: str, output: str | None) -> None:
     """List the pipelines of a folder with their state, progress and remaining work."""
     from headrace.pipeline.listing import pipelines_in
 
-    with _failures():
-        rows = [_row(listed) for listed in pipelines_in(Path(folder))]
+    rows = [_row(listed) for listed in pipelines_in(Path(folder))]
     print_rows(rows, _LIST_COLUMNS, output)
 
 
@@ -167,8 +170,7 @@ def status(target: str, output: str | None) -> int:
     """Show the state of a pipeline; the exit code is 1 if its last run failed or crashed."""
     from headrace.pipeline.listing import find_pipeline
 
-    with _failures():
-        listed = find_pipeline(target, Path())
+    listed = find_pipeline(target, Path())
     row = _row(listed)
     if wants_json(output):
         echo(to_json(row))
@@ -185,19 +187,18 @@ def stop(target: str, wait: bool) -> int:
     from headrace.pipeline.listing import find_pipeline
     from headrace.pipeline.state import WorkFolder
 
-    with _failures():
-        listed = find_pipeline(target, Path())
-        folder = WorkFolder(listed.work)
-        if listed.status is None or not listed.status.is_active:
-            print_status(f"{listed.name} is not running")
-            return 0
-        folder.request_stop_of(listed.status.process)
-        print_status(f"{listed.name} was requested to stop")
-        while wait and (now := folder.status()) is not None and now.is_active:
-            threading.Event().wait(_POLL_SECONDS)
-        if wait and now is not None:
-            print_status(f"{listed.name} {now.state}: {now.summary}")
-            return FAILED if now.state in _BAD_STATES else 0
+    listed = find_pipeline(target, Path())
+    folder = WorkFolder(listed.work)
+    if listed.status is None or not listed.status.is_active:
+        print_status(f"{listed.name} is not running")
+        return 0
+    folder.request_stop_of(listed.status.process)
+    print_status(f"{listed.name} was requested to stop")
+    while wait and (now := folder.status()) is not None and now.is_active:
+        threading.Event().wait(_POLL_SECONDS)
+    if wait and now is not None:
+        print_status(f"{listed.name} {now.state}: {now.summary}")
+        return FAILED if now.state in _BAD_STATES else 0
     return 0
 
 
@@ -218,11 +219,9 @@ def cluster(*, workers: int, cores: int, memory: str, listen: str, data: str) ->
     from headrace.server.settings import parse_address
     from headrace.spark.standalone import StandaloneSettings, run_standalone
 
-    try:
+    with usage_errors():
         settings = StandaloneSettings(data, parse_address(listen, "--listen"), workers, cores, memory)
         settings.check()
-    except HeadraceError as error:
-        raise click.UsageError(error.message) from error
     return run_standalone(settings)
 
 
@@ -260,7 +259,8 @@ def _row(listed: ListedPipeline) -> dict[str, Any]:
         "total": progress.total if progress else None,
         "unit": progress.unit if progress else None,
         "lag": progress.behind if progress else None,
-        "note": _last_line(status.summary) or (progress.note if progress else "") or None,
+        # The last line is the summary; a table may precede it.
+        "note": status.summary.strip().rpartition("\n")[2] or (progress.note if progress else "") or None,
         "started": local_time(status.started_ms),
         "updated": local_time(status.updated_ms),
         "brokers": status.brokers,
@@ -272,11 +272,6 @@ def _row(listed: ListedPipeline) -> dict[str, Any]:
     }
 
 
-def _last_line(text: str) -> str:
-    """Return the last line, which is the summary; a table may precede it."""
-    return text.strip().rpartition("\n")[2]
-
-
 def _print_result(name: str, result: JobResult, output: str | None) -> None:
     if wants_json(output):
         print_json([{"pipeline": name, "ok": result.ok, "summary": result.summary, **result.figures}])
@@ -284,19 +279,3 @@ def _print_result(name: str, result: JobResult, output: str | None) -> None:
     echo(*f"{name}: {result.summary}".split("\n"))
     if result.figures:
         print_table([{"figure": key, "value": value} for key, value in result.figures.items()], ("figure", "value"))
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    from headrace.pipeline.settings import InvalidPipeline
-
-    try:
-        yield
-    except InvalidPipeline as error:
-        raise InvalidSettings(error.message) from error
-    except InvalidConfig as error:  # an option of the Spark source or sink, not a topic config
-        raise CommandFailed(error.message) from error
-    except BrokenPipeError:
-        raise  # not a failure: see `LazyGroup.invoke`
-    except (HeadraceError, OSError) as error:
-        raise failure_of_error(error) from error

@@ -11,20 +11,18 @@ import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.failure import CommandFailed
-from headrace.cli.options import confirm, dry_run_option, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, to_json
+from headrace.cli.options import ParsedType, confirm, dry_run_option, server_option, usage_errors, yes_option
+from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, shortened, to_json
 from headrace.cli.record_format import envelope_of
-from headrace.cli.times import local_time
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.queues.dead_letters import DeadLetterQueue, DeadLetterSelection
 from headrace.client.queues.redrive import MAX_REDRIVES, DeadLetter, RedriveOptions, RedriveResult
 from headrace.machines.queues.filters import Filter, compile_filter
-from headrace.model.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.ids import MessageId, message_id_from_text
 from headrace.model.names import DEAD_LETTER_SUFFIX, dead_letter_topic
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _COLUMNS = ("id", "state", "died", "attempts", "redriven", "subscription", "reason", "value")
@@ -32,24 +30,13 @@ _SHOWN_MAX = 40
 _SETTLED = "settled"
 
 
-class FilterType(click.ParamType[Filter]):
-    name = "filter"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Filter:
-        try:
-            return compile_filter(str(value))
-        except InvalidConfig as error:
-            self.fail(error.message, param, ctx)
-
-
-def filter_option(command: Command) -> Command:
-    return click.option(
-        "--filter",
-        "wanted",
-        type=FilterType(),
-        metavar="TEXT",
-        help="Only matching ones, for example \"header.type = 'order' and key like 'eu-%'\".",
-    )(command)
+filter_option = click.option(
+    "--filter",
+    "wanted",
+    type=ParsedType("filter", compile_filter),
+    metavar="TEXT",
+    help="Only matching ones, for example \"header.type = 'order' and key like 'eu-%'\".",
+)
 
 
 @click.group()
@@ -144,15 +131,12 @@ def redrive(
     """
     selection = _selection(topic, ids, wanted, everything=everything)
     rules = RedriveOptions(to, rate, max_redrives)
-    if not dry_run and not ids:
-        confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes)
-    result = _with_queue(
-        server,
-        topic,
-        lambda queue: queue.redrive(selection, rules, dry_run=dry_run, report_progress=_print_progress),
-        ids_given=bool(ids),
-    )
-    _print_result(result, "would be redriven" if dry_run else "redriven")
+    confirm(f"Redrive the selected dead letters of {topic}{f' to {to}' if to else ''}?", yes or dry_run or bool(ids))
+
+    def work(queue: DeadLetterQueue) -> Awaitable[RedriveResult]:
+        return queue.redrive(selection, rules, dry_run=dry_run, report_progress=_print_progress)
+
+    _print_result(_with_queue(server, topic, work, ids_given=bool(ids)), "redriven", dry_run)
 
 
 @dlq.command()
@@ -175,15 +159,12 @@ def discard(
 ) -> None:
     """Discard dead letters of TOPIC: those with the given IDs, those that match --filter, or --all."""
     selection = _selection(topic, ids, wanted, everything=everything)
-    if not dry_run:
-        confirm(f"Discard the selected dead letters of {topic}?", yes)
-    result = _with_queue(
-        server,
-        topic,
-        lambda queue: queue.discard(selection, dry_run=dry_run, report_progress=_print_progress),
-        ids_given=bool(ids),
-    )
-    _print_result(result, "would be discarded" if dry_run else "discarded")
+    confirm(f"Discard the selected dead letters of {topic}?", yes or dry_run)
+
+    def work(queue: DeadLetterQueue) -> Awaitable[RedriveResult]:
+        return queue.discard(selection, dry_run=dry_run, report_progress=_print_progress)
+
+    _print_result(_with_queue(server, topic, work, ids_given=bool(ids)), "discarded", dry_run)
 
 
 def _with_queue(
@@ -223,10 +204,8 @@ def _selection(topic: str, ids: Sequence[str], wanted: Filter | None, *, everyth
 def _ids(topic: str, texts: Sequence[str]) -> list[MessageId]:
     """Parse ids; an id may omit the topic, which is an argument of its own."""
     name = topic if topic.endswith(DEAD_LETTER_SUFFIX) else dead_letter_topic(topic)
-    try:
+    with usage_errors():
         return [message_id_from_text(text if text.count(":") > 1 else f"{name}:{text}") for text in texts]
-    except InvalidRequest as error:
-        raise click.UsageError(error.message) from None
 
 
 def _row(letter: DeadLetter, state: str) -> dict[str, Any]:
@@ -247,9 +226,7 @@ def _row(letter: DeadLetter, state: str) -> dict[str, Any]:
 def _shown(value: bytes | None) -> str | None:
     if value is None:
         return None
-    text = value[: _SHOWN_MAX * 4].decode("utf-8", "replace")
-    text = "".join(character if character.isprintable() else "." for character in text)
-    return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 3] + "..."
+    return shortened(value[: _SHOWN_MAX * 4].decode("utf-8", "replace"), _SHOWN_MAX, filler=".", end="...")
 
 
 def _print_progress(result: RedriveResult) -> None:
@@ -258,7 +235,7 @@ def _print_progress(result: RedriveResult) -> None:
         sys.stderr.flush()
 
 
-def _print_result(result: RedriveResult | None, verdict: str) -> None:
+def _print_result(result: RedriveResult | None, verb: str, dry_run: bool) -> None:
     if result is None:
         return
     if sys.stderr.isatty():
@@ -266,6 +243,7 @@ def _print_result(result: RedriveResult | None, verdict: str) -> None:
     for letter_id, why in result.refused:
         print_status(f"{letter_id} was not settled: {why}")
     others = f"; {result.settled_before} were settled before, or are being settled by another process"
+    verdict = f"would be {verb}" if dry_run else verb
     print_status(f"{result.settled} of {result.chosen} {verdict}{others if result.settled_before else ''}")
     if result.refused:
         raise CommandFailed(f"{len(result.refused)} dead letters were not settled; `headrace dlq show` prints them")

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import click
 
 from headrace.cli.cluster_client import with_cluster
-from headrace.cli.options import confirm, server_option, yes_option
-from headrace.cli.output import echo, output_option, print_rows, print_status, wants_json
-from headrace.cli.times import local_time
+from headrace.cli.options import Command, confirm, option_group, server_option, usage_errors, yes_option
+from headrace.cli.output import echo, local_time, output_option, print_rows, print_status, wants_json
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Header, ProducerSettings
 from headrace.client.queues.schedule import Schedule, ScheduledMessage, When, topic_of
 from headrace.model.durations import parse_duration, parse_time
-from headrace.model.errors import HeadraceError, InvalidRequest
 from headrace.model.ids import MessageId, message_id_from_text
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SHOWN_MAX = 40
 
@@ -33,18 +29,14 @@ def when_options(command: Command) -> Command:
     ) -> Any:
         return command(*arguments, when=_when(delay, deliver_at, every, cron), **others)
 
-    options = (
+    return option_group(
         click.option("--delay", metavar="DURATION", help="Due after a delay: 1500ms, 10s, 5m, 2h, 1d, PT90S, level3."),
         click.option("--deliver-at", metavar="TIME", help="Due at a time: RFC 3339, or milliseconds since 1970."),
         click.option("--every", metavar="DURATION", help="Repeat at this interval."),
         click.option(
             "--cron", metavar="TEXT", help='Repeat by a cron expression with five fields in UTC: "0 9 * * mon-fri".'
         ),
-    )
-    decorated: Any = with_when
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
+    )(cast("Command", with_when))
 
 
 @click.group()
@@ -116,7 +108,18 @@ def list_messages(topic: str, count: int, server: str, output: str | None) -> No
         return found
 
     found = with_cluster(server, work)
-    print_rows([_row(message) for message in found], ("id", "due", "repeat", "key", "value"), output)
+    rows = [
+        {
+            "id": str(message.id),
+            "due": local_time(message.due_ms),
+            "due_ms": message.due_ms,
+            "repeat": message.repeat,
+            "key": _shown(message.key),
+            "value": _shown(message.value),
+        }
+        for message in found
+    ]
+    print_rows(rows, ("id", "due", "repeat", "key", "value"), output)
     if len(found) == count and not wants_json(output):
         print_status(f"only the first {count} messages are shown; use -n to show more")
 
@@ -180,36 +183,21 @@ def _when(delay: str | None, deliver_at: str | None, every: str | None, cron: st
         return None
     if every is not None and cron is not None:
         raise click.UsageError("--every and --cron exclude each other")
-    try:
+    with usage_errors():
         when = When(
             None if deliver_at is None else parse_time(deliver_at),
             None if delay is None else parse_duration(delay),
             cron if every is None else f"every {every}",
         )
         when.headers()
-    except InvalidRequest as error:
-        raise click.UsageError(error.message) from None
-    return when
+        return when
 
 
 def _id(text: str) -> MessageId:
-    try:
+    with usage_errors():
         message_id = message_id_from_text(text)
         topic_of(message_id)
-    except HeadraceError as error:
-        raise click.UsageError(error.message) from None
-    return message_id
-
-
-def _row(message: ScheduledMessage) -> dict[str, Any]:
-    return {
-        "id": str(message.id),
-        "due": local_time(message.due_ms),
-        "due_ms": message.due_ms,
-        "repeat": message.repeat,
-        "key": _shown(message.key),
-        "value": _shown(message.value),
-    }
+        return message_id
 
 
 def _shown(data: bytes | None) -> str | None:

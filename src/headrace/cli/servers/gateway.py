@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from headrace.cli.options import listener_options
-from headrace.model.errors import HeadraceError
+from headrace.cli.options import listener_options, usage_errors
 
 
 @click.command()
@@ -33,15 +32,9 @@ def gateway(
     http: str,
     publish_only: bool,
     subscribe_only: bool,
-    auth: bool,
-    open_metrics: bool,
-    http_hosts: Sequence[str],
     http_tls_cert: str | None,
     http_tls_key: str | None,
-    push_private: bool,
-    insecure: bool,
-    log_level: str,
-    log_format: str,
+    **listener: Any,
 ) -> int:
     """Serve the REST API in front of brokers.
 
@@ -52,22 +45,14 @@ def gateway(
         raise click.UsageError("--publish-only and --subscribe-only exclude each other; to serve both, omit both")
     from headrace.server.settings import GatewaySettings
 
-    try:
+    with usage_errors():
         settings = GatewaySettings.from_options(
             bootstrap=bootstrap,
             http=http,
-            http_hosts=tuple(http_hosts),
             side="publish" if publish_only else "subscribe" if subscribe_only else None,
-            auth=auth,
-            open_metrics=open_metrics,
             tls=(http_tls_cert, http_tls_key),
-            push_private=push_private,
-            insecure=insecure,
-            log_level=log_level,
-            log_format=log_format,
+            **listener,
         )
-    except HeadraceError as error:
-        raise click.UsageError(error.message) from None
     # Imported objects are never garbage: excluding them makes garbage collections shorter.
     gc.disable()
     from headrace.server.gateway import run_gateway

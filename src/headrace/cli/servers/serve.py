@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from headrace.cli.options import listener_options, parse_settings
-from headrace.model.errors import HeadraceError
-
-if TYPE_CHECKING:
-    from headrace.server.settings import LogFormat, ServeSettings
+from headrace.cli.options import listener_options, parse_settings, usage_errors
 
 _NODE_ID_MAX = (1 << 31) - 1  # the maximum in the Kafka protocol
 
@@ -75,16 +71,10 @@ def serve(
     advertised: str | None,
     settings: Sequence[str],
     config: str | None,
-    auth: bool,
-    open_metrics: bool,
-    http_hosts: Sequence[str],
     http_tls_cert: str | None,
     http_tls_key: str | None,
-    push_private: bool,
-    insecure: bool,
-    log_level: str,
-    log_format: LogFormat,
     child: bool,
+    **listener: Any,
 ) -> int:
     """Start one or several brokers.
 
@@ -94,12 +84,11 @@ def serve(
         raise click.UsageError("--brokers and --registry exclude each other: --brokers uses a registry in --data")
     from headrace.server.settings import ServeSettings, parse_address, read_config_file, tls_files
 
-    try:
+    with usage_errors():
         serve_settings = ServeSettings(
             data=data,
             kafka=parse_address(kafka, "--kafka"),
             http=parse_address(http, "--http"),
-            http_hosts=tuple(http_hosts),
             node_id=node_id,
             rack=rack,
             registry=registry,
@@ -107,30 +96,17 @@ def serve(
             advertised=None if advertised is None else parse_address(advertised, "--advertised"),
             broker=(read_config_file(config) if config else {}) | parse_settings(settings),
             http_tls=tls_files(http_tls_cert, http_tls_key),
-            auth=auth,
-            open_metrics=open_metrics,
-            push_private=push_private,
-            insecure=insecure,
-            log_level=log_level,
-            log_format=log_format,
             is_child=child,
+            **listener,
         )
-    except HeadraceError as error:
-        raise click.UsageError(error.message) from None
-    return _serve_one(serve_settings) if brokers is None else _serve_several(serve_settings, brokers)
+    if brokers is not None:
+        from headrace.server.broker_processes import BrokersSettings, run_brokers
 
-
-def _serve_one(settings: ServeSettings) -> int:
+        return run_brokers(BrokersSettings(brokers, serve_settings))
     # Imported objects are never garbage: excluding them makes garbage collections shorter.
     gc.disable()
     from headrace.server.serve import serve as run_server
 
     gc.freeze()
     gc.enable()
-    return run_server(settings)
-
-
-def _serve_several(first: ServeSettings, count: int) -> int:
-    from headrace.server.broker_processes import BrokersSettings, run_brokers
-
-    return run_brokers(BrokersSettings(count, first))
+    return run_server(serve_settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.model.errors import HeadraceError
+from headrace.cli.options import usage_errors
 
 
 @click.command()
@@ -29,8 +29,6 @@ def zookeeper(*, data: str, listen: str, nodes: int, insecure: bool) -> int:
     from headrace.server.settings import parse_address
     from headrace.server.zookeeper import ZooKeeperSettings, run_zookeeper
 
-    try:
+    with usage_errors():
         address = parse_address(listen, "--listen")
-    except HeadraceError as error:
-        raise click.UsageError(error.message) from error
     return run_zookeeper(ZooKeeperSettings(data=data, listen=address, nodes=nodes, insecure=insecure))

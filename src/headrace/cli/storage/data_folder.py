@@ -25,7 +25,7 @@ from headrace.registry.topics import TopicRecords
 from headrace.runtime.disk import LOCK_NAME, SystemDisk
 from headrace.storage.segments.segment import LOG
 from headrace.storage.store.flushed_offsets import NAME as FLUSHED_NAME
-from headrace.storage.store.flushed_offsets import FlushedOffsets, LogKey
+from headrace.storage.store.flushed_offsets import FlushedOffsets
 from headrace.storage.store.log_store import LOG_FOLDER
 
 T = TypeVar("T")
@@ -44,16 +44,9 @@ class LogFolder:
     def name(self) -> str:
         return f"{self.topic or f'(deleted topic {self.topic_id})'}[{self.partition}]"
 
-    @property
-    def key(self) -> LogKey:
-        return self.topic_id, self.partition
-
-    def segments(self) -> Sequence[Path]:
-        """List the segment files in order."""
-        return segments_in(self.path)
-
 
 def segments_in(folder: Path) -> Sequence[Path]:
+    """List the segment files of a log in order."""
     return sorted(path for path in folder.iterdir() if path.suffix == LOG and path.stem.isdigit())
 
 
@@ -115,11 +108,11 @@ class DataFolder:
                 return log
         raise CommandFailed(f"topic {topic!r} has no partition {partition} in {self.path}")
 
-    def flushed_offset(self, key: LogKey) -> int | None:
+    def flushed_offset(self, log: LogFolder) -> int | None:
         """Return the offset up to which the log was known to be on disk, or None if that is unknown."""
         if self._flushed is None:
             return None
-        point = self._flushed.claim(key).point
+        point = self._flushed.claim((log.topic_id, log.partition)).point
         return None if point is None else point.offset
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from struct import Struct
@@ -11,11 +10,11 @@ from typing import Any
 
 import click
 
-from headrace.cli.failure import FAILED, CommandFailed, failure_of_error
-from headrace.cli.output import output_option, print_json, print_rows, print_status, print_table, wants_json
+from headrace.cli.failure import FAILED, CommandFailed
+from headrace.cli.output import output_option, print_json, print_rows, print_status, print_table, shortened, wants_json
 from headrace.cli.record_format import envelope_of
 from headrace.cli.storage.data_folder import DataFolder, segments_in
-from headrace.cli.storage.log_verifier import LogFault, LogVerifier
+from headrace.cli.storage.log_verifier import LogVerifier
 from headrace.cli.storage.stored_batches import StoredBatch, UnreadableBatch, stored_batches
 from headrace.cli.storage.stray import adopt, purge_stray, stray
 from headrace.client.fetch.fetched_records import ConsumedRecord
@@ -124,7 +123,7 @@ def _base_offset(path: Path) -> int:
 
 
 _TABLE_ROWS = 500  # per table, because a file may have millions of rows
-_SHOWN_MAX = 60
+_SHOWN_MAX = 61
 
 
 @click.group()
@@ -176,19 +175,18 @@ def dump(
     if (path is None) == (topic is None):
         raise click.UsageError("specify either PATH, or --topic with --data DIR and --partition")
     json_wanted = as_json or wants_json(output)
-    with _file_errors():
-        if path is not None and path.suffix in DERIVED:
-            rows_of, columns = DERIVED[path.suffix]
-            _print(islice(rows_of(path), limit), columns, json_wanted)
-            return 0
-        if topic is not None:
-            segments = DataFolder(data).log(topic, partition).segments()
-        else:
-            assert path is not None
-            segments = _segments_at(path)
-        reader = _SegmentReader(segments, from_offset)
-        rows = reader.record_rows() if records else reader.batch_rows()
-        _print(islice(rows, limit), RECORD_COLUMNS if records else BATCH_COLUMNS, json_wanted)
+    if path is not None and path.suffix in DERIVED:
+        rows_of, columns = DERIVED[path.suffix]
+        _print(islice(rows_of(path), limit), columns, json_wanted)
+        return 0
+    if topic is not None:
+        segments = segments_in(DataFolder(data).log(topic, partition).path)
+    else:
+        assert path is not None
+        segments = _segments_at(path)
+    reader = _SegmentReader(segments, from_offset)
+    rows = reader.record_rows() if records else reader.batch_rows()
+    _print(islice(rows, limit), RECORD_COLUMNS if records else BATCH_COLUMNS, json_wanted)
     return FAILED if reader.damaged else 0
 
 
@@ -203,15 +201,25 @@ def verify(data: Path, topic: str | None, output: str | None) -> int:
     runs, the end of a log that is being written may appear torn.
     """
     verifiers = []
-    with _file_errors():
-        folder = DataFolder(data)
-        if folder.in_use:
-            print_status(f"a broker is using {folder.path}: the ends of its logs may appear torn")
-        for found in folder.logs(topic):
-            verifier = LogVerifier(found, folder.flushed_offset(found.key))
-            verifier.run()
-            verifiers.append(verifier)
-    rows = [_fault_row(verifier, fault) for verifier in verifiers for fault in verifier.faults]
+    folder = DataFolder(data)
+    if folder.in_use:
+        print_status(f"a broker is using {folder.path}: the ends of its logs may appear torn")
+    for found in folder.logs(topic):
+        verifier = LogVerifier(found, folder.flushed_offset(found))
+        verifier.run()
+        verifiers.append(verifier)
+    rows = [
+        {
+            "log": verifier.log.name,
+            "verdict": "torn" if fault.torn else "damaged",
+            "file": str(fault.path),
+            "position": fault.position,
+            "offset": fault.offset,
+            "what": fault.what,
+        }
+        for verifier in verifiers
+        for fault in verifier.faults
+    ]
     if rows:
         print_rows(rows, ("log", "verdict", "file", "position", "offset", "what"), output)
     damaged = sum(not fault.torn for verifier in verifiers for fault in verifier.faults)
@@ -267,17 +275,6 @@ def _segments_at(path: Path) -> Sequence[Path]:
     return [path]
 
 
-@contextmanager
-def _file_errors() -> Iterator[None]:
-    """Turn errors of files into failures of the command, except a broken pipe on its output."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except (HeadraceError, OSError) as error:
-        raise failure_of_error(error) from error
-
-
 def _print(rows: Iterable[Row], columns: Sequence[str], json_wanted: bool) -> None:
     if json_wanted:
         print_json(rows)
@@ -295,16 +292,4 @@ def _shown(value: Any) -> Any:
         return ["=".join(str(_shown(part)) for part in pair) if isinstance(pair, list) else pair for pair in value]
     if not isinstance(value, str):
         return value
-    text = "".join(char if char.isprintable() else "\N{MIDDLE DOT}" for char in value[: _SHOWN_MAX + 1])
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def _fault_row(verifier: LogVerifier, fault: LogFault) -> Row:
-    return {
-        "log": verifier.log.name,
-        "verdict": "torn" if fault.torn else "damaged",
-        "file": str(fault.path),
-        "position": fault.position,
-        "offset": fault.offset,
-        "what": fault.what,
-    }
+    return shortened(value, _SHOWN_MAX)

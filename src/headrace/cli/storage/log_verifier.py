@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from headrace.cli.storage.data_folder import LogFolder
+from headrace.cli.storage.data_folder import LogFolder, segments_in
 from headrace.cli.storage.stored_batches import UNPACKED_BYTES_MAX, StoredBatch, UnreadableBatch, stored_batches
 from headrace.model.errors import HeadraceError
 from headrace.runtime.disk import SystemDisk
@@ -57,7 +57,7 @@ class LogVerifier:
 
     def run(self) -> None:
         self._check_checkpoints()
-        paths = self.log.segments()
+        paths = segments_in(self.log.path)
         for path, following in zip(paths, [*paths[1:], None], strict=False):
             base = int(path.stem)
             self._following = None if following is None else int(following.stem)
@@ -80,7 +80,7 @@ class LogVerifier:
                 newest = checkpoint
                 self._flushed_to = max(checkpoint.offset, self._flushed_to or 0)
         marks = {mark.base_offset: mark for mark in newest.segments} if newest is not None else {}
-        for path in self.log.segments():
+        for path in segments_in(self.log.path):
             mark = marks.get(int(path.stem))
             size = path.stat().st_size
             if mark is not None and size < mark.size:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,7 @@ from headrace.cli.failure import CommandFailed
 from headrace.cli.output import output_option, print_rows, print_status
 from headrace.cli.storage.log_inventory import LogInventory, broker_folders, lock_folders
 from headrace.machines.controller.leadership import raise_leader_epoch
-from headrace.machines.controller.registry_rebuild import PRODUCER_ID_MARGIN, LogKey, RebuildPlan, plan_rebuild
-from headrace.model.registry_records import PartitionRecord
+from headrace.machines.controller.registry_rebuild import PRODUCER_ID_MARGIN, RebuildPlan, plan_rebuild
 from headrace.registry.brokers import CLUSTER_ID_KEY, advance_operation, decode_number, epoch_key
 from headrace.registry.counters import PRODUCER_IDS_KEY
 from headrace.registry.interface import Create, Delete, Registry
@@ -82,32 +83,31 @@ async def _rebuild(
 ) -> RebuildPlan:
     if not writes and url is None and not (data / "registry.db").exists():
         return plan_rebuild([], {}, inventory.topics, inventory.logs, epoch_floor=inventory.epoch_max)
-    registry = await open_at(data, url, disk)
-    try:
+    async with open_at(data, url, disk) as registry:
         plan = await plan_for(registry, inventory)
         if writes:
             await _restore_counters(registry, inventory)
             await write_plan(registry, plan)
         return plan
-    finally:
-        await registry.close()
 
 
-async def open_at(data: Path, url: str | None, disk: SystemDisk) -> Registry:
+@asynccontextmanager
+async def open_at(data: Path, url: str | None, disk: SystemDisk) -> AsyncIterator[Registry]:
     if data.name.startswith("broker-") and (data.parent / "registry.db").exists():
         data = data.parent  # shared by `headrace serve --brokers N`
-    return await open_registry(ServeSettings(data=str(data), registry=url), disk, SystemClock())
+    registry = await open_registry(ServeSettings(data=str(data), registry=url), disk, SystemClock())
+    try:
+        yield registry
+    finally:
+        await registry.close()
 
 
 async def plan_for(registry: Registry, inventory: LogInventory, *, adopts: bool = False) -> RebuildPlan:
     """Plan the rebuild. A topic that was deleted by a client is restored only if an operator adopts it."""
     entries = await registry.entries(PARTITIONS_KEY)
-    places: dict[LogKey, PartitionRecord] = {
-        parse_partition_key(entry.key): decode_partition(entry) for entry in entries
-    }
     known = await TopicRecords(registry).load()
     ids = {record.id for record in known}
-    places = {key: record for key, record in places.items() if key[0] in ids}
+    places = {key: decode_partition(entry) for entry in entries if (key := parse_partition_key(entry.key))[0] in ids}
     deleted = (
         set() if adopts else await TopicRecords(registry).deleted({topic_id for topic_id, _ in inventory.logs} - ids)
     )
@@ -121,11 +121,7 @@ async def write_plan(registry: Registry, plan: RebuildPlan) -> None:
     """Write the plan. It can be repeated after a crash: partially written topics are removed first."""
     topics, partitions = TopicRecords(registry), PartitionRecords(registry)
     for (topic_id, index), epoch in plan.raised.items():
-
-        def raised(record: PartitionRecord, epoch: int = epoch) -> PartitionRecord:
-            return raise_leader_epoch(record, epoch)
-
-        await partitions.change(topic_id, index, raised)
+        await partitions.change(topic_id, index, partial(raise_leader_epoch, epoch=epoch))
     for known, total, records in plan.grown:
         await topics.add_partitions(known.name, known.id, total, records)
     for record, records in plan.created:
@@ -169,14 +165,9 @@ def print_plan(plan: RebuildPlan, inventory: LogInventory, output: str | None) -
     print_rows(rows, ("action", "topic", "partitions", "id"), output)
     if plan.raised:
         print_status(f"{len(plan.raised)} partitions in the registry get higher leader epochs")
-    _print_all(plan.problems)
-    _print_all(inventory.damaged)
+    for line in (*plan.problems, *inventory.damaged):
+        print_status(line)
 
 
 def _row(action: str, name: str, partitions: int, topic_id: str) -> dict[str, Any]:
     return {"action": action, "topic": name, "partitions": partitions, "id": topic_id}
-
-
-def _print_all(lines: Sequence[str]) -> None:
-    for line in lines:
-        print_status(line)

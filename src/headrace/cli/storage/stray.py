@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import click
 from msgspec.structs import replace
@@ -97,8 +96,8 @@ def purge_stray(
     """Delete stray logs permanently; the broker may be running."""
     chosen = _chosen(data, topics, is_all=is_all)
     rows = [_row(folder, log, record) for folder, log, record in chosen]
+    confirm(f"Delete {len(chosen)} stray logs in {data}?", yes or dry_run)
     if not dry_run:
-        confirm(f"Delete {len(chosen)} stray logs in {data}?", yes)
         for folder in broker_folders(data):
             purge_strays(SystemDisk(), str(folder), [log for where, log, _ in chosen if where == folder])
     print_rows(rows, _COLUMNS, output)
@@ -135,7 +134,8 @@ def _names(log: StrayLog, record: TopicRecord | None) -> set[str]:
 
 
 def _rename(inventory: LogInventory, name: str) -> None:
-    owners = {topic_id for topic_id, _ in inventory.logs if not _is_colocated(inventory, topic_id)}
+    colocated = {record.id for record in inventory.topics.values() if record.owner is not None}
+    owners = {topic_id for topic_id, _ in inventory.logs} - colocated
     if len(owners) != 1:
         raise click.UsageError("--as requires a single topic; adopt the others with separate commands")
     (topic_id,) = owners
@@ -147,24 +147,16 @@ def _rename(inventory: LogInventory, name: str) -> None:
     inventory.topics[topic_id] = replace(known, name=name)
 
 
-def _is_colocated(inventory: LogInventory, topic_id: UUID) -> bool:
-    record = inventory.topics.get(topic_id)
-    return record is not None and record.owner is not None
-
-
 async def _adopt(
     data: Path, url: str | None, inventory: LogInventory, disk: SystemDisk, *, writes: bool
 ) -> RebuildPlan:
-    registry = await open_at(data, url, disk)
-    try:
+    async with open_at(data, url, disk) as registry:
         plan = await plan_for(registry, inventory, adopts=True)
         plan.raised = {key: epoch for key, epoch in plan.raised.items() if key in inventory.logs}
         if writes:
             await raise_producer_ids(registry, inventory)
             await write_plan(registry, plan)
         return plan
-    finally:
-        await registry.close()
 
 
 def _row(folder: Path, log: StrayLog, record: TopicRecord | None) -> dict[str, Any]:

@@ -1,21 +1,34 @@
-"""`headrace consume TOPIC...`: write records to stdout."""
+"""`headrace consume` and `headrace tail`: write records to stdout.
+
+`tail` prints records as they arrive, without a group and without committing offsets.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 
 import click
 
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import server_option
-from headrace.cli.output import print_status, to_json
-from headrace.cli.pipelines.open_archive import open_archive
-from headrace.cli.record_format import compile_format, envelope_of
-from headrace.cli.start_position import FROM_END, FROM_START, START_POSITION, StartPosition, offsets_at, resolve_offsets
+from headrace.cli.output import output_option, print_status, shortened, to_json, wants_json
+from headrace.cli.pipelines.archived_records import archived_ranges, open_archive, print_archived
+from headrace.cli.record_format import Printer, compile_format, envelope_of
+from headrace.cli.start_position import (
+    FROM_END,
+    FROM_START,
+    START_POSITION,
+    StartPosition,
+    offsets_at,
+    partitions_of,
+    resolve_offsets,
+)
 from headrace.client.cluster import Cluster
-from headrace.client.fetch.consumer import Consumer, ConsumerSettings
+from headrace.client.fetch.consumer import Consumer, ConsumerSettings, Start
 from headrace.client.fetch.fetched_records import ConsumedRecord
 from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_membership import GroupRules
@@ -23,9 +36,8 @@ from headrace.client.groups.offsets import END
 from headrace.client.metadata import TopicPartition
 from headrace.model.safe_text import escaped
 
-Printer = Callable[[ConsumedRecord], bytes]
-
 _POLL_SECONDS = 0.1
+_SHOWN_MAX = 201
 
 
 @click.command()
@@ -82,56 +94,36 @@ def consume(
     if group is not None and (partitions or (where is not None and where not in (FROM_START, FROM_END))):
         raise click.UsageError("with -g the group determines what to read: only -o start or end is allowed, and no -p")
     begin = FROM_START if from_beginning or where is None else where
+    start: Start = "latest" if begin == FROM_END else "earliest"
+    settings = ConsumerSettings(start=start, fetching=FetchingRules(read_committed=read_committed))
     printer = choose_printer(format_string, key_separator, as_json)
 
     async def work(cluster: Cluster) -> int:
-        settings = ConsumerSettings(
-            start="latest" if begin == FROM_END else "earliest",
-            fetching=FetchingRules(read_committed=read_committed),
-        )
+        printed = 0
+        offsets: Mapping[TopicPartition, int] = {}
         if archive is not None:
-            return await _consume_archive(
-                cluster, archive, topics, partitions, begin, printer, count, exit_at_end, settings
-            )
-        targets = await _targets(cluster, topics, partitions)
-        ends: Mapping[TopicPartition, int] = {}
-        if exit_at_end:
-            ends = await offsets_at(cluster, targets, END)
+            found = await archived_ranges(cluster, open_archive(archive), topics, partitions, begin)
+            printed, continues = await print_archived(found, printer, count)
+            logs = [one for one in found if one.log_end is not None]
+            if not continues or not logs:
+                return printed
+            offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in logs}
+            ends = {one.target: one.log_end or 0 for one in logs}
+        else:
+            targets = await _targets(cluster, topics, partitions)
+            ends = await offsets_at(cluster, targets, END) if exit_at_end else {}
+            if group is None:
+                offsets = await resolve_offsets(cluster, targets, begin)
         if group is not None:
             consumer = Consumer(cluster, topics, group=GroupRules(group), settings=settings)
         else:
-            offsets = await resolve_offsets(cluster, targets, begin)
             consumer = Consumer(cluster, partitions=offsets, settings=settings)
+        left = None if count is None else count - printed
         async with consumer:
-            return await print_records(consumer, printer, count, ends if exit_at_end else None)
+            return printed + await print_records(consumer, printer, left, ends if exit_at_end else None)
 
     printed = with_cluster(server, work)
     print_status(f"{printed} record{'' if printed == 1 else 's'}")
-
-
-async def _consume_archive(
-    cluster: Cluster,
-    path: str,
-    topics: Sequence[str],
-    partitions: Sequence[int],
-    begin: StartPosition,
-    printer: Printer,
-    count: int | None,
-    exit_at_end: bool,
-    settings: ConsumerSettings,
-) -> int:
-    archive = open_archive(path)
-    # Imports pyarrow, which only archives require.
-    from headrace.cli.pipelines.archived_records import archived_ranges, print_archived
-
-    found = await archived_ranges(cluster, archive, topics, partitions, begin)
-    printed, continues = await print_archived(found, printer, count)
-    offsets = {one.target: max(one.start, one.archived_to, one.log_start) for one in found if one.log_end is not None}
-    if not continues or not offsets:
-        return printed
-    ends = {one.target: one.log_end for one in found if one.log_end is not None} if exit_at_end else None
-    async with Consumer(cluster, partitions=offsets, settings=settings) as consumer:
-        return printed + await print_records(consumer, printer, None if count is None else count - printed, ends)
 
 
 async def print_records(
@@ -162,7 +154,9 @@ def choose_printer(format_string: str | None, key_separator: str | None, as_json
     if as_json:
         return lambda record: to_json(envelope_of(record)).encode() + b"\n"
     printer = _raw_printer(format_string, key_separator)
-    return _on_terminal(printer) if sys.stdout.isatty() else printer
+    if not sys.stdout.isatty():
+        return printer
+    return lambda record: escaped(printer(record).decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
 def _raw_printer(format_string: str | None, key_separator: str | None) -> Printer:
@@ -175,10 +169,6 @@ def _raw_printer(format_string: str | None, key_separator: str | None) -> Printe
         separator = key_separator.encode()
         return lambda record: (record.key or b"") + separator + (record.value or b"") + b"\n"
     return lambda record: (record.value or b"") + b"\n"
-
-
-def _on_terminal(printer: Printer) -> Printer:
-    return lambda record: escaped(printer(record).decode(errors="backslashreplace"), keep="\n\t").encode()
 
 
 def _reached(consumer: Consumer, ends: Mapping[TopicPartition, int] | None) -> bool:
@@ -196,3 +186,54 @@ async def _targets(cluster: Cluster, topics: Sequence[str], partitions: Sequence
         chosen = partitions or range(len(view.partitions))
         targets += [TopicPartition(topic, (await cluster.partition(topic, number)).partition) for number in chosen]
     return targets
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Start with this many of the last records.",
+)
+@server_option
+@output_option
+def tail(topics: Sequence[str], lines: int, server: str, output: str | None) -> None:
+    """Watch TOPIC live: the last records, then every new one, until Ctrl-C."""
+    printer = choose_printer(None, None, as_json=True) if wants_json(output) else _line
+
+    async def work(cluster: Cluster) -> None:
+        targets = await partitions_of(cluster, *topics)
+        ends = await offsets_at(cluster, targets, END)
+        begin = await resolve_offsets(cluster, targets, StartPosition("before_end", lines))
+        async with Consumer(cluster, partitions=begin) as consumer:
+            with suppress(asyncio.CancelledError):
+                past = await _read_until(consumer, ends)
+                sys.stdout.buffer.writelines(map(printer, past[-lines:]))
+                sys.stdout.buffer.flush()
+                await print_records(consumer, printer, None, None)
+
+    with_cluster(server, work)
+
+
+async def _read_until(consumer: Consumer, ends: dict[TopicPartition, int]) -> list[ConsumedRecord]:
+    """Read the existing records up to the ends, oldest first over all partitions."""
+    records: list[ConsumedRecord] = []
+    while any(consumer.position(target) < end for target, end in ends.items()):
+        records += await consumer.poll(timeout_seconds=_POLL_SECONDS)
+    return sorted(records, key=lambda record: (record.timestamp_ms, record.topic, record.partition, record.offset))
+
+
+def _line(record: ConsumedRecord) -> bytes:
+    """Format a record as one line of a terminal, truncated if it is long."""
+    moment = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).astimezone()
+    key = "-" if record.key is None else _shown(record.key)
+    value = "(null)" if record.value is None else _shown(record.value)
+    place = f"{record.topic}[{record.partition}]@{record.offset}"
+    return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03} {place}  {key}  {value}\n".encode()
+
+
+def _shown(data: bytes) -> str:
+    return shortened(data[: _SHOWN_MAX + 1].decode(errors="replace"), _SHOWN_MAX)

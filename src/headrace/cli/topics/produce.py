@@ -7,7 +7,6 @@ import os
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 import click
 
@@ -16,9 +15,9 @@ from headrace.cli.failure import CommandFailed
 from headrace.cli.options import server_option
 from headrace.cli.output import print_status, to_json
 from headrace.cli.queues.schedule import ensure_owner, header_of, when_options
-from headrace.cli.record_format import read_envelope
+from headrace.cli.record_format import RecordEnvelope, read_envelope
 from headrace.client.cluster import Cluster
-from headrace.client.produce.producer import Delivery, Header, Producer, ProducerSettings, Receipt
+from headrace.client.produce.producer import Delivery, Producer, ProducerSettings, Receipt
 from headrace.client.queues.schedule import When
 from headrace.model.names import delayed_topic
 
@@ -59,16 +58,6 @@ async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
 
 _UNCONFIRMED_MAX = 10_000
 _ACKS = {"0": 0, "1": 1, "all": -1, "-1": -1}
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordDraft:
-    """A record to be sent."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Sequence[Header] = ()
-    partition: int | None = None
 
 
 @click.command()
@@ -124,38 +113,34 @@ def produce(
     if as_json and key_separator is not None:
         raise click.UsageError("--json and -K exclude each other: JSON lines contain the key")
     named = [*map(header_of, headers), *(when.headers() if when is not None else ())]
-    common = _RecordDraft(None, None if key is None else key.encode(), named, partition)
-    reader = _LineReader(common, key_separator, as_json, empty_is_null)
+    common = RecordEnvelope(None, None if key is None else key.encode(), named)
+    separator = None if key_separator is None else key_separator.encode()
     settings = ProducerSettings(acks=_ACKS[acks], compression=compression)
 
     async def work(cluster: Cluster) -> int:
-        async with Producer(cluster, settings) as producer:
-            if when is None:
-                return await _send(producer, topic, _lines(value, file), reader, receipts)
+        """Send records while reading the input, with a bounded number of unacknowledged records."""
+        if when is not None:
             await ensure_owner(cluster, topic)
-            return await _send(producer, delayed_topic(topic), _lines(value, file), reader, receipts)
+        target = topic if when is None else delayed_topic(topic)
+        unconfirmed: deque[Delivery] = deque()
+        number = 0
+        async with Producer(cluster, settings) as producer:
+            async for line in _lines(value, file):
+                number += 1
+                record = _parse_line(line, number, common, separator, as_json, empty_is_null)
+                unconfirmed.append(
+                    await producer.submit(
+                        target, record.value, key=record.key, headers=record.headers, partition=partition
+                    )
+                )
+                if len(unconfirmed) >= _UNCONFIRMED_MAX:
+                    _print_receipt(await unconfirmed.popleft(), receipts)
+            while unconfirmed:
+                _print_receipt(await unconfirmed.popleft(), receipts)
+        return number
 
     count = with_cluster(server, work)
     print_status(f"{count} record{'' if count == 1 else 's'} to {topic}")
-
-
-async def _send(
-    producer: Producer, topic: str, lines: AsyncIterator[bytes], reader: _LineReader, receipts: bool
-) -> int:
-    """Send records while reading the input, with a bounded number of unacknowledged records."""
-    unconfirmed: deque[Delivery] = deque()
-    count = 0
-    async for line in lines:
-        draft = reader.read(line, count + 1)
-        unconfirmed.append(
-            await producer.submit(topic, draft.value, key=draft.key, headers=draft.headers, partition=draft.partition)
-        )
-        count += 1
-        if len(unconfirmed) >= _UNCONFIRMED_MAX:
-            _print_receipt(await unconfirmed.popleft(), receipts)
-    while unconfirmed:
-        _print_receipt(await unconfirmed.popleft(), receipts)
-    return count
 
 
 def _print_receipt(receipt: Receipt, receipts: bool) -> None:
@@ -181,34 +166,22 @@ async def _lines(value: str | None, file: str | None) -> AsyncIterator[bytes]:
         os.close(descriptor)
 
 
-class _LineReader:
-    """Parses a line into a record according to the options."""
-
-    def __init__(self, common: _RecordDraft, separator: str | None, as_json: bool, empty_is_null: bool) -> None:
-        self._common = common
-        self._separator = None if separator is None else separator.encode()
-        self._as_json = as_json
-        self._empty_is_null = empty_is_null
-
-    def read(self, line: bytes, number: int) -> _RecordDraft:
-        if self._as_json:
-            return self._read_json(line, number)
-        key, value = self._common.key, line
-        if self._separator is not None:
-            head, found, tail = line.partition(self._separator)
-            if not found:
-                raise CommandFailed(f"line {number} has no key separator {self._separator.decode()!r} (-K)")
-            key, value = head, tail
-        value_or_null = None if not value and self._empty_is_null else value
-        return _RecordDraft(value_or_null, key, self._common.headers, self._common.partition)
-
-    def _read_json(self, line: bytes, number: int) -> _RecordDraft:
+def _parse_line(
+    line: bytes, number: int, common: RecordEnvelope, separator: bytes | None, as_json: bool, empty_is_null: bool
+) -> RecordEnvelope:
+    """Parse a line according to the options; `common` has the key and the headers of all records."""
+    if as_json:
         try:
             found = read_envelope(line)
         except ValueError as error:
             raise CommandFailed(
                 f"line {number} is not a valid JSON record: {error}; see `headrace produce --help`"
             ) from None
-        common = self._common
         key = common.key if found.key is None else found.key
-        return _RecordDraft(found.value, key, [*common.headers, *found.headers], common.partition)
+        return RecordEnvelope(found.value, key, [*common.headers, *found.headers])
+    key, value = common.key, line
+    if separator is not None:
+        key, has_separator, value = line.partition(separator)
+        if not has_separator:
+            raise CommandFailed(f"line {number} has no key separator {separator.decode()!r} (-K)")
+    return RecordEnvelope(value if value or not empty_is_null else None, key, common.headers)

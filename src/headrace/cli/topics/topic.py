@@ -10,11 +10,10 @@ import click
 from headrace.cli.cluster_client import with_cluster
 from headrace.cli.options import confirm, dry_run_option, parse_settings, server_option, yes_option
 from headrace.cli.output import echo, output_option, print_rows, print_status, print_table, to_json, wants_json
-from headrace.cli.start_position import offsets_at
+from headrace.cli.start_position import log_bounds
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.admin.topic_admin import HIGH_WATERMARK, Config, NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.client.groups.offsets import END, START
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.model.names import dead_letter_topic
@@ -33,11 +32,8 @@ def list_topics(server: str, internal: bool, output: str | None) -> None:
     """List topics."""
     topics = with_cluster(server, lambda cluster: TopicAdmin(cluster).list())
     rows = [_topic_row(view) for view in topics if internal or not view.internal]
-    print_rows(
-        rows,
-        ("topic", "partitions", "replicas", "internal") if internal else ("topic", "partitions", "replicas"),
-        output,
-    )
+    columns = ("topic", "partitions", "replicas")
+    print_rows(rows, (*columns, "internal") if internal else columns, output)
 
 
 @topic.command()
@@ -87,8 +83,21 @@ def describe(name: str, configs: bool, server: str, output: str | None) -> None:
         view = await admin.describe(name)
         sizes = await admin.sizes(name)
         targets = [TopicPartition(name, partition.partition) for partition in view.partitions]
-        starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
-        return view, await admin.configs(name), sizes, _partition_rows(view, starts, ends, sizes)
+        starts, ends = await log_bounds(cluster, targets)
+        rows = [
+            {
+                "partition": partition.partition,
+                "leader": partition.leader_id,
+                "epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "in_sync": list(partition.in_sync),
+                "start": starts[target],
+                "end": ends[target],
+                "size_bytes": sizes.get(partition.partition, 0),
+            }
+            for target, partition in zip(targets, view.partitions, strict=True)
+        ]
+        return view, await admin.configs(name), sizes, rows
 
     view, settings, sizes, partitions = with_cluster(server, work)
     shown = [config for config in settings if configs or not config.is_default]
@@ -140,8 +149,7 @@ def delete(names: Sequence[str], yes: bool, dry_run: bool, server: str) -> None:
     NAME.dlq stays if a client created it. To keep dead letters, send them to another topic first: headrace dlq redrive
     NAME --all --to OTHER.
     """
-    if not dry_run:
-        confirm(f"Delete {', '.join(names)} with all records and dead letters?", yes)
+    confirm(f"Delete {', '.join(names)} with all records and dead letters?", yes or dry_run)
 
     async def work(cluster: Cluster) -> None:
         admin = TopicAdmin(cluster)
@@ -181,8 +189,7 @@ async def _exists(admin: TopicAdmin, name: str) -> bool:
 @server_option
 def add_partitions(name: str, total: int, yes: bool, dry_run: bool, server: str) -> None:
     """Increase the partitions of the topic NAME to TOTAL. Keys may then map to other partitions."""
-    if not dry_run:
-        confirm(f"Increase {name} to {total} partitions? This cannot be undone.", yes)
+    confirm(f"Increase {name} to {total} partitions? This cannot be undone.", yes or dry_run)
     with_cluster(server, lambda cluster: TopicAdmin(cluster).add_partitions(name, total, validate_only=dry_run))
     print_status(f"topic {name} {'could be increased' if dry_run else 'increased'} to {total} partitions")
 
@@ -206,15 +213,14 @@ def trim(
     output: str | None,
 ) -> None:
     """Delete the oldest records of the topic NAME."""
-    if not dry_run:
-        what = "all records" if before is None else f"records before offset {before}"
-        confirm(f"Delete {what} of {name}?", yes)
+    what = "all records" if before is None else f"records before offset {before}"
+    confirm(f"Delete {what} of {name}?", yes or dry_run)
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         view = await TopicAdmin(cluster).describe(name)
         chosen = range(len(view.partitions)) if partition is None else [partition]
         targets = [TopicPartition(name, number) for number in chosen]
-        starts, ends = await offsets_at(cluster, targets, START), await offsets_at(cluster, targets, END)
+        starts, ends = await log_bounds(cluster, targets)
         new_starts = {t: min(ends[t], max(starts[t], ends[t] if before is None else before)) for t in targets}
         if not dry_run:
             requested = dict.fromkeys(targets, HIGH_WATERMARK) if before is None else new_starts
@@ -243,24 +249,3 @@ def _topic_row(view: TopicView) -> dict[str, Any]:
         "replicas": max((len(partition.replicas) for partition in view.partitions), default=0),
         "internal": view.internal,
     }
-
-
-def _partition_rows(
-    view: TopicView,
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-    sizes: Mapping[int, int],
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "partition": partition.partition,
-            "leader": partition.leader_id,
-            "epoch": partition.leader_epoch,
-            "replicas": list(partition.replicas),
-            "in_sync": list(partition.in_sync),
-            "start": starts[TopicPartition(view.name, partition.partition)],
-            "end": ends[TopicPartition(view.name, partition.partition)],
-            "size_bytes": sizes.get(partition.partition, 0),
-        }
-        for partition in view.partitions
-    ]

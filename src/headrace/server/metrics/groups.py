@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from headrace.broker.broker import Broker
-from headrace.broker.groups.group_shard import GroupShard
 from headrace.model.errors import HeadraceError
 from headrace.runtime.inline_start import switch_to_task
 from headrace.runtime.tasks import CooperativeYield
@@ -52,10 +51,13 @@ async def add_groups(
     members: dict[str, int] = {}
     commits: dict[tuple[str, TopicPartition], int] = {}
     for shard in list(broker.coordinator):
-        members.update(_members(shard))
+        members |= {group.group_id: group.member_count for group in shard.classic.values()}
+        members |= {group.group_id: len(group.state.metadata_by_member) for group in shard.consumers.groups.values()}
+        members |= {group.group_id: len(group.members) for group in shard.shares.groups.values()}
         for group_id in list(shard.offsets.groups()):
             await yield_turn()
-            commits.update(_commits(shard, group_id))
+            for topic, index, committed in shard.offsets.fetch_all(group_id):
+                commits[group_id, (topic, index)] = committed.offset
     for group_id, count in members.items():
         await yield_turn()
         out.add("kafka_consumergroup_members", count, format_labels(consumergroup=group_id))
@@ -68,7 +70,7 @@ async def add_groups(
     for queue in queues:
         await yield_turn()
         # A consumer group and a subscription may have the same name.
-        position = GroupPosition(queue.subscription, queue.topic, queue.partition, queue.floor, queue.backlog)
+        position = GroupPosition(queue.subscription, queue.topic, queue.partition, queue.floor, queue.counts.backlog)
         positions.setdefault((queue.subscription, (queue.topic, queue.partition)), position)
     sums = await _sum_positions(positions.values(), yield_turn)
     for position in positions.values() if len(positions) <= SERIES_MAX else sums:
@@ -83,20 +85,6 @@ async def add_groups(
         out.add("kafka_consumergroup_current_offset_sum", position.offset, where)
         if position.lag is not None:
             out.add("kafka_consumergroup_lag_sum", position.lag, where)
-
-
-def _members(shard: GroupShard) -> Iterator[tuple[str, int]]:
-    for group in shard.classic.values():
-        yield group.group_id, group.member_count
-    for consumers in shard.consumers.groups.values():
-        yield consumers.group_id, len(consumers.state.metadata_by_member)
-    for shares in shard.shares.groups.values():
-        yield shares.group_id, len(shares.members)
-
-
-def _commits(shard: GroupShard, group_id: str) -> Iterator[tuple[tuple[str, TopicPartition], int]]:
-    for topic, index, committed in shard.offsets.fetch_all(group_id):
-        yield (group_id, (topic, index)), committed.offset
 
 
 async def _sum_positions(positions: Iterable[GroupPosition], yield_turn: CooperativeYield) -> list[GroupPosition]:

@@ -43,22 +43,13 @@ def add_process(out: Exposition, clock: Clock, started: float, loop_lag: LoopLag
     out.add("process_max_fds", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     out.add_histogram("headrace_loop_lag_seconds", loop_lag.seconds)
     if os.path.exists(_STATM):  # Linux only
-        _add_memory(out)
-        out.add("process_open_fds", _descriptor_count())
-
-
-def _add_memory(out: Exposition) -> None:
-    with open(_STATM, encoding="ascii") as file:
-        pages, resident_pages, *_ = map(int, file.read().split())
-    page_bytes = resource.getpagesize()
-    out.add("process_virtual_memory_bytes", pages * page_bytes)
-    out.add("process_resident_memory_bytes", resident_pages * page_bytes)
-
-
-def _descriptor_count() -> int:
-    """Count open descriptors. Since Linux 6.2 the count is the size of the folder; listing thousands of entries would
-    block the event loop."""
-    return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS))
+        with open(_STATM, encoding="ascii") as file:
+            pages, resident_pages, *_ = map(int, file.read().split())
+        page_bytes = resource.getpagesize()
+        out.add("process_virtual_memory_bytes", pages * page_bytes)
+        out.add("process_resident_memory_bytes", resident_pages * page_bytes)
+        # Since Linux 6.2 the count is the size of the folder; listing thousands of entries would block the event loop.
+        out.add("process_open_fds", os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS)))
 
 
 CIRCUIT_STATES = ("closed", "half-open", "open")

@@ -60,10 +60,6 @@ class QueueStats(NamedTuple):
     oldest_ms: int | None
     stats: SubscriptionStats
 
-    @property
-    def backlog(self) -> int:
-        return self.counts.backlog
-
 
 async def collect_queue_stats(
     broker: Broker, oldest: OldestMessages, yield_turn: CooperativeYield

@@ -10,10 +10,8 @@ import pytest
 from tests.unit.client.admin.administered_cluster import AdministeredCluster
 from tests.unit.client.scripted_cluster import ScriptedCluster, in_world
 
-from headrace.cli.failure import failure_of_error
 from headrace.cli.main import main
 from headrace.client.cluster import Cluster
-from headrace.model.errors import HeadraceError
 from headrace.testkit.world import World
 
 
@@ -49,7 +47,4 @@ class ClusterCommandRunner:
             async with scripted_cluster.cluster() as cluster:
                 return await work(cluster)
 
-        try:
-            return in_world(scenario)
-        except HeadraceError as error:
-            raise failure_of_error(error) from error
+        return in_world(scenario)

@@ -13,7 +13,7 @@ from urllib.error import URLError
 import pytest
 from tests.unit.client.simulated_server import client, start_broker
 
-from headrace.cli.diagnostics.top import JsonTopOutput, TopMonitor, TopOutput
+from headrace.cli.diagnostics.top import TopMonitor, show_json
 from headrace.cli.diagnostics.top_view import (
     ClusterSample,
     GroupSample,
@@ -31,7 +31,6 @@ from headrace.cli.diagnostics.top_view import (
     table_lines,
     tables,
 )
-from headrace.cli.failure import failure_of_error
 from headrace.cli.main import main
 from headrace.client.admin.group_admin import GroupAdmin
 from headrace.client.admin.subscription_admin import START, PartitionBacklog, Position, SubscriptionAdmin
@@ -251,10 +250,7 @@ class TopCommandRunner:
     def with_cluster(self, _server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
         async def scenario() -> Any:
             async with client(self.world) as cluster:
-                try:
-                    return await work(cluster)
-                except HeadraceError as error:
-                    raise failure_of_error(error) from error
+                return await work(cluster)
 
         return self.world.run(scenario())
 
@@ -323,7 +319,7 @@ async def test_an_unreachable_address_is_reported_as_such(monkeypatch: pytest.Mo
         await scrape("127.0.0.1:1")
 
 
-class RecordingOutput(TopOutput):
+class RecordingOutput:
     """Records the displayed samples, and presses keys."""
 
     def __init__(self, *keys: str) -> None:
@@ -345,7 +341,7 @@ def test_keys_change_the_sort_order_immediately_and_quit(harness: TopCommandRunn
     async def work(cluster: Cluster) -> None:
         view = TopMonitor(cluster, (), "lag", 20)
         kept.watch(view)
-        await view.run(kept, 2.0, once=False)
+        await view.run(kept.show, 2.0, once=False)
 
     harness.with_cluster("", work)
     assert [sort for _, sort, _ in kept.shown] == ["lag", "rate", "rate"]
@@ -370,7 +366,7 @@ def test_sampling_continues_after_the_cluster_was_unreachable(
         view = TopMonitor(cluster, (), "lag", 20)
         kept.watch(view)
         asyncio.get_running_loop().call_later(5.0, view.on_key, "q")
-        await view.run(kept, 2.0, once=False)
+        await view.run(kept.show, 2.0, once=False)
 
     harness.with_cluster("", work)
     assert [summary.troubles for _, _, summary in kept.shown] == [
@@ -382,6 +378,6 @@ def test_sampling_continues_after_the_cluster_was_unreachable(
 
 def test_json_rows_state_their_kind(capsys: pytest.CaptureFixture[str]) -> None:
     now = sample(0.0, topic("orders", (1, 2)))
-    JsonTopOutput().show(now, summarize(now), tables(now, None, "lag", None), "lag")
+    show_json(now, summarize(now), tables(now, None, "lag", None), "lag")
     kinds = [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
     assert kinds == ["cluster", "broker", "broker", "topic"]

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 from tests.unit.client.simulated_server import client, start_broker
 
-from headrace.cli.failure import failure_of_error
 from headrace.cli.main import main
 from headrace.cli.queues.subscription import parse_position
 from headrace.client.admin.subscription_admin import END, START, Position
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
 from headrace.client.produce.producer import Producer
-from headrace.model.errors import HeadraceError
 from headrace.testkit.world import World
 
 
@@ -26,8 +24,7 @@ class SubscriptionCommandRunner:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.world = World(seed=1)
         self._capsys = capsys
-        for module in ("queues.subscription", "queues.subscription_messages"):
-            monkeypatch.setattr(f"headrace.cli.{module}.with_cluster", self.with_cluster)
+        monkeypatch.setattr("headrace.cli.queues.subscription.with_cluster", self.with_cluster)
         self.world.run(self._prepare())
 
     def run(self, *arguments: str) -> list[dict[str, Any]]:
@@ -44,10 +41,7 @@ class SubscriptionCommandRunner:
     def with_cluster(self, _server: str, work: Callable[[Cluster], Awaitable[Any]]) -> Any:
         async def scenario() -> Any:
             async with client(self.world) as cluster:
-                try:
-                    return await work(cluster)
-                except HeadraceError as error:
-                    raise failure_of_error(error) from error
+                return await work(cluster)
 
         return self.world.run(scenario())
 

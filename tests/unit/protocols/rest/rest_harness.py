@@ -16,7 +16,7 @@ from headrace.http.problems import Problem
 from headrace.protocols.kafka.listener import KafkaServer, ListenerLimits
 from headrace.protocols.rest.application import RestApplication
 from headrace.runtime.tasks import Supervisor
-from headrace.server.rest_builder import build_rest
+from headrace.server.rest_builder import build_rest, open_cluster
 from headrace.testkit.registry import SimRegistry
 from headrace.testkit.world import SimHost, World
 
@@ -65,9 +65,8 @@ class RestHarness:
         self.broker = broker
         self.host = host
         self.supervisor = supervisor
-        self.application: RestApplication = build_rest(
-            broker, host.disk, host.network, host.clock, host.entropy, with_auth=with_auth
-        )
+        cluster = open_cluster(broker, host.disk, host.network, host.clock, host.entropy, "rest")
+        self.application: RestApplication = build_rest(cluster, with_auth=with_auth)
 
     @property
     def cluster(self) -> Any:

@@ -17,7 +17,7 @@ from headrace.client.queues.request_reply import Responder
 from headrace.model.ids import message_id_from_text
 from headrace.protocols.rest.bodies import time_ms
 from headrace.runtime import tasks as cooperative_yield
-from headrace.server.rest_builder import build_rest
+from headrace.server.rest_builder import build_rest, open_cluster
 from headrace.wire.apis import PRODUCE
 
 
@@ -486,7 +486,8 @@ def test_an_idempotency_key_is_known_at_other_gateways_and_to_a_new_leader() -> 
         await harness.ask("POST", "/topics", {"name": "pay", "configs": {"dedup.window.ms": 60_000}})
         first = await harness.publish_batch("pay", ONE, TWO, idempotency_key="b-1")
         host = harness.host
-        other = build_rest(harness.broker, host.disk, host.network, host.clock, host.entropy, with_auth=False)
+        cluster = open_cluster(harness.broker, host.disk, host.network, host.clock, host.entropy, "rest")
+        other = build_rest(cluster, with_auth=False)
         await harness.application.close()
         harness.application = other
         assert (await harness.publish_batch("pay", ONE, TWO, idempotency_key="b-1")).json == first.json

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.server.metrics.exposition import FAMILIES
+from headrace.server.metrics.exposition import FAMILIES, HISTOGRAMS
 
 DEPLOY = Path(__file__).parents[4] / "deploy"
 
@@ -43,7 +43,7 @@ def names_in(expression: str) -> set[str]:
     found = set()
     for name in _NAMES.findall(expression):
         base = re.sub("_(bucket|sum|count)$", "", name)
-        found.add(base if FAMILIES.get(base, ("",))[0] == "histogram" else name)
+        found.add(base if base in HISTOGRAMS else name)
     return found
 
 
