@@ -133,7 +133,6 @@ class CLibrary:
         self._whole: Callable[..., int] = typed("headrace_whole", c_int64, c_void_p, c_int64, POINTER(c_int64))
 
     def crc32c(self, data: memoryview, address: int) -> int:
-        """The CRC-32C of these bytes, which are at this address."""
         return self._crc32c(address, len(data)) if self.has_crc32c else crc32c(data)
 
     def whole(self, batches: memoryview) -> tuple[int, int] | None:
@@ -163,7 +162,9 @@ def address_of(data: memoryview | bytes | bytearray) -> int:
 
 
 class NativeRows:
-    """Collects the wanted columns of batches in memory of the C library, which the Arrow arrays take over."""
+    """Collects the wanted columns of batches in memory of the C library, which the Arrow arrays take over.
+
+    After an error it must not be used."""
 
     def __init__(self, native: CLibrary, columns: Collection[str]) -> None:
         self._native = native
@@ -195,7 +196,6 @@ class NativeRows:
         crc = self._native.crc32c(batch[CRC_START:], address + CRC_START)
         if crc != header.crc:
             raise CorruptMessage(f"the batch at offset {header.base_offset} has crc {crc:#x}, not {header.crc:#x}")
-        unpacked: bytes | None = None
         if header.compression == NONE:
             payload, size = address + HEADER_SIZE, len(batch) - HEADER_SIZE
         else:
@@ -229,12 +229,6 @@ class NativeRows:
         self._raise_for(fault)
         return next_position.value
 
-    def take(self) -> Mapping[str, pa.Array]:
-        """Return the collected columns and start over."""
-        arrays = self._arrays()
-        self._reset()
-        return arrays
-
     def _raise_for(self, fault: int) -> None:
         if fault == _NO_MEMORY:
             raise MemoryError
@@ -246,7 +240,8 @@ class NativeRows:
         self._rows.wanted = sum(_WANTED[name] for name in self._columns)
         self._rows.names_are_ascii = 1
 
-    def _arrays(self) -> dict[str, pa.Array]:
+    def take(self) -> Mapping[str, pa.Array]:
+        """Return the collected columns and start over."""
         rows, count = self._rows, int(self._rows.rows)
         numbers = {"offset": rows.offsets, "timestamp": rows.timestamps, "timestampType": rows.timestamp_types}
         arrays: dict[str, pa.Array] = {}
@@ -258,6 +253,7 @@ class NativeRows:
                 arrays[name] = self._headers(count)
             else:
                 arrays[name] = self._parts(kind, getattr(rows, name))
+        self._reset()
         return arrays
 
     def _headers(self, count: int) -> pa.Array:

@@ -9,18 +9,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import msgspec
 
+from headrace.model.errors import HeadraceError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from importlib import import_module
-from typing import Final
-
-from headrace.model.errors import HeadraceError
 
 
 class JobProgress(msgspec.Struct, frozen=True):
@@ -100,6 +99,15 @@ class Job(ABC):
                 return result
 
 
+def failed_checks(checks: Mapping[str, Callable[[], object]]) -> Iterator[str]:
+    """The names of the checks that raise, each with its error."""
+    for name, check in checks.items():
+        try:
+            check()
+        except (ValueError, HeadraceError) as error:
+            yield f"{name}: {error}"
+
+
 JOBS: Final = {
     "archive": ("headrace.pipeline.archive_job", "ArchiveJob", "topics to Parquet files"),
     "replay": ("headrace.pipeline.replay_job", "ReplayJob", "Parquet files back to a topic"),
@@ -118,7 +126,6 @@ class NotInstalled(HeadraceError):
 
 
 def find_job(name: str) -> type[Job]:
-    """The class of a job of `JOBS`."""
     module, job, _ = JOBS[name]
     try:
         found = getattr(import_module(module), job)

@@ -118,14 +118,10 @@ class WorkFolder:
         return found
 
     def write_status(self, status: Status) -> None:
-        scratch = self._status.with_suffix(".new")
-        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
-        scratch.replace(self._status)
+        _replace(self._status, msgspec.json.format(msgspec.json.encode(status)))
 
     def request_stop_of(self, process: Process) -> None:
-        scratch = self._stop.with_suffix(".new")
-        scratch.write_bytes(msgspec.json.encode(process))
-        scratch.replace(self._stop)
+        _replace(self._stop, msgspec.json.encode(process))
 
     def is_stop_requested(self, process: Process) -> bool:
         try:
@@ -154,6 +150,12 @@ class WorkFolder:
             shutil.copyfile(self.log, self.log.with_suffix(".old"))
             os.ftruncate(descriptor, 0)
         return descriptor
+
+
+def _replace(path: Path, data: bytes) -> None:
+    scratch = path.with_suffix(".new")
+    scratch.write_bytes(data)
+    scratch.replace(path)
 
 
 def _boot() -> str:

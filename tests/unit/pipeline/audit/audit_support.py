@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
-from headrace.columns.scan import sync_cluster
 from headrace.columns.schema import schema_of
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.pipeline.spark_tasks import PartitionRange, RecordSource
 from headrace.wire.state_records.acks_records import AcksEvent, encode_event
 
