@@ -60,8 +60,8 @@ def mergeable_runs(
     run: list[ArchivedFile] = []
     size = 0
     for file in catalogue.all_files:
-        fits = run and _are_neighbours(run[-1], file) and size + file.bytes <= target_bytes
-        if not fits:
+        follows = run and (run[-1].partition, run[-1].last + 1) == (file.partition, file.first)
+        if not follows or size + file.bytes > target_bytes:
             found.append(run)
             run, size = [], 0
         run.append(file)
@@ -84,10 +84,6 @@ def sweep(catalogue: ArchiveCatalogue, now_ms: int) -> int:
     for name in left:
         catalogue.storage.delete(f"{catalogue.topic}/{name}")
     return len(left)
-
-
-def _are_neighbours(file: ArchivedFile, following: ArchivedFile) -> bool:
-    return file.partition == following.partition and file.last + 1 == following.first
 
 
 def _merged(catalogue: ArchiveCatalogue, parts: Sequence[ArchivedFile], rules: FileOptions | None) -> ArchivedFile:

@@ -30,14 +30,10 @@ _HEADER_BYTES: Final = 10
 
 
 class BatchOptions(msgspec.Struct, frozen=True):
-    producer_id: int = -1
-    producer_epoch: int = -1
-    is_transactional: bool = False
-    compression: int = NONE
-
-    @property
-    def attributes(self) -> int:
-        return self.compression | (TRANSACTIONAL if self.is_transactional else 0)
+    compression: int
+    producer_id: int
+    producer_epoch: int
+    attributes: int
 
 
 def partitions_of(keys: pa.Array, count: int, *, keyless: int) -> pa.Array:
@@ -71,7 +67,8 @@ def encode_batches(
     larger than the limit gets a batch of its own. Sequence numbers count up from `base_sequence`.
     """
     selected = _SelectedRows(rows, indexes, now_ms)
-    options = BatchOptions(producer_id, producer_epoch, is_transactional, compression)
+    attributes = compression | (TRANSACTIONAL if is_transactional else 0)
+    options = BatchOptions(compression, producer_id, producer_epoch, attributes)
     native = library()
     if native is None:
         return list(_encode_in_python(selected, options, base_sequence, batch_bytes_max - HEADER_SIZE))
@@ -183,14 +180,7 @@ def _encode_in_python(
 
 
 def _build_in_python(records: list[BatchRecord], options: BatchOptions, sequence: int) -> ReadyBatch:
-    batch = build_batch(
-        records,
-        compression=options.compression,
-        producer_id=options.producer_id,
-        producer_epoch=options.producer_epoch,
-        base_sequence=sequence,
-        attributes=options.attributes,
-    )
+    batch = build_batch(records, base_sequence=sequence, **msgspec.structs.asdict(options))
     return ReadyBatch(batch, len(records))
 
 

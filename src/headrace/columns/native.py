@@ -38,13 +38,7 @@ class BytesStruct(Structure):
 
 
 class PartsStruct(Structure):
-    _fields_ = [
-        ("ends", BytesStruct),
-        ("data", BytesStruct),
-        ("validity", BytesStruct),
-        ("rows", c_int64),
-        ("nulls", c_int64),
-    ]
+    _fields_ = [*((name, BytesStruct) for name in ("ends", "data", "validity")), ("rows", c_int64), ("nulls", c_int64)]
 
 
 class RowsStruct(Structure):
@@ -53,29 +47,16 @@ class RowsStruct(Structure):
         ("data_bytes", c_int64),
         ("wanted", c_int32),
         ("names_are_ascii", c_int32),
-        ("key", PartsStruct),
-        ("value", PartsStruct),
-        ("name", PartsStruct),
-        ("content", PartsStruct),
-        ("header_ends", BytesStruct),
-        ("offsets", BytesStruct),
-        ("timestamps", BytesStruct),
-        ("timestamp_types", BytesStruct),
+        *((name, PartsStruct) for name in ("key", "value", "name", "content")),
+        *((name, BytesStruct) for name in ("header_ends", "offsets", "timestamps", "timestamp_types")),
     ]
 
 
 class BatchStruct(Structure):
     _fields_ = [
         ("payload", c_void_p),
-        ("size", c_int64),
-        ("base_offset", c_int64),
-        ("base_timestamp", c_int64),
-        ("append_timestamp", c_int64),
-        ("first", c_int64),
-        ("end", c_int64),
-        ("count", c_int32),
-        ("last_delta", c_int32),
-        ("is_append_time", c_int32),
+        *((name, c_int64) for name in ("size", "base_offset", "base_timestamp", "append_timestamp", "first", "end")),
+        *((name, c_int32) for name in ("count", "last_delta", "is_append_time")),
     ]
 
 
@@ -85,11 +66,7 @@ class ColumnStruct(Structure):
 
 class SourceStruct(Structure):
     _fields_ = [
-        ("key", ColumnStruct),
-        ("value", ColumnStruct),
-        ("headers", ColumnStruct),
-        ("name", ColumnStruct),
-        ("content", ColumnStruct),
+        *((name, ColumnStruct) for name in ("key", "value", "headers", "name", "content")),
         ("timestamps", c_void_p),
         ("timestamp_validity", c_void_p),
         ("timestamp_offset", c_int64),
@@ -99,13 +76,7 @@ class SourceStruct(Structure):
 
 
 class EncodedStruct(Structure):
-    _fields_ = [
-        ("records", c_int64),
-        ("size", c_int64),
-        ("base_timestamp", c_int64),
-        ("max_timestamp", c_int64),
-        ("size_needed", c_int64),
-    ]
+    _fields_ = [(name, c_int64) for name in ("records", "size", "base_timestamp", "max_timestamp", "size_needed")]
 
 
 _LAYOUT: Final = sizeof(RowsStruct) << 32 | sizeof(BatchStruct) << 16 | sizeof(SourceStruct)
@@ -218,8 +189,7 @@ class NativeRows:
     def add_uncompressed(
         self, batches: memoryview, at: int, first: int, end: int, rows_max: int, bytes_max: int
     ) -> int:
-        """Add batches until a bound is reached or a batch is damaged, compressed or transactional. Returns the position
-        of the next batch."""
+        """Add batches up to a bound or to a damaged, compressed or transactional one. Returns where the next begins."""
         if not self._native.has_crc32c:
             return at
         next_position = c_int64(at)

@@ -15,8 +15,7 @@ _ERASE = "\r\x1b[K"
 
 
 class Display:
-    """For logs: a line when the note changes, else at intervals. The rate is measured from the first reported
-    progress."""
+    """For logs: a line when the note changes, else at intervals. The rate counts from the first report."""
 
     every_seconds = LINE_SECONDS
 

@@ -110,8 +110,7 @@ class ReplayAccount:
         return max(sequence + 1, self._account.replayed_to.get(route.key, 0))
 
     def commit(self, route: ReplayRoute, start: int, end: int, member: JointCommitMember | None) -> bool:
-        """Commit [start, end) as the member wrote it. False, after aborting it, if another process has replayed it
-        meanwhile."""
+        """Commit [start, end) as the member wrote it. False, after an abort, if another process has replayed it."""
         if member is None:
             return True
         # A commit aborts the open transactions of other members. If nothing was committed since this member began,

@@ -52,13 +52,9 @@ class Process(msgspec.Struct, frozen=True):
         return cls(socket.gethostname(), _boot(), pid, _started(pid))
 
     @property
-    def is_on_this_host(self) -> bool:
-        return self.host == socket.gethostname()
-
-    @property
     def is_alive(self) -> bool:
         """Whether the process exists; a process of another host is assumed to."""
-        if not self.is_on_this_host:
+        if self.host != socket.gethostname():
             return True
         if self.boot != _boot():
             return False

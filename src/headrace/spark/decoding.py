@@ -52,8 +52,7 @@ def decoder(value_format: str, value_schema: str, column: pa.DataType) -> Decode
 def decode_column(
     values: pa.Array, decode_values: Decode, column: pa.DataType, where: Callable[[int], str] | None = None
 ) -> pa.Array:
-    """The decoded column. For a bad value: raises BadValue with `where(index)`, which describes the record; null
-    without `where`."""
+    """The decoded column. A bad value is null or, with `where`, which describes a record, raises BadValue."""
 
     def instead(index: int, error: ValueError) -> pa.Array:
         if where is None:

@@ -86,8 +86,7 @@ def after_time(
     log_starts: Callable[[TopicPartition], int],
     offsets_at: Callable[[dict[TopicPartition, int]], dict[TopicPartition, int | None]],
 ) -> Iterator[PlannedRange]:
-    """Remove the older offsets that are in the log. Offsets that only the archive has stay: brokers know nothing of
-    them.
+    """Remove the older offsets that are in the log. Offsets that only the archive has stay: brokers do not know them.
 
     `offsets_at` must be queried after the ends of the ranges, so that it covers every record in them.
     """

@@ -124,7 +124,7 @@ def _scanned_rows(options: SourceOptions, wanted: PlannedRange, columns: tuple[s
         where = options.brokers, left.topic, left.partition, left.start, left.end
         try:
             for batch in scan(*where, columns=columns, read_committed=options.read_committed):
-                position = _last_offset(batch) + 1
+                position = batch.column("offset")[-1].as_py() + 1
                 yield batch
             return
         except RangeOutOfLog as error:
@@ -135,11 +135,6 @@ def _scanned_rows(options: SourceOptions, wanted: PlannedRange, columns: tuple[s
             end = min(found.earliest, left.end)
             yield from read_archived(options, _part(left, left.start, end), found.earliest, columns)
             left = _part(left, end, left.end) if end < left.end else None
-
-
-def _last_offset(batch: pa.RecordBatch) -> int:
-    offset: int = batch.column(batch.schema.get_field_index("offset"))[-1].as_py()
-    return offset
 
 
 class _RowConverter(msgspec.Struct, frozen=True):

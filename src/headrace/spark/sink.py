@@ -90,8 +90,7 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
-    """The sink of `df.writeStream`, in every output mode. As in Spark's Kafka sink, changed rows or the whole result
-    are appended."""
+    """The sink of `df.writeStream`. Every output mode appends, as in Spark's Kafka sink."""
     return StreamSink(parse(options, streaming=True), schema)
 
 

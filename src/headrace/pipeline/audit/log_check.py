@@ -27,8 +27,7 @@ from headrace.wire.messages.fetch import PartitionData
 
 
 class LogTask(msgspec.Struct, frozen=True):
-    """`drops_records`: settled or outdated records are removed from this log; `drops_duplicates`: duplicates are
-    removed from batches."""
+    """`drops_records`: settled or outdated records are removed; `drops_duplicates`: batches lose their duplicates."""
 
     topic: TopicSource
     offsets: PartitionRange

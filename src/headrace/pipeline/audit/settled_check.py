@@ -202,7 +202,8 @@ def check_settled(read: ReadSource, letters: Mapping[int, frozenset[int]], task:
     findings = capped(_findings(task, ledger, judged))
     deaths = list(_dead_messages(read, task, ledger))
     own_letters = letters.get(task.partition, frozenset())
-    worked = {offset: how for offset in own_letters if (how := _settled_without_death(ledger, offset)) is not None}
+    undead = (offset for offset in own_letters if not ledger.deaths[offset])
+    worked = {offset: how for offset in undead if (how := ledger.settled_otherwise(offset)) is not None}
     return SettledPart(task.partition, len(judged), findings, deaths, worked, True, len(ledger.expired))
 
 
@@ -338,10 +339,6 @@ def _dead_messages(read: ReadSource, task: SettledTask, ledger: SubscriptionLedg
             there |= {entry.offset: _without_dead_letter_headers(entry) for entry in record_digests(some, _CONTENT)}
     for offset in dead:
         yield DeadMessage(offset, ledger.deaths[offset], there.get(offset))
-
-
-def _settled_without_death(ledger: SubscriptionLedger, offset: int) -> str | None:
-    return None if ledger.deaths[offset] else ledger.settled_otherwise(offset)
 
 
 def _without_dead_letter_headers(entry: RecordDigest) -> RecordDigest:

@@ -76,10 +76,7 @@ class ReportInspector(SourceInspector):
                 continue
             counts = {"backlog": one.backlog, "leased": one.leased, "waiting": one.waiting, "dying": one.dying}
             sums.setdefault(one.subscription, Counter()).update(counts)
-        return [
-            SubscriptionBacklog(name, own["backlog"], own["leased"], own["waiting"], own["dying"])
-            for name, own in sums.items()
-        ]
+        return [SubscriptionBacklog(name, **own) for name, own in sums.items()]
 
     def lags(self, topic: str) -> list[GroupPartitionLag]:
         """The lags of all consumer groups that have committed offsets in the topic."""

@@ -52,8 +52,7 @@ class TransformSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class TopicSqlView(msgspec.Struct, frozen=True):
-    """A topic as a view: `topic`, the allowed lateness (`watermark`, by `watermarkColumn`), and options of the data
-    source."""
+    """A topic as a view, with options of the data source and an allowed lateness (`watermark`)."""
 
     name: str
     options: dict[str, str]
