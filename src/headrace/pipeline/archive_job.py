@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 
@@ -94,11 +94,10 @@ class PendingRange(msgspec.Struct, frozen=True):
     bytes_per_offset: float
 
 
-class ArchiveJob(Job):
-    settings_type: ClassVar[type[msgspec.Struct]] = ArchiveSettings
+class ArchiveJob(Job[ArchiveSettings]):
+    settings_type = ArchiveSettings
 
-    def __init__(self, settings: msgspec.Struct, folder: Path, clock: Clock | None = None) -> None:
-        assert isinstance(settings, ArchiveSettings)
+    def __init__(self, settings: ArchiveSettings, folder: Path, clock: Clock | None = None) -> None:
         self.settings = settings
         self._location = location_of(settings.path, folder)
         self._clock = clock or SystemClock()

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -69,11 +69,14 @@ class JobRun(Protocol):
         """Return after this time, or at once when a stop is requested."""
 
 
-class Job(ABC):
-    settings_type: ClassVar[type[msgspec.Struct]]
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+
+class Job(ABC, Generic[Settings]):
+    settings_type: type[Settings]
 
     @abstractmethod
-    def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
+    def __init__(self, settings: Settings, folder: Path) -> None:
         """`folder`: the folder of the pipeline's file, against which relative paths are resolved."""
 
     def problems(self) -> Sequence[str]:
@@ -125,7 +128,7 @@ class NotInstalled(HeadraceError):
     """A package that the job needs is not installed."""
 
 
-def find_job(name: str) -> type[Job]:
+def find_job(name: str) -> type[Job[Any]]:
     module, job, _ = JOBS[name]
     try:
         found = getattr(import_module(module), job)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -80,11 +80,10 @@ class PartitionReplay(msgspec.Struct, frozen=True):
     end: int
 
 
-class ReplayJob(Job):
-    settings_type: ClassVar[type[msgspec.Struct]] = ReplaySettings
+class ReplayJob(Job[ReplaySettings]):
+    settings_type = ReplaySettings
 
-    def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
-        assert isinstance(settings, ReplaySettings)
+    def __init__(self, settings: ReplaySettings, folder: Path) -> None:
         self.settings = settings
         self._location = None if settings.archive is None else location_of(settings.archive, folder)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ class RunFailed(HeadraceError):
     """Spark reported an error."""
 
 
-def make_job(pipeline: Pipeline) -> Job:
+def make_job(pipeline: Pipeline) -> Job[Any]:
     """Create the job; raises `InvalidPipeline` if its settings are invalid."""
     try:
         job = find_job(pipeline.job)(pipeline.settings, pipeline.folder)

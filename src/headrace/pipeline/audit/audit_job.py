@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
-
-import msgspec
 
 from headrace.client.errors import SubscriptionNotFound
 from headrace.model.durations import parse_duration
@@ -52,13 +49,12 @@ from headrace.pipeline.spark_tasks import (
 from headrace.pipeline.topic_selection import location_of
 
 
-class AuditJob(Job):
-    settings_type: ClassVar[type[msgspec.Struct]] = AuditSettings
+class AuditJob(Job[AuditSettings]):
+    settings_type = AuditSettings
 
     def __init__(
-        self, settings: msgspec.Struct, folder: Path, inspector: Callable[[str], SourceInspector] = SourceInspector
+        self, settings: AuditSettings, folder: Path, inspector: Callable[[str], SourceInspector] = SourceInspector
     ) -> None:
-        assert isinstance(settings, AuditSettings)
         self.settings = settings
         self._folder = folder
         self._inspector = inspector

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 
@@ -90,13 +89,12 @@ class ReportInspector(SourceInspector):
         return [GroupPartitionLag(group, one.target.partition, one.committed, one.end, one.lag) for group, one in found]
 
 
-class ReportJob(Job):
-    settings_type: ClassVar[type[msgspec.Struct]] = ReportSettings
+class ReportJob(Job[ReportSettings]):
+    settings_type = ReportSettings
 
     def __init__(
-        self, settings: msgspec.Struct, folder: Path, inspector: Callable[[str], ReportInspector] = ReportInspector
+        self, settings: ReportSettings, folder: Path, inspector: Callable[[str], ReportInspector] = ReportInspector
     ) -> None:
-        assert isinstance(settings, ReportSettings)
         self.settings = settings
         self._html = Path(location_of(settings.html, folder))
         self._parquet = None if settings.parquet is None else location_of(settings.parquet, folder)

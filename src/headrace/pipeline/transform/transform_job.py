@@ -83,11 +83,10 @@ class TopicSqlView(msgspec.Struct, frozen=True):
         frame.createOrReplaceTempView(self.name)
 
 
-class TransformJob(Job):
+class TransformJob(Job[TransformSettings]):
     settings_type = TransformSettings
 
-    def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
-        assert isinstance(settings, TransformSettings)
+    def __init__(self, settings: TransformSettings, folder: Path) -> None:
         self._settings = settings
         self._folder = folder
 
