@@ -19,7 +19,9 @@ from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer, ProducerSettings
 from headrace.client.transactions.transactional_producer import TransactionalProducer
-from headrace.columns.scan import RangeOutOfLog, bounds, offsets_at, scan, sync_cluster, topics_matching
+from headrace.columns.offsets import bounds, offsets_at, topics_matching
+from headrace.columns.scan import RangeOutOfLog, scan
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import UnknownTopicOrPartition
 from headrace.wire.batches.compression import NAMES
 
@@ -154,7 +156,8 @@ def test_many_threads_scan_concurrently(broker: BrokerProcess) -> None:
 
 FORKED = """
 import os, sys
-from headrace.columns.scan import bounds, scan
+from headrace.columns.offsets import bounds
+from headrace.columns.scan import scan
 address = sys.argv[1]
 def count():
     return sum(rows.num_rows for rows in scan(address, "orders", 0, 0, 500))

@@ -29,7 +29,7 @@ from tests.integration.process import BrokerProcess, wait_until
 from tests.integration.records import create_topic, produce
 
 from headrace.client.transactions.joint_commits import committed_sequence
-from headrace.columns.scan import bounds
+from headrace.columns.offsets import bounds
 from headrace.columns.sync_cluster import sync_cluster
 
 __all__ = ["figures"]  # pytest finds the fixture here

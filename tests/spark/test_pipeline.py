@@ -12,7 +12,8 @@ import pytest
 from tests.integration.process import BrokerProcess, wait_until
 from tests.integration.records import create_topic, produce
 
-from headrace.columns.scan import bounds, scan
+from headrace.columns.offsets import bounds
+from headrace.columns.scan import scan
 from headrace.pipeline.job import JobResult
 from headrace.pipeline.runner import plan_pipeline, run_pipeline
 from headrace.pipeline.settings import Mode, read_pipeline

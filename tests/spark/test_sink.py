@@ -11,7 +11,8 @@ import pytest
 from tests.integration.process import BrokerProcess
 from tests.integration.records import create_topic, produce
 
-from headrace.columns.scan import bounds, scan
+from headrace.columns.offsets import bounds
+from headrace.columns.scan import scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,8 @@ import pytest
 from tests.integration.process import PATIENCE_SECONDS, BrokerProcess, free_ports, wait_until
 from tests.integration.records import create_topic, produce
 
-from headrace.columns.scan import bounds, scan
+from headrace.columns.offsets import bounds
+from headrace.columns.scan import scan
 
 HEADRACE = str(Path(sys.executable).with_name("headrace"))
 RECORDS = 100

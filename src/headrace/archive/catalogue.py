@@ -15,13 +15,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from headrace.archive.errors import (
-    ArchiveConflict,
-    ArchiveDamaged,
-    ArchiveGap,
-    ArchiveOfAnotherTopic,
-    NotInArchive,
-)
+from headrace.archive.errors import ArchiveConflict, ArchiveDamaged, ArchiveGap, ArchiveOfAnotherTopic, NotInArchive
 from headrace.archive.manifest import FORMAT, ArchivedFile, ArchivedFiles, ArchiveManifest, Entry
 from headrace.archive.names import MANIFEST_FOLDER, parse_file_name
 from headrace.archive.parquet_files import check_digest, read_file
@@ -69,6 +63,7 @@ class ArchiveCatalogue:
         self.storage = archive.storage
         self._manifest = ArchiveManifest(self.storage, topic)
         self._manifest.load()
+        self.all_files: ArchivedFiles = self._manifest.files
 
     @property
     def topic_id(self) -> str | None:
@@ -76,25 +71,21 @@ class ArchiveCatalogue:
         return self._manifest.topic_id
 
     @property
-    def all_files(self) -> ArchivedFiles:
-        return self._manifest.files
-
-    @property
     def partitions(self) -> Sequence[int]:
-        return self._manifest.files.partitions
+        return self.all_files.partitions
 
     def files(self, partition: int, start: int, end: int) -> Sequence[ArchivedFile]:
         """The files that overlap [start, end)."""
-        return self._manifest.files.files_within(partition, start, end)
+        return self.all_files.files_within(partition, start, end)
 
     def start_offset(self, partition: int) -> int | None:
         """The first archived offset; None if there is none."""
-        files = self._manifest.files.of(partition)
+        files = self.all_files.of(partition)
         return files[0].first if files else None
 
     def end_offset(self, partition: int) -> int | None:
         """The offset after the last archived one; None if there is none."""
-        files = self._manifest.files.of(partition)
+        files = self.all_files.of(partition)
         return files[-1].last + 1 if files else None
 
     def refresh(self) -> None:
@@ -116,7 +107,7 @@ class ArchiveCatalogue:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of [start, end), in order. With `checked`, the checksum of each file is verified first."""
         position = start
-        while (file := self._manifest.files.file_at_or_after(partition, position)) is not None and file.first < end:
+        while (file := self.all_files.file_at_or_after(partition, position)) is not None and file.first < end:
             try:
                 if checked:
                     check_digest(self.storage, self.topic, file)
@@ -130,7 +121,7 @@ class ArchiveCatalogue:
     def _check_merged(self, file: ArchivedFile) -> None:
         """A missing file may have been merged with others meanwhile; otherwise it is lost."""
         self.refresh()
-        if self._manifest.files.file_named(file.name) is not None:
+        if self.all_files.file_named(file.name) is not None:
             raise ArchiveDamaged(f"{self.location}: {self.topic}/{file.name} is in the manifest but missing")
 
     # Write
@@ -163,16 +154,15 @@ class ArchiveCatalogue:
         # List before refreshing: an entry exists before its file gets a final name, so the refresh reads it.
         present = {found.name for found in self.storage.files(self.topic)}
         self.refresh()
-        files = self._manifest.files
         for name in present:
             if self._is_merged(name):
                 self.storage.delete(f"{self.topic}/{name}")
-        self._move_to_final_names([file for file in files if file.name not in present])
+        self._move_to_final_names([file for file in self.all_files if file.name not in present])
 
     def discard(self, file: ArchivedFile) -> None:
         """Remove a staged file, unless it has become part of the archive."""
         self.refresh()
-        named = self._manifest.files.file_named(file.name)
+        named = self.all_files.file_named(file.name)
         if named is None or named.staged != file.staged:
             self.storage.delete(f"{self.topic}/{file.staged}")
 
@@ -181,7 +171,7 @@ class ArchiveCatalogue:
         covered = parse_file_name(name)
         if covered is None:
             return False
-        by = self._manifest.files.file_at_or_after(covered.partition, covered.first)
+        by = self.all_files.file_at_or_after(covered.partition, covered.first)
         return by is not None and by.range != covered and by.first <= covered.first and covered.last <= by.last
 
     def _append(self, topic_id: str, added: Sequence[ArchivedFile], removed: Sequence[str]) -> bool:

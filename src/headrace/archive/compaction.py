@@ -25,8 +25,6 @@ LEFT_BEHIND_MS = 86_400_000  # a draft that was not written to for a day is aban
 
 
 class FileMerge(NamedTuple):
-    """A file that replaces others."""
-
     file: ArchivedFile
     parts: Sequence[ArchivedFile]
 
@@ -62,8 +60,8 @@ def mergeable_runs(
     run: list[ArchivedFile] = []
     size = 0
     for file in catalogue.all_files:
-        fits = run and _are_neighbours(run[-1], file) and size + file.bytes <= target_bytes
-        if not fits:
+        follows = run and (run[-1].partition, run[-1].last + 1) == (file.partition, file.first)
+        if not follows or size + file.bytes > target_bytes:
             found.append(run)
             run, size = [], 0
         run.append(file)
@@ -74,24 +72,18 @@ def mergeable_runs(
 
 def sweep(catalogue: ArchiveCatalogue, now_ms: int) -> int:
     """Remove the files that interrupted writers have left. Returns how many."""
-    staged = catalogue.storage.files(f"{catalogue.topic}/{STAGING_FOLDER}")
-    drafts = catalogue.storage.files(f"{catalogue.topic}/{MANIFEST_FOLDER}")
-    catalogue.refresh()
-    named = {file.staged for file in catalogue.all_files}
-    old = [f"{STAGING_FOLDER}/{found.name}" for found in staged if found.modified_ms < now_ms - LEFT_BEHIND_MS]
-    old += [
-        f"{MANIFEST_FOLDER}/{found.name}"
-        for found in drafts
-        if found.name.startswith(".") and found.modified_ms < now_ms - LEFT_BEHIND_MS
+    old = [
+        f"{folder}/{found.name}"
+        for folder, prefix in ((STAGING_FOLDER, ""), (MANIFEST_FOLDER, "."))
+        for found in catalogue.storage.files(f"{catalogue.topic}/{folder}")
+        if found.name.startswith(prefix) and found.modified_ms < now_ms - LEFT_BEHIND_MS
     ]
+    catalogue.refresh()  # after listing: a file that was named meanwhile is not left behind
+    named = {file.staged for file in catalogue.all_files}
     left = [name for name in old if name not in named]
     for name in left:
         catalogue.storage.delete(f"{catalogue.topic}/{name}")
     return len(left)
-
-
-def _are_neighbours(file: ArchivedFile, following: ArchivedFile) -> bool:
-    return file.partition == following.partition and file.last + 1 == following.first
 
 
 def _merged(catalogue: ArchiveCatalogue, parts: Sequence[ArchivedFile], rules: FileOptions | None) -> ArchivedFile:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
@@ -24,7 +25,7 @@ from headrace.archive.storage import ArchiveStorage
 from headrace.columns.schema import ARROW_SCHEMA, COLUMNS, schema_of
 from headrace.runtime.entropy import SystemEntropy
 
-COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "none")
+ROWS_PER_BATCH = 65536
 
 _DELTA = dict.fromkeys(("offset", "timestamp"), "DELTA_BINARY_PACKED")
 _REPEATED = ["key", "topic", "partition", "timestampType", "headers.list.element.key"]
@@ -155,10 +156,6 @@ class _HashingFile:
         """The storage flushes and closes the file."""
 
 
-ROWS_PER_BATCH = 65536
-_HASHED_BYTES = 1 << 20
-
-
 def read_file(
     storage: ArchiveStorage, topic: str, file: ArchivedFile, start: int, end: int, columns: Sequence[str] = COLUMNS
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -171,7 +168,7 @@ def read_file(
             groups = _groups_within(parquet, start, end)
             for batch in parquet.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=wanted) if groups else ():
                 offsets = batch.column(batch.schema.get_field_index("offset"))
-                low, high = _first_at(offsets, start), _first_at(offsets, end)
+                low, high = (bisect_left(offsets, edge, key=lambda offset: offset.as_py()) for edge in (start, end))
                 if low < high:
                     rows = batch.slice(low, high - low)
                     yield rows.select(schema.names).cast(schema), offsets[high - 1].as_py() + 1
@@ -191,19 +188,10 @@ def open_file(storage: ArchiveStorage, topic: str, file: ArchivedFile) -> Any:
     return storage.open(f"{topic}/{file.name}")
 
 
-def digest_of(storage: ArchiveStorage, topic: str, file: ArchivedFile) -> tuple[str, int]:
-    """The SHA-256 and the size of the stored file."""
-    digest, size = hashlib.sha256(), 0
-    with open_file(storage, topic, file) as source:
-        while data := source.read(_HASHED_BYTES):
-            digest.update(data)
-            size += len(data)
-    return digest.hexdigest(), size
-
-
 def check_digest(storage: ArchiveStorage, topic: str, file: ArchivedFile) -> None:
     """Raise ArchiveDamaged if the stored file differs from the manifest."""
-    found, size = digest_of(storage, topic, file)
+    with open_file(storage, topic, file) as source:
+        found, size = hashlib.file_digest(source, "sha256").hexdigest(), source.size()
     if (found, size) != (file.sha256, file.bytes):
         raise ArchiveDamaged(
             f"{topic}/{file.name} has {size} bytes with the checksum {found[:12]}..., "
@@ -221,15 +209,3 @@ def _groups_within(parquet: pq.ParquetFile, start: int, end: int) -> list[int]:
         if statistics is None or not statistics.has_min_max or (statistics.min < end and statistics.max >= start):
             found.append(number)
     return found
-
-
-def _first_at(offsets: pa.Array, wanted: int) -> int:
-    """The index of the first offset at or above `wanted`, in ascending offsets."""
-    low, high = 0, len(offsets)
-    while low < high:
-        middle = (low + high) // 2
-        if offsets[middle].as_py() < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low

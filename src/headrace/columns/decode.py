@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -27,20 +27,6 @@ _UNPACKED_BYTES_MAX: Final = 1 << 30
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-class RowBuffer(Protocol):
-    """Collects columns, in C or in Python. After an error it must not be used."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def data_bytes(self) -> int: ...
-
-    def add(self, batch: memoryview, header: BatchHeader, first: int, end: int, size_bytes_max: int) -> None: ...
-
-    def take(self) -> Mapping[str, pa.Array]: ...
-
-
 class ColumnReader:
     """Reads the offsets from `start` to before `end` of one partition."""
 
@@ -55,7 +41,7 @@ class ColumnReader:
         self._read_committed = read_committed
         self._native = library()
         self._native_rows = None if self._native is None else NativeRows(self._native, columns)
-        self._rows: RowBuffer = self._native_rows or PureRows(columns)
+        self._rows: NativeRows | PureRows = self._native_rows or PureRows(columns)
         self._constants = {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
         self._repeated: dict[str, pa.Array] = {}
         self._responses: deque[_FetchedBatches] = deque()
@@ -97,7 +83,6 @@ class ColumnReader:
         return self.rest()
 
     def _add_next_batch(self, response: _FetchedBatches) -> None:
-        """Add the next batch of a response, whatever its kind."""
         header = parse_header(response.batches, response.at)
         _check_header(header)
         batch = response.batches[response.at : response.at + header.size_bytes]

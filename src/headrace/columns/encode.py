@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.client.produce.batch_writer import ReadyBatch
 from headrace.client.produce.partitioner import partition_for_key
 from headrace.columns.native import CLibrary, ColumnStruct, EncodedStruct, SourceStruct, address_of, library
 from headrace.columns.schema import HEADERS_TYPE
@@ -28,22 +29,11 @@ _RECORD_BYTES: Final = 40  # at least the size of the numbers of a record
 _HEADER_BYTES: Final = 10
 
 
-class ColumnBatch(msgspec.Struct, frozen=True):
-    batch: bytearray
-    records: int
-
-
 class BatchOptions(msgspec.Struct, frozen=True):
-    """The fields that all batches of one list share."""
-
-    producer_id: int = -1
-    producer_epoch: int = -1
-    is_transactional: bool = False
-    compression: int = NONE
-
-    @property
-    def attributes(self) -> int:
-        return self.compression | (TRANSACTIONAL if self.is_transactional else 0)
+    compression: int
+    producer_id: int
+    producer_epoch: int
+    attributes: int
 
 
 def partitions_of(keys: pa.Array, count: int, *, keyless: int) -> pa.Array:
@@ -70,14 +60,15 @@ def encode_batches(
     is_transactional: bool = False,
     compression: int = NONE,
     batch_bytes_max: int = BATCH_BYTES_MAX,
-) -> list[ColumnBatch]:
+) -> list[ReadyBatch]:
     """The rows at these indexes (None: all), in this order, as batches of up to `batch_bytes_max` before compression.
 
     `rows` has `value`, and may have `key`, `headers` and `timestamp`; a row without a timestamp gets `now_ms`. A record
     larger than the limit gets a batch of its own. Sequence numbers count up from `base_sequence`.
     """
     selected = _SelectedRows(rows, indexes, now_ms)
-    options = BatchOptions(producer_id, producer_epoch, is_transactional, compression)
+    attributes = compression | (TRANSACTIONAL if is_transactional else 0)
+    options = BatchOptions(compression, producer_id, producer_epoch, attributes)
     native = library()
     if native is None:
         return list(_encode_in_python(selected, options, base_sequence, batch_bytes_max - HEADER_SIZE))
@@ -134,7 +125,7 @@ class _SelectedRows:
 
 def _encode_natively(
     native: CLibrary, selected: _SelectedRows, options: BatchOptions, sequence: int, payload_bytes_max: int
-) -> Iterator[ColumnBatch]:
+) -> Iterator[ReadyBatch]:
     source, done, first = selected.source(), EncodedStruct(), 0
     room = pa.allocate_buffer(payload_bytes_max)
     while first < selected.count:
@@ -143,7 +134,7 @@ def _encode_natively(
             room = pa.allocate_buffer(done.size_needed)
             continue
         payload = memoryview(room)[: done.size]
-        yield ColumnBatch(_finish_batch(native, payload, options, sequence, done), done.records)
+        yield ReadyBatch(_finish_batch(native, payload, options, sequence, done), done.records)
         sequence = _sequence_after(sequence, done.records)
         first += done.records
 
@@ -172,7 +163,7 @@ def _finish_batch(
 
 def _encode_in_python(
     selected: _SelectedRows, options: BatchOptions, sequence: int, payload_bytes_max: int
-) -> Iterator[ColumnBatch]:
+) -> Iterator[ReadyBatch]:
     records: list[BatchRecord] = []
     size_bytes = 0
     for record in selected.records():
@@ -188,16 +179,9 @@ def _encode_in_python(
         yield _build_in_python(records, options, sequence)
 
 
-def _build_in_python(records: list[BatchRecord], options: BatchOptions, sequence: int) -> ColumnBatch:
-    batch = build_batch(
-        records,
-        compression=options.compression,
-        producer_id=options.producer_id,
-        producer_epoch=options.producer_epoch,
-        base_sequence=sequence,
-        attributes=options.attributes,
-    )
-    return ColumnBatch(batch, len(records))
+def _build_in_python(records: list[BatchRecord], options: BatchOptions, sequence: int) -> ReadyBatch:
+    batch = build_batch(records, base_sequence=sequence, **msgspec.structs.asdict(options))
+    return ReadyBatch(batch, len(records))
 
 
 def _sequence_after(sequence: int, records: int) -> int:

@@ -38,13 +38,7 @@ class BytesStruct(Structure):
 
 
 class PartsStruct(Structure):
-    _fields_ = [
-        ("ends", BytesStruct),
-        ("data", BytesStruct),
-        ("validity", BytesStruct),
-        ("rows", c_int64),
-        ("nulls", c_int64),
-    ]
+    _fields_ = [*((name, BytesStruct) for name in ("ends", "data", "validity")), ("rows", c_int64), ("nulls", c_int64)]
 
 
 class RowsStruct(Structure):
@@ -53,29 +47,16 @@ class RowsStruct(Structure):
         ("data_bytes", c_int64),
         ("wanted", c_int32),
         ("names_are_ascii", c_int32),
-        ("key", PartsStruct),
-        ("value", PartsStruct),
-        ("name", PartsStruct),
-        ("content", PartsStruct),
-        ("header_ends", BytesStruct),
-        ("offsets", BytesStruct),
-        ("timestamps", BytesStruct),
-        ("timestamp_types", BytesStruct),
+        *((name, PartsStruct) for name in ("key", "value", "name", "content")),
+        *((name, BytesStruct) for name in ("header_ends", "offsets", "timestamps", "timestamp_types")),
     ]
 
 
 class BatchStruct(Structure):
     _fields_ = [
         ("payload", c_void_p),
-        ("size", c_int64),
-        ("base_offset", c_int64),
-        ("base_timestamp", c_int64),
-        ("append_timestamp", c_int64),
-        ("first", c_int64),
-        ("end", c_int64),
-        ("count", c_int32),
-        ("last_delta", c_int32),
-        ("is_append_time", c_int32),
+        *((name, c_int64) for name in ("size", "base_offset", "base_timestamp", "append_timestamp", "first", "end")),
+        *((name, c_int32) for name in ("count", "last_delta", "is_append_time")),
     ]
 
 
@@ -85,11 +66,7 @@ class ColumnStruct(Structure):
 
 class SourceStruct(Structure):
     _fields_ = [
-        ("key", ColumnStruct),
-        ("value", ColumnStruct),
-        ("headers", ColumnStruct),
-        ("name", ColumnStruct),
-        ("content", ColumnStruct),
+        *((name, ColumnStruct) for name in ("key", "value", "headers", "name", "content")),
         ("timestamps", c_void_p),
         ("timestamp_validity", c_void_p),
         ("timestamp_offset", c_int64),
@@ -99,13 +76,7 @@ class SourceStruct(Structure):
 
 
 class EncodedStruct(Structure):
-    _fields_ = [
-        ("records", c_int64),
-        ("size", c_int64),
-        ("base_timestamp", c_int64),
-        ("max_timestamp", c_int64),
-        ("size_needed", c_int64),
-    ]
+    _fields_ = [(name, c_int64) for name in ("records", "size", "base_timestamp", "max_timestamp", "size_needed")]
 
 
 _LAYOUT: Final = sizeof(RowsStruct) << 32 | sizeof(BatchStruct) << 16 | sizeof(SourceStruct)
@@ -133,7 +104,6 @@ class CLibrary:
         self._whole: Callable[..., int] = typed("headrace_whole", c_int64, c_void_p, c_int64, POINTER(c_int64))
 
     def crc32c(self, data: memoryview, address: int) -> int:
-        """The CRC-32C of these bytes, which are at this address."""
         return self._crc32c(address, len(data)) if self.has_crc32c else crc32c(data)
 
     def whole(self, batches: memoryview) -> tuple[int, int] | None:
@@ -163,7 +133,9 @@ def address_of(data: memoryview | bytes | bytearray) -> int:
 
 
 class NativeRows:
-    """Collects the wanted columns of batches in memory of the C library, which the Arrow arrays take over."""
+    """Collects the wanted columns of batches in memory of the C library, which the Arrow arrays take over.
+
+    After an error it must not be used."""
 
     def __init__(self, native: CLibrary, columns: Collection[str]) -> None:
         self._native = native
@@ -195,7 +167,6 @@ class NativeRows:
         crc = self._native.crc32c(batch[CRC_START:], address + CRC_START)
         if crc != header.crc:
             raise CorruptMessage(f"the batch at offset {header.base_offset} has crc {crc:#x}, not {header.crc:#x}")
-        unpacked: bytes | None = None
         if header.compression == NONE:
             payload, size = address + HEADER_SIZE, len(batch) - HEADER_SIZE
         else:
@@ -218,8 +189,7 @@ class NativeRows:
     def add_uncompressed(
         self, batches: memoryview, at: int, first: int, end: int, rows_max: int, bytes_max: int
     ) -> int:
-        """Add batches until a bound is reached or a batch is damaged, compressed or transactional. Returns the position
-        of the next batch."""
+        """Add batches up to a bound or to a damaged, compressed or transactional one. Returns where the next begins."""
         if not self._native.has_crc32c:
             return at
         next_position = c_int64(at)
@@ -228,12 +198,6 @@ class NativeRows:
         )
         self._raise_for(fault)
         return next_position.value
-
-    def take(self) -> Mapping[str, pa.Array]:
-        """Return the collected columns and start over."""
-        arrays = self._arrays()
-        self._reset()
-        return arrays
 
     def _raise_for(self, fault: int) -> None:
         if fault == _NO_MEMORY:
@@ -246,7 +210,8 @@ class NativeRows:
         self._rows.wanted = sum(_WANTED[name] for name in self._columns)
         self._rows.names_are_ascii = 1
 
-    def _arrays(self) -> dict[str, pa.Array]:
+    def take(self) -> Mapping[str, pa.Array]:
+        """Return the collected columns and start over."""
         rows, count = self._rows, int(self._rows.rows)
         numbers = {"offset": rows.offsets, "timestamp": rows.timestamps, "timestampType": rows.timestamp_types}
         arrays: dict[str, pa.Array] = {}
@@ -258,6 +223,7 @@ class NativeRows:
                 arrays[name] = self._headers(count)
             else:
                 arrays[name] = self._parts(kind, getattr(rows, name))
+        self._reset()
         return arrays
 
     def _headers(self, count: int) -> pa.Array:

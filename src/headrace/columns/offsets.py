@@ -51,12 +51,8 @@ async def find_bounds(
 
 def offsets_at(bootstrap: str, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
     """The first offset of each partition at or after a time; None if there is none."""
-
-    async def fetch(cluster: Cluster) -> dict[TopicPartition, int | None]:
-        found = await find_offsets(cluster, times_ms)
-        return {target: result.offset if result.offset >= 0 else None for target, result in found.items()}
-
-    return sync_cluster(bootstrap).call(fetch)
+    found = sync_cluster(bootstrap).call(lambda cluster: find_offsets(cluster, times_ms))
+    return {target: result.offset if result.offset >= 0 else None for target, result in found.items()}
 
 
 def topic_id_of(bootstrap: str, target: TopicPartition) -> str | None:
@@ -83,8 +79,5 @@ def topic_id_of(bootstrap: str, target: TopicPartition) -> str | None:
 def topics_matching(bootstrap: str, pattern: str) -> list[str]:
     """The sorted names of the topics that match a whole RE2 pattern, without internal topics."""
     matcher = compiled(pattern)
-
-    async def fetch(cluster: Cluster) -> list[str]:
-        return [topic.name for topic in await TopicAdmin(cluster).list() if not topic.internal]
-
-    return sorted(name for name in sync_cluster(bootstrap).call(fetch) if matcher.fullmatch(name))
+    listed = sync_cluster(bootstrap).call(lambda cluster: TopicAdmin(cluster).list())
+    return sorted(topic.name for topic in listed if not topic.internal and matcher.fullmatch(topic.name))

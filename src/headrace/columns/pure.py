@@ -32,7 +32,6 @@ class PureRows:
                 self._add(record, int(header.is_log_append_time))
 
     def take(self) -> Mapping[str, pa.Array]:
-        """Return the collected columns and start over."""
         arrays = {
             name: self._headers() if name == "headers" else pa.array(values, ARROW_SCHEMA.field(name).type)
             for name, values in self._values.items()

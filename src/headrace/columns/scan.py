@@ -23,14 +23,17 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
 from headrace.client.metadata import TopicPartition
 from headrace.columns.decode import BYTES_MAX, ROWS_MAX, ColumnReader
-from headrace.columns.offsets import OffsetBounds, bounds, find_bounds, offsets_at, topics_matching
+from headrace.columns.offsets import OffsetBounds, find_bounds
 from headrace.columns.schema import COLUMNS
-from headrace.columns.sync_cluster import SyncCluster, sync_cluster
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import CorruptMessage, OffsetOutOfRange
 from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 
 _NAMES_UNTIL: Final = 12  # Fetch names topics by id from version 13 on
 _WAIT_SECONDS: Final = 0.5
+
+FETCH_BYTES: Final = 4 << 20
+DEADLINE_SECONDS: Final = 60.0
 
 
 class RangeOutOfLog(OffsetOutOfRange):
@@ -40,6 +43,34 @@ class RangeOutOfLog(OffsetOutOfRange):
         super().__init__(message)
         self.log_start = log_start
         self.log_end = log_end
+
+
+async def fetch_partition(
+    cluster: Cluster,
+    target: TopicPartition,
+    offset: int,
+    bytes_max: int,
+    *,
+    read_committed: bool,
+    connection_key: str = "",
+) -> PartitionData:
+    """One attempt, at the current leader."""
+    leader = (await cluster.partition(*target)).leader
+    requested = FetchPartition(partition=target.partition, fetch_offset=offset, partition_max_bytes=bytes_max)
+    request = FetchRequest(
+        max_wait_ms=int(_WAIT_SECONDS * 1000),
+        min_bytes=1,
+        max_bytes=bytes_max,
+        isolation_level=1 if read_committed else 0,
+        topics=[FetchTopic(topic=target.topic, partitions=[requested])],
+    )
+    response: FetchResponse = await cluster.call(
+        request, node_id=leader, version_max=_NAMES_UNTIL, connection_key=connection_key
+    )
+    raise_for_code(response.error_code)
+    fetched = only_result(only_result(response.responses).partitions)
+    raise_for_code(fetched.error_code)
+    return fetched
 
 
 class RangeFetcher(msgspec.Struct, frozen=True):
@@ -65,7 +96,14 @@ class RangeFetcher(msgspec.Struct, frozen=True):
         while True:
             try:
                 fetched = await cluster.call_with_retries(
-                    lambda: self._fetch(offset, cluster),
+                    lambda: fetch_partition(
+                        cluster,
+                        self.target,
+                        offset,
+                        self.fetch_bytes,
+                        read_committed=self.read_committed,
+                        connection_key=self.connection_key,
+                    ),
                     deadline_seconds=self.deadline_seconds,
                     topics_may_appear=True,
                 )
@@ -82,26 +120,6 @@ class RangeFetcher(msgspec.Struct, frozen=True):
             if cluster.clock.monotonic() >= deadline:
                 raise self._out_of_log(await self._bounds(cluster))
 
-    async def _fetch(self, offset: int, cluster: Cluster) -> PartitionData:
-        """One attempt, at the current leader."""
-        topic, partition = self.target
-        leader = (await cluster.partition(topic, partition)).leader
-        requested = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=self.fetch_bytes)
-        request = FetchRequest(
-            max_wait_ms=int(_WAIT_SECONDS * 1000),
-            min_bytes=1,
-            max_bytes=self.fetch_bytes,
-            isolation_level=1 if self.read_committed else 0,
-            topics=[FetchTopic(topic=topic, partitions=[requested])],
-        )
-        response: FetchResponse = await cluster.call(
-            request, node_id=leader, version_max=_NAMES_UNTIL, connection_key=self.connection_key
-        )
-        raise_for_code(response.error_code)
-        fetched = only_result(only_result(response.responses).partitions)
-        raise_for_code(fetched.error_code)
-        return fetched
-
     async def _bounds(self, cluster: Cluster) -> OffsetBounds:
         return (await find_bounds(cluster, [self.target], read_committed=self.read_committed))[self.target]
 
@@ -112,21 +130,6 @@ class RangeFetcher(msgspec.Struct, frozen=True):
             log.earliest,
             log.latest,
         )
-
-
-__all__ = [
-    "OffsetBounds",
-    "RangeOutOfLog",
-    "SyncCluster",
-    "bounds",
-    "offsets_at",
-    "scan",
-    "sync_cluster",
-    "topics_matching",
-]
-
-FETCH_BYTES: Final = 4 << 20
-DEADLINE_SECONDS: Final = 60.0
 
 
 def scan(

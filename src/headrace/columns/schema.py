@@ -36,7 +36,6 @@ SPARK_DDL: Final = (
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The schema of these columns, in this order."""
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise InvalidRequest(f"there is no column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")

@@ -32,7 +32,6 @@ class SyncCluster:
         self._connection_keys_lock = threading.Lock()
 
     def call(self, work: Work[T]) -> T:
-        """Run `work(cluster)` and return its result."""
         return self._thread.call(work(self._cluster))
 
     def start(self, work: Work[T]) -> Future[T]:

@@ -9,46 +9,27 @@
 
 typedef struct {
     uint8_t *data;
-    int64_t size;
-    int64_t capacity;
+    int64_t size, capacity;
 } Bytes;
 
 /* One column of bytes or text: where each row's bytes end, the bytes, and a bit for each row that is not null. */
 typedef struct {
-    Bytes ends;
-    Bytes data;
-    Bytes validity;
-    int64_t rows;
-    int64_t nulls;
+    Bytes ends, data, validity;
+    int64_t rows, nulls;
 } Parts;
 
 typedef struct {
-    int64_t rows;
-    int64_t data_bytes;
-    int32_t wanted;
-    int32_t names_are_ascii;
-    Parts key;
-    Parts value;
-    Parts name;
-    Parts content;
-    Bytes header_ends;
-    Bytes offsets;
-    Bytes timestamps;
-    Bytes timestamp_types;
+    int64_t rows, data_bytes;
+    int32_t wanted, names_are_ascii;
+    Parts key, value, name, content;
+    Bytes header_ends, offsets, timestamps, timestamp_types;
 } Rows;
 
 /* One batch, as its header has it; `payload` is unpacked. Rows outside of [first, end) are left out. */
 typedef struct {
     const uint8_t *payload;
-    int64_t size;
-    int64_t base_offset;
-    int64_t base_timestamp;
-    int64_t append_timestamp;
-    int64_t first;
-    int64_t end;
-    int32_t count;
-    int32_t last_delta;
-    int32_t is_append_time;
+    int64_t size, base_offset, base_timestamp, append_timestamp, first, end;
+    int32_t count, last_delta, is_append_time;
 } Batch;
 
 /* --- encoding --- */
@@ -62,11 +43,7 @@ typedef struct {
 } Column;
 
 typedef struct {
-    Column key;
-    Column value;
-    Column headers;
-    Column name;
-    Column content;
+    Column key, value, headers, name, content;
     const int64_t *timestamps; /* microseconds */
     const uint8_t *timestamp_validity;
     int64_t timestamp_offset;
@@ -75,10 +52,7 @@ typedef struct {
 } Source;
 
 typedef struct {
-    int64_t records;
-    int64_t size;
-    int64_t base_timestamp;
-    int64_t max_timestamp;
+    int64_t records, size, base_timestamp, max_timestamp;
     int64_t size_needed; /* of the next record, which did not fit */
 } Encoded;
 

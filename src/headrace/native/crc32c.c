@@ -2,7 +2,7 @@
  * of bytes are computed in parallel and then combined.
  */
 
-#include "crc32c.h"
+#include "library.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <nmmintrin.h>

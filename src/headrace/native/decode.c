@@ -2,7 +2,6 @@
 
 #include "batch.h"
 #include "columns.h"
-#include "crc32c.h"
 #include "varints.h"
 
 enum { KEY = 1, VALUE = 2, OFFSET = 4, TIMESTAMP = 8, TIMESTAMP_TYPE = 16, HEADERS = 32 };
@@ -214,7 +213,9 @@ EXPORT int headrace_decode_plain(Rows *rows, const uint8_t *data, int64_t size, 
     return OK;
 }
 
-/* --- does the layout match the caller? --- */
+/* --- does the library match its caller? --- */
+
+EXPORT int headrace_version(void) { return VERSION; }
 
 EXPORT int64_t headrace_layout(void) {
     return (int64_t)sizeof(Rows) << 32 | (int64_t)sizeof(Batch) << 16 | (int64_t)sizeof(Source);

@@ -99,6 +99,7 @@ EXPORT void headrace_encode(const Source *source, int64_t first, int64_t count, 
 
 /* --- partitions of keys --- */
 
+/* Kafka's hash of a key: MurmurHash2, 32 bits, as in `headrace.client.produce.partitioner`. */
 static uint32_t murmur2(const uint8_t *data, int64_t size) {
     const uint32_t mix = 0x5bd1e995;
     uint32_t state = 0x9747b28c ^ (uint32_t)size;
@@ -115,6 +116,8 @@ static uint32_t murmur2(const uint8_t *data, int64_t size) {
     state = (state ^ state >> 13) * mix;
     return state ^ state >> 15;
 }
+
+EXPORT uint32_t headrace_murmur2(const uint8_t *data, int64_t size) { return murmur2(data, size); }
 
 EXPORT void headrace_partitions(const Column *keys, int64_t rows, int32_t count, int32_t keyless, int32_t *out) {
     for (int64_t row = 0; row < rows; row++) {

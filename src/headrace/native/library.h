@@ -19,4 +19,8 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
+/* CRC-32C, if the processor supports it: check `headrace_has_crc32c` first. */
+EXPORT int headrace_has_crc32c(void);
+EXPORT uint32_t headrace_crc32c(const uint8_t *data, int64_t size);
+
 #endif

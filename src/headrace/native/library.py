@@ -29,9 +29,6 @@ class Library:
         self._path = path
         self._releasing, self._keeping = CDLL(str(path)), PyDLL(str(path))
 
-    def is_of(self, version: int) -> bool:
-        return bool(self.function("headrace_version", c_int)() == version)
-
     @property
     def has_crc32c(self) -> bool:
         """Whether the processor has the CRC-32C instruction; without it no function that checks CRCs may be called."""
@@ -58,7 +55,7 @@ def library() -> Library | None:
         return None
     for path in sorted(Path(__file__).parent.glob(f"_library*{EXTENSION_SUFFIXES[-1]}")):
         found = Library(path)
-        if found.is_of(VERSION):
+        if found.function("headrace_version", c_int)() == VERSION:
             return found
         found.warn_of_version()
     return None

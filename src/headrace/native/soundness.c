@@ -3,7 +3,6 @@
  */
 
 #include "batch.h"
-#include "crc32c.h"
 #include "varints.h"
 
 static inline const uint8_t *skip_part(const uint8_t *at, const uint8_t *end, _Bool is_required) {

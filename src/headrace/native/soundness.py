@@ -43,9 +43,5 @@ def _calls() -> _Calls | None:
     if found is None or not found.has_crc32c:
         return None
     signature = "headrace_is_sound", c_int, c_void_p, c_int64, c_bool
-    return _Calls(
-        c_char.from_buffer,
-        addressof,
-        found.function(*signature, keeps_lock=True),
-        found.function(*signature),
-    )
+    quick, long = found.function(*signature, keeps_lock=True), found.function(*signature)
+    return _Calls(c_char.from_buffer, addressof, quick, long)

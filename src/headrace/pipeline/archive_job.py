@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 
@@ -26,13 +26,14 @@ from headrace.archive.errors import ArchiveConflict, ArchiveGap, ArchiveOfAnothe
 from headrace.archive.manifest import ArchivedFile
 from headrace.archive.parquet_files import FileContents, FileOptions, write_file
 from headrace.archive.storage import open_storage
-from headrace.client.cluster import Cluster
 from headrace.client.groups.offsets import Commit, commit, committed
 from headrace.client.metadata import TopicPartition
-from headrace.columns.scan import OffsetBounds, bounds, offsets_at, scan, sync_cluster
+from headrace.columns.offsets import OffsetBounds, bounds, offsets_at
+from headrace.columns.scan import scan
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.durations import parse_duration, parse_time
-from headrace.model.errors import HeadraceError, OffsetOutOfRange
-from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun
+from headrace.model.errors import OffsetOutOfRange
+from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun, failed_checks
 from headrace.pipeline.settings import parse_size
 from headrace.pipeline.spark_tasks import SparkTaskPool, run_task
 from headrace.pipeline.topic_selection import location_of, log_bytes, topic_ids, topic_names, wrong_topics
@@ -70,8 +71,6 @@ class ArchiveTask(msgspec.Struct, frozen=True):
 
 
 class RangeUnavailable(msgspec.Struct, frozen=True):
-    """The range could not be read: it was removed from the log."""
-
     why: str
 
 
@@ -95,26 +94,21 @@ class PendingRange(msgspec.Struct, frozen=True):
     bytes_per_offset: float
 
 
-class ArchiveJob(Job):
-    settings_type: ClassVar[type[msgspec.Struct]] = ArchiveSettings
+class ArchiveJob(Job[ArchiveSettings]):
+    settings_type = ArchiveSettings
 
-    def __init__(self, settings: msgspec.Struct, folder: Path, clock: Clock | None = None) -> None:
-        assert isinstance(settings, ArchiveSettings)
+    def __init__(self, settings: ArchiveSettings, folder: Path, clock: Clock | None = None) -> None:
         self.settings = settings
         self._location = location_of(settings.path, folder)
         self._clock = clock or SystemClock()
 
     def problems(self) -> Sequence[str]:
-        found = [*wrong_topics(self.settings.topics)]
-        for name, check in (
-            ("file_bytes", lambda: parse_size(self.settings.file_bytes)),
-            ("flush_interval", lambda: parse_duration(self.settings.flush_interval)),
-            ("from", self._begin_ms),
-        ):
-            try:
-                check()
-            except (ValueError, HeadraceError) as error:
-                found.append(f"{name}: {error}")
+        checks = {
+            "file_bytes": lambda: parse_size(self.settings.file_bytes),
+            "flush_interval": lambda: parse_duration(self.settings.flush_interval),
+            "from": self._begin_ms,
+        }
+        found = [*wrong_topics(self.settings.topics), *failed_checks(checks)]
         if self.settings.file_records < 1:
             found.append("file_records: must be 1 or more")
         return found
@@ -158,7 +152,7 @@ class ArchiveJob(Job):
             work.do([list(self._tasks(run, pending, whole_only)) for pending in ranges])
         merged = 0
         if self.settings.compact and not run.stop_requested:
-            for catalogue in work.catalogues:
+            for catalogue in work.catalogues.values():
                 size = parse_size(self.settings.file_bytes)
                 merged += sum(1 for _ in compact(catalogue, size, self._rules, files_min=files_min))
         figures: dict[str, int | float | str] = {
@@ -225,26 +219,20 @@ class ArchiveJob(Job):
 
 
 class _ArchiveRound:
-    """Archives ranges, and reports progress file by file."""
-
     def __init__(self, run: JobRun, archive: Archive, group: str, *, skips: bool) -> None:
         self.must_replan = True
         self.records = self.files = self.size_bytes = 0
         self._run = run
         self._archive = archive
-        self._catalogues: dict[str, ArchiveCatalogue] = {}
+        self.catalogues: dict[str, ArchiveCatalogue] = {}
         self._group = group
         self._skips = skips
         self._done = self._total = 0
 
-    @property
-    def catalogues(self) -> Sequence[ArchiveCatalogue]:
-        return list(self._catalogues.values())
-
     def open(self, topics: Iterable[str], now_ms: int) -> None:
         """Load the current catalogues, and remove files that failed processes left behind."""
-        self._catalogues = {name: self._archive.open(name) for name in sorted(topics)}
-        for catalogue in self._catalogues.values():
+        self.catalogues = {name: self._archive.open(name) for name in sorted(topics)}
+        for catalogue in self.catalogues.values():
             catalogue.settle()
             sweep(catalogue, now_ms)
 
@@ -256,7 +244,7 @@ class _ArchiveRound:
         if not ordered:
             return
         self._total = self._done + sum(task.offsets for task in ordered)
-        running: list[tuple[ArchiveTask, Future[object]]] = []
+        running: list[tuple[ArchiveTask, Future[ArchivedFile | RangeUnavailable]]] = []
         try:
             with SparkTaskPool(self._run.spark, f"{self._run.name}: archive") as pool:
                 for task in ordered:
@@ -266,9 +254,9 @@ class _ArchiveRound:
         finally:
             for task, future in running:
                 if future.done() and not future.cancelled() and future.exception() is None:
-                    _discard(self._catalogues[task.subject.topic], future.result())
+                    _discard(self.catalogues[task.subject.topic], future.result())
 
-    def _accept_results(self, running: Sequence[tuple[ArchiveTask, Future[object]]]) -> None:
+    def _accept_results(self, running: Sequence[tuple[ArchiveTask, Future[ArchivedFile | RangeUnavailable]]]) -> None:
         """Add the files in the order of their offsets. After a missing file, drop the later ones of the partition."""
         dropped: set[tuple[str, int]] = set()
         for task, future in running:
@@ -279,20 +267,15 @@ class _ArchiveRound:
                 continue
             result = future.result()
             try:
-                if isinstance(result, RangeUnavailable):
-                    self._report_lost(result)
-                else:
-                    assert isinstance(result, ArchivedFile)
-                    self._add(self._catalogues[task.subject.topic], task, result)
+                if isinstance(result, ArchivedFile):
+                    self._add(self.catalogues[task.subject.topic], task, result)
                     continue
+                if not self._skips:
+                    raise ArchiveGap(f'{result.why}; set on_data_loss = "skip" to continue without them')
             except ArchiveConflict:
                 pass
             dropped.add(key)
             self.must_replan = True
-
-    def _report_lost(self, lost: RangeUnavailable) -> None:
-        if not self._skips:
-            raise ArchiveGap(f'{lost.why}; set on_data_loss = "skip" to continue without them')
 
     def _add(self, catalogue: ArchiveCatalogue, task: ArchiveTask, file: ArchivedFile) -> None:
         topic_id = task.subject.topic_id
@@ -317,13 +300,10 @@ class _ArchiveRound:
 
 
 def _discard(catalogue: ArchiveCatalogue, result: object) -> None:
-    """Delete a file that was not added to the archive."""
     if isinstance(result, ArchivedFile) and catalogue.all_files.file_named(result.name) != result:
         catalogue.discard(result)
 
 
 def _commit(brokers: str, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    async def ask(cluster: Cluster) -> None:
-        await commit(cluster, group, {target: Commit(offset) for target, offset in offsets.items()})
-
-    sync_cluster(brokers).call(ask)
+    commits = {target: Commit(offset) for target, offset in offsets.items()}
+    sync_cluster(brokers).call(lambda cluster: commit(cluster, group, commits))

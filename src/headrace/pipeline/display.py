@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from abc import ABC, abstractmethod
 from typing import Final, TextIO
 
 from headrace.pipeline.job import JobProgress
@@ -15,47 +14,31 @@ _BAR_WIDTH = 24
 _ERASE = "\r\x1b[K"
 
 
-class Display(ABC):
-    """The display of one run; the rate is measured from the first reported progress."""
+class Display:
+    """For logs: a line when the note changes, else at intervals. The rate counts from the first report."""
 
-    def __init__(self, name: str, out: TextIO, clock: Clock, every_seconds: float) -> None:
+    every_seconds = LINE_SECONDS
+
+    def __init__(self, name: str, out: TextIO, clock: Clock) -> None:
         self._name = name
         self._out = out
         self._clock = clock
-        self._every = every_seconds
         self._first: tuple[float, int] | None = None
         self._shown: float | None = None
         self._note = ""
+        self._last = ""
 
     def progress(self, progress: JobProgress) -> None:
         now = self._clock.monotonic()
         if self._first is None:
             self._first = now, progress.done
-        is_due = self._shown is None or now - self._shown >= self._every
+        is_due = self._shown is None or now - self._shown >= self.every_seconds
         if not is_due and progress.note == self._note and progress.done != progress.total:
             return
         self._shown, self._note = now, progress.note
         since, before = self._first
         rate = (progress.done - before) / (now - since) if now - since >= 1 else 0
         self._show(progress, rate)
-
-    @abstractmethod
-    def _show(self, progress: JobProgress, rate: float) -> None: ...
-
-    @abstractmethod
-    def write_line(self, line: str) -> None:
-        """Write a line that stays."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
-class LineDisplay(Display):
-    """For logs: a line when the note changes, else at intervals."""
-
-    def __init__(self, name: str, out: TextIO, clock: Clock) -> None:
-        super().__init__(name, out, clock, LINE_SECONDS)
-        self._last = ""
 
     def _show(self, progress: JobProgress, rate: float) -> None:
         line = figures(progress, rate)
@@ -64,6 +47,7 @@ class LineDisplay(Display):
             self.write_line(line)
 
     def write_line(self, line: str) -> None:
+        """Write a line that stays."""
         self._out.write(f"{self._name}: {line}\n")
         self._out.flush()
 
@@ -74,9 +58,8 @@ class LineDisplay(Display):
 class BarDisplay(Display):
     """For terminals: one line that is redrawn, never wider than the terminal."""
 
-    def __init__(self, name: str, out: TextIO, clock: Clock) -> None:
-        super().__init__(name, out, clock, BAR_SECONDS)
-        self._drawn = ""
+    every_seconds = BAR_SECONDS
+    _drawn = ""
 
     def _show(self, progress: JobProgress, rate: float) -> None:
         line = f"{self._name}  {bar(progress)}{figures(progress, rate)}"
@@ -95,7 +78,7 @@ class BarDisplay(Display):
 
 
 def display_on(out: TextIO, name: str, clock: Clock) -> Display:
-    return BarDisplay(name, out, clock) if out.isatty() else LineDisplay(name, out, clock)
+    return BarDisplay(name, out, clock) if out.isatty() else Display(name, out, clock)
 
 
 def bar(progress: JobProgress) -> str:

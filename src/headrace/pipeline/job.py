@@ -9,18 +9,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from headrace.model.errors import HeadraceError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from importlib import import_module
-from typing import Final
-
-from headrace.model.errors import HeadraceError
 
 
 class JobProgress(msgspec.Struct, frozen=True):
@@ -70,11 +69,14 @@ class JobRun(Protocol):
         """Return after this time, or at once when a stop is requested."""
 
 
-class Job(ABC):
-    settings_type: ClassVar[type[msgspec.Struct]]
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+
+class Job(ABC, Generic[Settings]):
+    settings_type: type[Settings]
 
     @abstractmethod
-    def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
+    def __init__(self, settings: Settings, folder: Path) -> None:
         """`folder`: the folder of the pipeline's file, against which relative paths are resolved."""
 
     def problems(self) -> Sequence[str]:
@@ -100,6 +102,15 @@ class Job(ABC):
                 return result
 
 
+def failed_checks(checks: Mapping[str, Callable[[], object]]) -> Iterator[str]:
+    """The names of the checks that raise, each with its error."""
+    for name, check in checks.items():
+        try:
+            check()
+        except (ValueError, HeadraceError) as error:
+            yield f"{name}: {error}"
+
+
 JOBS: Final = {
     "archive": ("headrace.pipeline.archive_job", "ArchiveJob", "topics to Parquet files"),
     "replay": ("headrace.pipeline.replay_job", "ReplayJob", "Parquet files back to a topic"),
@@ -117,8 +128,7 @@ class NotInstalled(HeadraceError):
     """A package that the job needs is not installed."""
 
 
-def find_job(name: str) -> type[Job]:
-    """The class of a job of `JOBS`."""
+def find_job(name: str) -> type[Job[Any]]:
     module, job, _ = JOBS[name]
     try:
         found = getattr(import_module(module), job)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -20,19 +20,27 @@ from headrace.archive.catalogue import Archive
 from headrace.archive.errors import NotInArchive
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.columns.scan import bounds, offsets_at, sync_cluster
+from headrace.columns.offsets import bounds, offsets_at
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.durations import parse_duration, parse_time
-from headrace.model.errors import HeadraceError, InvalidConfig, InvalidPartitions, UnknownTopicOrPartition
+from headrace.model.errors import InvalidConfig, InvalidPartitions, UnknownTopicOrPartition
 from headrace.model.names import check_topic_name
-from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun
-from headrace.pipeline.replay_task import ReplayAccount, ReplayRoute, ReplaySelection
-from headrace.pipeline.spark_tasks import SparkTaskPool, run_task
+from headrace.pipeline.job import Job, JobProgress, JobResult, JobRun, failed_checks
+from headrace.pipeline.replay_task import (
+    ReplayAccount,
+    ReplayRoute,
+    ReplaySelection,
+    ReplayTarget,
+    ReplayTask,
+    replay_filtered,
+    run_replay_task,
+)
+from headrace.pipeline.spark_tasks import PartitionRange, SparkTaskPool, run_task
 from headrace.pipeline.topic_selection import chosen, location_of, topic_ids, topic_names, wrong_topics
+from headrace.spark.sink_options import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from headrace.pipeline.replay_task import ReplayTarget, ReplayTask
 
 
 class ReplaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,18 +64,12 @@ class ReplaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transaction_timeout: str = "10m"
 
 
-class TopicPartitionSpan(msgspec.Struct, frozen=True):
-    """The available offsets of a partition: [start, end)."""
-
-    partition: int
-    start: int
-    end: int
-
-
 class SourceTopic(msgspec.Struct, frozen=True):
+    """`spans`: the available offsets of its partitions."""
+
     topic: str
     topic_id: str
-    spans: Sequence[TopicPartitionSpan]
+    spans: Sequence[PartitionRange]
 
 
 class PartitionReplay(msgspec.Struct, frozen=True):
@@ -78,27 +80,22 @@ class PartitionReplay(msgspec.Struct, frozen=True):
     end: int
 
 
-class ReplayJob(Job):
-    settings_type: ClassVar[type[msgspec.Struct]] = ReplaySettings
+class ReplayJob(Job[ReplaySettings]):
+    settings_type = ReplaySettings
 
-    def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
-        assert isinstance(settings, ReplaySettings)
+    def __init__(self, settings: ReplaySettings, folder: Path) -> None:
         self.settings = settings
         self._location = None if settings.archive is None else location_of(settings.archive, folder)
 
     def problems(self) -> Sequence[str]:
         settings = self.settings
-        found = [*wrong_topics(settings.topics)]
-        for name, check in (
-            ("from_time", lambda: settings.from_time is None or parse_time(settings.from_time)),
-            ("to_time", lambda: settings.to_time is None or parse_time(settings.to_time)),
-            ("transaction_timeout", lambda: parse_duration(settings.transaction_timeout)),
-            ("to", self._check_targets),
-        ):
-            try:
-                check()
-            except (ValueError, HeadraceError) as error:
-                found.append(f"{name}: {error}")
+        checks = {
+            "from_time": lambda: _parse_time(settings.from_time),
+            "to_time": lambda: _parse_time(settings.to_time),
+            "transaction_timeout": lambda: parse_duration(settings.transaction_timeout),
+            "to": self._check_targets,
+        }
+        found = [*wrong_topics(settings.topics), *failed_checks(checks)]
         if settings.chunk_records < 1:
             found.append("chunk_records: must be 1 or more")
         return found
@@ -144,8 +141,8 @@ class ReplayJob(Job):
         for topic, topic_id in topics.items():
             theirs = {target: found for target, found in ranges.items() if target.topic == topic}
             starts = {target: found.earliest for target, found in theirs.items()}
-            if self.settings.from_time is not None:
-                found_at = offsets_at(run.brokers, dict.fromkeys(theirs, parse_time(self.settings.from_time)))
+            if (from_ms := _parse_time(self.settings.from_time)) is not None:
+                found_at = offsets_at(run.brokers, dict.fromkeys(theirs, from_ms))
                 starts = {t: theirs[t].latest if (at := found_at[t]) is None else at for t in theirs}
             spans = [self._span(t.partition, starts[t], theirs[t].latest) for t in sorted(theirs)]
             yield SourceTopic(topic, topic_id, spans)
@@ -160,16 +157,15 @@ class ReplayJob(Job):
             spans = []
             for partition in catalogue.partitions:
                 files = catalogue.all_files.of(partition)
-                if self.settings.from_time is not None:
-                    from_ms = parse_time(self.settings.from_time)
+                if (from_ms := _parse_time(self.settings.from_time)) is not None:
                     files = [f for f in files if f.timestamp_max is not None and f.timestamp_max >= from_ms]
                 if files:
                     spans.append(self._span(partition, files[0].first, files[-1].last + 1))
             yield SourceTopic(topic, catalogue.topic_id, spans)
 
-    def _span(self, partition: int, start: int, end: int) -> TopicPartitionSpan:
+    def _span(self, partition: int, start: int, end: int) -> PartitionRange:
         low, high = self.settings.from_offset or 0, self.settings.to_offset
-        return TopicPartitionSpan(partition, max(start, low), end if high is None else min(end, high))
+        return PartitionRange(partition, max(start, low), end if high is None else min(end, high))
 
     def _partition_replays(
         self, run: JobRun, account: ReplayAccount, source: SourceTopic, target: str
@@ -252,30 +248,19 @@ class ReplayJob(Job):
         self, account: ReplayAccount, route: ReplayRoute, task: ReplayTask, target: ReplayTarget, spark: SparkSession
     ) -> tuple[int, int]:
         """Replay one range; the number of its records, and the offset behind it."""
-        from headrace.pipeline.replay_task import ReplayResult, run_replay_task
-
         if self.settings.filter is None:
             written = run_task(spark, run_replay_task, (task, target))
         else:
-            from headrace.pipeline.replay_task import replay_filtered
-
             written = replay_filtered(spark, task, target, self.settings.filter, account.work)
-        assert isinstance(written, ReplayResult)
         if account.commit(route, task.start, task.end, written.member):
             return written.records, task.end
         return 0, account.position(route)
 
     def _task(self, run: JobRun, route: ReplayRoute, start: int, end: int) -> ReplayTask:
-        from headrace.pipeline.replay_task import ReplayTask
-
-        times = (self.settings.from_time, self.settings.to_time)
-        from_ms, to_ms = (None if time is None else parse_time(time) for time in times)
+        from_ms, to_ms = _parse_time(self.settings.from_time), _parse_time(self.settings.to_time)
         return ReplayTask(run.brokers, self._location, route.topic, route.partition, start, end, from_ms, to_ms)
 
     def _target(self, run: JobRun, account: ReplayAccount, replay: PartitionReplay) -> ReplayTarget:
-        from headrace.pipeline.replay_task import ReplayTarget
-        from headrace.spark.sink_options import parse
-
         options = {
             "kafka.bootstrap.servers": run.brokers,
             "topic": replay.route.target,
@@ -291,11 +276,17 @@ class ReplayJob(Job):
         )
 
 
+def _parse_time(text: str | None) -> int | None:
+    return None if text is None else parse_time(text)
+
+
 def _all_partitions(source: SourceTopic, target: str) -> Sequence[PartitionReplay]:
     """The replays into a topic that does not exist yet."""
-    routes = (ReplayRoute(source.topic, source.topic_id, span.partition, target, "") for span in source.spans)
-    replays = (PartitionReplay(route, span.start, span.end) for route, span in zip(routes, source.spans, strict=True))
-    return [replay for replay in replays if replay.start < replay.end]
+    return [
+        PartitionReplay(ReplayRoute(source.topic, source.topic_id, span.partition, target, ""), span.start, span.end)
+        for span in source.spans
+        if span.start < span.end
+    ]
 
 
 def _partitions(brokers: str, topic: str) -> int | None:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -37,11 +36,13 @@ from headrace.client.transactions.joint_commits import (
     commit_jointly,
     committed_sequence,
 )
-from headrace.columns.scan import scan, sync_cluster
-from headrace.columns.schema import ARROW_SCHEMA, COLUMNS, HEADERS_TYPE, SPARK_DDL
+from headrace.columns.scan import scan
+from headrace.columns.schema import ARROW_SCHEMA, COLUMNS, SPARK_DDL
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import InvalidConfig
 from headrace.model.message_headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC
-from headrace.spark.sink_columns import SinkColumns
+from headrace.pipeline.spark_tasks import within_times
+from headrace.spark.sink_columns import SinkColumns, append_headers
 from headrace.spark.sink_options import SinkOptions
 from headrace.spark.writing import WriteTask, write
 
@@ -109,8 +110,7 @@ class ReplayAccount:
         return max(sequence + 1, self._account.replayed_to.get(route.key, 0))
 
     def commit(self, route: ReplayRoute, start: int, end: int, member: JointCommitMember | None) -> bool:
-        """Commit [start, end) as the member wrote it. False, after aborting it, if another process has replayed it
-        meanwhile."""
+        """Commit [start, end) as the member wrote it. False, after an abort, if another process has replayed it."""
         if member is None:
             return True
         # A commit aborts the open transactions of other members. If nothing was committed since this member began,
@@ -152,8 +152,6 @@ class ReplayTask(msgspec.Struct, frozen=True):
 
 
 class ReplayTarget(msgspec.Struct, frozen=True):
-    """The target and how it is written."""
-
     options: SinkOptions
     bundle: str
     keep_partitions: bool
@@ -168,7 +166,6 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
 
 def run_replay_task(item: tuple[ReplayTask, ReplayTarget]) -> ReplayResult:
-    """Runs in a Spark worker."""
     task, target = item
     return write_rows(task, target, read_rows(task))
 
@@ -179,7 +176,7 @@ def read_rows(task: ReplayTask) -> Iterator[pa.RecordBatch]:
         batches = scan(task.brokers, task.topic, task.partition, start, end)
     else:
         batches = _catalogue(task.archive, task.topic, task.partition, end).read(task.partition, start, end)
-    return _within(batches, task.from_ms, task.to_ms)
+    return within_times(batches, task.from_ms, task.to_ms)
 
 
 def write_rows(task: ReplayTask, target: ReplayTarget, rows: Iterator[pa.RecordBatch]) -> ReplayResult:
@@ -200,37 +197,10 @@ def write_rows(task: ReplayTask, target: ReplayTarget, rows: Iterator[pa.RecordB
 
 def with_origin(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Add three headers at the end: the topic, partition and offset of the source record."""
-    headers = rows.column("headers")
-    flat = pc.list_flatten(headers)
-    every = pa.array(range(len(rows)), pa.int64())
-    parents, names, values = [pc.list_parent_indices(headers)], [flat.field("key")], [flat.field("value")]
-    for name, column in ((ORIGIN_TOPIC, "topic"), (ORIGIN_PARTITION, "partition"), (ORIGIN_OFFSET, "offset")):
-        parents.append(every)
-        names.append(pa.repeat(pa.scalar(name), len(rows)))
-        values.append(rows.column(column).cast(pa.string()).cast(pa.binary()))
-    order = pc.array_sort_indices(
-        pa.concat_arrays(parents)
-    )  # stable: the headers of each record come first, in their order
-    entries = pa.StructArray.from_arrays(
-        [pa.concat_arrays(names).take(order), pa.concat_arrays(values).take(order)],
-        fields=list(HEADERS_TYPE.value_type),
-    )
-    counts = pc.add(pc.fill_null(pc.list_value_length(headers), 0), 3)
-    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts).cast(pa.int32())])
-    marked = pa.ListArray.from_arrays(ends, entries, type=HEADERS_TYPE)
+    columns = {ORIGIN_TOPIC: "topic", ORIGIN_PARTITION: "partition", ORIGIN_OFFSET: "offset"}
+    origin = {header: rows.column(name).cast(pa.string()) for header, name in columns.items()}
+    marked = append_headers(rows.column("headers"), origin)
     return rows.set_column(rows.schema.get_field_index("headers"), rows.schema.field("headers"), marked)
-
-
-def _within(batches: Iterable[pa.RecordBatch], from_ms: int | None, to_ms: int | None) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        times = batch.column("timestamp").cast(pa.int64())
-        rows = batch
-        if from_ms is not None:
-            keep = pc.greater_equal(times, from_ms * 1000)
-            rows, times = rows.filter(keep), times.filter(keep)
-        if to_ms is not None:
-            rows = rows.filter(pc.less(times, to_ms * 1000))
-        yield rows
 
 
 def _catalogue(location: str, topic: str, partition: int, end: int) -> ArchiveCatalogue:

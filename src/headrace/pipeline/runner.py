@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ class RunFailed(HeadraceError):
     """Spark reported an error."""
 
 
-def make_job(pipeline: Pipeline) -> Job:
+def make_job(pipeline: Pipeline) -> Job[Any]:
     """Create the job; raises `InvalidPipeline` if its settings are invalid."""
     try:
         job = find_job(pipeline.job)(pipeline.settings, pipeline.folder)
@@ -86,7 +86,8 @@ def run_pipeline(pipeline: Pipeline, mode: Mode | None = None, *, sessions: Open
         stack.enter_context(_logging_to(descriptor))
         run = stack.enter_context(PipelineRun(pipeline, descriptor, display, clock, sessions))
         with run.recorded():
-            return run.end(_run_job(job, run, pipeline))
+            is_endless = pipeline.mode == "continuous"
+            return run.end(job.continuously(run, pipeline.trigger_seconds) if is_endless else job.once(run))
 
 
 def plan_pipeline(pipeline: Pipeline, *, sessions: OpenSession = open_session) -> list[str]:
@@ -218,12 +219,6 @@ class PipelineRun:
             raise KeyboardInterrupt
         self._is_stopping = True
         os.write(self._waker, b".")
-
-
-def _run_job(job: Job, run: PipelineRun, pipeline: Pipeline) -> JobResult:
-    if pipeline.mode == "continuous":
-        return job.continuously(run, pipeline.trigger_seconds)
-    return job.once(run)
 
 
 @contextmanager

@@ -180,8 +180,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class PipelineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[pipeline]`."""
-
     name: str
     job: str
     brokers: str | None = None
@@ -285,7 +283,7 @@ def _pipeline(file: str, folder: Path, tables: dict[str, Any], changes: Sequence
         trigger_seconds=parse_duration(pipeline.trigger) / 1000,
         work=work_folder(folder, pipeline.name, pipeline.work),
         master=spark.master,
-        conf={name: _conf_text(value) for name, value in spark.conf.items()},
+        conf={name: conf_text(value) for name, value in spark.conf.items()},
         settings=settings,
         folder=folder,
         file=file,
@@ -367,5 +365,5 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date | time) else value
 
 
-def _conf_text(value: str | bool | float) -> str:
+def conf_text(value: str | bool | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

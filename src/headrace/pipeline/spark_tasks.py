@@ -1,6 +1,6 @@
 """Run work in Spark tasks, and read ranges of topics and archives there.
 
-- Functions and values here are pickled to Spark's workers: they import their dependencies where they run.
+- Functions and values here are pickled to Spark's workers.
 - `SparkTaskPool` runs each piece as a Spark job, as many at a time as there are cores. Spark returns the results of a
   job only when all its tasks have ended; with one job per piece the driver gets each result as it is ready, and a stop
   waits only for the pieces that run.
@@ -8,21 +8,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from headrace.archive.catalogue import Archive, ArchiveCatalogue
+from headrace.client.admin.topic_admin import TopicAdmin
+from headrace.columns.offsets import bounds
+from headrace.columns.scan import scan
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.pipeline.job import JobProgress, JobRun
+from headrace.pipeline.topic_selection import topic_ids
 from headrace.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.archive.catalogue import ArchiveCatalogue
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
-T = TypeVar("T")
+RANGE_OFFSETS = 500_000
+_TASKS_AT_ONCE = 64
 
 
 class SparkTaskPool:
@@ -41,27 +51,19 @@ class SparkTaskPool:
             self.spark.sparkContext.cancelJobGroup(self._name)
         self._pool.shutdown(cancel_futures=True)
 
-    def submit(self, work: Callable[[SparkSession], T]) -> Future[T]:
+    def submit(self, work: Callable[[SparkSession], Result]) -> Future[Result]:
         """Run `work` in a thread, in which it may start a Spark job and wait for it."""
 
-        def in_group() -> T:
+        def in_group() -> Result:
             self.spark.sparkContext.setJobGroup(self._name, self._name)
             return work(self.spark)
 
         return self._pool.submit(in_group)
 
 
-def run_task(spark: SparkSession, function: Callable[[T], object], item: T) -> object:
+def run_task(spark: SparkSession, function: Callable[[Task], Result], item: Task) -> Result:
     """The result of an importable function for the item, computed in one Spark task."""
-    (result,) = spark.sparkContext.parallelize([item], 1).map(function).collect()
-    return result
-
-
-RANGE_OFFSETS = 500_000
-_TASKS_AT_ONCE = 64
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+    return spark.sparkContext.parallelize([item], 1).map(function).collect()[0]
 
 
 class TopicSource(msgspec.Struct, frozen=True, tag=True):
@@ -73,8 +75,6 @@ class TopicSource(msgspec.Struct, frozen=True, tag=True):
 
 
 class ArchiveSource(msgspec.Struct, frozen=True, tag=True):
-    """A topic in an archive."""
-
     location: str
     name: str
 
@@ -97,12 +97,19 @@ def read_source(side: RecordSource, range_: PartitionRange, columns: Sequence[st
     """The existing records of the range, in order, as Arrow record batches."""
     where = (side.name, range_.partition, range_.start, range_.end)
     if isinstance(side, TopicSource):
-        from headrace.columns.scan import scan
-
         return scan(side.brokers, *where, columns=columns, read_committed=side.read_committed)
-    from headrace.archive.catalogue import Archive
-
     return Archive(side.location).read(*where, columns)
+
+
+def within_times(batches: Iterable[Any], from_ms: int | None, to_ms: int | None) -> Iterator[Any]:
+    """The rows with a timestamp in [from_ms, to_ms); None: unbounded."""
+    for batch in batches:
+        rows = batch
+        if from_ms is not None:
+            rows = rows.filter(pc.greater_equal(rows.column("timestamp").cast(pa.int64()), from_ms * 1000))
+        if to_ms is not None:
+            rows = rows.filter(pc.less(rows.column("timestamp").cast(pa.int64()), to_ms * 1000))
+        yield rows
 
 
 class SourceInspector:
@@ -118,14 +125,10 @@ class SourceInspector:
 
     def bounds(self, topic: str, *, read_committed: bool = True) -> dict[int, tuple[int, int]]:
         """Per partition, the first offset and the offset behind the last."""
-        from headrace.columns.scan import bounds
-
         found = bounds(self.brokers, [topic], read_committed=read_committed)
         return {target.partition: (there.earliest, there.latest) for target, there in sorted(found.items())}
 
     def topic_id(self, topic: str) -> str:
-        from headrace.pipeline.topic_selection import topic_ids
-
         return topic_ids(self.brokers, [topic])[topic]
 
     def drops_records(self, topic: str) -> bool:
@@ -138,16 +141,11 @@ class SourceInspector:
         return self._configs(topic).get("dedup.window.ms", "0") != "0"
 
     def _configs(self, topic: str) -> dict[str, str]:
-        from headrace.client.admin.topic_admin import TopicAdmin
-        from headrace.columns.scan import sync_cluster
-
         configs = sync_cluster(self.brokers).call(lambda cluster: TopicAdmin(cluster).configs(topic))
         return {config.name: config.value or "" for config in configs}
 
     def catalogue(self, side: ArchiveSource) -> ArchiveCatalogue:
         """Raises NotInArchive."""
-        from headrace.archive.catalogue import Archive
-
         return Archive(side.location).existing(side.name)
 
 

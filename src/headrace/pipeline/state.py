@@ -52,13 +52,9 @@ class Process(msgspec.Struct, frozen=True):
         return cls(socket.gethostname(), _boot(), pid, _started(pid))
 
     @property
-    def is_on_this_host(self) -> bool:
-        return self.host == socket.gethostname()
-
-    @property
     def is_alive(self) -> bool:
         """Whether the process exists; a process of another host is assumed to."""
-        if not self.is_on_this_host:
+        if self.host != socket.gethostname():
             return True
         if self.boot != _boot():
             return False
@@ -118,14 +114,10 @@ class WorkFolder:
         return found
 
     def write_status(self, status: Status) -> None:
-        scratch = self._status.with_suffix(".new")
-        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
-        scratch.replace(self._status)
+        _replace(self._status, msgspec.json.format(msgspec.json.encode(status)))
 
     def request_stop_of(self, process: Process) -> None:
-        scratch = self._stop.with_suffix(".new")
-        scratch.write_bytes(msgspec.json.encode(process))
-        scratch.replace(self._stop)
+        _replace(self._stop, msgspec.json.encode(process))
 
     def is_stop_requested(self, process: Process) -> bool:
         try:
@@ -154,6 +146,12 @@ class WorkFolder:
             shutil.copyfile(self.log, self.log.with_suffix(".old"))
             os.ftruncate(descriptor, 0)
         return descriptor
+
+
+def _replace(path: Path, data: bytes) -> None:
+    scratch = path.with_suffix(".new")
+    scratch.write_bytes(data)
+    scratch.replace(path)
 
 
 def _boot() -> str:

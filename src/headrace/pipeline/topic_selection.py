@@ -10,7 +10,8 @@ from pathlib import Path
 
 from headrace.client.admin.topic_admin import TopicAdmin
 from headrace.client.cluster import Cluster
-from headrace.columns.scan import sync_cluster, topics_matching
+from headrace.columns.offsets import topics_matching
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import HeadraceError, InvalidTopic
 from headrace.model.ids import id_to_text
 from headrace.model.names import check_topic_name, compiled
@@ -25,7 +26,6 @@ def is_name(text: str) -> bool:
 
 
 def wrong_topics(texts: Sequence[str]) -> Sequence[str]:
-    """The problems of the texts."""
     if not texts:
         return ["topics: name at least one"]
     found = []

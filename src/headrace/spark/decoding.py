@@ -27,7 +27,6 @@ class BadValue(HeadraceError):
 
 
 def value_ddl(value_format: str, value_schema: str) -> str:
-    """The Spark type of the column."""
     if value_format == "avro":
         return avro_type(value_schema).ddl
     return f"STRUCT<{value_schema}>"
@@ -51,15 +50,17 @@ def decoder(value_format: str, value_schema: str, column: pa.DataType) -> Decode
 
 
 def decode_column(
-    values: pa.Array, decode_values: Decode, column: pa.DataType, where: Callable[[int], str]
+    values: pa.Array, decode_values: Decode, column: pa.DataType, where: Callable[[int], str] | None = None
 ) -> pa.Array:
-    """The decoded column; raises BadValue. `where(index)` describes a record."""
-    return _decode(values, decode_values, 0, lambda index, error: _raise_bad_value(where(index), error), column)
+    """The decoded column. A bad value is null or, with `where`, which describes a record, raises BadValue."""
 
+    def instead(index: int, error: ValueError) -> pa.Array:
+        if where is None:
+            return pa.nulls(1, column)
+        hint = "set onBadValue=null to read it as null"
+        raise BadValue(f"the value of {where(index)} cannot be decoded: {error}; {hint}") from None
 
-def decode_column_or_null(values: pa.Array, decode_values: Decode, column: pa.DataType) -> pa.Array:
-    """The decoded column, with null for bad values."""
-    return _decode(values, decode_values, 0, lambda _index, _error: pa.nulls(1, column), column)
+    return _decode(values, decode_values, 0, instead, column)
 
 
 def _decode(
@@ -78,15 +79,9 @@ def _decode(
         if len(values) == 1:
             return instead(first, error)
     half = len(values) // 2
-    parts = (
-        _decode(values[:half], decode_values, first, instead, column),
-        _decode(values[half:], decode_values, first + half, instead, column),
-    )
-    return pa.concat_arrays(parts)
-
-
-def _raise_bad_value(where: str, error: ValueError) -> pa.Array:
-    raise BadValue(f"the value of {where} cannot be decoded: {error}; set onBadValue=null to read it as null") from None
+    left = _decode(values[:half], decode_values, first, instead, column)
+    right = _decode(values[half:], decode_values, first + half, instead, column)
+    return pa.concat_arrays([left, right])
 
 
 def _parse(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -85,8 +85,7 @@ def share_limit(begin: OffsetMap, end: OffsetMap, limit: int) -> dict[TopicParti
 def split_ranges(
     ranges: Iterable[PlannedRange], *, pieces_min: int | None = None, records_max: int | None = None
 ) -> list[PlannedRange]:
-    """Divide the non-empty ranges into pieces of at most `records_max` records, and into at least `pieces_min` pieces
-    if there are enough records."""
+    """Divide the ranges into pieces of at most `records_max` records, and into at least `pieces_min` if possible."""
     whole = [one for one in ranges if one.size]
     pieces = [1 if records_max is None else math.ceil(one.size / records_max) for one in whole]
     lacking = (pieces_min or 0) - sum(pieces)

@@ -23,6 +23,9 @@ from headrace.model.durations import parse_duration, parse_time
 from headrace.model.errors import InvalidConfig
 from headrace.model.names import check_group_id, check_topic_name, compiled
 
+Choice = TypeVar("Choice", bound=str)
+T = TypeVar("T")
+
 KNOWN = (
     "subscribe",
     "subscribePattern",
@@ -112,6 +115,21 @@ def check_options(
     return given
 
 
+def choice(given: Mapping[str, str], name: str, choices: Sequence[Choice], default: Choice) -> Choice:
+    """The value of an option that has few values."""
+    text = given.get(name.lower(), default)
+    for one in choices:
+        if one == text.lower():
+            return one
+    raise InvalidConfig(f"{name} is {text!r}; it can be {' or '.join(choices)}")
+
+
+def brokers_of(given: Mapping[str, str]) -> str:
+    if not (brokers := given.get("kafka.bootstrap.servers")):
+        raise InvalidConfig("the option kafka.bootstrap.servers is missing; set it to the addresses of brokers")
+    return brokers
+
+
 EARLIEST = -2
 LATEST = -1
 RAW_VALUE = "rawValue"
@@ -126,9 +144,8 @@ BadValueRule = Literal["fail", "null"]
 
 _DATA_LOSS_RULES: tuple[DataLossRule, ...] = ("fail", "skip", "archive")
 _VALUE_FORMATS: tuple[ValueFormat, ...] = ("json", "avro")
+_ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 _BAD_VALUE_RULES: tuple[BadValueRule, ...] = ("fail", "null")
-
-Choice = TypeVar("Choice", bound=str)
 
 
 class TopicSelection(msgspec.Struct, frozen=True):
@@ -195,9 +212,7 @@ class _OptionsParser:
     def parse(self) -> SourceOptions:
         if self._streaming and (misplaced := [name for name in _BATCH_ONLY if self._text(name) is not None]):
             raise InvalidConfig(f"{misplaced[0]} has no meaning in a streaming query, which does not end")
-        brokers = self._text("kafka.bootstrap.servers")
-        if not brokers:
-            raise InvalidConfig("the option kafka.bootstrap.servers is missing; set it to the addresses of brokers")
+        brokers = brokers_of(self._options)
         subscription = self._subscription()
         value_format, value_schema = self.value_format()
         on_data_loss, archive = self._on_data_loss()
@@ -208,7 +223,8 @@ class _OptionsParser:
             ending=self._ending(),
             columns=self.columns(with_raw_value=value_format is not None),
             group=self._group(subscription),
-            read_committed=self._isolation() == "read_committed",
+            read_committed=self._choice("kafka.isolation.level", _ISOLATION_LEVELS, "read_committed")
+            == "read_committed",
             on_data_loss=on_data_loss,
             archive=archive,
             value_format=value_format,
@@ -231,13 +247,7 @@ class _OptionsParser:
         return self._options.get(name.lower())
 
     def _choice(self, name: str, choices: Sequence[Choice], default: Choice) -> Choice:
-        text = self._text(name)
-        if text is None:
-            return default
-        for choice in choices:
-            if choice == text.lower():
-                return choice
-        raise InvalidConfig(f"{name} is {text!r}; it can be {' or '.join(choices)}")
+        return choice(self._options, name, choices, default)
 
     def _flag(self, name: str, *, default: bool) -> bool:
         return self._choice(name, ("true", "false"), "true" if default else "false") == "true"
@@ -294,9 +304,6 @@ class _OptionsParser:
             case "earliest" | "latest" | "group" as kind:
                 return OffsetSpec(kind)
         return OffsetSpec("offsets", _by_partition(f"{which}Offsets", text, smallest=EARLIEST))
-
-    def _isolation(self) -> str:
-        return self._choice("kafka.isolation.level", ("read_committed", "read_uncommitted"), "read_committed")
 
     def _on_data_loss(self) -> tuple[DataLossRule, str | None]:
         default: DataLossRule = "fail" if self._flag("failOnDataLoss", default=True) else "skip"
@@ -356,9 +363,6 @@ def _by_partition(name: str, text: str, *, smallest: int) -> dict[TopicPartition
         if number < smallest or target.partition < 0:
             raise InvalidConfig(f"{name} has the invalid value {number} for {target}")
     return found
-
-
-T = TypeVar("T")
 
 
 def _decoded(name: str, text: str, kind: type[T], example: str) -> T:

@@ -27,6 +27,10 @@ from headrace.model.ids import ZERO_ID, id_to_text
 from headrace.spark.offsets import OffsetMap
 from headrace.spark.options import EARLIEST, LATEST, OffsetSpec, SourceOptions
 
+DEADLINE_SECONDS = 5.0  # of a commit
+
+log = logging.getLogger(__name__)
+
 
 class LogView(msgspec.Struct, frozen=True):
     """The partitions that a query reads, at one moment."""
@@ -123,11 +127,6 @@ def _check_same(given: Iterable[TopicPartition], existing: Iterable[TopicPartiti
         raise InvalidConfig(f"{name} must name every partition that is read; {left_out[0]} is missing")
 
 
-DEADLINE_SECONDS = 5.0
-
-log = logging.getLogger(__name__)
-
-
 class GroupProgress:
     """Commits the progress of a stream as the offsets of a consumer group."""
 
@@ -140,12 +139,10 @@ class GroupProgress:
     def commit(self, offsets: OffsetMap) -> None:
         """Commit these offsets: all records before them are processed."""
         moved = {target: Commit(offset) for target, offset in offsets.items() if self._committed.get(target) != offset}
-
-        async def commit_moved(cluster: Cluster) -> None:
-            await commit(cluster, self._group, moved, deadline_seconds=DEADLINE_SECONDS)
-
         try:
-            sync_cluster(self._brokers).call(commit_moved)
+            sync_cluster(self._brokers).call(
+                lambda cluster: commit(cluster, self._group, moved, deadline_seconds=DEADLINE_SECONDS)
+            )
         except (InvalidGroupId, InconsistentGroupProtocol):
             raise
         except HeadraceError as error:

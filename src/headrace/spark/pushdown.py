@@ -30,7 +30,7 @@ from headrace.spark.offsets import PlannedRange
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class PushedFilters(msgspec.Struct, frozen=True):
+class PushedFilters(msgspec.Struct):
     """Bounds that a matching row satisfies; None: unbounded."""
 
     topics: frozenset[str] | None = None
@@ -66,21 +66,17 @@ def pushed_filters(filters: Iterable[Filter]) -> PushedFilters:
         low, high = _value_range(one)
         match column:
             case "topic" if isinstance(one, EqualTo | EqualNullSafe | In):
-                bounds = msgspec.structs.replace(bounds, topics=_common(bounds.topics, _values(one)))
+                bounds.topics = _common(bounds.topics, _values(one))
             case "partition" if isinstance(one, EqualTo | EqualNullSafe | In):
-                bounds = msgspec.structs.replace(bounds, partitions=_common(bounds.partitions, _values(one)))
+                bounds.partitions = _common(bounds.partitions, _values(one))
             case "partition":
-                bounds = msgspec.structs.replace(
-                    bounds,
-                    partition_min=_higher(bounds.partition_min, low),
-                    partition_max=_lower(bounds.partition_max, high),
-                )
+                bounds.partition_min = _higher(bounds.partition_min, low)
+                bounds.partition_max = _lower(bounds.partition_max, high)
             case "offset":
-                bounds = msgspec.structs.replace(
-                    bounds, offset_min=_higher(bounds.offset_min, low), offset_max=_lower(bounds.offset_max, high)
-                )
+                bounds.offset_min = _higher(bounds.offset_min, low)
+                bounds.offset_max = _lower(bounds.offset_max, high)
             case "timestamp":
-                bounds = msgspec.structs.replace(bounds, time_ms_min=_higher(bounds.time_ms_min, low))
+                bounds.time_ms_min = _higher(bounds.time_ms_min, low)
     return bounds
 
 
@@ -90,8 +86,7 @@ def after_time(
     log_starts: Callable[[TopicPartition], int],
     offsets_at: Callable[[dict[TopicPartition, int]], dict[TopicPartition, int | None]],
 ) -> Iterator[PlannedRange]:
-    """Remove the older offsets that are in the log. Offsets that only the archive has stay: brokers know nothing of
-    them.
+    """Remove the older offsets that are in the log. Offsets that only the archive has stay: brokers do not know them.
 
     `offsets_at` must be queried after the ends of the ranges, so that it covers every record in them.
     """

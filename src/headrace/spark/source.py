@@ -7,13 +7,13 @@ only its options and schema.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from headrace.client.metadata import TopicPartition
 from headrace.columns.offsets import offsets_at
 from headrace.columns.schema import ARROW_SCHEMA, SPARK_DDL
 from headrace.model.errors import InvalidConfig
@@ -28,7 +28,6 @@ _DDL = {column.split(" ", 1)[0]: column for column in SPARK_DDL.split(", ", len(
 
 
 def ddl(options: Mapping[str, str]) -> str:
-    """The schema that the options define."""
     columns, value_format, value_schema = parse_columns(options)
     known = _DDL | {RAW_VALUE: f"{RAW_VALUE} BINARY"}
     if value_format is not None:
@@ -90,13 +89,11 @@ class BatchReader(DataSourceReader):
             if fit is not None:
                 ranges.append(fit)
         if self._filters.time_ms_min is not None and ranges:
+            find_offsets = partial(offsets_at, options.brokers)
             ranges = list(
-                after_time(ranges, self._filters.time_ms_min, lambda t: view.bounds[t].earliest, self._offsets_at)
+                after_time(ranges, self._filters.time_ms_min, lambda t: view.bounds[t].earliest, find_offsets)
             )
         return split_ranges(ranges, pieces_min=options.partitions_min, records_max=options.records_per_partition_max)
-
-    def _offsets_at(self, times_ms: dict[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        return offsets_at(self._options.brokers, times_ms)
 
 
 class _PushFilters:

@@ -71,8 +71,6 @@ class StandaloneSettings(msgspec.Struct, frozen=True):
 
 
 class Daemon:
-    """One process of the cluster, with its own folder."""
-
     def __init__(self, folder: Path, command: Sequence[str]) -> None:
         self.folder = folder
         self._command = command
@@ -116,10 +114,7 @@ def run_standalone(settings: StandaloneSettings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code."""
     try:
         asyncio.run(_run(settings, Path(settings.data).absolute()))
-    except HeadraceError as error:
-        sys.stderr.write(f"error: {error.message}\n")
-        return 1
-    except OSError as error:
+    except (HeadraceError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     return 0

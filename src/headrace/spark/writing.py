@@ -149,9 +149,7 @@ class TaskCommitMessage(WriterCommitMessage):
     """The result of a task for the driver. `member` is None if the task wrote nothing or without a transaction."""
 
     def __init__(self, task: WriteTask, member: JointCommitMember | None = None, records: int = 0) -> None:
-        self.bundle = task.bundle
-        self.sequence = task.sequence
-        self.digest = task.digest
+        self.task = task
         self.member = member
         self.records = records
 
@@ -165,13 +163,13 @@ def write(
     if window is None:
         return TaskCommitMessage(task)
     brokers = sync_cluster(options.brokers)
-    if options.exactly_once and is_committed(brokers, task.bundle, task.sequence, task.digest):
+    if options.exactly_once and is_committed(brokers, task):
         for _ in windows:
             pass
         return TaskCommitMessage(task)
     writer = _TaskWriter(brokers, options, columns, task)
     try:
-        writer.begin()
+        brokers.call(writer.begin)
         while window is not None:
             writer.add(window)
             window = next(windows, None)
@@ -179,7 +177,7 @@ def write(
     except HeadraceError as error:
         raise explained(error, options) from error
     finally:
-        writer.close()
+        brokers.call(writer.close)
 
 
 def explained(error: HeadraceError, options: SinkOptions) -> HeadraceError:
@@ -214,9 +212,6 @@ class _TaskWriter:
         self._writer: BatchWriter | None = None
         self._is_finished = False
 
-    def begin(self) -> None:
-        self._brokers.call(self._begin)
-
     def add(self, rows: pa.RecordBatch) -> None:
         """Encode the rows and enqueue them; earlier ones are sent meanwhile."""
         ready = [(part.target, self._encoded(part)) for part in self._router.parts(self._builder.build(rows))]
@@ -224,12 +219,11 @@ class _TaskWriter:
         self._records += len(rows)
 
     def finish(self) -> TaskCommitMessage:
-        self._brokers.call(lambda _: self._flush())
+        assert self._writer is not None
+        writer = self._writer
+        self._brokers.call(lambda _: writer.flush())
         self._is_finished = True
         return TaskCommitMessage(self._task_spec, self._member, self._records)
-
-    def close(self) -> None:
-        self._brokers.call(self._close)
 
     def _partition_count(self, topic: str) -> int:
         if topic not in self._counts:
@@ -239,7 +233,7 @@ class _TaskWriter:
     def _encoded(self, part: PartitionRows) -> list[ReadyBatch]:
         assert self._producer is not None
         first = self._sequences[part.target]
-        batches = encode_batches(
+        ready = encode_batches(
             part.rows,
             part.indexes,
             now_ms=self._clock.now_ms(),
@@ -250,12 +244,12 @@ class _TaskWriter:
             compression=self._options.compression,
             batch_bytes_max=self._options.batch_bytes_max,
         )
-        self._sequences[part.target] = (first + sum(batch.records for batch in batches)) % _SEQUENCES
-        return [ReadyBatch(batch.batch, batch.records) for batch in batches]
+        self._sequences[part.target] = (first + sum(batch.record_count for batch in ready)) % _SEQUENCES
+        return ready
 
     # --- on the loop ---
 
-    async def _begin(self, cluster: Cluster) -> None:
+    async def begin(self, cluster: Cluster) -> None:
         if self._options.exactly_once:
             task, timeout_seconds = self._task_spec, self._options.transaction_timeout_seconds
             transaction = MemberTransaction(cluster, task.bundle, task.member, timeout_seconds)
@@ -272,11 +266,7 @@ class _TaskWriter:
         for target, batches in ready:
             await self._writer.append(target, batches)
 
-    async def _flush(self) -> None:
-        assert self._writer is not None
-        await self._writer.flush()
-
-    async def _close(self, cluster: Cluster) -> None:
+    async def close(self, cluster: Cluster) -> None:
         """Abort an unfinished transaction, if the coordinator is reachable."""
         if self._writer is not None:
             await self._writer.__aexit__()
@@ -286,19 +276,19 @@ class _TaskWriter:
                     await abort_joint_commit(cluster, self._task_spec.bundle, [self._member])
 
 
-def is_committed(brokers: SyncCluster, bundle: str, sequence: int, digest: str) -> bool:
+def is_committed(brokers: SyncCluster, task: WriteTask) -> bool:
     """Whether this batch was the last one committed. Raises `AnotherBatchCommitted` if a later batch was committed, or
     another one with this number; digests are compared if both are known."""
-    last = brokers.call(lambda cluster: describe_joint_commit(cluster, bundle))
-    if last.sequence < sequence:
+    last = brokers.call(lambda cluster: describe_joint_commit(cluster, task.bundle))
+    if last.sequence < task.sequence:
         return False
-    if last.sequence == sequence and (not digest or not last.digest or digest == last.digest):
+    if last.sequence == task.sequence and (not task.digest or not last.digest or task.digest == last.digest):
         return True
-    what = f"up to {last.sequence}" if last.sequence > sequence else f"{sequence}, from other offsets"
+    what = f"up to {last.sequence}" if last.sequence > task.sequence else f"{task.sequence}, from other offsets"
     raise AnotherBatchCommitted(
-        f"batch {sequence} is not written: {bundle!r} has committed batches {what}. This checkpoint (or txnVersion) is "
-        "older than the last write, for example restored from a backup. Restore the newest checkpoint, or start with "
-        "an empty one (a greater txnVersion) behind the written records"
+        f"batch {task.sequence} is not written: {task.bundle!r} has committed batches {what}. This checkpoint (or "
+        "txnVersion) is older than the last write, for example restored from a backup. Restore the newest checkpoint, "
+        "or start with an empty one (a greater txnVersion) behind the written records"
     )
 
 

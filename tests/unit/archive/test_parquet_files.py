@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.archive.archive_support import TOPIC, TOPIC_ID, add, archive_in, offsets_in, rows_of, staged
 
 from headrace.archive.errors import ArchiveDamaged
-from headrace.archive.parquet_files import COMPRESSIONS, FileContents, FileOptions, check_digest, read_file, write_file
+from headrace.archive.parquet_files import FileContents, FileOptions, check_digest, read_file, write_file
 from headrace.archive.storage import LocalArchiveStorage
 from headrace.columns.schema import ARROW_SCHEMA, schema_of
 
@@ -52,7 +52,7 @@ def test_a_file_says_what_it_is(tmp_path: Path) -> None:
     assert (file.bytes, file.sha256) == (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "lz4", "gzip", "none"])
 def test_every_compression_can_be_read(tmp_path: Path, compression: str) -> None:
     storage = LocalArchiveStorage(tmp_path)
     file = write_file(storage, subject_of(0, 9), [rows_of(2, range(10))], FileOptions(compression=compression))

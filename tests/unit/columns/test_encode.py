@@ -17,8 +17,9 @@ from tests.unit.columns.implementations import (
     using_implementation,
 )
 
+from headrace.client.produce.batch_writer import ReadyBatch
 from headrace.client.produce.partitioner import partition_for_key
-from headrace.columns.encode import ColumnBatch, encode_batches, partitions_of
+from headrace.columns.encode import encode_batches, partitions_of
 from headrace.columns.schema import HEADERS_TYPE, schema_of
 from headrace.model.errors import InvalidRecord
 from headrace.wire.batches.batch import HEADER_SIZE, assign_offset_and_epoch, check_crc, parse_header, read_records
@@ -49,18 +50,18 @@ def rows_from(rows: list[dict[str, object]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema_of(COLUMNS))
 
 
-def placed(batches: list[ColumnBatch]) -> list[bytearray]:
+def placed(batches: list[ReadyBatch]) -> list[bytearray]:
     """As a log keeps them, one behind the other; each is checked as a broker does before it acknowledges one."""
     offset = 0
     for made in batches:
-        view = memoryview(made.batch)
+        view = memoryview(made.encoded)
         header = parse_header(view)
         sealed = check_crc(view, header)
         check_records(sealed, header, size_bytes_max=1 << 30)
-        assert header.record_count == made.records
+        assert header.record_count == made.record_count
         assign_offset_and_epoch(view, offset, 0)
-        offset += made.records
-    return [made.batch for made in batches]
+        offset += made.record_count
+    return [bytearray(made.encoded) for made in batches]
 
 
 @pytest.mark.parametrize("way", [NATIVE, "pure"])
@@ -118,10 +119,10 @@ def test_batches_stay_below_their_bound_unless_one_record_is_larger(way: str) ->
     rows = pa.RecordBatch.from_pydict({"value": [b"a" * 100] * 50 + [b"b" * 5000] + [b"c"] * 2})
     with using_implementation(way):
         batches = encode_batches(rows, now_ms=NOW_MS, batch_bytes_max=1000)
-    assert sum(made.records for made in batches) == 53
-    assert max(len(made.batch) for made in batches[:-2]) <= 1000
+    assert sum(made.record_count for made in batches) == 53
+    assert max(len(made.encoded) for made in batches[:-2]) <= 1000
     assert len(batches) < 12
-    assert [made.records for made in batches if len(made.batch) > 1000] == [1]
+    assert [made.record_count for made in batches if len(made.encoded) > 1000] == [1]
 
 
 @BOTH_IMPLEMENTATIONS
@@ -137,7 +138,7 @@ def test_a_producer_s_sequence_goes_on_from_batch_to_batch_and_wraps(way: str) -
             is_transactional=True,
             batch_bytes_max=1100,
         )
-    headers = [parse_header(made.batch) for made in batches]
+    headers = [parse_header(made.encoded) for made in batches]
     assert [header.record_count for header in headers] == [2, 2, 1]
     assert [header.base_sequence for header in headers] == [(1 << 31) - 2, 0, 2]
     assert {(header.producer_id, header.producer_epoch) for header in headers} == {(5, 2)}
@@ -148,7 +149,7 @@ def test_a_producer_s_sequence_goes_on_from_batch_to_batch_and_wraps(way: str) -
 def test_a_batch_without_a_producer_has_no_sequence(way: str) -> None:
     with using_implementation(way):
         (made,) = encode_batches(pa.RecordBatch.from_pydict({"value": [b"a"]}), now_ms=NOW_MS)
-    header = parse_header(made.batch)
+    header = parse_header(made.encoded)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
 
 
@@ -157,9 +158,9 @@ def test_the_header_knows_the_latest_timestamp(way: str) -> None:
     rows = rows_from([{"timestamp": 5_000_999}, {"timestamp": 9_000_000}, {"timestamp": -1}])
     with using_implementation(way):
         (made,) = encode_batches(rows, now_ms=NOW_MS)
-    header = parse_header(made.batch)
+    header = parse_header(made.encoded)
     assert (header.base_timestamp, header.max_timestamp) == (5000, 9000)
-    records = read_records(memoryview(made.batch), header, 1 << 20)
+    records = read_records(memoryview(made.encoded), header, 1 << 20)
     assert [record.timestamp_ms for record in records] == [5000, 9000, -1]
 
 
@@ -198,4 +199,4 @@ def test_the_bytes_of_both_ways_are_the_same() -> None:
         with using_implementation(way):
             made.append(encode_batches(rows, now_ms=NOW_MS, producer_id=1, producer_epoch=0, base_sequence=7))
     assert made[0] == made[1]
-    assert len(made[0][0].batch) > HEADER_SIZE
+    assert len(made[0][0].encoded) > HEADER_SIZE

@@ -36,15 +36,14 @@ class FakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shown: list[Lines | Pages] = []
 
 
-class FakeJob(Job):
+class FakeJob(Job[FakeSettings]):
     """Runs the function that the test puts into `work`."""
 
     settings_type = FakeSettings
     work: Callable[[JobRun], JobResult] = staticmethod(lambda run: JobResult(True, "all done", {"records": 3}))
     wrong: Sequence[str] = ()
 
-    def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
-        assert isinstance(settings, FakeSettings)
+    def __init__(self, settings: FakeSettings, folder: Path) -> None:
         self.settings = settings
         self.folder = folder
 

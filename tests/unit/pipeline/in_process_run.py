@@ -13,7 +13,9 @@ from headrace.client.groups.offsets import committed
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.producer import Producer
 from headrace.client.transactions.transactional_producer import TransactionalProducer
-from headrace.columns.scan import bounds, scan, sync_cluster
+from headrace.columns.offsets import bounds
+from headrace.columns.scan import scan
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.pipeline.job import JobProgress
 
 HeaderList = Sequence[tuple[str, bytes | None]]

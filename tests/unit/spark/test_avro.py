@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidConfig
 from headrace.spark.avro import avro_type, decode
-from headrace.spark.decoding import decode_column_or_null, decoder
+from headrace.spark.decoding import decode_column, decoder
 
 PERSON = {
     "type": "record",
@@ -146,6 +146,6 @@ def test_avro_becomes_a_column_and_bad_values_null() -> None:
     ]
     schema = json.dumps({"type": "record", "name": "R", "fields": fields})
     values = pa.array([long(1) + long(1000), None, b"", long(2) + long(0)])
-    found = decode_column_or_null(values, decoder("avro", schema, kind), kind).to_pylist()
+    found = decode_column(values, decoder("avro", schema, kind), kind).to_pylist()
     assert [one and one["id"] for one in found] == [1, None, None, 2]
     assert found[0]["at"].timestamp() == 1.0

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.errors import InvalidConfig
-from headrace.spark.decoding import BadValue, decode_column, decode_column_or_null, decoder, value_ddl
+from headrace.spark.decoding import BadValue, decode_column, decoder, value_ddl
 
 PERSON = pa.struct([("id", pa.int64()), ("name", pa.string())])
 
 
 def decoded(values: list[bytes | None], kind: pa.DataType = PERSON) -> list[Any]:
-    column = decode_column_or_null(pa.array(values, pa.binary()), decoder("json", "", kind), kind)
+    column = decode_column(pa.array(values, pa.binary()), decoder("json", "", kind), kind)
     assert column.type == kind
     found: list[Any] = column.to_pylist()
     return found

@@ -17,7 +17,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from headrace.client.admin.topic_admin import NewTopic, TopicAdmin
 from headrace.client.transactions.joint_commits import MemberTransaction, committed_sequence
-from headrace.columns.scan import bounds, scan
+from headrace.columns.offsets import bounds
+from headrace.columns.scan import scan
 from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.errors import InvalidConfig, MessageTooLarge, UnknownTopicOrPartition
 from headrace.spark.sink import (

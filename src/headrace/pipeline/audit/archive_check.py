@@ -17,9 +17,17 @@ from headrace.archive.catalogue import ArchiveCatalogue
 from headrace.archive.errors import ArchiveDamaged
 from headrace.archive.manifest import ArchivedFile
 from headrace.archive.parquet_files import check_digest
+from headrace.archive.storage import open_storage
 from headrace.model.durations import parse_time
 from headrace.model.errors import InvalidRequest
-from headrace.pipeline.audit.findings import ArchiveCheck, AuditFinding, AuditResult, ReplayCheck, result_of_check
+from headrace.pipeline.audit.findings import (
+    ArchiveCheck,
+    AuditFinding,
+    AuditResult,
+    ReplayCheck,
+    range_findings,
+    result_of_check,
+)
 from headrace.pipeline.audit.log_check import find_disorder
 from headrace.pipeline.audit.partition_comparison import ComparedSide, ComparisonResult, PartitionPairing, compare
 from headrace.pipeline.audit.record_digests import DigestOptions, MatchBy, identities_of
@@ -60,9 +68,8 @@ def check_archive(run: JobRun, check: ArchiveCheck, location: str, inspector: So
     catalogue.check_topic_id(inspector.topic_id(check.topic))
     files = list(catalogue.all_files)
     bounds = inspector.bounds(check.topic)  # after the files, so that no archived offset is above this end
-    results = run_by_spark(
-        run, partial(_check_file, inspector.read), [_FileCheckTask(side, one) for one in files], "checking files"
-    )
+    tasks = [_FileCheckTask(side, one) for one in files]
+    results = run_by_spark(run, partial(_check_file, inspector.read), tasks, "checking files")
     findings: list[AuditFinding] = []
     pairings: list[PartitionPairing] = []
     for partition in catalogue.partitions:
@@ -75,16 +82,14 @@ def check_archive(run: JobRun, check: ArchiveCheck, location: str, inspector: So
         if ranges:
             options = DigestOptions("offset", timestamps=True)
             pairings.append(PartitionPairing(ComparedSide(topic, options, ranges), ComparedSide(side, options, ranges)))
-    compared = compare(run, pairings, inspector.read, check.title)
+    findings += _findings(compare(run, pairings, inspector.read, check.title))
     records = sum(file.records for file in files)
     notes = list(_not_archived(check.topic, catalogue, bounds))
-    return result_of_check(check.title, records, [*findings, *_findings(compared)], notes)
+    return result_of_check(check.title, records, findings, notes)
 
 
 def _check_file(read: ReadSource, task: _FileCheckTask) -> _FileCheckResult:
     """Check one file against its checksum, and the order of its offsets."""
-    from headrace.archive.storage import open_storage
-
     file, name = task.file, task.side.name
     damage = ""
     try:
@@ -100,10 +105,8 @@ def _check_file(read: ReadSource, task: _FileCheckTask) -> _FileCheckResult:
     count = len(present) + sum(one.kind == "duplicated" for one in findings)
     if count < file.records:
         detail = f"{name}/{file.name} has {count} records, and the manifest says {file.records}"
-        lost = AuditFinding(
-            "lost", name, file.partition, file.first, file.last, count=file.records - count, detail=detail
-        )
-        findings.append(lost)
+        where = name, file.partition, file.first, file.last
+        findings.append(AuditFinding("lost", *where, count=file.records - count, detail=detail))
     return _FileCheckResult(damage, True, findings)
 
 
@@ -123,25 +126,20 @@ def _damage_findings(
 
 def _gap_findings(topic: str, files: Sequence[ArchivedFile], start: int) -> Iterator[AuditFinding]:
     """Offsets that were removed from the topic before they were archived."""
+    gaps: list[tuple[int, int]] = []
     reached = files[0].first
     for first, following in [*((file.first, file.last + 1) for file in files), (start, start)]:
-        last = min(first, start) - 1
-        if last >= reached:
-            detail = "neither the archive nor the topic has these offsets"
-            count = last - reached + 1
-            yield AuditFinding("lost", topic, files[0].partition, reached, last, count=count, detail=detail)
+        gaps.append((reached, min(first, start) - 1))
         reached = max(reached, following)
+    detail = "neither the archive nor the topic has these offsets"
+    return range_findings("lost", topic, files[0].partition, gaps, detail)
 
 
 def _beyond_log_end_findings(topic: str, files: Sequence[ArchivedFile], end: int) -> Iterator[AuditFinding]:
     """Archived offsets that the topic has lost: the end of a log never moves backwards."""
-    for file in files:
-        first = max(file.first, end)
-        if first <= file.last:
-            detail = f"is in the archive, but the topic ends at offset {end}"
-            yield AuditFinding(
-                "lost", topic, file.partition, first, file.last, count=file.last - first + 1, detail=detail
-            )
+    ranges = [(max(file.first, end), file.last) for file in files]
+    detail = f"is in the archive, but the topic ends at offset {end}"
+    return range_findings("lost", topic, files[0].partition, ranges, detail)
 
 
 def _overlapping_ranges(

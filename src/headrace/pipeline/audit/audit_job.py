@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
-
-import msgspec
 
 from headrace.client.errors import SubscriptionNotFound
 from headrace.model.durations import parse_duration
@@ -52,13 +49,12 @@ from headrace.pipeline.spark_tasks import (
 from headrace.pipeline.topic_selection import location_of
 
 
-class AuditJob(Job):
-    settings_type: ClassVar[type[msgspec.Struct]] = AuditSettings
+class AuditJob(Job[AuditSettings]):
+    settings_type = AuditSettings
 
     def __init__(
-        self, settings: msgspec.Struct, folder: Path, inspector: Callable[[str], SourceInspector] = SourceInspector
+        self, settings: AuditSettings, folder: Path, inspector: Callable[[str], SourceInspector] = SourceInspector
     ) -> None:
-        assert isinstance(settings, AuditSettings)
         self.settings = settings
         self._folder = folder
         self._inspector = inspector
@@ -72,11 +68,10 @@ class AuditJob(Job):
         for check in self.settings.checks:
             bounds = inspector.bounds(check.topic)
             offsets = sum(end - start for start, end in bounds.values())
-            archive = getattr(check, "archive", None)
-            held = (
-                inspector.catalogue(ArchiveSource(location_of(archive, self._folder), check.topic)) if archive else None
-            )
-            files = "" if held is None else f" and {sum(1 for _ in held.all_files)} files of the archive"
+            files = ""
+            if archive := getattr(check, "archive", None):
+                held = inspector.catalogue(ArchiveSource(location_of(archive, self._folder), check.topic))
+                files = f" and {sum(1 for _ in held.all_files)} files of the archive"
             lines.append(f"{check.title}: {offsets} offsets in {len(bounds)} partitions{files}")
         return lines
 
@@ -171,12 +166,8 @@ def _log(run: JobRun, check: LogCheck, inspector: SourceInspector) -> AuditResul
     topic = TopicSource(inspector.brokers, check.topic, read_committed=False)
     bounds = inspector.bounds(check.topic, read_committed=False)
     ranges = [range_ for partition, there in bounds.items() for range_ in split_range(partition, *there)]
-    parts = run_by_spark(
-        run,
-        partial(check_log, inspector.read),
-        [LogTask(topic, range_, drops_records, drops_duplicates) for range_ in ranges],
-        check.title,
-    )
+    tasks = [LogTask(topic, range_, drops_records, drops_duplicates) for range_ in ranges]
+    parts = run_by_spark(run, partial(check_log, inspector.read), tasks, check.title)
     control, thinned = sum(part.control for part in parts), sum(part.thinned for part in parts)
     notes = [f"{control} offsets belong to control records"] if control else []
     if thinned:

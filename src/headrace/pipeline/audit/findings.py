@@ -47,6 +47,15 @@ class AuditFinding(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.kind:<10}  {where}{many}  {self.detail}".rstrip()
 
 
+def range_findings(
+    kind: Kind, topic: str, partition: int, ranges: Iterable[tuple[int, int]], detail: str
+) -> Iterator[AuditFinding]:
+    """One finding for each non-empty range [first, last]."""
+    for first, last in ranges:
+        if first <= last:
+            yield AuditFinding(kind, topic, partition, first, last, count=last - first + 1, detail=detail)
+
+
 class AuditResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one check: the number of compared records, and the findings."""
 
@@ -55,10 +64,6 @@ class AuditResult(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: dict[str, int]
     findings: Sequence[AuditFinding]
     notes: Sequence[str] = ()
-
-    @property
-    def is_clean(self) -> bool:
-        return not self.counts
 
 
 def result_of_check(
@@ -83,7 +88,7 @@ def findings_of(
     """The findings in record order. Neighbours of one kind are one finding, except altered records."""
     findings: list[AuditFinding] = []
     last: Difference | None = None
-    for difference in sorted(differences, key=_sort_key):
+    for difference in sorted(differences, key=lambda one: [-1 if i is None else i for i in (one.expected, one.found)]):
         if last is not None and _is_continuation(last, difference):
             before = findings[-1]
             offset = before.last if difference.expected is None else expected[difference.expected].offset
@@ -138,12 +143,6 @@ def _finding(
         found=None if after is None else after.offset,
         detail=detail,
         digest=(shown.value or shown.key or b"").hex()[:_DIGEST_DIGITS],
-    )
-
-
-def _sort_key(difference: Difference) -> tuple[int, int]:
-    return (-1 if difference.expected is None else difference.expected), (
-        -1 if difference.found is None else difference.found
     )
 
 
@@ -213,8 +212,6 @@ Check: TypeAlias = ArchiveCheck | ReplayCheck | SettledCheck | LogCheck
 
 
 class AuditSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[audit]`."""
-
     checks: list[Check]
 
 

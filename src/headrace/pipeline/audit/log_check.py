@@ -10,26 +10,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
 
-from headrace.pipeline.audit.findings import AuditFinding
+from headrace.client.cluster import Cluster
+from headrace.client.metadata import TopicPartition
+from headrace.columns.scan import FETCH_BYTES, fetch_partition
+from headrace.columns.sync_cluster import sync_cluster
+from headrace.pipeline.audit.findings import AuditFinding, range_findings
 from headrace.pipeline.audit.settled_check import runs
 from headrace.pipeline.spark_tasks import PartitionRange, ReadSource, TopicSource
-
-if TYPE_CHECKING:
-    from headrace.client.cluster import Cluster
-
-_FETCH_BYTES = 4 << 20
-_FETCH_VERSION_MAX = 12  # from version 13 on, Fetch identifies topics by id
+from headrace.wire.batches.batch import HEADER_SIZE, parse_header
+from headrace.wire.messages.fetch import PartitionData
 
 
 class LogTask(msgspec.Struct, frozen=True):
-    """`drops_records`: settled or outdated records are removed from this log; `drops_duplicates`: duplicates are
-    removed from batches."""
+    """`drops_records`: settled or outdated records are removed; `drops_duplicates`: batches lose their duplicates."""
 
     topic: TopicSource
     offsets: PartitionRange
@@ -62,9 +60,8 @@ def check_log(read: ReadSource, task: LogTask) -> LogPart:
         if task.drops_duplicates:
             thinned = len(missing & found.data)
             missing -= found.data
-        for first, last in runs(missing):
-            detail = "the log has neither a record nor a control record at these offsets"
-            findings.append(AuditFinding("lost", name, range_.partition, first, last, None, last - first + 1, detail))
+        detail = "the log has neither a record nor a control record at these offsets"
+        findings += range_findings("lost", name, range_.partition, runs(missing), detail)
     return LogPart(records, findings, control, thinned)
 
 
@@ -95,14 +92,10 @@ class CoveredOffsets(NamedTuple):
 
 
 def covered_offsets(topic: TopicSource, range_: PartitionRange) -> CoveredOffsets:
-    """Read the headers of all batches of the range."""
-    from headrace.columns.scan import sync_cluster
-    from headrace.wire.batches.batch import HEADER_SIZE, parse_header
-
     found = CoveredOffsets(BitMap64(), BitMap64())
     offset = range_.start
     while offset < range_.end:
-        data = sync_cluster(topic.brokers).call(partial(_fetch_batches, topic.name, range_.partition, offset))
+        data = _fetch_batches(topic, range_.partition, offset)
         position, before = 0, offset
         while position + HEADER_SIZE <= len(data):  # the last batch may be truncated behind its header
             header = parse_header(data, position)
@@ -115,20 +108,14 @@ def covered_offsets(topic: TopicSource, range_: PartitionRange) -> CoveredOffset
     return found
 
 
-async def _fetch_batches(topic: str, partition: int, offset: int, cluster: Cluster) -> bytes:
-    from headrace.client.errors import only_result, raise_for_code
-    from headrace.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+def _fetch_batches(topic: TopicSource, partition: int, offset: int) -> memoryview:
+    target = TopicPartition(topic.name, partition)
 
-    requested = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
-    request = FetchRequest(max_bytes=_FETCH_BYTES, topics=[FetchTopic(topic=topic, partitions=[requested])])
+    async def fetch(cluster: Cluster) -> PartitionData:
+        return await cluster.call_with_retries(
+            lambda: fetch_partition(cluster, target, offset, FETCH_BYTES, read_committed=False)
+        )
 
-    async def fetch() -> bytes:
-        leader = (await cluster.partition(topic, partition)).leader
-        response: FetchResponse = await cluster.call(request, node_id=leader, version_max=_FETCH_VERSION_MAX)
-        raise_for_code(response.error_code)
-        fetched = only_result(only_result(response.responses).partitions)
-        raise_for_code(fetched.error_code)
-        assert isinstance(fetched.records, memoryview)
-        return bytes(fetched.records)
-
-    return await cluster.call_with_retries(fetch)
+    records = sync_cluster(topic.brokers).call(fetch).records
+    assert isinstance(records, memoryview)
+    return records

@@ -35,7 +35,7 @@ from headrace.pipeline.audit.record_digests import (
     record_digests,
 )
 from headrace.pipeline.job import JobRun
-from headrace.pipeline.spark_tasks import PartitionRange, ReadSource, RecordSource, run_by_spark
+from headrace.pipeline.spark_tasks import PartitionRange, ReadSource, RecordSource, run_by_spark, within_times
 
 RECORD_DIGESTS_MAX = 1_000_000
 """The limit of records per partition that are compared individually: they are all in memory."""
@@ -117,7 +117,7 @@ def _differing(
     pairs = align([block.sum for block in expected], [block.sum for block in found])
     for here, there in gaps(pairs, len(expected), len(found)):
         some, others = [expected[i] for i in here], [found[j] for j in there]
-        count, other_count = (sum(block.count for block in digest_blocks) for digest_blocks in (some, others))
+        count, other_count = (sum(block.count for block in blocks) for blocks in (some, others))
         room -= count + other_count
         if room >= 0:
             left += some
@@ -155,9 +155,8 @@ def _with_copies(
     if not wanted:
         return differences
     originals: dict[object, RecordDigest] = {}
-    for located in run_by_spark(
-        run, partial(_find_copies, read), _reading_tasks(half, wanted), f"{note}: looking for originals"
-    ):
+    tasks = _reading_tasks(half, wanted)
+    for located in run_by_spark(run, partial(_find_copies, read), tasks, f"{note}: looking for originals"):
         for key, entry in located:
             originals.setdefault(key, entry)
     resolved = list(differences)
@@ -201,7 +200,8 @@ def _find_copies(read: ReadSource, task: _DigestTask) -> list[tuple[object, Reco
 
 
 def _rows(read: ReadSource, task: _DigestTask) -> Iterator[Any]:
-    return task.options.within(read(task.side, task.offsets, task.options.columns))
+    options = task.options
+    return within_times(read(task.side, task.offsets, options.columns), options.from_ms, options.to_ms)
 
 
 def _run_by_side(

@@ -49,16 +49,6 @@ class DigestOptions(msgspec.Struct, frozen=True, gc=False):
         needs_time = self.timestamps or self.from_ms is not None or self.to_ms is not None
         return ("key", "value", "offset", "timestamp", "headers") if needs_time else _COLUMNS
 
-    def within(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The rows that count."""
-        for batch in batches:
-            rows = batch
-            if self.from_ms is not None:
-                rows = rows.filter(pc.greater_equal(pc.cast(rows.column("timestamp"), pa.int64()), self.from_ms * 1000))
-            if self.to_ms is not None:
-                rows = rows.filter(pc.less(pc.cast(rows.column("timestamp"), pa.int64()), self.to_ms * 1000))
-            yield rows
-
 
 _COLUMNS = ("key", "value", "offset", "headers")
 
@@ -134,7 +124,6 @@ def join_blocks(ranges: Iterable[Sequence[DigestBlock]]) -> list[DigestBlock]:
 
 
 def record_digests(batch: Any, options: DigestOptions) -> list[RecordDigest]:
-    """The digests of all fields of each record."""
     times = pc.cast(batch.column("timestamp"), pa.int64()).to_pylist() if options.timestamps else [None] * len(batch)
     rows = zip(
         batch.column("offset").to_pylist(),

@@ -23,10 +23,10 @@ from headrace.machines.queues.settled_offsets import present_ranges
 from headrace.machines.queues.subscription_values import Range
 from headrace.model.message_headers import DEAD_LETTER_HEADERS, dead_letter_origin
 from headrace.model.names import DEAD_LETTER_SUFFIX, acks_topic
-from headrace.pipeline.audit.findings import LISTED_MAX, AuditFinding
+from headrace.pipeline.audit.findings import LISTED_MAX, AuditFinding, range_findings
 from headrace.pipeline.audit.record_comparison import Kind, RecordDigest, differing_fields
 from headrace.pipeline.audit.record_digests import DigestOptions, record_digests
-from headrace.pipeline.spark_tasks import PartitionRange, ReadSource, TopicSource
+from headrace.pipeline.spark_tasks import PartitionRange, ReadSource, TopicSource, within_times
 from headrace.wire.state_records.acks_records import (
     AcksEvent,
     Created,
@@ -55,15 +55,10 @@ class SubscriptionLedger:
     def __init__(self) -> None:
         self.is_known = False
         self.exists = False
-        self.floor = 0
-        self.settled = BitMap64()
-        self.by_type: dict[SettledHow, BitMap64] = {}
-        self.removed = BitMap64()  # removed by retention before they were settled
-        self.expired = BitMap64()  # expired by their time to live before they were settled
         self.twice = BitMap64()
         self.deaths: Counter[int] = Counter()
-        self.failures: list[Failed] = []
         self._parts: list[SnapshotEvent] = []
+        self._begin(0)
 
     def apply(self, event: AcksEvent) -> None:
         match event:
@@ -118,10 +113,10 @@ class SubscriptionLedger:
     def _begin(self, floor: int) -> None:
         self.floor = floor
         self.settled = BitMap64()
-        self.by_type = {}
-        self.removed = BitMap64()
-        self.expired = BitMap64()
-        self.failures = []
+        self.by_type: dict[SettledHow, BitMap64] = {}
+        self.removed = BitMap64()  # removed by retention before they were settled
+        self.expired = BitMap64()  # expired by their time to live before they were settled
+        self.failures: list[Failed] = []
 
     def _add_part(self, part: SnapshotEvent) -> None:
         if self.is_known:
@@ -207,21 +202,27 @@ def check_settled(read: ReadSource, letters: Mapping[int, frozenset[int]], task:
     findings = capped(_findings(task, ledger, judged))
     deaths = list(_dead_messages(read, task, ledger))
     own_letters = letters.get(task.partition, frozenset())
-    worked = {offset: how for offset in own_letters if (how := _settled_without_death(ledger, offset)) is not None}
+    undead = (offset for offset in own_letters if not ledger.deaths[offset])
+    worked = {offset: how for offset in undead if (how := ledger.settled_otherwise(offset)) is not None}
     return SettledPart(task.partition, len(judged), findings, deaths, worked, True, len(ledger.expired))
 
 
 def read_ledger(read: ReadSource, task: SettledTask) -> SubscriptionLedger:
     ledger = SubscriptionLedger()
-    acks = TopicSource(task.topic.brokers, acks_topic(task.topic.name))
     range_ = PartitionRange(task.partition, task.acks_start, task.acks_end)
-    own = task.subscription.encode()
-    for batch in read(acks, range_, ("key", "value")):
-        mine = batch.filter(pc.equal(batch.column("key"), pa.scalar(own, pa.binary())))
-        for value in mine.column("value").to_pylist():
-            _, event = decode_event(own, value)
-            ledger.apply(event)
+    for _, event in read_events(read, task.topic, range_, [task.subscription]):
+        ledger.apply(event)
     return ledger
+
+
+def read_events(
+    read: ReadSource, topic: TopicSource, range_: PartitionRange, subscriptions: Iterable[str]
+) -> Iterator[tuple[str, AcksEvent]]:
+    """The events of these subscriptions in a range of the acks log of the topic."""
+    wanted = pa.array([name.encode() for name in subscriptions], pa.binary())
+    for batch in read(TopicSource(topic.brokers, acks_topic(topic.name)), range_, ("key", "value")):
+        own = batch.filter(pc.is_in(batch.column("key"), wanted))
+        yield from map(decode_event, own.column("key").to_pylist(), own.column("value").to_pylist())
 
 
 def read_dead_letters(
@@ -287,15 +288,12 @@ def capped(findings: Iterable[AuditFinding]) -> list[AuditFinding]:
 
 
 def _present(read: ReadSource, task: SettledTask, start: int) -> BitMap64:
-    """The offsets of the messages to check."""
     found = BitMap64()
     if start >= task.end:
         return found
     columns = ("offset",) if task.until_ms is None else ("offset", "timestamp")
-    for batch in read(task.topic, PartitionRange(task.partition, start, task.end), columns):
-        if task.until_ms is not None:
-            times = pc.cast(batch.column("timestamp"), pa.int64())
-            batch = batch.filter(pc.less(times, task.until_ms * 1000))  # noqa: PLW2901
+    batches = read(task.topic, PartitionRange(task.partition, start, task.end), columns)
+    for batch in within_times(batches, None, task.until_ms):
         found |= BitMap64(batch.column("offset").to_pylist())
     return found
 
@@ -313,15 +311,12 @@ def _findings(task: SettledTask, ledger: SubscriptionLedger, judged: BitMap64) -
         failed = max((attempts.get(offset, 0) for offset in range(first, last + 1)), default=0) if attempts else 0
         detail = f"is not settled for {task.subscription}{f'; deliveries that failed: {failed}' if failed else ''}"
         yield AuditFinding("lost", *where, first, last, count=last - first + 1, detail=detail)
-    for first, last in runs(_removed(task, ledger)):
-        detail = f"was removed by retention before it was settled for {task.subscription}"
-        yield AuditFinding("lost", *where, first, last, count=last - first + 1, detail=detail)
-    for first, last in runs(ledger.twice):
-        detail = f"was settled more than once for {task.subscription}"
-        yield AuditFinding("duplicated", *where, first, last, count=last - first + 1, detail=detail)
-    for first, last in runs(ledger.settled, task.newest):
-        detail = f"was settled for {task.subscription}, but the topic ends at {task.newest}"
-        yield AuditFinding("foreign", *where, first, last, count=last - first + 1, detail=detail)
+    detail = f"was removed by retention before it was settled for {task.subscription}"
+    yield from range_findings("lost", *where, runs(_removed(task, ledger)), detail)
+    detail = f"was settled more than once for {task.subscription}"
+    yield from range_findings("duplicated", *where, runs(ledger.twice), detail)
+    detail = f"was settled for {task.subscription}, but the topic ends at {task.newest}"
+    yield from range_findings("foreign", *where, runs(ledger.settled, task.newest), detail)
 
 
 def _removed(task: SettledTask, ledger: SubscriptionLedger) -> BitMap64:
@@ -344,10 +339,6 @@ def _dead_messages(read: ReadSource, task: SettledTask, ledger: SubscriptionLedg
             there |= {entry.offset: _without_dead_letter_headers(entry) for entry in record_digests(some, _CONTENT)}
     for offset in dead:
         yield DeadMessage(offset, ledger.deaths[offset], there.get(offset))
-
-
-def _settled_without_death(ledger: SubscriptionLedger, offset: int) -> str | None:
-    return None if ledger.deaths[offset] else ledger.settled_otherwise(offset)
 
 
 def _without_dead_letter_headers(entry: RecordDigest) -> RecordDigest:

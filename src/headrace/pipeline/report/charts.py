@@ -138,7 +138,6 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 
 def _plain(value: float) -> str:
-    """The number with three significant digits."""
     text = f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

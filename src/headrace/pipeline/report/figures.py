@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
+from msgspec.structs import astuple
 
 from headrace.model.errors import InvalidRequest
 from headrace.pipeline.report.tasks import (
@@ -79,8 +80,6 @@ class TopicFigures(msgspec.Struct, frozen=True):
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
-    """The results of tasks and queries about one topic."""
-
     name: str
     partitions: int
     parts: Sequence[TopicPart]
@@ -210,9 +209,9 @@ def write_tables(report: Report, location: str) -> None:
     rows = {
         "throughput": _throughput(report),
         "subscriptions": _subscriptions(report),
-        "partitions": _partitions(report),
-        "keys": _keys(report),
-        "lag": _lags(report),
+        "partitions": ((t.name, number, *astuple(one)) for t in report.topics for number, one in t.partitions.items()),
+        "keys": ((t.name, key, *astuple(one)) for t in report.topics for key, one in t.keys),
+        "lag": ((t.name, *astuple(one)) for t in report.topics for one in t.lags),
     }
     for name, some in rows.items():
         pq.write_table(table_of(name, list(some)), f"{folder}/{name}.parquet", filesystem=files)
@@ -249,21 +248,3 @@ def _subscriptions(report: Report) -> Iterator[Sequence[Any]]:
             for start, settled, shares, depth in rows:
                 counts = settled.acked, settled.failed, settled.dead, settled.other
                 yield topic.name, one.name, _time(start), *counts, *shares, depth
-
-
-def _partitions(report: Report) -> Iterator[Sequence[Any]]:
-    for topic in report.topics:
-        for partition, one in topic.partitions.items():
-            yield topic.name, partition, one.messages, one.bytes
-
-
-def _keys(report: Report) -> Iterator[Sequence[Any]]:
-    for topic in report.topics:
-        for key, one in topic.keys:
-            yield topic.name, key, one.messages, one.bytes
-
-
-def _lags(report: Report) -> Iterator[Sequence[Any]]:
-    for topic in report.topics:
-        for one in topic.lags:
-            yield topic.name, one.group, one.partition, one.committed, one.end, one.lag

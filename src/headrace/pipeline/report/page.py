@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
+from msgspec.structs import astuple
+
 from headrace.pipeline.report.charts import (
     Bar,
     Series,
@@ -146,16 +148,7 @@ def _topic(report: Report, topic: TopicFigures) -> Iterator[str]:
         yield from _subscription(report, one)
     if topic.lags:
         yield "<h3>Consumer groups</h3>"
-        rows = [
-            (
-                one.group,
-                str(one.partition),
-                "-" if one.committed is None else str(one.committed),
-                str(one.end),
-                str(one.lag),
-            )
-            for one in topic.lags
-        ]
+        rows = [["-" if value is None else str(value) for value in astuple(one)] for one in topic.lags]
         yield _table(("group", "partition", "committed", "end", "lag"), rows)
     yield "</section>"
 

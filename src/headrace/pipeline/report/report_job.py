@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 
 from headrace.client.admin.group_admin import GroupAdmin, PartitionLag
-from headrace.client.admin.subscription_admin import PartitionBacklog, SubscriptionAdmin
+from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
+from headrace.columns.sync_cluster import sync_cluster
 from headrace.model.durations import InvalidDuration, parse_duration, parse_time
-from headrace.model.errors import HeadraceError
 from headrace.model.names import acks_topic
-from headrace.pipeline.job import Job, JobResult, JobRun
+from headrace.pipeline.job import Job, JobResult, JobRun, failed_checks
 from headrace.pipeline.report.figures import (
     GroupPartitionLag,
     Report,
@@ -66,30 +65,20 @@ class ReportInspector(SourceInspector):
     """Queries of a report: topics, and the current state of subscriptions and consumer groups."""
 
     def topics(self, texts: Sequence[str]) -> list[str]:
-        """The topics that match names and patterns."""
         return topic_names(self.brokers, texts)
 
     def backlogs(self, topic: str, subscriptions: Sequence[str]) -> list[SubscriptionBacklog]:
         """The backlogs of these subscriptions of the topic, or of all."""
-        from headrace.columns.scan import sync_cluster
-
-        async def describe(cluster: Cluster) -> Sequence[PartitionBacklog]:
-            return await SubscriptionAdmin(cluster).describe(topics=[topic])
-
         sums: dict[str, Counter[str]] = {}
-        for one in sync_cluster(self.brokers).call(describe):
+        for one in sync_cluster(self.brokers).call(lambda cluster: SubscriptionAdmin(cluster).describe(topics=[topic])):
             if subscriptions and one.subscription not in subscriptions:
                 continue
             counts = {"backlog": one.backlog, "leased": one.leased, "waiting": one.waiting, "dying": one.dying}
             sums.setdefault(one.subscription, Counter()).update(counts)
-        return [
-            SubscriptionBacklog(name, own["backlog"], own["leased"], own["waiting"], own["dying"])
-            for name, own in sums.items()
-        ]
+        return [SubscriptionBacklog(name, **own) for name, own in sums.items()]
 
     def lags(self, topic: str) -> list[GroupPartitionLag]:
         """The lags of all consumer groups that have committed offsets in the topic."""
-        from headrace.columns.scan import sync_cluster
 
         async def ask(cluster: Cluster) -> list[tuple[str, PartitionLag]]:
             admin = GroupAdmin(cluster)
@@ -100,13 +89,12 @@ class ReportInspector(SourceInspector):
         return [GroupPartitionLag(group, one.target.partition, one.committed, one.end, one.lag) for group, one in found]
 
 
-class ReportJob(Job):
-    settings_type: ClassVar[type[msgspec.Struct]] = ReportSettings
+class ReportJob(Job[ReportSettings]):
+    settings_type = ReportSettings
 
     def __init__(
-        self, settings: msgspec.Struct, folder: Path, inspector: Callable[[str], ReportInspector] = ReportInspector
+        self, settings: ReportSettings, folder: Path, inspector: Callable[[str], ReportInspector] = ReportInspector
     ) -> None:
-        assert isinstance(settings, ReportSettings)
         self.settings = settings
         self._html = Path(location_of(settings.html, folder))
         self._parquet = None if settings.parquet is None else location_of(settings.parquet, folder)
@@ -114,16 +102,12 @@ class ReportJob(Job):
 
     def problems(self) -> Sequence[str]:
         settings = self.settings
-        found = [*wrong_topics(settings.topics)]
-        for name, check in (
-            ("since", lambda: _parse_moment(settings.since, 0, _END_OF_TIME_MS)),
-            ("until", lambda: _parse_moment(settings.until, 0, _END_OF_TIME_MS)),
-            ("window", self._window_ms),
-        ):
-            try:
-                check()
-            except HeadraceError as error:
-                found.append(f"{name}: {error.message}")
+        checks = {
+            "since": lambda: _parse_moment(settings.since, 0, _END_OF_TIME_MS),
+            "until": lambda: _parse_moment(settings.until, 0, _END_OF_TIME_MS),
+            "window": self._window_ms,
+        }
+        found = [*wrong_topics(settings.topics), *failed_checks(checks)]
         if "://" in settings.html:
             found.append("html: must be a local path; only the tables can be written to a URI")
         return found
@@ -133,10 +117,8 @@ class ReportJob(Job):
         lines = []
         for topic in inspector.topics(self.settings.topics):
             offsets = sum(end - start for start, end in inspector.bounds(topic).values())
-            names = (
-                ", ".join(one.subscription for one in inspector.backlogs(topic, self.settings.subscriptions)) or "none"
-            )
-            lines.append(f"{topic}: {offsets} offsets; subscriptions: {names}")
+            names = [one.subscription for one in inspector.backlogs(topic, self.settings.subscriptions)]
+            lines.append(f"{topic}: {offsets} offsets; subscriptions: {', '.join(names) or 'none'}")
         return [*lines, f"page: {self._html}", f"tables: {self._tables(run)}"]
 
     def once(self, run: JobRun) -> JobResult:
@@ -176,7 +158,9 @@ class ReportJob(Job):
         tasks = [TopicTask(side, range_, span) for range_ in ranges]
         parts = run_by_spark(run, partial(read_topic, inspector.read), tasks, topic)
         acks_tasks = [
-            AcksTask(side, partition, *bounds[partition], *there, names, span)
+            AcksTask(
+                side, PartitionRange(partition, *bounds[partition]), PartitionRange(partition, *there), names, span
+            )
             for partition, there in acks_bounds.items()
         ]
         acks = run_by_spark(run, partial(read_acks, inspector.read), acks_tasks, f"acks of {topic}")

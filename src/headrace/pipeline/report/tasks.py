@@ -11,17 +11,16 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.names import acks_topic
-from headrace.pipeline.audit.settled_check import SubscriptionLedger
+from headrace.pipeline.audit.settled_check import SubscriptionLedger, read_events
 from headrace.pipeline.spark_tasks import PartitionRange, ReadSource, TopicSource
-from headrace.wire.state_records.acks_records import AcksEvent, Created, Failed, Settled, Sought, decode_event
+from headrace.wire.state_records.acks_records import AcksEvent, Created, Failed, Settled, Sought
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 WINDOWS_MS: Final = (
@@ -70,7 +69,6 @@ def window_for(span_ms: int, points: int = _POINTS) -> int:
 
 
 def window_of(time_ms: int, window_ms: int) -> int:
-    """The start of the window that contains the time."""
     return time_ms // window_ms * window_ms
 
 
@@ -135,11 +133,8 @@ class TopicPart(msgspec.Struct, frozen=True):
 
 class AcksTask(msgspec.Struct, frozen=True):
     topic: TopicSource
-    partition: int
-    start: int
-    end: int
-    acks_start: int
-    acks_end: int
+    offsets: PartitionRange
+    acks: PartitionRange
     subscriptions: frozenset[str]
     span: ReportPeriod
 
@@ -196,7 +191,7 @@ def read_acks(read: ReadSource, task: AcksTask) -> AcksPart:
     settlings: dict[str, dict[int, SettleFigures]] = {}
     created_ms: dict[str, int] = {}
     gone_after: Counter[str] = Counter()
-    for name, event in _events(read, task):
+    for name, event in read_events(read, task.topic, task.acks, task.subscriptions):
         if isinstance(event, Created):
             created_ms[name] = event.at
         own = settlings.setdefault(name, {})
@@ -210,21 +205,11 @@ def read_acks(read: ReadSource, task: AcksTask) -> AcksPart:
             own.setdefault(window_of(event.at, task.span.window_ms), SettleFigures()).add(found)
     alive = {name for name, ledger in ledgers.items() if ledger.exists}
     return AcksPart(
-        task.partition,
+        task.offsets.partition,
         {name: own for name, own in settlings.items() if name in alive},
         {name: at for name, at in created_ms.items() if name in alive},
         dict(gone_after),
     )
-
-
-def _events(read: ReadSource, task: AcksTask) -> Iterator[tuple[str, AcksEvent]]:
-    acks = TopicSource(task.topic.brokers, acks_topic(task.topic.name))
-    range_ = PartitionRange(task.partition, task.acks_start, task.acks_end)
-    for batch in read(acks, range_, ("key", "value")):
-        for key, value in zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True):
-            name, event = decode_event(key, value)
-            if name in task.subscriptions:
-                yield name, event
 
 
 def _settling(event: AcksEvent, ledger: SubscriptionLedger, published: _PublishTimes) -> SettleFigures | None:
@@ -254,12 +239,11 @@ class _PublishTimes:
     """The publish times of the messages of a partition that the topic still has."""
 
     def __init__(self, read: ReadSource, task: AcksTask) -> None:
-        self.end = task.end
+        self.end = task.offsets.end
         self._offsets = array("q")
         self._times = array("q")
-        if task.acks_end > task.acks_start:
-            range_ = PartitionRange(task.partition, task.start, task.end)
-            for batch in read(task.topic, range_, ("offset", "timestamp")):
+        if task.acks.end > task.acks.start:
+            for batch in read(task.topic, task.offsets, ("offset", "timestamp")):
                 self._offsets.extend(batch.column("offset").to_pylist())
                 times = pc.divide(pc.cast(batch.column("timestamp"), pa.int64()), 1000)
                 self._times.extend(times.to_pylist())

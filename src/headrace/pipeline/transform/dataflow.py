@@ -35,8 +35,6 @@ class InvalidDataflow(HeadraceError):
 
 
 class Dataflow(GraphElementRegistry):
-    """The elements that a Python file defines."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._sinks: dict[str, Sink] = {}

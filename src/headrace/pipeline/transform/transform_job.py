@@ -16,6 +16,7 @@ import msgspec
 from headrace.model.durations import parse_duration
 from headrace.model.errors import HeadraceError
 from headrace.pipeline.job import Job, JobResult, JobRun
+from headrace.pipeline.settings import conf_text
 from headrace.pipeline.transform.outputs import BROKERS, FORMAT, Output, as_records, planned, run_queries
 from headrace.pipeline.transform.sql_file import Statement, output_names, parse_sql
 from headrace.spark import options as source_options
@@ -51,8 +52,7 @@ class TransformSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class TopicSqlView(msgspec.Struct, frozen=True):
-    """A topic as a view: `topic`, the allowed lateness (`watermark`, by `watermarkColumn`), and options of the data
-    source."""
+    """A topic as a view, with options of the data source and an allowed lateness (`watermark`)."""
 
     name: str
     options: dict[str, str]
@@ -61,7 +61,7 @@ class TopicSqlView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, table: Mapping[str, Value]) -> TopicSqlView:
-        options = {key: _text(value) for key, value in table.items()}
+        options = {key: conf_text(value) for key, value in table.items()}
         column = options.pop("watermarkColumn", "timestamp")
         watermark = options.pop("watermark", None)
         if "topic" in options:
@@ -83,11 +83,10 @@ class TopicSqlView(msgspec.Struct, frozen=True):
         frame.createOrReplaceTempView(self.name)
 
 
-class TransformJob(Job):
+class TransformJob(Job[TransformSettings]):
     settings_type = TransformSettings
 
-    def __init__(self, settings: msgspec.Struct, folder: Path) -> None:
-        assert isinstance(settings, TransformSettings)
+    def __init__(self, settings: TransformSettings, folder: Path) -> None:
         self._settings = settings
         self._folder = folder
 
@@ -159,7 +158,7 @@ class TransformJob(Job):
         return [TopicSqlView.of(name, table) for name, table in self._settings.sources.items()]
 
     def _sink_options(self, brokers: str, insert: Statement) -> dict[str, str]:
-        options = {BROKERS: brokers} | {key: _text(value) for key, value in self._settings.options.items()}
+        options = {BROKERS: brokers} | {key: conf_text(value) for key, value in self._settings.options.items()}
         topic = insert.target or self._settings.to
         return options if topic is None else options | {"topic": topic}
 
@@ -175,15 +174,12 @@ class TransformJob(Job):
             for key in ("to", "sources", "options"):
                 if getattr(settings, key):
                     yield f"{key} applies to SQL files only; a Python file defines its own sources and sinks"
-            yield from self._python_problems()
+            try:
+                compile(self._file.read_bytes(), str(self._file), "exec")
+            except (SyntaxError, ValueError) as error:
+                yield f"{self._file} is not Python: {error}"
         else:
             yield from self._sql_problems()
-
-    def _python_problems(self) -> Iterator[str]:
-        try:
-            compile(self._file.read_bytes(), str(self._file), "exec")
-        except (SyntaxError, ValueError) as error:
-            yield f"{self._file} is not Python: {error}"
 
     def _sql_problems(self) -> Iterator[str]:
         if not self._settings.sources:
@@ -203,7 +199,3 @@ class TransformJob(Job):
             yield f"{self._file} is not UTF-8"
         except HeadraceError as error:
             yield f"{self._file}: {error.message}"
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,10 +13,14 @@ import pyarrow.parquet as pq
 
 from headrace.client.admin.subscription_admin import SubscriptionAdmin
 from headrace.client.cluster import Cluster
-from headrace.columns.scan import sync_cluster
+from headrace.columns.offsets import bounds
 from headrace.columns.schema import schema_of
-from headrace.pipeline.spark_tasks import PartitionRange, RecordSource
-from headrace.wire.state_records.acks_records import AcksEvent, encode_event
+from headrace.columns.sync_cluster import sync_cluster
+from headrace.model.errors import UnknownTopicOrPartition
+from headrace.model.names import acks_topic, dead_letter_topic
+from headrace.pipeline.audit.settled_check import read_events
+from headrace.pipeline.spark_tasks import PartitionRange, RecordSource, TopicSource, read_source
+from headrace.wire.state_records.acks_records import AcksEvent, Settled, encode_event
 
 Row = dict[str, Any]
 
@@ -47,12 +51,31 @@ def batch_of(rows: Sequence[Row], columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def wait_for_dead_letters(address: str, topic: str) -> None:
-    """Wait until the dead letters are written."""
+    """Wait until the dead letters of `billing` are written, and the acks log says so: the leader counts a message as
+    settled before that event is committed, and an audit reads only what is committed."""
 
     async def dying(cluster: Cluster) -> int:
         return sum(one.dying for one in await SubscriptionAdmin(cluster).describe(topics=[topic]))
 
-    while sync_cluster(address).call(dying):
+    def settled_dead() -> int:
+        found = [
+            event
+            for target, there in bounds(address, [acks_topic(topic)]).items()
+            for _, event in read_events(
+                read_source, TopicSource(address, topic), PartitionRange(target.partition, *there), ["billing"]
+            )
+        ]
+        ranges = [one for event in found if isinstance(event, Settled) and event.how == "dead" for one in event.ranges]
+        return sum(last - first + 1 for first, last in ranges)
+
+    def letters() -> int:
+        try:
+            found = bounds(address, [dead_letter_topic(topic)])
+        except UnknownTopicOrPartition:
+            return 0
+        return sum(there.latest - there.earliest for there in found.values())
+
+    while sync_cluster(address).call(dying) or settled_dead() < letters():
         pass
 
 

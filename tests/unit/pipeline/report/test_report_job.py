@@ -234,7 +234,8 @@ def test_an_acks_log_is_counted_by_window_and_subscription() -> None:
         ("shipping", Created(at=start, floor=0)),
     )
     held = {("orders", 0): rows(0, 10), ("__acks.orders", 0): log}
-    task = AcksTask(TopicSource("nowhere:1", "orders"), 0, 0, 10, 0, len(log), frozenset({"billing"}), EVER)
+    ranges = PartitionRange(0, 0, 10), PartitionRange(0, 0, len(log))
+    task = AcksTask(TopicSource("nowhere:1", "orders"), *ranges, frozenset({"billing"}), EVER)
     part = read_acks(InMemorySources(held), task)
     assert list(part.settlings) == ["billing"]
     assert part.created_ms == {"billing": start}
