@@ -14,6 +14,7 @@ from headrace.machines.groups.group_state import (
     JoinRequest,
     LeavingMember,
     SyncGroupResult,
+    SyncRequest,
 )
 from headrace.model.errors import IllegalGeneration, MemberIdRequired, RebalanceInProgress, UnknownMemberId
 from headrace.wire.state_records.consumer_protocol import (
@@ -92,9 +93,8 @@ class ClassicClient:
 
     def sync(self) -> SyncGroupResult:
         members = ClassicMembers(self.driver.group)
-        response = members.sync(
-            self.id, self.epoch, self.driver.view, self.driver.now_ms, instance_id=self.more["instance_id"]
-        )
+        request = SyncRequest(member_id=self.id, generation_id=self.epoch, instance_id=self.more["instance_id"])
+        response = members.sync(request, self.driver.view, self.driver.now_ms)
         assigned = decode_assignment(response.assignment).assigned_partitions
         self.wanted = set(named_partitions(assigned, self.driver.view))
         self.owned |= self.wanted

@@ -51,9 +51,8 @@ COMMIT_SECONDS = 5.0  # Kafka's offsets.commit.timeout.ms
 class StoredRecord(NamedTuple):
     key: bytes
     value: bytes | None
-    transaction: (
-        ProducerTransaction | None
-    )  # the transaction that contains the record, which applies only if that commits
+    transaction: ProducerTransaction | None
+    """The transaction that contains the record, which applies only if that commits."""
 
 
 class StoredTransactionMarker(NamedTuple):

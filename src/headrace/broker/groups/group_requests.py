@@ -9,7 +9,7 @@ from headrace.broker.groups.group_shard import GroupShard
 from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.machines.groups.classic_group import ClassicGroup
-from headrace.machines.groups.group_state import GroupState, JoinRequest, LeaveGroupResult, LeavingMember
+from headrace.machines.groups.group_state import GroupState, JoinRequest, LeaveGroupResult, LeavingMember, SyncRequest
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE
 from headrace.model.errors import GroupIdNotFound, UnknownMemberId
 from headrace.model.names import check_group_id
@@ -96,12 +96,14 @@ class GroupRequests:
     async def sync(self, request: SyncGroupRequest, _context: RequestContext) -> SyncGroupResponse:
         result = await self._groups(request.group_id).sync(
             request.group_id,
-            request.member_id,
-            request.generation_id,
-            {assignment.member_id: assignment.assignment for assignment in request.assignments},
-            request.group_instance_id,
-            request.protocol_type,
-            request.protocol_name,
+            SyncRequest(
+                member_id=request.member_id,
+                generation_id=request.generation_id,
+                assignments={assignment.member_id: assignment.assignment for assignment in request.assignments},
+                instance_id=request.group_instance_id,
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+            ),
         )
         return SyncGroupResponse(
             error_code=result.error_code,

@@ -12,13 +12,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from headrace.broker.coordination.shards import Shard
 from headrace.broker.coordination.state_log import StoredTransactionMarker
 from headrace.broker.coordination.timers import Timers
 from headrace.broker.groups.consumer_group_records import StoredConsumerGroupEvent, group_tombstones
 from headrace.broker.groups.consumer_groups import ConsumerGroups
+from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.groups.group_records import StoredGroup, group_record, offset_record, read_record
 from headrace.broker.groups.offsets_log import (
     OffsetExpiration,
@@ -30,18 +30,17 @@ from headrace.broker.share_groups.share_group_records import StoredShareGroupEve
 from headrace.broker.share_groups.share_groups import ShareGroups
 from headrace.machines.groups.assignors import TopicIdPartition
 from headrace.machines.groups.classic_group import ClassicGroup
-from headrace.machines.groups.consumer_group import ConsumerGroup, ConsumerGroupConfig
+from headrace.machines.groups.consumer_group import ConsumerGroup
 from headrace.machines.groups.consumer_group_heartbeat import (
     JOIN_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
     HeartbeatDecision,
 )
-from headrace.machines.groups.group_migration import MigrationPolicy, upgrade
+from headrace.machines.groups.group_migration import upgrade
 from headrace.machines.groups.group_offsets import GroupOffsets, OffsetCommitted, OffsetForgotten, ProducerTransaction
 from headrace.machines.groups.group_state import (
     Effect,
-    GroupConfig,
     GroupState,
     JoinGroupResult,
     JoinRequest,
@@ -50,22 +49,15 @@ from headrace.machines.groups.group_state import (
     SendResponse,
     StoreMetadata,
     SyncGroupResult,
+    SyncRequest,
 )
 from headrace.machines.groups.group_topics import TopicsImage
-from headrace.machines.share_groups.share_group import ShareHeartbeat, ShareHeartbeatResult, ShareSessionConfig
+from headrace.machines.share_groups.share_group import ShareHeartbeat, ShareHeartbeatResult
 from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, RebalanceInProgress, UnknownMemberId
 
 log = logging.getLogger(__name__)
 
 _RECORDS_PER_YIELD = 500  # takes a few milliseconds
-
-
-class GroupShardConfig(NamedTuple):
-    classic: GroupConfig
-    consumer_config_of: Callable[[str], ConsumerGroupConfig]
-    share_timing_of: Callable[[str], ShareSessionConfig]
-    metadata_bytes_max: int
-    migration_policy: MigrationPolicy
 
 
 class GroupShard(Shard):
@@ -76,29 +68,24 @@ class GroupShard(Shard):
         self,
         log_partition: OffsetsLogPartition,
         view: Callable[[], TopicsImage],
-        config: GroupShardConfig,
+        configs: GroupConfigs,
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(log_partition.partition)
         self.classic: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups(
-            log_partition, view, config.consumer_config_of, config.classic, config.migration_policy, now_ms
-        )
+        self.consumers = ConsumerGroups(log_partition, view, configs, now_ms)
         self.consumers.on_downgrade = self._on_downgrade
-        self.shares = ShareGroups(log_partition, view, config.share_timing_of, now_ms)
-        self.offsets = GroupOffsets(config.metadata_bytes_max)
+        self.shares = ShareGroups(log_partition, view, configs.timing_of, now_ms)
+        self.offsets = GroupOffsets(configs.metadata_bytes_max)
         self._log_partition = log_partition
-        self._config = config.classic
-        self._consumer_config_of = config.consumer_config_of
-        self._migration_policy = config.migration_policy
+        self._configs = configs
         self._view = view
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._timers = Timers(now_ms)
         self._offset_expiration = OffsetExpiration(self.offsets, log_partition)
-        self._early_markers: list[
-            tuple[ProducerTransaction, bool]
-        ] = []  # transaction ends during `load`, which it may have missed
+        # Transaction ends during `load`, which it may have missed.
+        self._early_markers: list[tuple[ProducerTransaction, bool]] = []
         self.partition.on_marker = self._on_marker
 
     def __iter__(self) -> Iterator[ClassicGroup | ConsumerGroup]:
@@ -139,13 +126,8 @@ class GroupShard(Shard):
         self.is_loaded = True
         if count:
             known = len(self.classic) + len(self.consumers.groups) + len(self.shares.groups)
-            log.info(
-                "group state loaded records=%d partition=%s-%d groups=%d",
-                count,
-                self.partition.topic,
-                self.partition.index,
-                known,
-            )
+            name, index = self.partition.topic, self.partition.index
+            log.info("group state loaded records=%d partition=%s-%d groups=%d", count, name, index, known)
 
     def close(self, error: HeadraceError) -> None:
         self._log_partition.is_over = True
@@ -165,7 +147,7 @@ class GroupShard(Shard):
         self.shares.restore()
         for group_id, event in stored.items():
             if event.snapshot is not None and group_id not in self.consumers and group_id not in self.shares:
-                self.classic[group_id] = ClassicGroup.restore(group_id, self._config, event.snapshot, now_ms)
+                self.classic[group_id] = ClassicGroup.restore(group_id, self._configs.classic, event.snapshot, now_ms)
         for group_id in self.offsets.groups():
             self.ensure_offsets_group(group_id)
         for group in list(self.classic.values()):
@@ -173,26 +155,26 @@ class GroupShard(Shard):
 
     # Membership
 
-    async def consumer_heartbeat(self, heartbeat_request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
         """Process the heartbeat of a member of a consumer group, with which it joins, reports or leaves."""
-        self.shares.refuse(heartbeat_request.group_id)
-        classic = self.classic.get(heartbeat_request.group_id)
+        self.shares.refuse(request.group_id)
+        classic = self.classic.get(request.group_id)
         if classic is None:
-            decision = self.consumers.decide(heartbeat_request)
-            self.consumers.store_without(heartbeat_request.group_id, decision.removed, decision.events)
-        elif heartbeat_request.member_epoch == JOIN_EPOCH:
-            decision = self._upgrade(classic, heartbeat_request)
+            decision = self.consumers.decide(request)
+            self.consumers.store_without(request.group_id, decision.removed, decision.events)
+        elif request.member_epoch == JOIN_EPOCH:
+            decision = self._upgrade(classic, request)
         else:
-            raise GroupIdNotFound(f"Group {heartbeat_request.group_id} is not a consumer group.")
-        return await self.consumers.when_durable(heartbeat_request.group_id, decision)
+            raise GroupIdNotFound(f"Group {request.group_id} is not a consumer group.")
+        return await self.consumers.when_durable(request.group_id, decision)
 
-    def _upgrade(self, classic: ClassicGroup, heartbeat_request: ConsumerHeartbeat) -> HeartbeatDecision:
+    def _upgrade(self, classic: ClassicGroup, request: ConsumerHeartbeat) -> HeartbeatDecision:
         """Convert a classic group to a consumer group in one step, when a member with the consumer protocol joins."""
         group_id, events = classic.group_id, []
         if classic.state is not GroupState.EMPTY:
-            max_size = self._consumer_config_of(group_id).max_size
-            events = upgrade(classic, self._migration_policy, max_size, self._view())
-        decision = self.consumers.decide(heartbeat_request, events)
+            max_size = self._configs.consumer_config_of(group_id).max_size
+            events = upgrade(classic, self._configs.migration_policy, max_size, self._view())
+        decision = self.consumers.decide(request, events)
         self.consumers.store(group_id, [*events, *decision.events], [group_record(group_id, None)])
         if events:
             log.info("upgraded to a consumer group group=%s generation=%d", group_id, classic.generation_id)
@@ -203,11 +185,11 @@ class GroupShard(Shard):
         self.classic[group.group_id] = group
         self._carry_out(group, group.rebalance(self._now_ms()) if rebalances else [])
 
-    async def share_heartbeat(self, heartbeat_request: ShareHeartbeat) -> ShareHeartbeatResult:
+    async def share_heartbeat(self, request: ShareHeartbeat) -> ShareHeartbeatResult:
         """Process the heartbeat of a member of a share group, with which it joins, reports or leaves."""
-        if heartbeat_request.group_id in self.classic or heartbeat_request.group_id in self.consumers:
-            raise GroupIdNotFound(f"Group {heartbeat_request.group_id} is not a share group.")
-        return await self.shares.heartbeat(heartbeat_request)
+        if request.group_id in self.classic or request.group_id in self.consumers:
+            raise GroupIdNotFound(f"Group {request.group_id} is not a share group.")
+        return await self.shares.heartbeat(request)
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResult:
         self.shares.reject_classic_member(group_id)
@@ -220,33 +202,12 @@ class GroupShard(Shard):
         self._carry_out(group, group.join(token, request, self._now_ms()))
         return await token
 
-    async def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        generation_id: int,
-        assignments: dict[str, bytes],
-        instance_id: str | None,
-        protocol_type: str | None,
-        protocol_name: str | None,
-    ) -> SyncGroupResult:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncGroupResult:
         if group_id in self.consumers:
-            return await self.consumers.sync(
-                group_id, member_id, generation_id, instance_id, protocol_type, protocol_name
-            )
+            return await self.consumers.sync(group_id, request)
         group = self._member_group(group_id)
         token: asyncio.Future[SyncGroupResult] = self._loop.create_future()
-        effects = group.sync(
-            token,
-            member_id,
-            generation_id,
-            assignments,
-            self._now_ms(),
-            instance_id=instance_id,
-            protocol_type=protocol_type,
-            protocol_name=protocol_name,
-        )
-        self._carry_out(group, effects)
+        self._carry_out(group, group.sync(token, request, self._now_ms()))
         return await token
 
     def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
@@ -441,7 +402,7 @@ class GroupShard(Shard):
     def _group_or_new(self, group_id: str) -> ClassicGroup:
         group = self.classic.get(group_id)
         if group is None:
-            group = self.classic[group_id] = ClassicGroup(group_id, self._config, self._now_ms())
+            group = self.classic[group_id] = ClassicGroup(group_id, self._configs.classic, self._now_ms())
         return group
 
     def _member_group(self, group_id: str) -> ClassicGroup:

@@ -46,7 +46,6 @@ from headrace.wire.messages.group_offsets import (
 _TOPIC_IDS_SINCE = 10
 _GROUPS_SINCE = 8
 _GROUP_NOT_FOUND_SINCE = 9
-_NO_COMMITTED_OFFSET = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
 
 
 class OffsetRequests:
@@ -236,10 +235,7 @@ class OffsetRequests:
             return OffsetFetchResponseTopic(topic_id=requested.topic_id, partitions=found)
         return OffsetFetchResponseTopic(
             topic_id=requested.topic_id,
-            partitions=[
-                OffsetFetchResponsePartition(index, -1, -1, "", UnknownTopicId.code)
-                for index in requested.partition_indexes
-            ],
+            partitions=[_without_offset(index, UnknownTopicId.code) for index in requested.partition_indexes],
         )
 
     def _found(
@@ -247,19 +243,17 @@ class OffsetRequests:
     ) -> list[OffsetFetchResponsePartition]:
         topic_result = []
         for index in indexes:
-            found, error_code = self._find(groups, group_id, topic, index, must_be_stable=must_be_stable)
-            topic_result.append(
-                OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata, error_code)
-            )
+            # An offset that a transaction may change is unstable.
+            is_unstable = must_be_stable and groups.offsets.is_pending(group_id, topic, index)
+            found = None if is_unstable else self._committed(groups, group_id, topic, index)
+            if found is None:
+                error_code = UnstableOffsetCommit.code if is_unstable else 0
+                topic_result.append(_without_offset(index, error_code))
+            else:
+                topic_result.append(
+                    OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata)
+                )
         return topic_result
-
-    def _find(
-        self, groups: GroupShard, group_id: str, topic: str, index: int, *, must_be_stable: bool
-    ) -> tuple[CommittedOffset, int]:
-        """Return the committed offset and an error code. An offset that a transaction may change is unstable."""
-        if must_be_stable and groups.offsets.is_pending(group_id, topic, index):
-            return _NO_COMMITTED_OFFSET, UnstableOffsetCommit.code
-        return self._committed(groups, group_id, topic, index) or _NO_COMMITTED_OFFSET, 0
 
     def _wanted(self, groups: GroupShard, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
         """Return the requested partitions, or all with committed offsets if the request lists no topics."""
@@ -281,14 +275,16 @@ def _has_partition(topic: Topic | None, index: int) -> bool:
     return topic is not None and 0 <= index < topic.partition_count
 
 
+def _without_offset(index: int, error_code: int) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(index, -1, -1, "", error_code)
+
+
 def _fetch_error_response(request: OffsetFetchRequest, error: HeadraceError) -> OffsetFetchResponse:
     """Version 1 can report errors only per partition."""
     topics = [
         OffsetFetchResponseTopic(
             name=topic.name,
-            partitions=[
-                OffsetFetchResponsePartition(index, -1, -1, "", error.code) for index in topic.partition_indexes
-            ],
+            partitions=[_without_offset(index, error.code) for index in topic.partition_indexes],
         )
         for topic in request.topics or ()
     ]

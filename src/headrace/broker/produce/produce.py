@@ -289,11 +289,8 @@ class ProduceHandler:
             partition, partition_response = item.partition, item.partition_response
             try:
                 if gap_guard:
-                    place, producers = (
-                        _producer_partition(item.topic, partition_response.index),
-                        partition.state.producers,
-                    )
-                    gap_guard.check_no_gap(place, item.header, producers, self._clock.monotonic())
+                    place = _producer_partition(item.topic, partition_response.index)
+                    gap_guard.check_no_gap(place, item.header, partition.state.producers, self._clock.monotonic())
                 self._store.ensure_space()
                 self._ensure_committable(partition, request.acks, session_valid=session_valid)
                 if item.header.is_transactional:

@@ -11,11 +11,11 @@ leader) assign, and rejects requests of members of earlier generations (I18).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from headrace.machines.groups.group_rebalance import GroupRebalance, JoinProtocol, StoringAssignment, StoringReplacement
+from headrace.machines.groups.group_rebalance import GroupRebalance, StoringAssignment, StoringReplacement
 from headrace.machines.groups.group_roster import GroupMember
 from headrace.machines.groups.group_state import (
     Effect,
@@ -32,6 +32,7 @@ from headrace.machines.groups.group_state import (
     ResponseToken,
     SendResponse,
     SyncGroupResult,
+    SyncRequest,
 )
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE
 from headrace.model.errors import (
@@ -53,7 +54,6 @@ class ClassicGroup:
         self.group_id = group_id
         self._rebalance = GroupRebalance(config, now_ms)
         self._roster = self._rebalance.roster
-        self._join_protocol = JoinProtocol(self._rebalance)
 
     @classmethod
     def restore(cls, group_id: str, config: GroupConfig, snapshot: GroupSnapshot, now_ms: int) -> ClassicGroup:
@@ -115,7 +115,7 @@ class ClassicGroup:
         assert token is not None
         try:
             self._ensure_alive()
-            self._join_protocol.join(token, request, now_ms)
+            self._rebalance.join(token, request, now_ms)
         except MemberIdRequired as error:
             self._reject_join(token, error, request.new_member_id)
         except GroupMaxSizeReached as error:
@@ -126,24 +126,13 @@ class ClassicGroup:
 
     # SyncGroup
 
-    def sync(
-        self,
-        token: ResponseToken,
-        member_id: str,
-        generation_id: int,
-        assignments: Mapping[str, bytes],
-        now_ms: int,
-        *,
-        instance_id: str | None = None,
-        protocol_type: str | None = None,
-        protocol_name: str | None = None,
-    ) -> list[Effect]:
+    def sync(self, token: ResponseToken, request: SyncRequest, now_ms: int) -> list[Effect]:
         """The response contains the member's assignment, and is sent when the leader's assignment is stored."""
         assert token is not None
         rebalance = self._rebalance
         try:
-            member = self._present_member(member_id, instance_id, generation_id)
-            self._ensure_same_protocol(protocol_type, protocol_name)
+            member = self._present_member(request.member_id, request.instance_id, request.generation_id)
+            self._ensure_same_protocol(request)
             if self.state is GroupState.PREPARING_REBALANCE:
                 raise RebalanceInProgress
         except HeadraceError as error:
@@ -151,12 +140,13 @@ class ClassicGroup:
             return self._effects()
         rebalance.renew_session(member, now_ms)
         if self.state is GroupState.STABLE:
-            self._roster.unsynced.discard(member_id)
+            self._roster.unsynced.discard(request.member_id)
             rebalance.outbox.append(SendResponse(token, rebalance.present_assignment(member)))
         else:
             rebalance.wait_sync(member, token)
-            if member_id == self._roster.leader:
-                rebalance.store(rebalance.snapshot(assignments), StoringAssignment(generation_id, assignments))
+            if request.member_id == self._roster.leader:
+                storing = StoringAssignment(request.generation_id, request.assignments)
+                rebalance.store(rebalance.snapshot(request.assignments), storing)
         return self._effects()
 
     def stored(self, ticket: int, now_ms: int) -> list[Effect]:
@@ -367,9 +357,9 @@ class ClassicGroup:
             raise IllegalGeneration(f"group {self.group_id} is at generation {self.generation_id}")
         return member
 
-    def _ensure_same_protocol(self, protocol_type: str | None, protocol_name: str | None) -> None:
-        # Older versions of SyncGroup do not have these fields.
-        if protocol_type not in (None, self.protocol_type) or protocol_name not in (None, self.protocol_name):
+    def _ensure_same_protocol(self, request: SyncRequest) -> None:
+        has_same_type = request.protocol_type in (None, self.protocol_type)
+        if not has_same_type or request.protocol_name not in (None, self.protocol_name):
             raise InconsistentGroupProtocol(f"group {self.group_id} uses {self.protocol_name}")
 
     def _reject_join(self, token: ResponseToken, error: HeadraceError, member_id: str) -> None:

@@ -37,6 +37,7 @@ from headrace.machines.groups.group_state import (
     LeavingMember,
     Protocols,
     SyncGroupResult,
+    SyncRequest,
 )
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE, TopicsImage
 from headrace.model.errors import (
@@ -93,9 +94,8 @@ class ClassicMembers:
             group.replace_instance(draft, request.instance_id, member_id, is_classic=True)
         replaced_member = draft.state.metadata_by_member.get(member_id) or MemberMetadata()
         owned = named_partitions(subscription.owned_partitions, view)
-        current_assignment = group.advance(
-            draft, member_id, _updated(replaced_member, request, subscription), owned, view
-        )
+        updated = _updated(replaced_member, request, subscription)
+        current_assignment = group.advance(draft, member_id, updated, owned, view)
         result = JoinGroupResult(
             member_id=member_id,
             generation_id=current_assignment.epoch,
@@ -113,27 +113,15 @@ class ClassicMembers:
 
     # SyncGroup, Heartbeat, LeaveGroup
 
-    def sync(
-        self,
-        member_id: str,
-        generation_id: int,
-        view: TopicsImage,
-        now_ms: int,
-        *,
-        instance_id: str | None = None,
-        protocol_type: str | None = None,
-        protocol_name: str | None = None,
-    ) -> SyncGroupResult:
-        classic = self._present_member(member_id, generation_id, instance_id)
+    def sync(self, request: SyncRequest, view: TopicsImage, now_ms: int) -> SyncGroupResult:
+        member_id = request.member_id
+        classic = self._present_member(member_id, request.generation_id, request.instance_id)
         name, metadata = classic.protocols[0]
-        # Older versions of SyncGroup do not have these fields.
-        if protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or protocol_name not in (None, name):
+        has_same_type = request.protocol_type in (None, CONSUMER_PROTOCOL_TYPE)
+        if not has_same_type or request.protocol_name not in (None, name):
             raise InconsistentGroupProtocol(f"member {member_id} joined with protocol {name}")
-        group, current_assignment = self._group, self._group.state.current_assignment(member_id)
-        if (
-            group.state.epoch > current_assignment.epoch
-            and current_assignment.state is not MemberState.UNREVOKED_PARTITIONS
-        ):
+        group, current = self._group, self._group.state.current_assignment(member_id)
+        if group.state.epoch > current.epoch and current.state is not MemberState.UNREVOKED_PARTITIONS:
             self._await_join(member_id, now_ms)
             raise RebalanceInProgress(f"member {member_id} must join again: group {group.group_id} rebalances")
         group.deadlines.syncs.pop(member_id, None)
@@ -141,7 +129,7 @@ class ClassicMembers:
         return SyncGroupResult(
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=name,
-            assignment=encode_partitions(current_assignment.assigned, metadata, view),
+            assignment=encode_partitions(current.assigned, metadata, view),
         )
 
     def heartbeat(self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None) -> None:

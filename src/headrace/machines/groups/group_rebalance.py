@@ -5,7 +5,7 @@
 - The generation never decreases.
 - A waiting JoinGroup or SyncGroup gets exactly one response, at the latest when its member is removed.
 - `wake_ms` is never later than the earliest deadline.
-- `JoinProtocol` raises an error for a rejected join, and `ClassicGroup` responds with it. Otherwise the request waits
+- `join` raises an error for a rejected request, and `ClassicGroup` responds with it. Otherwise the request waits
   in its member, or its response is in the outbox.
 """
 
@@ -92,6 +92,111 @@ class GroupRebalance:
     def enter(self, state: GroupState, now_ms: int) -> None:
         self.state = state
         self.state_timestamp_ms = now_ms
+
+    # JoinGroup: a new member, a member that rejoins, or the new process of a static member
+
+    def join(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        check_session_timeout(self.config, request.session_timeout_ms)
+        self._ensure_room(request, now_ms)
+        self._ensure_protocols(request)
+        if not request.member_id:
+            self._join_without_id(token, request, now_ms)
+        elif request.member_id in self.roster.pending and request.instance_id is None:
+            self._add(token, request, request.member_id, now_ms)
+        else:
+            self._rejoin(token, request, now_ms)
+
+    def _join_without_id(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        replaced_member = self.roster.static_member(request.instance_id)
+        if replaced_member is not None:
+            self._replace(token, replaced_member, request, now_ms)
+        elif request.instance_id is None and request.require_known_member_id:
+            # Otherwise a client that retries after a lost response would be counted twice.
+            deadline_ms = self.roster.pending[request.new_member_id] = now_ms + request.session_timeout_ms
+            self._wake_at(deadline_ms)
+            raise MemberIdRequired(f"join again as {request.new_member_id}")
+        else:
+            self._add(token, request, request.new_member_id, now_ms)
+
+    def _add(self, token: ResponseToken, request: JoinRequest, member_id: str, now_ms: int) -> None:
+        if not self.roster.members:
+            self.protocol_type = request.protocol_type
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self.member_joined_meanwhile = True
+        member = GroupMember.joining(member_id, request)
+        self.roster.add(member)
+        self.wait_join(member, token)
+        # The member cannot send heartbeats before its response, but the group must not wait for a client that is gone.
+        self.renew_session(member, now_ms, self.config.new_member_join_timeout_ms)
+        self.prepare_or_complete(now_ms)
+
+    def _rejoin(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        member = self.roster.member(request.member_id, request.instance_id)
+        may_stay = self.state is GroupState.COMPLETING_REBALANCE or (
+            # The leader rejoins to request a new assignment.
+            self.state is GroupState.STABLE and member.member_id != self.roster.leader
+        )
+        if may_stay and member.protocols == request.protocols:
+            self.outbox.append(SendResponse(token, self.present_generation(member)))
+            return
+        self.roster.update(member, request)
+        self.wait_join(member, token)
+        self.prepare_or_complete(now_ms)
+
+    def _replace(self, token: ResponseToken, replaced_member: GroupMember, request: JoinRequest, now_ms: int) -> None:
+        """A static member returned as a new process; a stable group need not rebalance."""
+        former_leader = self.roster.leader or ""
+        # Another process uses the instance id now: fence the former one, including its waiting requests.
+        self.fail_requests(replaced_member, FencedInstanceId.code, replaced_member.member_id)
+        member = self.roster.rename(replaced_member, request.new_member_id)
+        self.renew_session(member, now_ms)
+        self.roster.update(member, request)
+        self.wait_join(member, token)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self.complete_if_all_joined(now_ms)
+        elif self.state is GroupState.STABLE and self._fits_generation(replaced_member, member):
+            storing = StoringReplacement(
+                self.generation_id, member, replaced_member, former_leader, token, request.skips_assignment
+            )
+            self.store(self.snapshot(), storing)
+        else:
+            self.prepare(now_ms)
+
+    def _fits_generation(self, replaced_member: GroupMember, member: GroupMember) -> bool:
+        name = self.protocol_name
+        if self.roster.vote() != name:
+            return False
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return True
+        # Compare topics only: the whole metadata contains the owned partitions, and differs after every restart.
+        return subscribed_topics(replaced_member.metadata(name)) == subscribed_topics(member.metadata(name))
+
+    def _ensure_room(self, request: JoinRequest, now_ms: int) -> None:
+        max_size = self.config.max_size
+        known = self.roster.members.get(request.member_id)
+        if not request.member_id:
+            known = self.roster.static_member(request.instance_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            # Only joined members count here: a group that is too large loses the last members to rejoin.
+            if (known and known.join_token is not None) or self.roster.joined_count < max_size:
+                return
+            if known:
+                self.remove_member(known)
+                self.complete_if_all_joined(now_ms)
+        elif known or len(self.roster) < max_size:
+            return
+        raise GroupMaxSizeReached(f"the group is full: it has {max_size} members (group.max.size)")
+
+    def _ensure_protocols(self, request: JoinRequest) -> None:
+        names = {name for name, _ in request.protocols}
+        if self.state is GroupState.EMPTY:
+            fits = bool(request.protocol_type and names)
+        else:
+            fits = request.protocol_type == self.protocol_type and self.roster.supports(names)
+        if not fits:
+            raise InconsistentGroupProtocol(
+                f"the group has no protocol in common with {sorted(names)} of type '{request.protocol_type}'"
+            )
 
     # Collect the members
 
@@ -193,21 +298,14 @@ class GroupRebalance:
         if token is not None:
             self.outbox.append(SendResponse(token, result))
 
-    def remove_member(self, member: GroupMember, error_code: int = UnknownMemberId.code) -> None:
-        self.fail_requests(member, error_code, "")
+    def remove_member(self, member: GroupMember) -> None:
+        self.fail_requests(member, UnknownMemberId.code, "")
         self.roster.remove(member)
 
     def fail_requests(self, member: GroupMember, error_code: int, member_id: str) -> None:
         """Fail the member's waiting requests."""
         self.respond_join(member, JoinGroupResult(error_code=error_code, member_id=member_id))
         self.respond_sync(member, SyncGroupResult(error_code=error_code))
-
-    def replace_static(self, member: GroupMember, member_id: str, now_ms: int) -> GroupMember:
-        """Another process uses the instance id now: fence the former one, including its waiting requests."""
-        self.fail_requests(member, FencedInstanceId.code, member.member_id)
-        renamed = self.roster.rename(member, member_id)
-        self.renew_session(renamed, now_ms)
-        return renamed
 
     def present_generation(self, member: GroupMember, *, skip_assignment: bool = False) -> JoinGroupResult:
         leads = self.roster.leader == member.member_id
@@ -241,10 +339,6 @@ class GroupRebalance:
     def renew_session(self, member: GroupMember, now_ms: int, timeout_ms: int | None = None) -> None:
         member.session_deadline_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self._wake_at(member.session_deadline_ms)
-
-    def add_pending(self, member_id: str, deadline_ms: int) -> None:
-        self.roster.pending[member_id] = deadline_ms
-        self._wake_at(deadline_ms)
 
     def earliest_deadline_ms(self) -> int | None:
         deadlines = [*self.roster.pending.values()]
@@ -335,118 +429,6 @@ class GroupRebalance:
                 return None
             topics |= subscribed
         return topics
-
-
-class JoinProtocol:
-    """JoinGroup: a new member, a member that rejoins, or the new process of a static member."""
-
-    def __init__(self, rebalance: GroupRebalance) -> None:
-        self._rebalance = rebalance
-        self._roster = rebalance.roster
-
-    def join(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
-        check_session_timeout(self._rebalance.config, request.session_timeout_ms)
-        self._ensure_room(request, now_ms)
-        self._ensure_protocols(request)
-        if not request.member_id:
-            self._join_without_id(token, request, now_ms)
-        elif request.member_id in self._roster.pending and request.instance_id is None:
-            self._add(token, request, request.member_id, now_ms)
-        else:
-            self._rejoin(token, request, now_ms)
-
-    def _join_without_id(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
-        replaced_member = self._roster.static_member(request.instance_id)
-        if replaced_member is not None:
-            self._replace(token, replaced_member, request, now_ms)
-        elif request.instance_id is None and request.require_known_member_id:
-            # Otherwise a client that retries after a lost response would be counted twice.
-            self._rebalance.add_pending(request.new_member_id, now_ms + request.session_timeout_ms)
-            raise MemberIdRequired(f"join again as {request.new_member_id}")
-        else:
-            self._add(token, request, request.new_member_id, now_ms)
-
-    def _add(self, token: ResponseToken, request: JoinRequest, member_id: str, now_ms: int) -> None:
-        rebalance = self._rebalance
-        if not self._roster.members:
-            rebalance.protocol_type = request.protocol_type
-        if rebalance.state is GroupState.PREPARING_REBALANCE:
-            rebalance.member_joined_meanwhile = True
-        member = GroupMember.joining(member_id, request)
-        self._roster.add(member)
-        rebalance.wait_join(member, token)
-        # The member cannot send heartbeats before its response, but the group must not wait for a client that is gone.
-        rebalance.renew_session(member, now_ms, rebalance.config.new_member_join_timeout_ms)
-        rebalance.prepare_or_complete(now_ms)
-
-    def _rejoin(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
-        rebalance = self._rebalance
-        member = self._roster.member(request.member_id, request.instance_id)
-        may_stay = rebalance.state is GroupState.COMPLETING_REBALANCE or (
-            # The leader rejoins to request a new assignment.
-            rebalance.state is GroupState.STABLE and member.member_id != self._roster.leader
-        )
-        if may_stay and member.protocols == request.protocols:
-            rebalance.outbox.append(SendResponse(token, rebalance.present_generation(member)))
-            return
-        self._roster.update(member, request)
-        rebalance.wait_join(member, token)
-        rebalance.prepare_or_complete(now_ms)
-
-    def _replace(self, token: ResponseToken, replaced_member: GroupMember, request: JoinRequest, now_ms: int) -> None:
-        """A static member returned as a new process; a stable group need not rebalance."""
-        rebalance = self._rebalance
-        former_leader = self._roster.leader or ""
-        member = rebalance.replace_static(replaced_member, request.new_member_id, now_ms)
-        self._roster.update(member, request)
-        rebalance.wait_join(member, token)
-        if rebalance.state is GroupState.PREPARING_REBALANCE:
-            rebalance.complete_if_all_joined(now_ms)
-        elif rebalance.state is GroupState.STABLE and self._fits_generation(replaced_member, member):
-            storing = StoringReplacement(
-                rebalance.generation_id, member, replaced_member, former_leader, token, request.skips_assignment
-            )
-            rebalance.store(rebalance.snapshot(), storing)
-        else:
-            rebalance.prepare(now_ms)
-
-    def _fits_generation(self, replaced_member: GroupMember, member: GroupMember) -> bool:
-        name = self._rebalance.protocol_name
-        if self._roster.vote() != name:
-            return False
-        if self._rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return True
-        # Compare topics only: the whole metadata contains the owned partitions, and differs after every restart.
-        return subscribed_topics(replaced_member.metadata(name)) == subscribed_topics(member.metadata(name))
-
-    def _ensure_room(self, request: JoinRequest, now_ms: int) -> None:
-        rebalance, roster = self._rebalance, self._roster
-        max_size = rebalance.config.max_size
-        known = roster.members.get(request.member_id)
-        if not request.member_id:
-            known = roster.static_member(request.instance_id)
-        if rebalance.state is GroupState.PREPARING_REBALANCE:
-            # Only joined members count here: a group that is too large loses the last members to rejoin.
-            if (known and known.join_token is not None) or roster.joined_count < max_size:
-                return
-            if known:
-                rebalance.remove_member(known)
-                rebalance.complete_if_all_joined(now_ms)
-        elif known or len(roster) < max_size:
-            return
-        raise GroupMaxSizeReached(f"the group is full: it has {max_size} members (group.max.size)")
-
-    def _ensure_protocols(self, request: JoinRequest) -> None:
-        rebalance = self._rebalance
-        names = {name for name, _ in request.protocols}
-        if rebalance.state is GroupState.EMPTY:
-            fits = bool(request.protocol_type and names)
-        else:
-            fits = request.protocol_type == rebalance.protocol_type and self._roster.supports(names)
-        if not fits:
-            raise InconsistentGroupProtocol(
-                f"the group has no protocol in common with {sorted(names)} of type '{request.protocol_type}'"
-            )
 
 
 def check_session_timeout(config: GroupConfig, timeout_ms: int) -> None:

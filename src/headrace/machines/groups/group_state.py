@@ -14,7 +14,7 @@ request.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -63,6 +63,17 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     """JoinGroup v4+: a member without an id gets one, and must join again with it."""
     skips_assignment: bool = False
     """JoinGroup v9+: the client supports `skip_assignment`."""
+
+
+class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
+    member_id: str
+    generation_id: int
+    assignments: Mapping[str, bytes] = msgspec.field(default_factory=dict)
+    """By member id; only from the leader."""
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    """None: older versions of SyncGroup have neither type nor name."""
 
 
 class JoinedMember(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from headrace.machines.groups.group_state import (
     SendResponse,
     StoreMetadata,
     SyncGroupResult,
+    SyncRequest,
 )
 
 SESSION_MS = 10_000
@@ -77,17 +78,15 @@ class GroupDriver:
     ) -> int:
         token = self.token()
         generation_id = self.group.generation_id if generation_id is None else generation_id
-        effects = self.group.sync(
-            token,
-            member_id,
-            generation_id,
-            assignments or {},
-            self.now_ms,
+        request = SyncRequest(
+            member_id=member_id,
+            generation_id=generation_id,
+            assignments=assignments or {},
             instance_id=instance_id,
             protocol_type=protocol_type,
             protocol_name=protocol_name,
         )
-        self.run(effects)
+        self.run(self.group.sync(token, request, self.now_ms))
         self.settle()
         return token
 
