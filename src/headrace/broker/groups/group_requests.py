@@ -19,7 +19,6 @@ from headrace.wire.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribedGroup,
-    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -186,31 +185,10 @@ class GroupRequests:
             groups = self._coordinator.of(group_id)
             group = groups.classic.get(group_id)
             if group is not None:
-                return _described(group)
+                return group.describe()
             description.group_state = GroupState.DEAD.value
             if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
                 is_other = group_id in groups.consumers or group_id in groups.shares
                 reason = "is not a classic group" if is_other else "not found"
                 raise GroupIdNotFound(f"Group {group_id} {reason}.")
         return description
-
-
-def _described(group: ClassicGroup) -> DescribedGroup:
-    described = group.describe()
-    return DescribedGroup(
-        group_id=group.group_id,
-        group_state=described.state,
-        protocol_type=described.protocol_type,
-        protocol_data=described.protocol_name,
-        members=[
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata,
-                member_assignment=member.assignment,
-            )
-            for member in described.members
-        ],
-    )

@@ -20,14 +20,11 @@ from headrace.machines.groups.group_roster import GroupMember
 from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
-    GroupDescription,
-    GroupSnapshot,
     GroupState,
     JoinGroupResult,
     JoinRequest,
     LeaveGroupResult,
     LeavingMember,
-    MemberDescription,
     OffsetRetention,
     ResponseToken,
     SendResponse,
@@ -47,6 +44,8 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.messages.groups import DescribedGroup, DescribedGroupMember
+from headrace.wire.state_records.offsets_records import GroupMetadataValue
 
 
 class ClassicGroup:
@@ -56,7 +55,7 @@ class ClassicGroup:
         self._roster = self._rebalance.roster
 
     @classmethod
-    def restore(cls, group_id: str, config: GroupConfig, snapshot: GroupSnapshot, now_ms: int) -> ClassicGroup:
+    def restore(cls, group_id: str, config: GroupConfig, snapshot: GroupMetadataValue, now_ms: int) -> ClassicGroup:
         """Return the group as stored: stable, and every member has a whole session timeout to send a heartbeat."""
         group = cls(group_id, config, now_ms)
         group._rebalance.restore(snapshot, now_ms)
@@ -280,24 +279,27 @@ class ClassicGroup:
 
     # Administration
 
-    def describe(self) -> GroupDescription:
+    def describe(self) -> DescribedGroup:
         name = self.protocol_name if self.state is GroupState.STABLE else None
-        return GroupDescription(
-            state=self.state.value,
+        return DescribedGroup(
+            group_id=self.group_id,
+            group_state=self.state.value,
             protocol_type=self.protocol_type or "",
-            protocol_name=name or "",
-            members=tuple(
-                MemberDescription(
+            protocol_data=name or "",
+            members=[
+                DescribedGroupMember(
                     m.member_id, m.instance_id, m.client_id, m.client_host, m.metadata(name), m.assignment
                 )
                 for m in self._roster
-            ),
+            ],
         )
 
-    def snapshot(self, *, rebalances: bool = False) -> GroupSnapshot:
+    def snapshot(self, *, rebalances: bool = False) -> GroupMetadataValue:
         """`rebalances`: the group must rebalance when it is restored. The leader of the snapshot is None then."""
         snapshot = self._rebalance.snapshot()
-        return replace(snapshot, leader=None) if rebalances else snapshot
+        if rebalances:
+            snapshot.leader = None
+        return snapshot
 
     def delete(self, now_ms: int) -> list[Effect]:
         """Raise `GroupNotEmpty`, or `GroupIdNotFound` if the group is dead already."""

@@ -19,12 +19,10 @@ from headrace.machines.groups.group_roster import GroupMember, GroupRoster
 from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
-    GroupSnapshot,
     GroupState,
     JoinedMember,
     JoinGroupResult,
     JoinRequest,
-    MemberSnapshot,
     ResponseToken,
     SendResponse,
     StoreMetadata,
@@ -40,6 +38,7 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.state_records.offsets_records import GroupMemberMetadata, GroupMetadataValue
 
 # Prevents a busy loop in a group of absent static members with a rebalance timeout of 0.
 _POSTPONE_MS_MIN = 100
@@ -358,22 +357,22 @@ class GroupRebalance:
 
     # Stored state
 
-    def store(self, snapshot: GroupSnapshot | None, storing: Storing | None = None) -> None:
+    def store(self, snapshot: GroupMetadataValue | None, storing: Storing | None = None) -> None:
         self._last_ticket += 1
         if storing is not None:
             self.storing[self._last_ticket] = storing
         self.outbox.append(StoreMetadata(self._last_ticket, snapshot))
 
-    def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
+    def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataValue:
         """Return the current generation, with these assignments if the members do not have them yet."""
-        return GroupSnapshot(
-            protocol_type=self.protocol_type,
-            generation_id=self.generation_id,
-            protocol_name=self.protocol_name,
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
             leader=self.roster.leader,
-            state_timestamp_ms=self.state_timestamp_ms,
-            members=tuple(
-                MemberSnapshot(
+            current_state_timestamp=self.state_timestamp_ms,
+            members=[
+                GroupMemberMetadata(
                     member.member_id,
                     member.instance_id,
                     member.client_id,
@@ -384,21 +383,21 @@ class GroupRebalance:
                     member.assignment if assignments is None else assignments.get(member.member_id, b""),
                 )
                 for member in self.roster
-            ),
+            ],
         )
 
-    def restore(self, snapshot: GroupSnapshot, now_ms: int) -> None:
-        self.generation_id = snapshot.generation_id
+    def restore(self, snapshot: GroupMetadataValue, now_ms: int) -> None:
+        self.generation_id = snapshot.generation
         self.protocol_type = snapshot.protocol_type or None
-        self.protocol_name = snapshot.protocol_name
+        self.protocol_name = snapshot.protocol
         for stored in snapshot.members:
-            member = GroupMember.restored(stored, snapshot.protocol_name)
+            member = GroupMember.restored(stored, snapshot.protocol)
             self.roster.add(member)
             self.renew_session(member, now_ms)
         if snapshot.leader in self.roster.members:
             self.roster.leader = snapshot.leader
         self.state = GroupState.STABLE if self.roster.members else GroupState.EMPTY
-        self.state_timestamp_ms = snapshot.state_timestamp_ms
+        self.state_timestamp_ms = snapshot.current_state_timestamp
         self.topics = self._subscribed_topics()
 
     def start_stable(self, members: Iterable[GroupMember], generation_id: int, now_ms: int) -> None:

@@ -19,6 +19,8 @@ from enum import StrEnum
 
 import msgspec
 
+from headrace.wire.state_records.offsets_records import GroupMetadataValue
+
 
 class GroupState(StrEnum):
     """The values appear in DescribeGroups and ListGroups."""
@@ -114,45 +116,6 @@ class LeaveGroupResult(msgspec.Struct, frozen=True):
     error_code: int
 
 
-class MemberSnapshot(msgspec.Struct, frozen=True):
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-class GroupSnapshot(msgspec.Struct, frozen=True):
-    """A generation, as stored in `__consumer_offsets`."""
-
-    protocol_type: str | None
-    generation_id: int
-    protocol_name: str | None
-    leader: str | None
-    state_timestamp_ms: int
-    """When the group entered its state; -1 if the record does not contain it."""
-    members: tuple[MemberSnapshot, ...]
-
-
-class MemberDescription(msgspec.Struct, frozen=True):
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-class GroupDescription(msgspec.Struct, frozen=True):
-    state: str
-    protocol_type: str
-    protocol_name: str
-    members: tuple[MemberDescription, ...]
-
-
 class OffsetRetention(msgspec.Struct, frozen=True):
     """From when on the committed offsets of a group age, and which ones never expire (KIP-211)."""
 
@@ -168,7 +131,7 @@ class SendResponse(msgspec.Struct, frozen=True):
 
 class StoreMetadata(msgspec.Struct, frozen=True):
     ticket: int
-    snapshot: GroupSnapshot | None
+    snapshot: GroupMetadataValue | None
     """None: a tombstone, because the group was deleted."""
 
 

@@ -11,7 +11,6 @@ from headrace.machines.groups.classic_group import ClassicGroup
 from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
-    GroupSnapshot,
     GroupState,
     JoinGroupResult,
     JoinRequest,
@@ -22,6 +21,7 @@ from headrace.machines.groups.group_state import (
     SyncGroupResult,
     SyncRequest,
 )
+from headrace.wire.state_records.offsets_records import GroupMetadataValue
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -38,7 +38,7 @@ class GroupDriver:
         self.config = config or GroupConfig(initial_rebalance_delay_ms=0)
         self.now_ms = 1_000_000
         self.group = ClassicGroup("g", self.config, self.now_ms)
-        self.stored: list[GroupSnapshot | None] = []
+        self.stored: list[GroupMetadataValue | None] = []
         self.holds_stores = False
         self.held_tickets: list[int] = []
         self.responses: dict[int, JoinGroupResult | SyncGroupResult] = {}

@@ -63,7 +63,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def all_members_rejoin(self) -> None:
         for member in self.driver.group.describe().members:
-            self.driver.join(member.member_id, instance_id=member.instance_id, protocols=(A, B))
+            self.driver.join(member.member_id, instance_id=member.group_instance_id, protocols=(A, B))
         self.learn()
 
     @rule(position=positions)

@@ -84,7 +84,7 @@ def test_all_members_rejoin_when_the_assignment_cannot_be_stored(driver: GroupDr
     driver.release_stores(NotCoordinator.code)
     assert [driver.synced(token).error_code for token in tokens] == [NotCoordinator.code] * 2
     assert driver.state() is GroupState.PREPARING_REBALANCE
-    assert {member.assignment for member in driver.group.describe().members} == {b""}
+    assert {member.member_assignment for member in driver.group.describe().members} == {b""}
 
 
 def test_an_assignment_that_is_stored_too_late_has_no_effect(driver: GroupDriver) -> None:
@@ -96,7 +96,7 @@ def test_an_assignment_that_is_stored_too_late_has_no_effect(driver: GroupDriver
     driver.join(leader)
     driver.release_stores()
     assert driver.state() is GroupState.COMPLETING_REBALANCE
-    assert driver.group.describe().members[0].assignment == b""
+    assert driver.group.describe().members[0].member_assignment == b""
 
 
 def test_a_repeated_sync_of_the_leader_replaces_the_first(driver: GroupDriver) -> None:
@@ -261,7 +261,7 @@ def test_when_the_last_member_leaves_the_group_is_empty_and_that_is_stored(drive
     assert (driver.state(), driver.group.generation_id, driver.group.leader) == (GroupState.EMPTY, 2, None)
     snapshot = driver.stored[-1]
     assert snapshot is not None
-    assert (snapshot.members, snapshot.generation_id, snapshot.protocol_type) == ((), 2, "consumer")
+    assert (snapshot.members, snapshot.generation, snapshot.protocol_type) == ([], 2, "consumer")
 
 
 def test_several_members_leave_in_one_request_with_one_result_each(driver: GroupDriver) -> None:

@@ -52,7 +52,7 @@ def test_the_new_id_is_stored_before_the_response(driver: GroupDriver) -> None:
     new_id = driver.joined(token).member_id
     snapshot = driver.stored[-1]
     assert snapshot is not None
-    assert {member.instance_id: member.member_id for member in snapshot.members}["b"] == new_id
+    assert {member.group_instance_id: member.member_id for member in snapshot.members}["b"] == new_id
 
 
 def test_a_restarted_leader_gets_skip_assignment(driver: GroupDriver) -> None:
