@@ -58,7 +58,6 @@ class Shard:
 
     @property
     def has_no_records(self) -> bool:
-        """Whether the log is empty, so that there is nothing to load."""
         log = self.partition.log
         return log.quarantined is None and log.start_offset == log.end_offset
 
@@ -99,7 +98,6 @@ class ShardedCoordinator(ABC, Generic[K, S]):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether no shard is still being loaded."""
         return all(shard.is_loaded for shard in self._shards.values())
 
     @abstractmethod
@@ -258,7 +256,6 @@ class OwnerCoordinator(ShardedCoordinator[int, S]):
         return self.of(owner)
 
     def ensure_loaded(self) -> None:
-        """Raise unless all shards of this broker are loaded."""
         self._ensure_running()
         if not self.is_loaded:
             raise CoordinatorLoading("the coordinator is still loading its state; retry")

@@ -102,7 +102,6 @@ class StateLog:
         return end_offset <= self.partition_of(owner).high_watermark
 
     async def committed(self, owner: str, end_offset: int) -> None:
-        """Wait until everything below `end_offset` is committed."""
         try:
             wait = self.partition_of(owner).committed(end_offset, self.clock.monotonic() + COMMIT_SECONDS)
             if wait is not None:

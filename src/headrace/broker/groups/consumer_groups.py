@@ -132,7 +132,6 @@ class ConsumerGroups:
             self.store(group_id, events)
 
     async def when_durable(self, group_id: str, decision: HeartbeatDecision) -> ConsumerHeartbeatResult:
-        """Return the result of a stored decision when it is durable."""
         result = decision.result
         if result.member_epoch > JOIN_EPOCH:
             self.groups[group_id].renew_session(result.member_id, self._now_ms())

@@ -165,7 +165,6 @@ class GroupRequests:
         return response
 
     def _groups(self, group_id: str) -> GroupShard:
-        """Return the shard of the group's partition."""
         check_group_id(group_id)
         return self._coordinator.of(group_id)
 

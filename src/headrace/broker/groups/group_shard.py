@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from headrace.broker.coordination.shards import Shard
-from headrace.broker.coordination.state_log import StoredTransactionMarker
+from headrace.broker.coordination.state_log import KeyValue, StoredTransactionMarker
 from headrace.broker.coordination.timers import Timers
 from headrace.broker.groups.consumer_group_records import StoredConsumerGroupEvent, group_tombstones
 from headrace.broker.groups.consumer_groups import ConsumerGroups
 from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.groups.group_records import StoredGroup, group_record, offset_record, read_record
 from headrace.broker.groups.offsets_log import (
-    OffsetExpiration,
     OffsetsLogPartition,
     as_coordinator_error,
     wait_until_durable,
@@ -83,7 +82,6 @@ class GroupShard(Shard):
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._timers = Timers(now_ms)
-        self._offset_expiration = OffsetExpiration(self.offsets, log_partition)
         # Transaction ends during `load`, which it may have missed.
         self._early_markers: list[tuple[ProducerTransaction, bool]] = []
         self.partition.on_marker = self._on_marker
@@ -233,10 +231,10 @@ class GroupShard(Shard):
         group, consumers = self.classic.get(group_id), self.consumers.groups.get(group_id)
         if consumers is not None:
             consumers.check_delete()
-            wait = self._offset_expiration.forget_group(group_id, group_tombstones(group_id))
+            wait = self._forget_group(group_id, group_tombstones(group_id))
             self.consumers.drop(group_id)
         elif group is not None and group.state is GroupState.EMPTY:
-            wait = self._offset_expiration.forget_group(group_id, [group_record(group_id, None)])
+            wait = self._forget_group(group_id, [group_record(group_id, None)])
             self._end(group)
         elif group is not None:
             raise GroupNotEmpty(f"group {group_id} has members")
@@ -284,9 +282,7 @@ class GroupShard(Shard):
         """Append the checked commits, apply them in the same step, and return when they are durable."""
         if not events:
             return
-        wait = self._log_partition.append(group_id, [offset_record(event) for event in events])
-        for event in events:
-            self.offsets.apply(event)
+        wait = self._append_offsets(group_id, events)
         self.ensure_offsets_group(group_id)
         await wait_until_durable(wait)
 
@@ -311,24 +307,54 @@ class GroupShard(Shard):
         await wait_until_durable(self._log_partition.settled())
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
-        await self._offset_expiration.forget(events)
+        """Append the tombstones; return when they are durable."""
+        for wait in self._append_forgotten(events):
+            await wait_until_durable(wait)
 
     def forget_topic(self, topic: str) -> None:
         """Remove the offsets of a deleted topic. A later topic of the same name must not use them."""
-        self._offset_expiration.try_expire(self.offsets.forget_topic(topic))
+        self._try_forget(self.offsets.forget_topic(topic))
 
     def expire(self, retention_ms: int) -> None:
         """Remove offsets that are older than the retention, and empty groups without offsets."""
         now_ms = self._now_ms()
         for group in list(self):
             gone = self.offsets.expired(group.group_id, group.offset_retention(), now_ms, retention_ms)
-            self._offset_expiration.try_expire(gone)
+            self._try_forget(gone)
             if self.offsets.has_offsets(group.group_id) or not group.has_no_members:
                 continue
             if isinstance(group, ClassicGroup):
                 self._carry_out(group, group.delete(now_ms))
             else:
                 self.consumers.try_delete(group)
+
+    def _try_forget(self, events: Sequence[OffsetForgotten]) -> None:
+        """Remove what is possible now, without waiting. The next expiration tries the rest again."""
+        try:
+            for wait in self._append_forgotten(events):
+                wait.add_done_callback(asyncio.Future.exception)
+        except HeadraceError as error:
+            log.warning("removing expired offsets failed error=%s", error)
+
+    def _append_forgotten(self, events: Sequence[OffsetForgotten]) -> list[asyncio.Future[None]]:
+        by_group: dict[str, list[OffsetForgotten]] = {}
+        for event in events:
+            by_group.setdefault(event.group_id, []).append(event)
+        waits = [self._append_offsets(group_id, gone) for group_id, gone in by_group.items()]
+        return [wait for wait in waits if wait is not None]
+
+    def _forget_group(self, group_id: str, ends: Sequence[KeyValue]) -> asyncio.Future[None] | None:
+        """Remove the committed offsets together with the group; `ends` are the group's own tombstones."""
+        return self._append_offsets(group_id, self.offsets.forget_group(group_id), ends)
+
+    def _append_offsets(
+        self, group_id: str, events: Sequence[OffsetCommitted | OffsetForgotten], ends: Sequence[KeyValue] = ()
+    ) -> asyncio.Future[None] | None:
+        """Append and apply in one step, in one batch with `ends`."""
+        wait = self._log_partition.append(group_id, [*map(offset_record, events), *ends])
+        for event in events:
+            self.offsets.apply(event)
+        return wait
 
     def _on_marker(self, producer_id: int, is_commit: bool) -> None:
         """Handle the end of a transaction that may have offset commits here."""
@@ -371,7 +397,6 @@ class GroupShard(Shard):
             self._carry_out(group, group.store_failed(ticket, as_coordinator_error(error).code, now_ms))
 
     def _update_timer(self, group: ClassicGroup) -> None:
-        """Set the group's timer to its next deadline."""
         group_id = group.group_id
         if self.classic.get(group_id, group) is not group:
             return  # another group now has its name and its timer

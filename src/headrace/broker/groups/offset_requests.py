@@ -25,7 +25,6 @@ from headrace.model.ids import ZERO_ID
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.group_offsets import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -104,7 +103,18 @@ class OffsetRequests:
         for (topic, requested), result in zip(partitions, results, strict=True):
             with ReportErrors(result):
                 known = self._topic(topic, requested.partition_index, version)
-                events.append(self._event(groups, request, known, requested))
+                event = groups.offsets.commit(
+                    request.group_id,
+                    known.name,
+                    requested.partition_index,
+                    requested.committed_offset,
+                    now_ms=self._clock.now_ms(),
+                    leader_epoch=requested.committed_leader_epoch,
+                    metadata=requested.committed_metadata,
+                    topic_id=known.id,
+                    retention_ms=request.retention_time_ms,
+                )
+                events.append(event)
         return events
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
@@ -176,21 +186,6 @@ class OffsetRequests:
         if not _has_partition(known, index):
             raise UnknownTopicOrPartition(f"partition {known.name}-{index} does not exist")
         return known
-
-    def _event(
-        self, groups: GroupShard, request: OffsetCommitRequest, topic: Topic, requested: OffsetCommitRequestPartition
-    ) -> OffsetCommitted:
-        return groups.offsets.commit(
-            request.group_id,
-            topic.name,
-            requested.partition_index,
-            requested.committed_offset,
-            now_ms=self._clock.now_ms(),
-            leader_epoch=requested.committed_leader_epoch,
-            metadata=requested.committed_metadata,
-            topic_id=topic.id,
-            retention_ms=request.retention_time_ms,
-        )
 
     async def _fetch_group(
         self, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool

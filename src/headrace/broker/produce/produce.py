@@ -255,7 +255,6 @@ class ProduceHandler:
         return [item for item in items if item not in failed]
 
     def _verify_transaction(self, request: ProduceRequest, item: _PendingAppend) -> None:
-        """Raise unless a transactional batch may be appended now."""
         header = item.header
         assert request.transactional_id is not None, "validated with the batch"
         try:

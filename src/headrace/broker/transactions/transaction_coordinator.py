@@ -38,7 +38,6 @@ class TransactionCoordinator(OwnerCoordinator[TransactionShard]):
         self._config = config
 
     def transactions(self) -> Iterator[TransactionMetadata]:
-        """Iterate over the loaded transactions."""
         return (transaction for shard in self for transaction in shard.transactions)
 
     def find(self, transactional_id: str) -> TransactionShard | None:

@@ -214,7 +214,6 @@ class TransactionShard(Shard):
         return decision.is_committed
 
     async def describe_bundle(self, name: str) -> JointCommit | None:
-        """Return the last joint commit of the bundle."""
         bundle = self.joint_commits.find(name)
         await self._settled(joint_commit_owner_id(name))
         return bundle
@@ -255,11 +254,6 @@ class TransactionShard(Shard):
             self._end_offsets.pop(joint_commit_owner_id(name), None)
 
     # Execution
-
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._start_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _init(
         self, transactional_id: str, timeout_ms: int, claim: ProducerIdAndEpoch | None
@@ -320,7 +314,9 @@ class TransactionShard(Shard):
         assert transactional_id not in self._ending
         self._joining.pop(transactional_id, None)
         self._ending[transactional_id] = asyncio.Event()
-        self._start(self._end(transaction))
+        task = self._start_task(self._end(transaction))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _end(self, transaction: TransactionMetadata) -> None:
         """Perform the second and third step of an end, with retries. While the leadership is in doubt it continues; the

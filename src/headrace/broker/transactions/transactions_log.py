@@ -63,7 +63,6 @@ class TransactionsLog(StateLog):
         return super().partition_index_of(partitioning_id(owner))
 
     def node_of(self, transactional_id: str) -> int:
-        """Return the node id of the coordinator of this id."""
         leader = self.catalogue.leader_node(TRANSACTION_STATE, self.partition_index_of(transactional_id))
         if leader is None:
             raise CoordinatorNotAvailable(f"{transactional_id} has no coordinator now; retry")

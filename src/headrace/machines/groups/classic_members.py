@@ -69,8 +69,6 @@ class ClassicJoin(msgspec.Struct, frozen=True):
 
 
 class ClassicMembers:
-    """The classic members of one consumer group."""
-
     def __init__(self, group: ConsumerGroup) -> None:
         self._group = group
 

@@ -244,7 +244,6 @@ class MemberDeadlines:
         return min((deadline_ms for kind in self._kinds() for deadline_ms in kind.values()), default=None)
 
     def late(self, now_ms: int) -> list[str]:
-        """Return the members with an expired deadline."""
         return list(
             dict.fromkeys(
                 member_id for kind in self._kinds() for member_id, deadline_ms in kind.items() if deadline_ms <= now_ms

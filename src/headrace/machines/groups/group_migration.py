@@ -70,12 +70,12 @@ def upgrade(group: ClassicGroup, policy: MigrationPolicy, max_size: int, view: T
         raise _stays_classic(group, "online upgrade is disabled")
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise _stays_classic(group, "the group does not use the consumer embedded protocol")
-    if group.member_count > max_size:
+    if len(group.roster) > max_size:
         raise _stays_classic(group, "the group size exceeds the consumer group maximum size")
     metadata_by_member: dict[str, MemberMetadata] = {}
     held: dict[str, frozenset[TopicIdPartition]] = {}
     taken: set[TopicIdPartition] = set()
-    for member in group.members:
+    for member in group.roster:
         metadata = member.metadata(group.protocol_name) or member.protocols[0][1]
         try:
             subscription = decode_subscription(metadata)

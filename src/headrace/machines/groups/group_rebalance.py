@@ -5,7 +5,7 @@
 - The generation never decreases.
 - A waiting JoinGroup or SyncGroup gets exactly one response, at the latest when its member is removed.
 - `wake_ms` is never later than the earliest deadline.
-- `join` raises an error for a rejected request, and `ClassicGroup` responds with it. Otherwise the request waits
+- `accept_join` raises an error for a rejected request, and `ClassicGroup` responds with it. Otherwise the request waits
   in its member, or its response is in the outbox.
 """
 
@@ -66,6 +66,8 @@ Storing = StoringAssignment | StoringReplacement
 
 
 class GroupRebalance:
+    """The state of a classic group, and the steps that `ClassicGroup` combines to answer requests."""
+
     def __init__(self, config: GroupConfig, now_ms: int) -> None:
         self.config = config
         self.roster = GroupRoster()
@@ -94,7 +96,7 @@ class GroupRebalance:
 
     # JoinGroup: a new member, a member that rejoins, or the new process of a static member
 
-    def join(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+    def accept_join(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
         check_session_timeout(self.config, request.session_timeout_ms)
         self._ensure_room(request, now_ms)
         self._ensure_protocols(request)
@@ -302,7 +304,6 @@ class GroupRebalance:
         self.roster.remove(member)
 
     def fail_requests(self, member: GroupMember, error_code: int, member_id: str) -> None:
-        """Fail the member's waiting requests."""
         self.respond_join(member, JoinGroupResult(error_code=error_code, member_id=member_id))
         self.respond_sync(member, SyncGroupResult(error_code=error_code))
 
@@ -363,13 +364,16 @@ class GroupRebalance:
             self.storing[self._last_ticket] = storing
         self.outbox.append(StoreMetadata(self._last_ticket, snapshot))
 
-    def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataValue:
-        """Return the current generation, with these assignments if the members do not have them yet."""
+    def snapshot(
+        self, assignments: Mapping[str, bytes] | None = None, *, rebalances: bool = False
+    ) -> GroupMetadataValue:
+        """Return the current generation, with these assignments if the members do not have them yet. `rebalances`: the
+        group must rebalance when it is restored; the snapshot has no leader then."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation_id,
             protocol=self.protocol_name,
-            leader=self.roster.leader,
+            leader=None if rebalances else self.roster.leader,
             current_state_timestamp=self.state_timestamp_ms,
             members=[
                 GroupMemberMetadata(
@@ -386,7 +390,7 @@ class GroupRebalance:
             ],
         )
 
-    def restore(self, snapshot: GroupMetadataValue, now_ms: int) -> None:
+    def start_restored(self, snapshot: GroupMetadataValue, now_ms: int) -> None:
         self.generation_id = snapshot.generation
         self.protocol_type = snapshot.protocol_type or None
         self.protocol_name = snapshot.protocol

@@ -78,8 +78,6 @@ class _Producer:
 
 
 class ProducerStates:
-    """The producers of one partition."""
-
     __slots__ = ("_expired_at", "_producers", "transactions")
 
     def __init__(self) -> None:
@@ -221,7 +219,6 @@ class ProducerStates:
         return len(expired)
 
     def ids(self) -> frozenset[int]:
-        """Return the ids of the known producers."""
         return frozenset(self._producers)
 
     def __len__(self) -> int:

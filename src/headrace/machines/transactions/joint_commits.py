@@ -107,7 +107,6 @@ class JointCommits:
         return self._aborted(members, now_ms)
 
     def open_in(self, name: str) -> Iterator[TransactionMetadata]:
-        """Iterate over the undecided transactions of the bundle."""
         beginning = joint_commit_owner_id(name)
         for transaction in self._transactions:
             if transaction.status is TransactionStatus.ONGOING and transaction.transactional_id.startswith(beginning):

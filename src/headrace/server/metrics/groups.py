@@ -87,7 +87,7 @@ async def add_groups(
 
 def _members(shard: GroupShard) -> Iterator[tuple[str, int]]:
     for group in shard.classic.values():
-        yield group.group_id, group.member_count
+        yield group.group_id, len(group.roster)
     for consumers in shard.consumers.groups.values():
         yield consumers.group_id, len(consumers.state.metadata_by_member)
     for shares in shard.shares.groups.values():

@@ -184,7 +184,7 @@ class GroupDriver:
         if count > 1:
             self.join(leader, **changes)
         member_ids = [self.joined(token).member_id for token in tokens]
-        assert self.group.leader == leader
+        assert self.group.roster.leader == leader
         self.assign(member_ids)
         return member_ids
 

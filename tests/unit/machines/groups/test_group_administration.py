@@ -80,7 +80,7 @@ def test_a_restored_group_is_stable_with_whole_sessions(driver: GroupDriver) -> 
     driver.now_ms += 1_000_000
     driver.restart()
     assert driver.group.describe() == before
-    assert driver.group.leader == leader
+    assert driver.group.roster.leader == leader
     driver.pass_time(SESSION_MS - 1)
     driver.heartbeat(leader)
     driver.commit(follower)
@@ -128,7 +128,7 @@ def test_a_stored_leader_that_is_no_member_is_replaced() -> None:
     group = ClassicGroup.restore(
         "g", GroupDriver().config, GroupMetadataValue("consumer", 4, "range", "x", -1, [member]), 0
     )
-    assert group.leader == "m"
+    assert group.roster.leader == "m"
 
 
 def test_offsets_of_an_empty_group_age_from_when_it_became_empty(driver: GroupDriver) -> None:

@@ -250,7 +250,7 @@ def test_a_client_without_membership_cannot_commit_to_an_active_group(driver: Gr
 def test_when_a_member_leaves_the_others_rebalance_at_once(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     assert driver.leave(leader)[0].error_code == 0
-    assert driver.group.leader == follower
+    assert driver.group.roster.leader == follower
     response = driver.joined(driver.join(follower))
     assert (response.generation_id, response.leader) == (3, follower)
 
@@ -258,7 +258,7 @@ def test_when_a_member_leaves_the_others_rebalance_at_once(driver: GroupDriver) 
 def test_when_the_last_member_leaves_the_group_is_empty_and_that_is_stored(driver: GroupDriver) -> None:
     driver.stable(1)
     driver.leave("m1")
-    assert (driver.state(), driver.group.generation_id, driver.group.leader) == (GroupState.EMPTY, 2, None)
+    assert (driver.state(), driver.group.generation_id, driver.group.roster.leader) == (GroupState.EMPTY, 2, None)
     snapshot = driver.stored[-1]
     assert snapshot is not None
     assert (snapshot.members, snapshot.generation, snapshot.protocol_type) == ([], 2, "consumer")
