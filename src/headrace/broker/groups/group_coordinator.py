@@ -17,7 +17,6 @@ from headrace.broker.groups.offsets_log import OffsetsLog, OffsetsLogPartition
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import CoordinatorLoading
-from headrace.model.names import CONSUMER_OFFSETS
 from headrace.runtime.clock import Clock
 
 
@@ -32,7 +31,7 @@ class GroupCoordinator(OwnerCoordinator[GroupShard]):
         clock: Clock,
         session_expired: Callable[[], bool],
     ) -> None:
-        super().__init__(CONSUMER_OFFSETS, offsets_log, clock, session_expired)
+        super().__init__(offsets_log, clock, session_expired)
         self.configs = configs
         self._topics_image_cache = TopicsImageCache(catalogue)
 

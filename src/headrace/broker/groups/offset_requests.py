@@ -60,20 +60,12 @@ class OffsetRequests:
         self._session_valid = session_valid
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        response = OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        OffsetCommitResponsePartition(partition_index=requested.partition_index)
-                        for requested in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-        results = [result for topic in response.topics for result in topic.partitions]
+        response = OffsetCommitResponse()
+        results: list[OffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            of_topic = [OffsetCommitResponsePartition(partition_index=one.partition_index) for one in topic.partitions]
+            response.topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, of_topic))
+            results += of_topic
         try:
             groups = await self._coordinator.ensure(request.group_id)
             groups.check_commit(

@@ -37,7 +37,6 @@ class OffsetsLog(StateLog):
         super().__init__(catalogue, clock, CONSUMER_OFFSETS)
 
     async def ensure(self) -> None:
-        """Create the topic when the first group is used."""
         config = self.catalogue.config
         await self.ensure_topic(
             config.offsets_topic_num_partitions,

@@ -15,7 +15,6 @@ from headrace.broker.transactions.transactions_log import TransactionsLog
 from headrace.machines.transactions.transaction_state import TopicPartition, TransactionMetadata
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, NotCoordinator
-from headrace.model.names import TRANSACTION_STATE
 from headrace.runtime.clock import Clock
 
 
@@ -32,7 +31,7 @@ class TransactionCoordinator(OwnerCoordinator[TransactionShard]):
         session_expired: Callable[[], bool],
     ) -> None:
         tick_seconds = config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
-        super().__init__(TRANSACTION_STATE, transactions_log, clock, session_expired, tick_seconds)
+        super().__init__(transactions_log, clock, session_expired, tick_seconds)
         self._markers = markers
         self._next_producer_id = next_producer_id
         self._config = config

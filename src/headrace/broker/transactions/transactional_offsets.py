@@ -47,19 +47,12 @@ class TransactionalOffsets:
         self._clock = clock
 
     async def commit(self, request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
-        response = TxnOffsetCommitResponse(
-            topics=[
-                TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        TxnOffsetCommitResponsePartition(partition_index=requested.partition_index)
-                        for requested in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-        results = [result for topic in response.topics for result in topic.partitions]
+        response = TxnOffsetCommitResponse()
+        results: list[TxnOffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            of_topic = [TxnOffsetCommitResponsePartition(one.partition_index) for one in topic.partitions]
+            response.topics.append(TxnOffsetCommitResponseTopic(topic.name, of_topic))
+            results += of_topic
         try:
             check_group_id(request.group_id)
             groups = await self._coordinator.ensure(request.group_id)

@@ -46,7 +46,6 @@ class TransactionsLog(StateLog):
         super().__init__(catalogue, clock, TRANSACTION_STATE)
 
     async def ensure(self) -> None:
-        """Create the topic when the first transactional id is used."""
         config = self.catalogue.config
         await self.ensure_topic(
             config.transaction_state_log_num_partitions,
