@@ -191,8 +191,7 @@ class ConsumerGroups:
     def _downgrade(
         self, group: ConsumerGroup, state: ConsumerGroupState, removed: Collection[str] = (), *, rebalances: bool
     ) -> None:
-        """Store the group as a classic group with this state, and hand it over, in one step. If it raises, nothing has
-        changed."""
+        """Store the group as a classic group, and hand it over, in one step. If it raises, nothing has changed."""
         assert self.on_downgrade is not None
         group_id, now_ms = group.group_id, self._now_ms()
         classic = downgrade(group_id, state, self._configs.classic, self._view(), now_ms, removed)

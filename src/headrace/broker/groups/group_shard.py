@@ -60,8 +60,7 @@ _RECORDS_PER_YIELD = 500  # takes a few milliseconds
 
 
 class GroupShard(Shard):
-    """`classic` contains the classic groups, `consumers` the consumer groups, and `shares` the share groups. An id is
-    in at most one of them."""
+    """A group id is in at most one of `classic`, `consumers` and `shares`."""
 
     def __init__(
         self,
@@ -412,8 +411,7 @@ class GroupShard(Shard):
         self._carry_out(group, group.tick(self._now_ms()))
 
     def _end(self, group: ClassicGroup) -> None:
-        """End a classic group that has become a consumer group; its tombstone is already in the log. Waiting members
-        must rejoin."""
+        """End a classic group whose tombstone is already in the log. Waiting members must rejoin."""
         for effect in group.close(RebalanceInProgress.code, self._now_ms()):
             assert isinstance(effect, SendResponse)
             _complete_request(effect)

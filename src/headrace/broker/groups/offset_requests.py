@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 from uuid import UUID
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
 from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
-from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
+from headrace.machines.groups.group_offsets import OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -117,12 +116,10 @@ class OffsetRequests:
                     for group in request.groups
                 ]
             )
-        response = OffsetFetchResponse()
         try:
             groups = self._coordinator.of(request.group_id)
-            for name, indexes in self._wanted(groups, request.group_id, request.topics):
-                found = self._found(groups, request.group_id, name, indexes, must_be_stable=request.require_stable)
-                response.topics.append(OffsetFetchResponseTopic(name=name, partitions=found))
+            reader = _OffsetReader(self._catalogue, groups, request.group_id, must_be_stable=request.require_stable)
+            response = OffsetFetchResponse(topics=reader.read(request.topics, context.version))
             await groups.settle()
             self._ensure_session_valid()
         except HeadraceError as error:
@@ -187,75 +184,66 @@ class OffsetRequests:
         with ReportErrors(response):
             groups = self._coordinator.of(requested.group_id)
             groups.check_fetch(requested.group_id, requested.member_id, requested.member_epoch)
-            topics = self._fetch_topics(groups, requested, version, must_be_stable=must_be_stable)
+            reader = _OffsetReader(self._catalogue, groups, requested.group_id, must_be_stable=must_be_stable)
+            topics = reader.read(requested.topics, version)
             await groups.settle()
             self._ensure_session_valid()
             response.topics = topics
         return response
 
-    def _fetch_topics(
-        self, groups: GroupShard, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
-    ) -> list[OffsetFetchResponseTopic]:
-        if version >= _TOPIC_IDS_SINCE and requested.topics is not None:
-            return [
-                self._fetch_by_id(groups, requested.group_id, topic, must_be_stable=must_be_stable)
-                for topic in requested.topics
-            ]
-        topic_result = []
-        for name, indexes in self._wanted(groups, requested.group_id, requested.topics):
-            topic = self._catalogue.find(name)
-            if version >= _TOPIC_IDS_SINCE and topic is None:
-                continue
-            found = self._found(groups, requested.group_id, name, indexes, must_be_stable=must_be_stable)
-            topic_id = topic.id if topic is not None else ZERO_ID
-            topic_result.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
-        return topic_result
 
-    def _fetch_by_id(
-        self, groups: GroupShard, group_id: str, requested: OffsetFetchRequestTopic, *, must_be_stable: bool
-    ) -> OffsetFetchResponseTopic:
-        topic = self._catalogue.find_by_id(requested.topic_id)
-        if topic is not None:
-            found = self._found(
-                groups, group_id, topic.name, requested.partition_indexes, must_be_stable=must_be_stable
-            )
-            return OffsetFetchResponseTopic(topic_id=requested.topic_id, partitions=found)
-        return OffsetFetchResponseTopic(
-            topic_id=requested.topic_id,
-            partitions=[_without_offset(index, UnknownTopicId.code) for index in requested.partition_indexes],
-        )
+class _OffsetReader:
+    """Reads the committed offsets of one group."""
 
-    def _found(
-        self, groups: GroupShard, group_id: str, topic: str, indexes: Iterable[int], *, must_be_stable: bool
-    ) -> list[OffsetFetchResponsePartition]:
-        topic_result = []
-        for index in indexes:
-            # An offset that a transaction may change is unstable.
-            is_unstable = must_be_stable and groups.offsets.is_pending(group_id, topic, index)
-            found = None if is_unstable else self._committed(groups, group_id, topic, index)
-            if found is None:
-                error_code = UnstableOffsetCommit.code if is_unstable else 0
-                topic_result.append(_without_offset(index, error_code))
-            else:
-                topic_result.append(
-                    OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata)
-                )
-        return topic_result
+    def __init__(self, catalogue: Catalogue, groups: GroupShard, group_id: str, *, must_be_stable: bool) -> None:
+        self._catalogue = catalogue
+        self._offsets = groups.offsets
+        self._group_id = group_id
+        self._must_be_stable = must_be_stable
 
-    def _wanted(self, groups: GroupShard, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
-        """Return the requested partitions, or all with committed offsets if the request lists no topics."""
-        if topics is not None:
-            return [(topic.name, topic.partition_indexes) for topic in topics]
+    def read(self, requested: list[OffsetFetchRequestTopic] | None, version: int) -> list[OffsetFetchResponseTopic]:
+        """Return the requested offsets, or all that are committed if the request lists no topics."""
+        if requested is None:
+            wanted = self._committed_partitions()
+        elif version >= _TOPIC_IDS_SINCE:
+            return [self._read_by_id(topic) for topic in requested]
+        else:
+            wanted = [(topic.name, topic.partition_indexes) for topic in requested]
+        results = []
+        for name, indexes in wanted:
+            topic_id = self._topic_id(name)
+            if version < _TOPIC_IDS_SINCE or topic_id != ZERO_ID:
+                found = [self._find(name, index) for index in indexes]
+                results.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
+        return results
+
+    def _read_by_id(self, requested: OffsetFetchRequestTopic) -> OffsetFetchResponseTopic:
+        topic, indexes = self._catalogue.find_by_id(requested.topic_id), requested.partition_indexes
+        if topic is None:
+            found = [_without_offset(index, UnknownTopicId.code) for index in indexes]
+        else:
+            found = [self._find(topic.name, index) for index in indexes]
+        return OffsetFetchResponseTopic(topic_id=requested.topic_id, partitions=found)
+
+    def _committed_partitions(self) -> list[tuple[str, list[int]]]:
         committed: dict[str, list[int]] = {}
-        for name, index, _ in groups.offsets.fetch_all(group_id):
-            if self._committed(groups, group_id, name, index) is not None:
+        for name, index, _ in self._offsets.fetch_all(self._group_id):
+            if self._offsets.fetch(self._group_id, name, index, self._topic_id(name)) is not None:
                 committed.setdefault(name, []).append(index)
-        return committed.items()
+        return list(committed.items())
 
-    def _committed(self, groups: GroupShard, group_id: str, name: str, index: int) -> CommittedOffset | None:
-        """Return None also for an offset of an earlier topic of the same name."""
+    def _find(self, name: str, index: int) -> OffsetFetchResponsePartition:
+        """An offset that a transaction may change is unstable. One of an earlier topic of the same name is ignored."""
+        if self._must_be_stable and self._offsets.is_pending(self._group_id, name, index):
+            return _without_offset(index, UnstableOffsetCommit.code)
+        found = self._offsets.fetch(self._group_id, name, index, self._topic_id(name))
+        if found is None:
+            return _without_offset(index, 0)
+        return OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata)
+
+    def _topic_id(self, name: str) -> UUID:
         topic = self._catalogue.find(name)
-        return groups.offsets.fetch(group_id, name, index, topic.id if topic is not None else ZERO_ID)
+        return ZERO_ID if topic is None else topic.id
 
 
 def _has_partition(topic: Topic | None, index: int) -> bool:
@@ -270,8 +258,7 @@ def _fetch_error_response(request: OffsetFetchRequest, error: HeadraceError) -> 
     """Version 1 can report errors only per partition."""
     topics = [
         OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[_without_offset(index, error.code) for index in topic.partition_indexes],
+            name=topic.name, partitions=[_without_offset(index, error.code) for index in topic.partition_indexes]
         )
         for topic in request.topics or ()
     ]

@@ -325,8 +325,7 @@ class ProduceHandler:
         _set_error(item.partition_response, error)
 
     def _record_rejection(self, topic: TopicProduceData, data: PartitionProduceData, error: HeadraceError) -> None:
-        """Record an error of a batch that is malformed, or that was not validated because this broker is not the
-        leader (yet)."""
+        """Record an error of a batch that is malformed, or not validated because this broker is not its leader."""
         known = self._catalogue.find(topic.name) or self._catalogue.find_by_id(topic.topic_id)
         if known is not None:
             known.counts.failed_produces += 1

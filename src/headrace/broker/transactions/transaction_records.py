@@ -51,8 +51,7 @@ def tombstone(transactional_id: str) -> KeyValue:
 
 
 def read_transaction(transactional_id: str, data: bytes) -> TransactionMetadata:
-    """Return the transaction of a record; raise `MalformedFrame` for a state that this coordinator cannot have
-    written."""
+    """Raise `MalformedFrame` for a state that this coordinator cannot have written."""
     value = records.decode_transaction_value(data)
     status = _STATUSES.get(value.transaction_status)
     if status is None:

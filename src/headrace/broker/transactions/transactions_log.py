@@ -68,8 +68,7 @@ class TransactionsLog(StateLog):
         return leader.node_id
 
     def store(self, transactions: Sequence[TransactionMetadata], bundle: JointCommit | None = None) -> int:
-        """Append in one batch; return the end offset that must be `committed`. Several transactions must belong to one
-        bundle."""
+        """Append in one batch; return the end offset. Several transactions must belong to one bundle."""
         records = [transaction_record(transaction) for transaction in transactions]
         if bundle is not None:
             records.append(joint_commit_record(bundle))

@@ -123,8 +123,7 @@ class ProducerStates:
         return 0 < (batch.base_sequence - expected) & SEQUENCE_MASK <= AHEAD_MAX
 
     def check_unnumbered(self, batch: BatchHeader) -> None:
-        """Raise unless a batch without sequence, written by the broker, may be appended to the producer's
-        transaction."""
+        """Raise unless the broker may append a batch without sequence to the producer's transaction."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return

@@ -78,8 +78,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
 
     @property
     def previous(self) -> ProducerIdAndEpoch | None:
-        """The producer before the last bump if the producer itself requested the bump: it may retry after a lost
-        response."""
+        """The producer before the last bump if it requested the bump itself: it may retry after a lost response."""
         if self.previous_producer_id == NO_PRODUCER_ID:
             return None
         if self.previous_producer_id == self.producer.id:
@@ -89,9 +88,9 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
     @property
     def next_producer(self) -> ProducerIdAndEpoch:
         """The producer after the end of an ending transaction."""
-        return (
-            self.producer if self.next_producer_id == NO_PRODUCER_ID else ProducerIdAndEpoch(self.next_producer_id, 0)
-        )
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return self.producer
+        return ProducerIdAndEpoch(self.next_producer_id, 0)
 
     def joined(self, partitions: Iterable[TopicPartition], now_ms: int) -> TransactionMetadata:
         """Return the Ongoing transaction with these partitions added. Its producer knows the last bump, so there will

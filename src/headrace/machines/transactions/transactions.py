@@ -62,10 +62,8 @@ class TransactionStates:
         new_producer_id: int | None,
         now_ms: int,
     ) -> TransactionMetadata:
-        """A producer begins to use the id, or, with a claim, continues after an error.
-
-        If the returned transaction is ending, it must be completed first; then call again.
-        """
+        """A producer begins to use the id, or, with a claim, continues after an error. If the returned transaction is
+        ending, it must be completed first; then call again."""
         self._check_timeout(timeout_ms)
         transaction = self._by_id.get(transactional_id)
         if transaction is None:
@@ -117,8 +115,7 @@ class TransactionStates:
         is_commit: bool,
         bumps_epoch: bool,
     ) -> TransactionMetadata:
-        """End the producer's transaction; `bumps_epoch` in the newer protocol. The producer's next epoch is in
-        `next_producer` of the result."""
+        """`bumps_epoch`: in the newer protocol. The producer's next epoch is in `next_producer` of the result."""
         transaction = self._known(transactional_id, producer)
         if transaction.is_ending:
             _reject_while_ending(transaction, producer, is_commit=is_commit, bumps_epoch=bumps_epoch)
