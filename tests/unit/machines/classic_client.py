@@ -8,15 +8,9 @@ from tests.unit.machines.groups.consumer_group_driver import REBALANCE_MS, SESSI
 
 from headrace.machines.groups.assignors import TopicIdPartition
 from headrace.machines.groups.classic_members import ClassicMembers, named_partitions
-from headrace.machines.groups.group_state import (
-    GroupConfig,
-    JoinGroupResult,
-    JoinRequest,
-    LeavingMember,
-    SyncGroupResult,
-    SyncRequest,
-)
+from headrace.machines.groups.group_state import GroupConfig, JoinRequest, LeavingMember, SyncRequest
 from headrace.model.errors import IllegalGeneration, MemberIdRequired, RebalanceInProgress, UnknownMemberId
+from headrace.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 from headrace.wire.state_records.consumer_protocol import (
     ConsumerProtocolSubscription,
     decode_assignment,
@@ -76,7 +70,7 @@ class ClassicClient:
         }
         return JoinRequest(**fields)
 
-    def join(self, **changes: Any) -> JoinGroupResult:
+    def join(self, **changes: Any) -> JoinGroupResponse:
         if not self.is_cooperative:
             self.owned = set()
         driver, members = self.driver, ClassicMembers(self.driver.group)
@@ -91,7 +85,7 @@ class ClassicClient:
         self.id, self.epoch = join.result.member_id, join.result.generation_id
         return join.result
 
-    def sync(self) -> SyncGroupResult:
+    def sync(self) -> SyncGroupResponse:
         members = ClassicMembers(self.driver.group)
         request = SyncRequest(member_id=self.id, generation_id=self.epoch, instance_id=self.more["instance_id"])
         response = members.sync(request, self.driver.view, self.driver.now_ms)

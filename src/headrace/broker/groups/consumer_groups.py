@@ -35,16 +35,10 @@ from headrace.machines.groups.consumer_group_heartbeat import (
 )
 from headrace.machines.groups.consumer_group_state import ConsumerGroupEvent, ConsumerGroupPhase, ConsumerGroupState
 from headrace.machines.groups.group_migration import can_downgrade, downgrade, tombstones
-from headrace.machines.groups.group_state import (
-    JoinGroupResult,
-    JoinRequest,
-    LeaveGroupResult,
-    LeavingMember,
-    SyncGroupResult,
-    SyncRequest,
-)
+from headrace.machines.groups.group_state import JoinRequest, LeavingMember, SyncRequest, failed_join
 from headrace.machines.groups.group_topics import TopicImage, TopicsImage
 from headrace.model.errors import GroupIdNotFound, HeadraceError, MemberIdRequired
+from headrace.wire.messages.groups import JoinGroupResponse, MemberResponse, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 
@@ -140,14 +134,14 @@ class ConsumerGroups:
 
     # Members that use the classic protocol
 
-    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResult:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResponse:
         group = self.groups[group_id]
         self._reconfigure(group)
         members = ClassicMembers(group)
         try:
             join = members.join(request, self._configs.classic, self._view())
         except MemberIdRequired as error:
-            return JoinGroupResult(error_code=error.code, member_id=request.new_member_id)
+            return failed_join(error.code, request.new_member_id)
         former_id = group.state.instances.get(request.instance_id or "")
         replaced_member = None if former_id is None else group.state.metadata_by_member[former_id]
         if replaced_member is not None and replaced_member.classic is None and self._can_downgrade(join.state):
@@ -162,7 +156,7 @@ class ConsumerGroups:
         await wait_until_durable(self._log_partition.settled())
         return join.result
 
-    async def sync(self, group_id: str, request: SyncRequest) -> SyncGroupResult:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncGroupResponse:
         group = self.groups[group_id]
         try:
             result = ClassicMembers(group).sync(request, self._view(), self._now_ms())
@@ -178,7 +172,7 @@ class ConsumerGroups:
         finally:
             self._update_timer(group)
 
-    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[LeaveGroupResult]:
+    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[MemberResponse]:
         group = self.groups[group_id]
         departed, removed = ClassicMembers(group).departing(departures)
         self.store_without(group_id, removed, group.remove(removed, self._view()))

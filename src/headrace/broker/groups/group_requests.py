@@ -9,7 +9,7 @@ from headrace.broker.groups.group_shard import GroupShard
 from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.machines.groups.classic_group import ClassicGroup
-from headrace.machines.groups.group_state import GroupState, JoinRequest, LeaveGroupResult, LeavingMember, SyncRequest
+from headrace.machines.groups.group_state import GroupState, JoinRequest, LeavingMember, SyncRequest
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE
 from headrace.model.errors import GroupIdNotFound, UnknownMemberId
 from headrace.model.names import check_group_id
@@ -25,7 +25,6 @@ from headrace.wire.messages.groups import (
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
-    JoinGroupResponseMember,
     LeaveGroupRequest,
     LeaveGroupResponse,
     ListGroupsEntry,
@@ -61,7 +60,7 @@ class GroupRequests:
         with ReportErrors(error_response):
             check_group_id(request.group_id)
             groups = await self._coordinator.ensure(request.group_id)
-            result = await groups.join(
+            response = await groups.join(
                 request.group_id,
                 JoinRequest(
                     member_id=request.member_id,
@@ -77,23 +76,13 @@ class GroupRequests:
                     skips_assignment=context.version >= 9,
                 ),
             )
-            return JoinGroupResponse(
-                error_code=result.error_code,
-                generation_id=result.generation_id,
-                protocol_type=result.protocol_type,
-                protocol_name=no_protocol if result.protocol_name is None else result.protocol_name,
-                leader=result.leader,
-                skip_assignment=result.skip_assignment,
-                member_id=result.member_id,
-                members=[
-                    JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
-                    for member in result.members
-                ],
-            )
+            if response.protocol_name is None:
+                response.protocol_name = no_protocol
+            return response
         return error_response
 
     async def sync(self, request: SyncGroupRequest, _context: RequestContext) -> SyncGroupResponse:
-        result = await self._groups(request.group_id).sync(
+        return await self._groups(request.group_id).sync(
             request.group_id,
             SyncRequest(
                 member_id=request.member_id,
@@ -103,12 +92,6 @@ class GroupRequests:
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
             ),
-        )
-        return SyncGroupResponse(
-            error_code=result.error_code,
-            protocol_type=result.protocol_type,
-            protocol_name=result.protocol_name,
-            assignment=result.assignment,
         )
 
     async def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
@@ -126,12 +109,10 @@ class GroupRequests:
             departed = await self._groups(request.group_id).leave(request.group_id, departures)
         except UnknownMemberId as error:
             # The group does not exist. The batched form of the request reports that per member.
-            departed = [LeaveGroupResult(one.member_id, one.instance_id, error.code) for one in departures]
+            departed = [MemberResponse(one.member_id, one.instance_id, error.code) for one in departures]
         if context.version < _BATCHED_LEAVE_SINCE:
             return LeaveGroupResponse(error_code=departed[0].error_code)
-        return LeaveGroupResponse(
-            members=[MemberResponse(one.member_id, one.instance_id, one.error_code) for one in departed]
-        )
+        return LeaveGroupResponse(members=departed)
 
     async def describe(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
         groups = [self._describe(group_id, context.version) for group_id in request.groups]

@@ -41,18 +41,16 @@ from headrace.machines.groups.group_offsets import GroupOffsets, OffsetCommitted
 from headrace.machines.groups.group_state import (
     Effect,
     GroupState,
-    JoinGroupResult,
     JoinRequest,
-    LeaveGroupResult,
     LeavingMember,
     SendResponse,
     StoreMetadata,
-    SyncGroupResult,
     SyncRequest,
 )
 from headrace.machines.groups.group_topics import TopicsImage
 from headrace.machines.share_groups.share_group import ShareHeartbeat, ShareHeartbeatResult
 from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, RebalanceInProgress, UnknownMemberId
+from headrace.wire.messages.groups import JoinGroupResponse, MemberResponse, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 
@@ -188,22 +186,22 @@ class GroupShard(Shard):
             raise GroupIdNotFound(f"Group {request.group_id} is not a share group.")
         return await self.shares.heartbeat(request)
 
-    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResult:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResponse:
         self.shares.reject_classic_member(group_id)
         consumers = self.consumers.groups.get(group_id)
         if consumers is not None and not consumers.has_no_members:
             return await self.consumers.join(group_id, request)
         self.consumers.convert_to_classic(group_id)
         group = self._group_or_new(group_id)
-        token: asyncio.Future[JoinGroupResult] = self._loop.create_future()
+        token: asyncio.Future[JoinGroupResponse] = self._loop.create_future()
         self._carry_out(group, group.join(token, request, self._now_ms()))
         return await token
 
-    async def sync(self, group_id: str, request: SyncRequest) -> SyncGroupResult:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncGroupResponse:
         if group_id in self.consumers:
             return await self.consumers.sync(group_id, request)
         group = self._member_group(group_id)
-        token: asyncio.Future[SyncGroupResult] = self._loop.create_future()
+        token: asyncio.Future[SyncGroupResponse] = self._loop.create_future()
         self._carry_out(group, group.sync(token, request, self._now_ms()))
         return await token
 
@@ -215,7 +213,7 @@ class GroupShard(Shard):
         group.heartbeat(member_id, generation_id, self._now_ms(), instance_id=instance_id)
         self._update_timer(group)
 
-    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[LeaveGroupResult]:
+    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[MemberResponse]:
         if group_id in self.consumers:
             return await self.consumers.leave(group_id, departures)
         group = self._member_group(group_id)

@@ -13,23 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
 from headrace.machines.groups.group_rebalance import GroupRebalance, StoringAssignment, StoringReplacement
 from headrace.machines.groups.group_roster import GroupMember
 from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
     GroupState,
-    JoinGroupResult,
     JoinRequest,
-    LeaveGroupResult,
     LeavingMember,
     OffsetRetention,
     ResponseToken,
     SendResponse,
-    SyncGroupResult,
     SyncRequest,
+    failed_join,
 )
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE
 from headrace.model.errors import (
@@ -44,7 +40,7 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from headrace.wire.messages.groups import DescribedGroup, DescribedGroupMember
+from headrace.wire.messages.groups import DescribedGroup, DescribedGroupMember, MemberResponse, SyncGroupResponse
 from headrace.wire.state_records.offsets_records import GroupMetadataValue
 
 
@@ -105,7 +101,7 @@ class ClassicGroup(GroupRebalance):
             if self.state is GroupState.PREPARING_REBALANCE:
                 raise RebalanceInProgress
         except HeadraceError as error:
-            self.outbox.append(SendResponse(token, SyncGroupResult(error_code=error.code)))
+            self.outbox.append(SendResponse(token, SyncGroupResponse(error_code=error.code)))
             return self._effects()
         self.renew_session(member, now_ms)
         if self.state is GroupState.STABLE:
@@ -132,7 +128,7 @@ class ClassicGroup(GroupRebalance):
             if not storing.skips_assignment:
                 # A client that does not know `skip_assignment` would assign again if the response named it as the
                 # leader.
-                result = replace(result, leader=storing.former_leader, members=())
+                result.leader, result.members = storing.former_leader, []
             self.respond_join(storing.member, result)
             self.renew_session(storing.member, now_ms)
         return self._effects()
@@ -177,7 +173,7 @@ class ClassicGroup(GroupRebalance):
             raise RebalanceInProgress
         self.renew_session(member, now_ms)
 
-    def leave(self, departures: Sequence[LeavingMember], now_ms: int) -> tuple[list[LeaveGroupResult], list[Effect]]:
+    def leave(self, departures: Sequence[LeavingMember], now_ms: int) -> tuple[list[MemberResponse], list[Effect]]:
         self._ensure_alive()
         departed = []
         members_before = len(self.roster)
@@ -187,7 +183,7 @@ class ClassicGroup(GroupRebalance):
                 error_code = 0
             except HeadraceError as error:
                 error_code = error.code
-            departed.append(LeaveGroupResult(departure.member_id, departure.instance_id, error_code))
+            departed.append(MemberResponse(departure.member_id, departure.instance_id, error_code))
         if self.state is GroupState.PREPARING_REBALANCE:
             self.complete_if_all_joined(now_ms)
         elif len(self.roster) < members_before:
@@ -324,7 +320,7 @@ class ClassicGroup(GroupRebalance):
             raise InconsistentGroupProtocol(f"group {self.group_id} uses {self.protocol_name}")
 
     def _reject_join(self, token: ResponseToken, error: HeadraceError, member_id: str) -> None:
-        result = JoinGroupResult(error_code=error.code, member_id=member_id)
+        result = failed_join(error.code, member_id)
         self.outbox.append(SendResponse(token, result))
 
     def _effects(self) -> list[Effect]:

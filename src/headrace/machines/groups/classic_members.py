@@ -29,16 +29,7 @@ from headrace.machines.groups.consumer_group_state import (
 )
 from headrace.machines.groups.group_rebalance import check_session_timeout
 from headrace.machines.groups.group_roster import rebalance_timeout_of
-from headrace.machines.groups.group_state import (
-    GroupConfig,
-    JoinGroupResult,
-    JoinRequest,
-    LeaveGroupResult,
-    LeavingMember,
-    Protocols,
-    SyncGroupResult,
-    SyncRequest,
-)
+from headrace.machines.groups.group_state import GroupConfig, JoinRequest, LeavingMember, Protocols, SyncRequest
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE, TopicsImage
 from headrace.model.errors import (
     HeadraceError,
@@ -50,6 +41,7 @@ from headrace.model.errors import (
     UnknownMemberId,
 )
 from headrace.wire.codec.codec import version_of
+from headrace.wire.messages.groups import JoinGroupResponse, MemberResponse, SyncGroupResponse
 from headrace.wire.state_records.consumer_protocol import (
     NEWEST_VERSION,
     ConsumerProtocolAssignment,
@@ -65,7 +57,7 @@ class ClassicJoin(msgspec.Struct, frozen=True):
 
     events: tuple[ConsumerGroupEvent, ...]
     state: ConsumerGroupState
-    result: JoinGroupResult
+    result: JoinGroupResponse
 
 
 class ClassicMembers:
@@ -94,7 +86,7 @@ class ClassicMembers:
         owned = named_partitions(subscription.owned_partitions, view)
         updated = _updated(replaced_member, request, subscription)
         current_assignment = group.advance(draft, member_id, updated, owned, view)
-        result = JoinGroupResult(
+        result = JoinGroupResponse(
             member_id=member_id,
             generation_id=current_assignment.epoch,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
@@ -111,7 +103,7 @@ class ClassicMembers:
 
     # SyncGroup, Heartbeat, LeaveGroup
 
-    def sync(self, request: SyncRequest, view: TopicsImage, now_ms: int) -> SyncGroupResult:
+    def sync(self, request: SyncRequest, view: TopicsImage, now_ms: int) -> SyncGroupResponse:
         member_id = request.member_id
         classic = self._present_member(member_id, request.generation_id, request.instance_id)
         name, metadata = classic.protocols[0]
@@ -124,7 +116,7 @@ class ClassicMembers:
             raise RebalanceInProgress(f"member {member_id} must join again: group {group.group_id} rebalances")
         group.deadlines.syncs.pop(member_id, None)
         group.renew_session(member_id, now_ms)
-        return SyncGroupResult(
+        return SyncGroupResponse(
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=name,
             assignment=encode_partitions(current.assigned, metadata, view),
@@ -138,7 +130,7 @@ class ClassicMembers:
             self._await_join(member_id, now_ms)
             raise RebalanceInProgress
 
-    def departing(self, departures: Sequence[LeavingMember]) -> tuple[list[LeaveGroupResult], list[str]]:
+    def departing(self, departures: Sequence[LeavingMember]) -> tuple[list[MemberResponse], list[str]]:
         """Return the response, and the members to remove."""
         departed, removed = [], []
         for departure in departures:
@@ -152,7 +144,7 @@ class ClassicMembers:
                 removed.append(member_id)
             except HeadraceError as error:
                 error_code = error.code
-            departed.append(LeaveGroupResult(departure.member_id, departure.instance_id, error_code))
+            departed.append(MemberResponse(departure.member_id, departure.instance_id, error_code))
         return departed, list(dict.fromkeys(removed))
 
     # Checks

@@ -20,13 +20,11 @@ from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
     GroupState,
-    JoinedMember,
-    JoinGroupResult,
     JoinRequest,
     ResponseToken,
     SendResponse,
     StoreMetadata,
-    SyncGroupResult,
+    failed_join,
 )
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.model.errors import (
@@ -38,6 +36,7 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
 from headrace.wire.state_records.offsets_records import GroupMemberMetadata, GroupMetadataValue
 
 # Prevents a busy loop in a group of absent static members with a rebalance timeout of 0.
@@ -281,20 +280,20 @@ class GroupRebalance:
         replaced = self.roster.wait_join(member, token)
         if replaced is not None:
             # The member has sent the request again on another connection; the first request must not wait forever.
-            result = JoinGroupResult(error_code=RebalanceInProgress.code, member_id=member.member_id)
+            result = failed_join(RebalanceInProgress.code, member.member_id)
             self.outbox.append(SendResponse(replaced, result))
 
     def wait_sync(self, member: GroupMember, token: ResponseToken) -> None:
-        self.respond_sync(member, SyncGroupResult(error_code=RebalanceInProgress.code))
+        self.respond_sync(member, SyncGroupResponse(error_code=RebalanceInProgress.code))
         member.sync_token = token
         self.roster.unsynced.discard(member.member_id)
 
-    def respond_join(self, member: GroupMember, result: JoinGroupResult) -> None:
+    def respond_join(self, member: GroupMember, result: JoinGroupResponse) -> None:
         token = self.roster.end_join(member)
         if token is not None:
             self.outbox.append(SendResponse(token, result))
 
-    def respond_sync(self, member: GroupMember, result: SyncGroupResult) -> None:
+    def respond_sync(self, member: GroupMember, result: SyncGroupResponse) -> None:
         token, member.sync_token = member.sync_token, None
         if token is not None:
             self.outbox.append(SendResponse(token, result))
@@ -304,19 +303,19 @@ class GroupRebalance:
         self.roster.remove(member)
 
     def fail_requests(self, member: GroupMember, error_code: int, member_id: str) -> None:
-        self.respond_join(member, JoinGroupResult(error_code=error_code, member_id=member_id))
-        self.respond_sync(member, SyncGroupResult(error_code=error_code))
+        self.respond_join(member, failed_join(error_code, member_id))
+        self.respond_sync(member, SyncGroupResponse(error_code=error_code))
 
-    def present_generation(self, member: GroupMember, *, skip_assignment: bool = False) -> JoinGroupResult:
+    def present_generation(self, member: GroupMember, *, skip_assignment: bool = False) -> JoinGroupResponse:
         leads = self.roster.leader == member.member_id
-        return JoinGroupResult(
+        return JoinGroupResponse(
             member_id=member.member_id,
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader=self.roster.leader or "",
             skip_assignment=skip_assignment and leads,
-            members=self._joined_members() if leads else (),
+            members=self._joined_members() if leads else [],
         )
 
     def assign(self, assignments: Mapping[str, bytes], error_code: int, now_ms: int) -> None:
@@ -327,10 +326,10 @@ class GroupRebalance:
                 self.respond_sync(member, self.present_assignment(member, error_code))
                 self.renew_session(member, now_ms)
 
-    def present_assignment(self, member: GroupMember, error_code: int = 0) -> SyncGroupResult:
+    def present_assignment(self, member: GroupMember, error_code: int = 0) -> SyncGroupResponse:
         if error_code:
-            return SyncGroupResult(error_code=error_code)
-        return SyncGroupResult(
+            return SyncGroupResponse(error_code=error_code)
+        return SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
 
@@ -416,11 +415,11 @@ class GroupRebalance:
         self.topics = self._subscribed_topics()
         self.enter(GroupState.STABLE, now_ms)
 
-    def _joined_members(self) -> tuple[JoinedMember, ...]:
-        return tuple(
-            JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
+    def _joined_members(self) -> list[JoinGroupResponseMember]:
+        return [
+            JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
             for member in self.roster
-        )
+        ]
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:

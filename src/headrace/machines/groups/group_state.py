@@ -19,6 +19,7 @@ from enum import StrEnum
 
 import msgspec
 
+from headrace.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 from headrace.wire.state_records.offsets_records import GroupMetadataValue
 
 
@@ -78,42 +79,11 @@ class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None: older versions of SyncGroup have neither type nor name."""
 
 
-class JoinedMember(msgspec.Struct, frozen=True):
-    member_id: str
-    instance_id: str | None
-    metadata: bytes
-
-
-class JoinGroupResult(msgspec.Struct, frozen=True, kw_only=True):
-    error_code: int = 0
-    member_id: str = ""
-    generation_id: int = -1
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()
-    """All members, in the response to the leader only."""
-
-
-class SyncGroupResult(msgspec.Struct, frozen=True, kw_only=True):
-    error_code: int = 0
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
-
-
 class LeavingMember(msgspec.Struct, frozen=True):
     """A member to remove: by its id, or a static member by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None
-
-
-class LeaveGroupResult(msgspec.Struct, frozen=True):
-    member_id: str
-    instance_id: str | None
-    error_code: int
 
 
 class OffsetRetention(msgspec.Struct, frozen=True):
@@ -126,7 +96,7 @@ class OffsetRetention(msgspec.Struct, frozen=True):
 
 class SendResponse(msgspec.Struct, frozen=True):
     token: ResponseToken
-    result: JoinGroupResult | SyncGroupResult
+    result: JoinGroupResponse | SyncGroupResponse
 
 
 class StoreMetadata(msgspec.Struct, frozen=True):
@@ -136,3 +106,7 @@ class StoreMetadata(msgspec.Struct, frozen=True):
 
 
 Effect = SendResponse | StoreMetadata
+
+
+def failed_join(error_code: int, member_id: str) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error_code, member_id=member_id, protocol_name=None)

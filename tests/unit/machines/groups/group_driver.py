@@ -12,15 +12,13 @@ from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
     GroupState,
-    JoinGroupResult,
     JoinRequest,
-    LeaveGroupResult,
     LeavingMember,
     SendResponse,
     StoreMetadata,
-    SyncGroupResult,
     SyncRequest,
 )
+from headrace.wire.messages.groups import JoinGroupResponse, MemberResponse, SyncGroupResponse
 from headrace.wire.state_records.offsets_records import GroupMetadataValue
 
 SESSION_MS = 10_000
@@ -41,7 +39,7 @@ class GroupDriver:
         self.stored: list[GroupMetadataValue | None] = []
         self.holds_stores = False
         self.held_tickets: list[int] = []
-        self.responses: dict[int, JoinGroupResult | SyncGroupResult] = {}
+        self.responses: dict[int, JoinGroupResponse | SyncGroupResponse] = {}
         self.requested: set[int] = set()
         self._last_token = 0
         self._last_member = 0
@@ -98,7 +96,7 @@ class GroupDriver:
         generation_id = self.group.generation_id if generation_id is None else generation_id
         self.group.check_commit(member_id, generation_id, self.now_ms, instance_id=instance_id)
 
-    def leave(self, *departures: LeavingMember | str) -> list[LeaveGroupResult]:
+    def leave(self, *departures: LeavingMember | str) -> list[MemberResponse]:
         wanted = [LeavingMember(d) if isinstance(d, str) else d for d in departures]
         departed, effects = self.group.leave(wanted, self.now_ms)
         self.run(effects)
@@ -161,14 +159,14 @@ class GroupDriver:
 
     # What members see.
 
-    def joined(self, token: int) -> JoinGroupResult:
+    def joined(self, token: int) -> JoinGroupResponse:
         response = self.responses[token]
-        assert isinstance(response, JoinGroupResult)
+        assert isinstance(response, JoinGroupResponse)
         return response
 
-    def synced(self, token: int) -> SyncGroupResult:
+    def synced(self, token: int) -> SyncGroupResponse:
         response = self.responses[token]
-        assert isinstance(response, SyncGroupResult)
+        assert isinstance(response, SyncGroupResponse)
         return response
 
     def waits(self, token: int) -> bool:

@@ -50,7 +50,7 @@ def test_a_join_gets_an_immediate_response(driver: ConsumerGroupDriver) -> None:
     response = ClassicClient(driver, "old", "t").join()
     assert (response.error_code, response.member_id, response.generation_id) == (0, "old-0", 2)
     assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
-    assert (response.leader, response.members) == ("", ())
+    assert (response.leader, response.members) == ("", [])
 
 
 def test_an_assignment_has_the_version_of_the_subscription(driver: ConsumerGroupDriver) -> None:

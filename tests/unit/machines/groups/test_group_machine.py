@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.machines.groups.group_driver import GroupDriver, subscription
 
-from headrace.machines.groups.group_state import GroupConfig, GroupState, JoinGroupResult, LeavingMember
+from headrace.machines.groups.group_state import GroupConfig, GroupState, LeavingMember
 from headrace.model.errors import (
     FencedInstanceId,
     IllegalGeneration,
@@ -18,6 +18,7 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.messages.groups import JoinGroupResponse
 
 REFUSALS = (UnknownMemberId, IllegalGeneration, FencedInstanceId, RebalanceInProgress)
 A, B, C = ("a", subscription("t")), ("b", subscription("t")), ("b", subscription("t", "u"))
@@ -40,7 +41,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def learn(self) -> None:
         for response in self.driver.responses.values():
-            if isinstance(response, JoinGroupResult) and response.member_id and response.member_id not in self.known:
+            if isinstance(response, JoinGroupResponse) and response.member_id and response.member_id not in self.known:
                 self.known.append(response.member_id)
 
     @rule(protocols=protocols, instance_id=instance_ids, require=st.booleans(), skips=st.booleans())
