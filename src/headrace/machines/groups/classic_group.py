@@ -82,12 +82,11 @@ class ClassicGroup(GroupRebalance):
         try:
             self._ensure_alive()
             self.accept_join(token, request, now_ms)
-        except MemberIdRequired as error:
-            self._reject_join(token, error, request.new_member_id)
-        except GroupMaxSizeReached as error:
-            self._reject_join(token, error, "")
         except HeadraceError as error:
-            self._reject_join(token, error, request.member_id)
+            member_id = "" if isinstance(error, GroupMaxSizeReached) else request.member_id
+            if isinstance(error, MemberIdRequired):
+                member_id = request.new_member_id
+            self.outbox.append(SendResponse(token, failed_join(error.code, member_id)))
         return self._effects()
 
     # SyncGroup
@@ -318,10 +317,6 @@ class ClassicGroup(GroupRebalance):
         has_same_type = request.protocol_type in (None, self.protocol_type)
         if not has_same_type or request.protocol_name not in (None, self.protocol_name):
             raise InconsistentGroupProtocol(f"group {self.group_id} uses {self.protocol_name}")
-
-    def _reject_join(self, token: ResponseToken, error: HeadraceError, member_id: str) -> None:
-        result = failed_join(error.code, member_id)
-        self.outbox.append(SendResponse(token, result))
 
     def _effects(self) -> list[Effect]:
         effects = self.outbox[:]

@@ -315,7 +315,10 @@ class GroupRebalance:
             protocol_name=self.protocol_name,
             leader=self.roster.leader or "",
             skip_assignment=skip_assignment and leads,
-            members=self._joined_members() if leads else [],
+            members=[
+                JoinGroupResponseMember(one.member_id, one.instance_id, one.metadata(self.protocol_name))
+                for one in (self.roster if leads else ())
+            ],
         )
 
     def assign(self, assignments: Mapping[str, bytes], error_code: int, now_ms: int) -> None:
@@ -414,12 +417,6 @@ class GroupRebalance:
         self.protocol_name = self.roster.vote()
         self.topics = self._subscribed_topics()
         self.enter(GroupState.STABLE, now_ms)
-
-    def _joined_members(self) -> list[JoinGroupResponseMember]:
-        return [
-            JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
-            for member in self.roster
-        ]
 
     def _subscribed_topics(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
