@@ -32,11 +32,10 @@ from headrace.wire.batches.batch import BatchHeader
 SEQUENCE_MASK = 0x7FFF_FFFF
 AHEAD_MAX = SEQUENCE_MASK // 2
 """Sequences wrap: a sequence that is further ahead than this is behind."""
-BATCHES_KEPT = 5
 EXPIRATION_MS = 86_400_000
 
 _VALUES_PER_BATCH = 3
-_VALUES_KEPT = BATCHES_KEPT * _VALUES_PER_BATCH
+_VALUES_KEPT = 5 * _VALUES_PER_BATCH  # clients have at most five batches in flight
 _ANY_SEQUENCE = -1  # the next batch may have any sequence
 _NO_COORDINATOR = -1
 _ACTIVE = -1.0  # idle time of a producer with a batch since the last call of `expire`
