@@ -68,12 +68,12 @@ def treat_a_sequence_as_committed_for_any_attempt(patch: pytest.MonkeyPatch) -> 
 
 
 def forget_the_sequence_with_the_leadership(patch: pytest.MonkeyPatch) -> None:
-    load = TransactionsLog.load
+    load = TransactionsLog.load_transactions
 
     async def load_less(self: TransactionsLog, partition: Partition) -> StoredTransactions:
         return (await load(self, partition))._replace(joint_commits=[])
 
-    patch.setattr(TransactionsLog, "load", load_less)
+    patch.setattr(TransactionsLog, "load_transactions", load_less)
 
 
 def commit_only_the_members_that_can(patch: pytest.MonkeyPatch) -> None:

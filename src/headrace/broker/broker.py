@@ -61,8 +61,6 @@ from headrace.broker.transactions.transactional_offsets import TransactionalOffs
 from headrace.broker.transactions.transactions_log import TransactionsLog
 from headrace.broker.transactions.verified_transactions import VerifiedTransactions
 from headrace.machines.fetch.fetch_sessions import FetchSessions
-from headrace.machines.groups.group_migration import MigrationPolicy
-from headrace.machines.groups.group_state import GroupConfig
 from headrace.model.broker_configs import BrokerConfig
 from headrace.registry.configs import load_broker_configs, store_broker_configs
 from headrace.registry.counters import ProducerIdFloor, ProducerIds, gap_of_start
@@ -129,11 +127,7 @@ class Broker:
         self.coordinator = GroupCoordinator(
             self.offsets_log,
             catalogue,
-            _to_group_config(config),
-            self.group_configs.consumer_config_of,
-            self.group_configs.timing_of,
-            config.offset_metadata_max_bytes,
-            MigrationPolicy(config.group_consumer_migration_policy.lower()),
+            self.group_configs,
             clock,
             self._session_expired,
         )
@@ -381,13 +375,4 @@ def _to_store_config(config: BrokerConfig) -> StoreConfig:
         cleaner_backoff_seconds=config.log_cleaner_backoff_ms / 1000,
         cleaner_map_bytes=config.log_cleaner_dedupe_buffer_size,
         cleaner_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
-    )
-
-
-def _to_group_config(config: BrokerConfig) -> GroupConfig:
-    return GroupConfig(
-        min_session_timeout_ms=config.group_min_session_timeout_ms,
-        max_session_timeout_ms=config.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        max_size=config.group_max_size,
     )

@@ -8,14 +8,9 @@ from tests.unit.machines.groups.consumer_group_driver import REBALANCE_MS, SESSI
 
 from headrace.machines.groups.assignors import TopicIdPartition
 from headrace.machines.groups.classic_members import ClassicMembers, named_partitions
-from headrace.machines.groups.group_state import (
-    GroupConfig,
-    JoinGroupResult,
-    JoinRequest,
-    LeavingMember,
-    SyncGroupResult,
-)
+from headrace.machines.groups.group_state import GroupConfig, JoinRequest, LeavingMember, SyncRequest
 from headrace.model.errors import IllegalGeneration, MemberIdRequired, RebalanceInProgress, UnknownMemberId
+from headrace.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
 from headrace.wire.state_records.consumer_protocol import (
     ConsumerProtocolSubscription,
     decode_assignment,
@@ -75,7 +70,7 @@ class ClassicClient:
         }
         return JoinRequest(**fields)
 
-    def join(self, **changes: Any) -> JoinGroupResult:
+    def join(self, **changes: Any) -> JoinGroupResponse:
         if not self.is_cooperative:
             self.owned = set()
         driver, members = self.driver, ClassicMembers(self.driver.group)
@@ -90,11 +85,10 @@ class ClassicClient:
         self.id, self.epoch = join.result.member_id, join.result.generation_id
         return join.result
 
-    def sync(self) -> SyncGroupResult:
+    def sync(self) -> SyncGroupResponse:
         members = ClassicMembers(self.driver.group)
-        response = members.sync(
-            self.id, self.epoch, self.driver.view, self.driver.now_ms, instance_id=self.more["instance_id"]
-        )
+        request = SyncRequest(member_id=self.id, generation_id=self.epoch, instance_id=self.more["instance_id"])
+        response = members.sync(request, self.driver.view, self.driver.now_ms)
         assigned = decode_assignment(response.assignment).assigned_partitions
         self.wanted = set(named_partitions(assigned, self.driver.view))
         self.owned |= self.wanted

@@ -5,7 +5,7 @@ It is the leader of the partition with the records of the owner. The topic is cr
 
 from __future__ import annotations
 
-from headrace.broker.coordination.shards import CoordinatorLog
+from headrace.broker.coordination.state_log import StateLog
 from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.model.errors import (
@@ -15,7 +15,6 @@ from headrace.model.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from headrace.model.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.model.registry_records import BrokerRecord
 from headrace.wire.messages.groups import (
     Coordinator,
@@ -30,9 +29,9 @@ _BATCHED_SINCE = 4
 
 
 class FindCoordinatorHandler:
-    def __init__(self, catalogue: Catalogue, offsets_log: CoordinatorLog, transactions_log: CoordinatorLog) -> None:
+    def __init__(self, catalogue: Catalogue, offsets_log: StateLog, transactions_log: StateLog) -> None:
         self._catalogue = catalogue
-        self._logs = {_GROUP: (CONSUMER_OFFSETS, offsets_log), _TRANSACTION: (TRANSACTION_STATE, transactions_log)}
+        self._logs = {_GROUP: offsets_log, _TRANSACTION: transactions_log}
 
     async def handle(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
         if context.version >= _BATCHED_SINCE:
@@ -58,17 +57,17 @@ class FindCoordinatorHandler:
                 )
             if key_type not in self._logs:
                 raise InvalidRequest(f"coordinator type {key_type} does not exist")
-            node = await self._leader(key, *self._logs[key_type])
+            node = await self._leader(key, self._logs[key_type])
             found.node_id, found.host, found.port = node.node_id, node.host, node.port
             found.error_message = ""
         return found
 
-    async def _leader(self, key: str, topic: str, owners: CoordinatorLog) -> BrokerRecord:
-        await owners.ensure()
+    async def _leader(self, key: str, log: StateLog) -> BrokerRecord:
+        await log.ensure()
         try:
-            node = self._catalogue.leader_node(topic, owners.partition_index_of(key))
+            node = self._catalogue.leader_node(log.topic, log.partition_index_of(key))
         except (NotCoordinator, UnknownTopicOrPartition):
             node = None  # another broker has just created the topic, and the mirror of this broker does not have it yet
         if node is None:
-            raise CoordinatorNotAvailable(f"the partition of {topic} for {key} has no leader; retry")
+            raise CoordinatorNotAvailable(f"the partition of {log.topic} for {key} has no leader; retry")
         return node

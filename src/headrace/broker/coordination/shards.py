@@ -32,8 +32,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import suppress
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from headrace.broker.coordination.state_log import StateLog
 from headrace.broker.partition import Partition
 from headrace.model.errors import (
     CoordinatorLoading,
@@ -58,7 +59,6 @@ class Shard:
 
     @property
     def has_no_records(self) -> bool:
-        """Whether the log is empty, so that there is nothing to load."""
         log = self.partition.log
         return log.quarantined is None and log.start_offset == log.end_offset
 
@@ -99,7 +99,6 @@ class ShardedCoordinator(ABC, Generic[K, S]):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether no shard is still being loaded."""
         return all(shard.is_loaded for shard in self._shards.values())
 
     @abstractmethod
@@ -209,18 +208,8 @@ async def _load_shard(shard: Shard, pause_seconds: float) -> None:
         await shard.load()
 
 
-class CoordinatorLog(Protocol):
-    """A log in which all records of an owner (a group, a transactional id) are in one partition."""
-
-    async def ensure(self) -> None:
-        """Create the topic of the log if it does not exist yet."""
-        ...
-
-    def partition_index_of(self, owner: str) -> int: ...
-
-
 class OwnerCoordinator(ShardedCoordinator[int, S]):
-    """The coordinator of the owners in a `CoordinatorLog`: of a group, or of a transactional id.
+    """The coordinator of the owners in a `StateLog`: of a group, or of a transactional id.
 
     - The leader of the partition to which an owner belongs is its coordinator.
     - Until a partition is loaded, requests for its owners fail with `CoordinatorLoading`. Requests for owners with
@@ -235,15 +224,13 @@ class OwnerCoordinator(ShardedCoordinator[int, S]):
 
     def __init__(
         self,
-        topic: str,
-        log: CoordinatorLog,
+        log: StateLog,
         clock: Clock,
         session_expired: Callable[[], bool],
         tick_seconds: float = 0.0,
     ) -> None:
         super().__init__(clock, tick_seconds)
-        self._topic = topic
-        self._log: CoordinatorLog = log
+        self._log = log
         self._session_expired = session_expired
 
     @abstractmethod
@@ -258,13 +245,12 @@ class OwnerCoordinator(ShardedCoordinator[int, S]):
         return self.of(owner)
 
     def ensure_loaded(self) -> None:
-        """Raise unless all shards of this broker are loaded."""
         self._ensure_running()
         if not self.is_loaded:
             raise CoordinatorLoading("the coordinator is still loading its state; retry")
 
     def _key_of(self, partition: Partition) -> int | None:
-        return partition.index if partition.topic == self._topic else None
+        return partition.index if partition.topic == self._log.topic else None
 
     def _ensure_running(self) -> None:
         super()._ensure_running()

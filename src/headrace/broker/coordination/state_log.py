@@ -51,9 +51,8 @@ COMMIT_SECONDS = 5.0  # Kafka's offsets.commit.timeout.ms
 class StoredRecord(NamedTuple):
     key: bytes
     value: bytes | None
-    transaction: (
-        ProducerTransaction | None
-    )  # the transaction that contains the record, which applies only if that commits
+    transaction: ProducerTransaction | None
+    """The transaction that contains the record, which applies only if that commits."""
 
 
 class StoredTransactionMarker(NamedTuple):
@@ -67,12 +66,16 @@ class StateLog:
     def __init__(self, catalogue: Catalogue, clock: Clock, topic: str) -> None:
         self.catalogue = catalogue
         self.clock = clock
-        self._topic = topic
+        self.topic = topic
         self._damaged: set[Partition] = set()
+
+    async def ensure(self) -> None:
+        """Create the topic of the log if it does not exist yet."""
+        raise NotImplementedError
 
     async def ensure_topic(self, partitions: int, configs: Mapping[str, str], replication: int) -> None:
         """Create the topic on first use, with as many replicas as possible."""
-        if self.catalogue.find(self._topic) is not None:
+        if self.catalogue.find(self.topic) is not None:
             return
         replication = min(replication, max(len(self.catalogue.usable_brokers()), 1))
         own = {
@@ -82,7 +85,7 @@ class StateLog:
             "min.insync.replicas": str((replication + 1) // 2),
         }
         try:
-            await self.catalogue.create(self._topic, partitions, {**own, **configs}, replication=replication)
+            await self.catalogue.create(self.topic, partitions, {**own, **configs}, replication=replication)
         except TopicAlreadyExists:
             return  # created by a concurrent request
         except HeadraceError as error:
@@ -103,7 +106,6 @@ class StateLog:
         return end_offset <= self.partition_of(owner).high_watermark
 
     async def committed(self, owner: str, end_offset: int) -> None:
-        """Wait until everything below `end_offset` is committed."""
         try:
             wait = self.partition_of(owner).committed(end_offset, self.clock.monotonic() + COMMIT_SECONDS)
             if wait is not None:
@@ -130,7 +132,7 @@ class StateLog:
             _check_leader_epoch(partition, epoch)
             self._damaged.add(partition)
             log.critical(
-                "state of a coordinator is out of service partition=%s-%d error=%s", self._topic, partition.index, error
+                "state of a coordinator is out of service partition=%s-%d error=%s", self.topic, partition.index, error
             )
         _check_leader_epoch(partition, epoch)
 
@@ -145,15 +147,15 @@ class StateLog:
     def partition_of(self, owner: str) -> Partition:
         """Return the partition of the owner; raise `NotCoordinator` unless this broker leads it."""
         try:
-            return self.catalogue.partition(self._topic, self.partition_index_of(owner))
+            return self.catalogue.partition(self.topic, self.partition_index_of(owner))
         except (NotLeader, UnknownTopicOrPartition) as error:
             raise NotCoordinator(f"this broker is not the coordinator of {owner}: {error.message}") from error
 
     def partition_index_of(self, owner: str) -> int:
         """Return the index of the owner's partition, which any broker may lead."""
-        topic = self.catalogue.find(self._topic)
+        topic = self.catalogue.find(self.topic)
         if topic is None:
-            raise NotCoordinator(f"{owner} has no coordinator: the topic {self._topic} does not exist yet")
+            raise NotCoordinator(f"{owner} has no coordinator: the topic {self.topic} does not exist yet")
         return java_hash(owner) % topic.partition_count
 
     def _as_coordinator_error(self, error: HeadraceError) -> HeadraceError:
@@ -163,7 +165,7 @@ class StateLog:
             return error
         if isinstance(error, NotLeader):
             return NotCoordinator(error.message)
-        return CoordinatorNotAvailable(f"writing to {self._topic} failed: {error.message}")
+        return CoordinatorNotAvailable(f"writing to {self.topic} failed: {error.message}")
 
 
 @lru_cache(maxsize=4096)  # transactional batches repeatedly hash the same few ids

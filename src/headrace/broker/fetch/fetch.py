@@ -30,11 +30,7 @@ from headrace.model.errors import HeadraceError, InvalidFetchSessionEpoch, Unsup
 from headrace.model.ids import ZERO_ID
 from headrace.model.registry_records import NO_EPOCH
 from headrace.runtime.clock import Clock
-from headrace.wire.messages.fetch import (
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-)
+from headrace.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 
 _TOPIC_IDS_SINCE = 13
 _PINNED_MAX = 100
@@ -80,9 +76,10 @@ class _DelayedFetch:
     """The wait of a session, and the watchers of its partitions. At most one fetch of a session waits at a time; a
     later fetch ends the wait of an earlier one."""
 
-    __slots__ = ("_bytes_wanted", "_future", "watchers")
+    __slots__ = ("_bytes_wanted", "_future", "session", "watchers")
 
-    def __init__(self) -> None:
+    def __init__(self, session: FetchSession) -> None:
+        self.session = session
         self.watchers: dict[FetchEntry, _EntryWatcher] = {}
         self._future: asyncio.Future[None] | None = None
         self._bytes_wanted = 0
@@ -142,12 +139,10 @@ class FetchHandler:
             self._supersede(follower.node_id, session)
         delayed_fetch = self._delayed_fetches.get(session)
         if delayed_fetch is None:
-            delayed_fetch = self._delayed_fetches[session] = _DelayedFetch()
+            delayed_fetch = self._delayed_fetches[session] = _DelayedFetch(session)
         try:
-            self._update(session, delayed_fetch, request)
-            return await self._collect(
-                session, delayed_fetch, request, follower, knows_zstd=context.version >= _ZSTD_SINCE
-            )
+            self._update(delayed_fetch, request)
+            return await self._collect(delayed_fetch, request, follower, knows_zstd=context.version >= _ZSTD_SINCE)
         finally:
             if session.id == 0:
                 self._forget(session)
@@ -171,7 +166,8 @@ class FetchHandler:
             self._sessions.close(older.id)
         self._follower_sessions[node_id] = session
 
-    def _update(self, session: FetchSession, delayed_fetch: _DelayedFetch, request: FetchRequest) -> None:
+    def _update(self, delayed_fetch: _DelayedFetch, request: FetchRequest) -> None:
+        session = delayed_fetch.session
         for topic in request.topics:
             for requested in topic.partitions:
                 session.put(
@@ -193,20 +189,18 @@ class FetchHandler:
 
     async def _collect(
         self,
-        session: FetchSession,
         delayed_fetch: _DelayedFetch,
         request: FetchRequest,
         follower: FollowerIdentity | None,
         *,
         knows_zstd: bool,
     ) -> FetchResponse:
+        session = delayed_fetch.session
         deadline = self._clock.monotonic() + request.max_wait_ms / 1000
         epoch = session.epoch
         idle: dict[FetchEntry, FetchedPartition] = {}  # entries without new records, unless they are read again
         while session.epoch == epoch:
-            fetched, size_bytes, is_urgent = self._read(
-                session, delayed_fetch, request, follower, knows_zstd=knows_zstd
-            )
+            fetched, size_bytes, is_urgent = self._read(delayed_fetch, request, follower, knows_zstd=knows_zstd)
             left = deadline - self._clock.monotonic()
             is_over = size_bytes >= request.min_bytes or is_urgent or left <= 0 or self._is_stopping
             if session.id or not is_over:
@@ -237,7 +231,6 @@ class FetchHandler:
 
     def _read(
         self,
-        session: FetchSession,
         delayed_fetch: _DelayedFetch,
         request: FetchRequest,
         follower: FollowerIdentity | None,
@@ -251,7 +244,7 @@ class FetchHandler:
         is_urgent = False
         now = self._clock.monotonic()
         may_catch_up = follower is None or self._replication_throttle.is_free(now)
-        for entry in list(session.ready):
+        for entry in list(delayed_fetch.session.ready):
             try:
                 partition = self._partition(entry, delayed_fetch, is_follower=follower is not None)
                 if not knows_zstd and partition.config.compression_type == "zstd":

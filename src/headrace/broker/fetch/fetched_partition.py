@@ -178,7 +178,6 @@ def is_out_of_sync(partition: Partition, follower: FollowerIdentity) -> bool:
 def _read_records(
     fetched: FetchedPartition, partition: Partition, size_bytes_max: int, *, may_exceed: bool
 ) -> FetchedPartition:
-    """Read batches at the fetch offset."""
     offset, end_offset = fetched.entry.fetch_offset, fetched.end_offset
     if offset >= end_offset:
         if offset > partition.log.end_offset:

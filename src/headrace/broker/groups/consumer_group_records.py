@@ -24,29 +24,7 @@ from headrace.machines.groups.consumer_group_state import (
     partitions_by_topic_id,
 )
 from headrace.model.errors import MalformedFrame
-from headrace.wire.state_records.consumer_group_records import (
-    ClassicMemberMetadata,
-    ClassicProtocol,
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupRegularExpressionValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-    HeldPartitions,
-    TargetPartitions,
-    decode_consumer_group_key,
-    decode_consumer_group_value,
-    encode_consumer_group_key,
-    encode_consumer_group_value,
-)
+from headrace.wire.state_records import consumer_group_records as records
 
 
 class StoredConsumerGroupEvent(msgspec.Struct, frozen=True):
@@ -62,71 +40,76 @@ def consumer_group_records(group_id: str, events: Iterable[ConsumerGroupEvent], 
 
 def group_tombstones(group_id: str) -> list[KeyValue]:
     """The tombstones of a group without members; those of its members were stored when they left."""
-    keys = ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), ConsumerGroupMetadataKey(group_id=group_id)
+    keys = (
+        records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        records.ConsumerGroupMetadataKey(group_id=group_id),
+    )
     return [_record(key, None) for key in keys]
 
 
 def read_consumer_group_record(key: bytes, value: bytes | None) -> StoredConsumerGroupEvent | None:
     """Return the event of a record, or None for kinds of records of other protocols."""
-    known = decode_consumer_group_key(key)
+    known = records.decode_consumer_group_key(key)
     if known is None:
         return None
-    if isinstance(known, ConsumerGroupMetadataKey) and value is None:
+    if isinstance(known, records.ConsumerGroupMetadataKey) and value is None:
         return StoredConsumerGroupEvent(known.group_id, None)
-    event = _event(known, None if value is None else decode_consumer_group_value(known, value))
+    event = _event(known, None if value is None else records.decode_consumer_group_value(known, value))
     return StoredConsumerGroupEvent(known.group_id, event)
 
 
-def _record(key: ConsumerGroupKey, value: object | None) -> KeyValue:
-    return encode_consumer_group_key(key), None if value is None else encode_consumer_group_value(value)
+def _record(key: records.ConsumerGroupKey, value: object | None) -> KeyValue:
+    return records.encode_consumer_group_key(key), None if value is None else records.encode_consumer_group_value(value)
 
 
-def _key_and_value(group_id: str, event: ConsumerGroupEvent, now_ms: int) -> tuple[ConsumerGroupKey, object | None]:
+def _key_and_value(
+    group_id: str, event: ConsumerGroupEvent, now_ms: int
+) -> tuple[records.ConsumerGroupKey, object | None]:
     match event:
         case GroupEpochSet():
-            group = ConsumerGroupMetadataValue(epoch=event.epoch, metadata_hash=event.metadata_hash)
-            return ConsumerGroupMetadataKey(group_id=group_id), group
+            group = records.ConsumerGroupMetadataValue(epoch=event.epoch, metadata_hash=event.metadata_hash)
+            return records.ConsumerGroupMetadataKey(group_id=group_id), group
         case TargetAssignmentEpochSet():
-            epoch = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=event.epoch)
-            return ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), epoch
+            epoch = records.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=event.epoch)
+            return records.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), epoch
         case MemberMetadataSet():
             member = None if event.member_metadata is None else _member_metadata_value(event.member_metadata)
-            return ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=event.member_id), member
+            return records.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=event.member_id), member
         case TargetAssignmentSet():
             target = None if event.partitions is None else _target_assignment_value(event.partitions)
-            return ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=event.member_id), target
+            return records.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=event.member_id), target
         case CurrentAssignmentSet():
-            current_assignment = (
-                None if event.current_assignment is None else _current_assignment_value(event.current_assignment)
-            )
-            return ConsumerGroupCurrentMemberAssignmentKey(
+            current = None if event.current_assignment is None else _current_assignment_value(event.current_assignment)
+            return records.ConsumerGroupCurrentMemberAssignmentKey(
                 group_id=group_id, member_id=event.member_id
-            ), current_assignment
+            ), current
         case RegularExpressionResolved():
             resolved = None
             if event.topics is not None:
-                resolved = ConsumerGroupRegularExpressionValue(topics=sorted(event.topics), timestamp=now_ms)
-            return ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=event.regex), resolved
+                resolved = records.ConsumerGroupRegularExpressionValue(topics=sorted(event.topics), timestamp=now_ms)
+            return records.ConsumerGroupRegularExpressionKey(
+                group_id=group_id, regular_expression=event.regex
+            ), resolved
 
 
-def _event(key: ConsumerGroupKey, value: Any) -> ConsumerGroupEvent:
+def _event(key: records.ConsumerGroupKey, value: Any) -> ConsumerGroupEvent:
     match key:
-        case ConsumerGroupMetadataKey():
+        case records.ConsumerGroupMetadataKey():
             return GroupEpochSet(value.epoch, value.metadata_hash)
-        case ConsumerGroupTargetAssignmentMetadataKey():
+        case records.ConsumerGroupTargetAssignmentMetadataKey():
             return TargetAssignmentEpochSet(0 if value is None else value.assignment_epoch)
-        case ConsumerGroupMemberMetadataKey():
+        case records.ConsumerGroupMemberMetadataKey():
             return MemberMetadataSet(key.member_id, None if value is None else _member_metadata(value))
-        case ConsumerGroupTargetAssignmentMemberKey():
+        case records.ConsumerGroupTargetAssignmentMemberKey():
             return TargetAssignmentSet(key.member_id, None if value is None else _target_assignment(value))
-        case ConsumerGroupCurrentMemberAssignmentKey():
+        case records.ConsumerGroupCurrentMemberAssignmentKey():
             return CurrentAssignmentSet(key.member_id, None if value is None else _current_assignment(value))
-        case ConsumerGroupRegularExpressionKey():
+        case records.ConsumerGroupRegularExpressionKey():
             return RegularExpressionResolved(key.regular_expression, None if value is None else frozenset(value.topics))
 
 
-def _member_metadata_value(member_metadata: MemberMetadata) -> ConsumerGroupMemberMetadataValue:
-    return ConsumerGroupMemberMetadataValue(
+def _member_metadata_value(member_metadata: MemberMetadata) -> records.ConsumerGroupMemberMetadataValue:
+    return records.ConsumerGroupMemberMetadataValue(
         instance_id=member_metadata.instance_id,
         rack_id=member_metadata.rack_id,
         client_id=member_metadata.client_id,
@@ -139,14 +122,16 @@ def _member_metadata_value(member_metadata: MemberMetadata) -> ConsumerGroupMemb
     )
 
 
-def _classic_value(classic: ClassicProfile) -> ClassicMemberMetadata:
-    return ClassicMemberMetadata(
+def _classic_value(classic: ClassicProfile) -> records.ClassicMemberMetadata:
+    return records.ClassicMemberMetadata(
         session_timeout_ms=classic.session_timeout_ms,
-        supported_protocols=[ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols],
+        supported_protocols=[
+            records.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols
+        ],
     )
 
 
-def _member_metadata(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
+def _member_metadata(value: records.ConsumerGroupMemberMetadataValue) -> MemberMetadata:
     return MemberMetadata(
         instance_id=value.instance_id,
         rack_id=value.rack_id,
@@ -160,7 +145,7 @@ def _member_metadata(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
     )
 
 
-def _classic(value: ClassicMemberMetadata) -> ClassicProfile:
+def _classic(value: records.ClassicMemberMetadata) -> ClassicProfile:
     if not value.supported_protocols:
         raise MalformedFrame("a classic member has no protocols")
     return ClassicProfile(
@@ -169,20 +154,24 @@ def _classic(value: ClassicMemberMetadata) -> ClassicProfile:
     )
 
 
-def _target_assignment_value(partitions: Iterable[TopicIdPartition]) -> ConsumerGroupTargetAssignmentMemberValue:
+def _target_assignment_value(
+    partitions: Iterable[TopicIdPartition],
+) -> records.ConsumerGroupTargetAssignmentMemberValue:
     topics = [
-        TargetPartitions(topic_id=id_, partitions=indexes)
+        records.TargetPartitions(topic_id=id_, partitions=indexes)
         for id_, indexes in partitions_by_topic_id(partitions).items()
     ]
-    return ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics)
+    return records.ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics)
 
 
-def _target_assignment(value: ConsumerGroupTargetAssignmentMemberValue) -> frozenset[TopicIdPartition]:
+def _target_assignment(value: records.ConsumerGroupTargetAssignmentMemberValue) -> frozenset[TopicIdPartition]:
     return frozenset((topic.topic_id, index) for topic in value.topic_partitions for index in topic.partitions)
 
 
-def _current_assignment_value(current_assignment: CurrentAssignment) -> ConsumerGroupCurrentMemberAssignmentValue:
-    return ConsumerGroupCurrentMemberAssignmentValue(
+def _current_assignment_value(
+    current_assignment: CurrentAssignment,
+) -> records.ConsumerGroupCurrentMemberAssignmentValue:
+    return records.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=current_assignment.epoch,
         previous_member_epoch=current_assignment.previous_epoch,
         state=current_assignment.state,
@@ -191,16 +180,16 @@ def _current_assignment_value(current_assignment: CurrentAssignment) -> Consumer
     )
 
 
-def _partitions_value(held: Mapping[TopicIdPartition, int]) -> list[HeldPartitions]:
+def _partitions_value(held: Mapping[TopicIdPartition, int]) -> list[records.HeldPartitions]:
     return [
-        HeldPartitions(
+        records.HeldPartitions(
             topic_id=topic_id, partitions=indexes, assignment_epochs=[held[topic_id, index] for index in indexes]
         )
         for topic_id, indexes in partitions_by_topic_id(held).items()
     ]
 
 
-def _current_assignment(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssignment:
+def _current_assignment(value: records.ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssignment:
     try:
         state = MemberState(value.state)
     except ValueError:
@@ -214,7 +203,7 @@ def _current_assignment(value: ConsumerGroupCurrentMemberAssignmentValue) -> Cur
     )
 
 
-def _partitions_with_epochs(topics: Iterable[HeldPartitions], member_epoch: int) -> dict[TopicIdPartition, int]:
+def _partitions_with_epochs(topics: Iterable[records.HeldPartitions], member_epoch: int) -> dict[TopicIdPartition, int]:
     """Before Kafka 4.3 the epochs were not stored; the member epoch is the latest possible one."""
     held: dict[TopicIdPartition, int] = {}
     for topic in topics:

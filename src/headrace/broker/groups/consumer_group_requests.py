@@ -41,7 +41,7 @@ class ConsumerGroupRequests:
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
         beat = _parse_heartbeat(request, context)
-        check_heartbeat(beat, context.version, self._coordinator.config.consumer_config_of(beat.group_id).assignors)
+        check_heartbeat(beat, context.version, self._coordinator.configs.consumer_config_of(beat.group_id).assignors)
         if not beat.member_id:  # version 0 only
             beat = replace(beat, member_id=str(self._entropy.uuid()))
         groups = await self._coordinator.ensure(beat.group_id)
@@ -86,10 +86,8 @@ class ConsumerGroupRequests:
         )
 
     def _member(self, group: ConsumerGroup, member_id: str) -> described.ConsumerGroupMember:
-        member_metadata, current_assignment = (
-            group.state.metadata_by_member[member_id],
-            group.state.current_assignment(member_id),
-        )
+        member_metadata = group.state.metadata_by_member[member_id]
+        current_assignment = group.state.current_assignment(member_id)
         return described.ConsumerGroupMember(
             member_id=member_id,
             instance_id=member_metadata.instance_id,

@@ -20,12 +20,13 @@ from headrace.broker.groups.consumer_group_records import (
     consumer_group_records,
     group_tombstones,
 )
+from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.groups.group_records import group_record
 from headrace.broker.groups.offsets_log import OffsetsLogPartition, wait_until_durable
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.classic_group import ClassicGroup
 from headrace.machines.groups.classic_members import ClassicMembers
-from headrace.machines.groups.consumer_group import ConsumerGroup, ConsumerGroupConfig
+from headrace.machines.groups.consumer_group import ConsumerGroup
 from headrace.machines.groups.consumer_group_heartbeat import (
     JOIN_EPOCH,
     ConsumerHeartbeat,
@@ -33,17 +34,11 @@ from headrace.machines.groups.consumer_group_heartbeat import (
     HeartbeatDecision,
 )
 from headrace.machines.groups.consumer_group_state import ConsumerGroupEvent, ConsumerGroupPhase, ConsumerGroupState
-from headrace.machines.groups.group_migration import MigrationPolicy, can_downgrade, downgrade, tombstones
-from headrace.machines.groups.group_state import (
-    GroupConfig,
-    JoinGroupResult,
-    JoinRequest,
-    LeaveGroupResult,
-    LeavingMember,
-    SyncGroupResult,
-)
+from headrace.machines.groups.group_migration import can_downgrade, downgrade, tombstones
+from headrace.machines.groups.group_state import JoinRequest, LeavingMember, SyncRequest, failed_join
 from headrace.machines.groups.group_topics import TopicImage, TopicsImage
 from headrace.model.errors import GroupIdNotFound, HeadraceError, MemberIdRequired
+from headrace.wire.messages.groups import JoinGroupResponse, MemberResponse, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +52,7 @@ class ConsumerGroups:
         self,
         log_partition: OffsetsLogPartition,
         view: Callable[[], TopicsImage],
-        config_of: Callable[[str], ConsumerGroupConfig],
-        classic_config: GroupConfig,
-        policy: MigrationPolicy,
+        configs: GroupConfigs,
         now_ms: Callable[[], int],
     ) -> None:
         self.on_downgrade: Callable[[ClassicGroup, bool], None] | None = None
@@ -67,9 +60,7 @@ class ConsumerGroups:
         self.groups: dict[str, ConsumerGroup] = {}
         self._log_partition = log_partition
         self._view = view
-        self._config_of = config_of
-        self._classic_config = classic_config
-        self._policy = policy
+        self._configs = configs
         self._now_ms = now_ms
         self._timers = Timers(now_ms)
         self._replayed: dict[str, ConsumerGroupState] = {}
@@ -90,30 +81,28 @@ class ConsumerGroups:
         now_ms = self._now_ms()
         for group_id, state in self._replayed.items():
             if state.epoch:  # otherwise the log only had tombstones of the group
-                config = self._config_of(group_id)
+                config = self._configs.consumer_config_of(group_id)
                 group = self.groups[group_id] = ConsumerGroup.restore(group_id, config, state, now_ms)
                 self._update_timer(group)
         self._replayed.clear()
 
     # Members
 
-    def decide(
-        self, heartbeat_request: ConsumerHeartbeat, upgraded: Sequence[ConsumerGroupEvent] = ()
-    ) -> HeartbeatDecision:
+    def decide(self, request: ConsumerHeartbeat, upgraded: Sequence[ConsumerGroupEvent] = ()) -> HeartbeatDecision:
         """Return the decision about this heartbeat, which changes nothing yet. `upgraded` are the events that create
         the group if it is still a classic one."""
-        group = self.groups.get(heartbeat_request.group_id)
+        group = self.groups.get(request.group_id)
         if group is None:
-            if heartbeat_request.member_epoch != JOIN_EPOCH:
-                raise GroupIdNotFound(f"Group {heartbeat_request.group_id} not found.")
+            if request.member_epoch != JOIN_EPOCH:
+                raise GroupIdNotFound(f"Group {request.group_id} not found.")
             state = ConsumerGroupState()
             for event in upgraded:
                 state.apply(event)
-            group = ConsumerGroup(heartbeat_request.group_id, self._config_of(heartbeat_request.group_id), state)
+            group = ConsumerGroup(request.group_id, self._configs.consumer_config_of(request.group_id), state)
         self._reconfigure(group)
-        if heartbeat_request.member_epoch < JOIN_EPOCH:
-            return group.leave(heartbeat_request, self._view())
-        return group.heartbeat(heartbeat_request, self._view())
+        if request.member_epoch < JOIN_EPOCH:
+            return group.leave(request, self._view())
+        return group.heartbeat(request, self._view())
 
     def store(self, group_id: str, events: Sequence[ConsumerGroupEvent], before: Sequence[KeyValue] = ()) -> None:
         """Append and apply in one step, `before` first in the same batch. If it raises, nothing has changed."""
@@ -123,7 +112,8 @@ class ConsumerGroups:
         self._append(group_id, [*before, *consumer_group_records(group_id, events, now_ms)])
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = ConsumerGroup(group_id, self._config_of(group_id))
+            config = self._configs.consumer_config_of(group_id)
+            group = self.groups[group_id] = ConsumerGroup(group_id, config)
         group.apply(events, now_ms)
         self._update_timer(group)
 
@@ -136,7 +126,6 @@ class ConsumerGroups:
             self.store(group_id, events)
 
     async def when_durable(self, group_id: str, decision: HeartbeatDecision) -> ConsumerHeartbeatResult:
-        """Return the result of a stored decision when it is durable."""
         result = decision.result
         if result.member_epoch > JOIN_EPOCH:
             self.groups[group_id].renew_session(result.member_id, self._now_ms())
@@ -145,14 +134,14 @@ class ConsumerGroups:
 
     # Members that use the classic protocol
 
-    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResult:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResponse:
         group = self.groups[group_id]
         self._reconfigure(group)
         members = ClassicMembers(group)
         try:
-            join = members.join(request, self._classic_config, self._view())
+            join = members.join(request, self._configs.classic, self._view())
         except MemberIdRequired as error:
-            return JoinGroupResult(error_code=error.code, member_id=request.new_member_id)
+            return failed_join(error.code, request.new_member_id)
         former_id = group.state.instances.get(request.instance_id or "")
         replaced_member = None if former_id is None else group.state.metadata_by_member[former_id]
         if replaced_member is not None and replaced_member.classic is None and self._can_downgrade(join.state):
@@ -167,26 +156,10 @@ class ConsumerGroups:
         await wait_until_durable(self._log_partition.settled())
         return join.result
 
-    async def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        generation_id: int,
-        instance_id: str | None,
-        protocol_type: str | None,
-        protocol_name: str | None,
-    ) -> SyncGroupResult:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncGroupResponse:
         group = self.groups[group_id]
         try:
-            result = ClassicMembers(group).sync(
-                member_id,
-                generation_id,
-                self._view(),
-                self._now_ms(),
-                instance_id=instance_id,
-                protocol_type=protocol_type,
-                protocol_name=protocol_name,
-            )
+            result = ClassicMembers(group).sync(request, self._view(), self._now_ms())
         finally:
             self._update_timer(group)
         await wait_until_durable(self._log_partition.settled())
@@ -199,7 +172,7 @@ class ConsumerGroups:
         finally:
             self._update_timer(group)
 
-    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[LeaveGroupResult]:
+    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[MemberResponse]:
         group = self.groups[group_id]
         departed, removed = ClassicMembers(group).departing(departures)
         self.store_without(group_id, removed, group.remove(removed, self._view()))
@@ -207,16 +180,15 @@ class ConsumerGroups:
         return departed
 
     def _can_downgrade(self, state: ConsumerGroupState, removed: Collection[str] = ()) -> bool:
-        return can_downgrade(state, self._policy, self._classic_config.max_size, removed)
+        return can_downgrade(state, self._configs.migration_policy, self._configs.classic.max_size, removed)
 
     def _downgrade(
         self, group: ConsumerGroup, state: ConsumerGroupState, removed: Collection[str] = (), *, rebalances: bool
     ) -> None:
-        """Store the group as a classic group with this state, and hand it over, in one step. If it raises, nothing has
-        changed."""
+        """Store the group as a classic group, and hand it over, in one step. If it raises, nothing has changed."""
         assert self.on_downgrade is not None
         group_id, now_ms = group.group_id, self._now_ms()
-        classic = downgrade(group_id, state, self._classic_config, self._view(), now_ms, removed)
+        classic = downgrade(group_id, state, self._configs.classic, self._view(), now_ms, removed)
         ends = consumer_group_records(group_id, tombstones(group.state), now_ms)
         snapshot = classic.snapshot(rebalances=rebalances)
         self._append(group_id, [*ends, *group_tombstones(group_id), group_record(group_id, snapshot)])
@@ -257,7 +229,7 @@ class ConsumerGroups:
 
     def _reconfigure(self, group: ConsumerGroup) -> None:
         """Apply a changed configuration. A session that becomes shorter may end before the timer that is set."""
-        config = self._config_of(group.group_id)
+        config = self._configs.consumer_config_of(group.group_id)
         if config != group.config:
             group.config = config
             self._timers.set(group.group_id, self._now_ms() + config.session_timeout_ms, partial(self._on_timer, group))

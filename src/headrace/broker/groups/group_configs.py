@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headrace.broker.topic_catalogue import Catalogue
 from headrace.machines.groups.consumer_group import ConsumerGroupConfig
+from headrace.machines.groups.group_migration import MigrationPolicy
+from headrace.machines.groups.group_state import GroupConfig
 from headrace.machines.share_groups.share_group import ShareSessionConfig
 from headrace.model.configs import (
     BrokerConfigName,
@@ -35,15 +37,24 @@ class GroupConfigs:
     def __init__(self, catalogue: Catalogue, registry: Registry) -> None:
         self.on_changed: list[Callable[[str], None]] = []
         """Called with the id of a group whose configuration has changed."""
+        broker = catalogue.config
+        self.classic = GroupConfig(
+            min_session_timeout_ms=broker.group_min_session_timeout_ms,
+            max_session_timeout_ms=broker.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=broker.group_initial_rebalance_delay_ms,
+            max_size=broker.group_max_size,
+        )
+        self.metadata_bytes_max = broker.offset_metadata_max_bytes
+        self.migration_policy = MigrationPolicy(broker.group_consumer_migration_policy.lower())
         self._catalogue = catalogue
         self._defaults = SubscriptionConfig(
-            consumer_heartbeat_interval_ms=catalogue.config.group_consumer_heartbeat_interval_ms,
-            consumer_session_timeout_ms=catalogue.config.group_consumer_session_timeout_ms,
-            share_delivery_count_limit=catalogue.config.group_share_delivery_count_limit,
-            share_heartbeat_interval_ms=catalogue.config.group_share_heartbeat_interval_ms,
-            share_partition_max_record_locks=catalogue.config.group_share_partition_max_record_locks,
-            share_record_lock_duration_ms=catalogue.config.group_share_record_lock_duration_ms,
-            share_session_timeout_ms=catalogue.config.group_share_session_timeout_ms,
+            consumer_heartbeat_interval_ms=broker.group_consumer_heartbeat_interval_ms,
+            consumer_session_timeout_ms=broker.group_consumer_session_timeout_ms,
+            share_delivery_count_limit=broker.group_share_delivery_count_limit,
+            share_heartbeat_interval_ms=broker.group_share_heartbeat_interval_ms,
+            share_partition_max_record_locks=broker.group_share_partition_max_record_locks,
+            share_record_lock_duration_ms=broker.group_share_record_lock_duration_ms,
+            share_session_timeout_ms=broker.group_share_session_timeout_ms,
         )
         self._registry = registry
         self._overrides: dict[str, Mapping[str, str]] = {}

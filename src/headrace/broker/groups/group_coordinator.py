@@ -11,16 +11,12 @@ from collections.abc import Callable
 
 from headrace.broker.coordination.shards import OwnerCoordinator
 from headrace.broker.groups.consumer_groups import TopicsImageCache
-from headrace.broker.groups.group_shard import GroupShard, GroupShardConfig
+from headrace.broker.groups.group_configs import GroupConfigs
+from headrace.broker.groups.group_shard import GroupShard
 from headrace.broker.groups.offsets_log import OffsetsLog, OffsetsLogPartition
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.machines.groups.consumer_group import ConsumerGroupConfig
-from headrace.machines.groups.group_migration import MigrationPolicy
-from headrace.machines.groups.group_state import GroupConfig
-from headrace.machines.share_groups.share_group import ShareSessionConfig
 from headrace.model.errors import CoordinatorLoading
-from headrace.model.names import CONSUMER_OFFSETS
 from headrace.runtime.clock import Clock
 
 
@@ -31,18 +27,12 @@ class GroupCoordinator(OwnerCoordinator[GroupShard]):
         self,
         offsets_log: OffsetsLog,
         catalogue: Catalogue,
-        config: GroupConfig,
-        consumer_config_of: Callable[[str], ConsumerGroupConfig],
-        share_timing_of: Callable[[str], ShareSessionConfig],
-        metadata_bytes_max: int,
-        migration_policy: MigrationPolicy,
+        configs: GroupConfigs,
         clock: Clock,
         session_expired: Callable[[], bool],
     ) -> None:
-        super().__init__(CONSUMER_OFFSETS, offsets_log, clock, session_expired)
-        self.config = GroupShardConfig(
-            config, consumer_config_of, share_timing_of, metadata_bytes_max, migration_policy
-        )
+        super().__init__(offsets_log, clock, session_expired)
+        self.configs = configs
         self._topics_image_cache = TopicsImageCache(catalogue)
 
     def of(self, group_id: str) -> GroupShard:
@@ -63,4 +53,4 @@ class GroupCoordinator(OwnerCoordinator[GroupShard]):
 
     def _create_shard(self, partition: Partition) -> GroupShard:
         log_partition = OffsetsLogPartition(self._log, partition)
-        return GroupShard(log_partition, self._topics_image_cache.view, self.config, self.now_ms)
+        return GroupShard(log_partition, self._topics_image_cache.view, self.configs, self.now_ms)

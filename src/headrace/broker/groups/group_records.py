@@ -10,10 +10,8 @@ from headrace.broker.coordination.state_log import KeyValue
 from headrace.broker.groups.consumer_group_records import StoredConsumerGroupEvent, read_consumer_group_record
 from headrace.broker.share_groups.share_group_records import StoredShareGroupEvent, read_share_group_record
 from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
-from headrace.machines.groups.group_state import GroupSnapshot, MemberSnapshot
 from headrace.model.errors import MalformedFrame
 from headrace.wire.state_records.offsets_records import (
-    GroupMemberMetadata,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
@@ -33,7 +31,7 @@ class StoredGroup(msgspec.Struct, frozen=True):
     """A generation of a group; None: the group was deleted."""
 
     group_id: str
-    snapshot: GroupSnapshot | None
+    snapshot: GroupMetadataValue | None
 
 
 OffsetsLogEvent = OffsetCommitted | OffsetForgotten | StoredGroup | StoredConsumerGroupEvent | StoredShareGroupEvent
@@ -55,32 +53,8 @@ def offset_record(event: OffsetCommitted | OffsetForgotten) -> KeyValue:
     )
 
 
-def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
-    key = encode_group_key(group_id)
-    if snapshot is None:
-        return key, None
-    return key, encode_group_value(
-        GroupMetadataValue(
-            protocol_type=snapshot.protocol_type or "",
-            generation=snapshot.generation_id,
-            protocol=snapshot.protocol_name,
-            leader=snapshot.leader,
-            current_state_timestamp=snapshot.state_timestamp_ms,
-            members=[
-                GroupMemberMetadata(
-                    member_id=member.member_id,
-                    group_instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    rebalance_timeout_ms=member.rebalance_timeout_ms,
-                    session_timeout_ms=member.session_timeout_ms,
-                    subscription=member.subscription,
-                    assignment=member.assignment,
-                )
-                for member in snapshot.members
-            ],
-        )
-    )
+def group_record(group_id: str, snapshot: GroupMetadataValue | None) -> KeyValue:
+    return encode_group_key(group_id), None if snapshot is None else encode_group_value(snapshot)
 
 
 def read_record(key: bytes, value: bytes | None) -> OffsetsLogEvent | None:
@@ -92,7 +66,7 @@ def read_record(key: bytes, value: bytes | None) -> OffsetsLogEvent | None:
             return read_consumer_group_record(key, value) or read_share_group_record(key, value)
         if isinstance(known, OffsetCommitKey):
             return _offset_event(known, value)
-        return StoredGroup(known.group, None if value is None else _group_snapshot(decode_group_value(value)))
+        return StoredGroup(known.group, None if value is None else decode_group_value(value))
     except MalformedFrame as error:
         log.error("invalid record in __consumer_offsets error=%s", error)
         return None
@@ -111,26 +85,3 @@ def _offset_event(key: OffsetCommitKey, value: bytes | None) -> OffsetsLogEvent:
         topic_id=stored.topic_id,
     )
     return OffsetCommitted(key.group, key.topic, key.partition, committed)
-
-
-def _group_snapshot(value: GroupMetadataValue) -> GroupSnapshot:
-    return GroupSnapshot(
-        protocol_type=value.protocol_type or None,
-        generation_id=value.generation,
-        protocol_name=value.protocol,
-        leader=value.leader,
-        state_timestamp_ms=value.current_state_timestamp,
-        members=tuple(
-            MemberSnapshot(
-                member_id=member.member_id,
-                instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout_ms=member.rebalance_timeout_ms,
-                session_timeout_ms=member.session_timeout_ms,
-                subscription=member.subscription,
-                assignment=member.assignment,
-            )
-            for member in value.members
-        ),
-    )

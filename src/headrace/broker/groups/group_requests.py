@@ -9,7 +9,7 @@ from headrace.broker.groups.group_shard import GroupShard
 from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.security.security_requests import add_authorized_operations
 from headrace.machines.groups.classic_group import ClassicGroup
-from headrace.machines.groups.group_state import GroupState, JoinRequest, LeaveGroupResult, LeavingMember
+from headrace.machines.groups.group_state import GroupState, JoinRequest, LeavingMember, SyncRequest
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE
 from headrace.model.errors import GroupIdNotFound, UnknownMemberId
 from headrace.model.names import check_group_id
@@ -19,14 +19,12 @@ from headrace.wire.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribedGroup,
-    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
-    JoinGroupResponseMember,
     LeaveGroupRequest,
     LeaveGroupResponse,
     ListGroupsEntry,
@@ -62,7 +60,7 @@ class GroupRequests:
         with ReportErrors(error_response):
             check_group_id(request.group_id)
             groups = await self._coordinator.ensure(request.group_id)
-            result = await groups.join(
+            response = await groups.join(
                 request.group_id,
                 JoinRequest(
                     member_id=request.member_id,
@@ -78,36 +76,22 @@ class GroupRequests:
                     skips_assignment=context.version >= 9,
                 ),
             )
-            return JoinGroupResponse(
-                error_code=result.error_code,
-                generation_id=result.generation_id,
-                protocol_type=result.protocol_type,
-                protocol_name=no_protocol if result.protocol_name is None else result.protocol_name,
-                leader=result.leader,
-                skip_assignment=result.skip_assignment,
-                member_id=result.member_id,
-                members=[
-                    JoinGroupResponseMember(member.member_id, member.instance_id, member.metadata)
-                    for member in result.members
-                ],
-            )
+            if response.protocol_name is None:
+                response.protocol_name = no_protocol
+            return response
         return error_response
 
     async def sync(self, request: SyncGroupRequest, _context: RequestContext) -> SyncGroupResponse:
-        result = await self._groups(request.group_id).sync(
+        return await self._groups(request.group_id).sync(
             request.group_id,
-            request.member_id,
-            request.generation_id,
-            {assignment.member_id: assignment.assignment for assignment in request.assignments},
-            request.group_instance_id,
-            request.protocol_type,
-            request.protocol_name,
-        )
-        return SyncGroupResponse(
-            error_code=result.error_code,
-            protocol_type=result.protocol_type,
-            protocol_name=result.protocol_name,
-            assignment=result.assignment,
+            SyncRequest(
+                member_id=request.member_id,
+                generation_id=request.generation_id,
+                assignments={assignment.member_id: assignment.assignment for assignment in request.assignments},
+                instance_id=request.group_instance_id,
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+            ),
         )
 
     async def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
@@ -125,12 +109,10 @@ class GroupRequests:
             departed = await self._groups(request.group_id).leave(request.group_id, departures)
         except UnknownMemberId as error:
             # The group does not exist. The batched form of the request reports that per member.
-            departed = [LeaveGroupResult(one.member_id, one.instance_id, error.code) for one in departures]
+            departed = [MemberResponse(one.member_id, one.instance_id, error.code) for one in departures]
         if context.version < _BATCHED_LEAVE_SINCE:
             return LeaveGroupResponse(error_code=departed[0].error_code)
-        return LeaveGroupResponse(
-            members=[MemberResponse(one.member_id, one.instance_id, one.error_code) for one in departed]
-        )
+        return LeaveGroupResponse(members=departed)
 
     async def describe(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
         groups = [self._describe(group_id, context.version) for group_id in request.groups]
@@ -164,7 +146,6 @@ class GroupRequests:
         return response
 
     def _groups(self, group_id: str) -> GroupShard:
-        """Return the shard of the group's partition."""
         check_group_id(group_id)
         return self._coordinator.of(group_id)
 
@@ -184,31 +165,10 @@ class GroupRequests:
             groups = self._coordinator.of(group_id)
             group = groups.classic.get(group_id)
             if group is not None:
-                return _described(group)
+                return group.describe()
             description.group_state = GroupState.DEAD.value
             if version >= _ERROR_FOR_UNKNOWN_GROUP_SINCE:
                 is_other = group_id in groups.consumers or group_id in groups.shares
                 reason = "is not a classic group" if is_other else "not found"
                 raise GroupIdNotFound(f"Group {group_id} {reason}.")
         return description
-
-
-def _described(group: ClassicGroup) -> DescribedGroup:
-    described = group.describe()
-    return DescribedGroup(
-        group_id=group.group_id,
-        group_state=described.state,
-        protocol_type=described.protocol_type,
-        protocol_data=described.protocol_name,
-        members=[
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata,
-                member_assignment=member.assignment,
-            )
-            for member in described.members
-        ],
-    )

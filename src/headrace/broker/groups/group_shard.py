@@ -12,16 +12,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from headrace.broker.coordination.shards import Shard
-from headrace.broker.coordination.state_log import StoredTransactionMarker
+from headrace.broker.coordination.state_log import KeyValue, StoredTransactionMarker
 from headrace.broker.coordination.timers import Timers
 from headrace.broker.groups.consumer_group_records import StoredConsumerGroupEvent, group_tombstones
 from headrace.broker.groups.consumer_groups import ConsumerGroups
+from headrace.broker.groups.group_configs import GroupConfigs
 from headrace.broker.groups.group_records import StoredGroup, group_record, offset_record, read_record
 from headrace.broker.groups.offsets_log import (
-    OffsetExpiration,
     OffsetsLogPartition,
     as_coordinator_error,
     wait_until_durable,
@@ -30,75 +29,58 @@ from headrace.broker.share_groups.share_group_records import StoredShareGroupEve
 from headrace.broker.share_groups.share_groups import ShareGroups
 from headrace.machines.groups.assignors import TopicIdPartition
 from headrace.machines.groups.classic_group import ClassicGroup
-from headrace.machines.groups.consumer_group import ConsumerGroup, ConsumerGroupConfig
+from headrace.machines.groups.consumer_group import ConsumerGroup
 from headrace.machines.groups.consumer_group_heartbeat import (
     JOIN_EPOCH,
     ConsumerHeartbeat,
     ConsumerHeartbeatResult,
     HeartbeatDecision,
 )
-from headrace.machines.groups.group_migration import MigrationPolicy, upgrade
+from headrace.machines.groups.group_migration import upgrade
 from headrace.machines.groups.group_offsets import GroupOffsets, OffsetCommitted, OffsetForgotten, ProducerTransaction
 from headrace.machines.groups.group_state import (
     Effect,
-    GroupConfig,
     GroupState,
-    JoinGroupResult,
     JoinRequest,
-    LeaveGroupResult,
     LeavingMember,
     SendResponse,
     StoreMetadata,
-    SyncGroupResult,
+    SyncRequest,
 )
 from headrace.machines.groups.group_topics import TopicsImage
-from headrace.machines.share_groups.share_group import ShareHeartbeat, ShareHeartbeatResult, ShareSessionConfig
+from headrace.machines.share_groups.share_group import ShareHeartbeat, ShareHeartbeatResult
 from headrace.model.errors import GroupIdNotFound, GroupNotEmpty, HeadraceError, RebalanceInProgress, UnknownMemberId
+from headrace.wire.messages.groups import JoinGroupResponse, MemberResponse, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 
 _RECORDS_PER_YIELD = 500  # takes a few milliseconds
 
 
-class GroupShardConfig(NamedTuple):
-    classic: GroupConfig
-    consumer_config_of: Callable[[str], ConsumerGroupConfig]
-    share_timing_of: Callable[[str], ShareSessionConfig]
-    metadata_bytes_max: int
-    migration_policy: MigrationPolicy
-
-
 class GroupShard(Shard):
-    """`classic` contains the classic groups, `consumers` the consumer groups, and `shares` the share groups. An id is
-    in at most one of them."""
+    """A group id is in at most one of `classic`, `consumers` and `shares`."""
 
     def __init__(
         self,
         log_partition: OffsetsLogPartition,
         view: Callable[[], TopicsImage],
-        config: GroupShardConfig,
+        configs: GroupConfigs,
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(log_partition.partition)
         self.classic: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups(
-            log_partition, view, config.consumer_config_of, config.classic, config.migration_policy, now_ms
-        )
+        self.consumers = ConsumerGroups(log_partition, view, configs, now_ms)
         self.consumers.on_downgrade = self._on_downgrade
-        self.shares = ShareGroups(log_partition, view, config.share_timing_of, now_ms)
-        self.offsets = GroupOffsets(config.metadata_bytes_max)
+        self.shares = ShareGroups(log_partition, view, configs.timing_of, now_ms)
+        self.offsets = GroupOffsets(configs.metadata_bytes_max)
         self._log_partition = log_partition
-        self._config = config.classic
-        self._consumer_config_of = config.consumer_config_of
-        self._migration_policy = config.migration_policy
+        self._configs = configs
         self._view = view
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._timers = Timers(now_ms)
-        self._offset_expiration = OffsetExpiration(self.offsets, log_partition)
-        self._early_markers: list[
-            tuple[ProducerTransaction, bool]
-        ] = []  # transaction ends during `load`, which it may have missed
+        # Transaction ends during `load`, which it may have missed.
+        self._early_markers: list[tuple[ProducerTransaction, bool]] = []
         self.partition.on_marker = self._on_marker
 
     def __iter__(self) -> Iterator[ClassicGroup | ConsumerGroup]:
@@ -139,13 +121,8 @@ class GroupShard(Shard):
         self.is_loaded = True
         if count:
             known = len(self.classic) + len(self.consumers.groups) + len(self.shares.groups)
-            log.info(
-                "group state loaded records=%d partition=%s-%d groups=%d",
-                count,
-                self.partition.topic,
-                self.partition.index,
-                known,
-            )
+            name, index = self.partition.topic, self.partition.index
+            log.info("group state loaded records=%d partition=%s-%d groups=%d", count, name, index, known)
 
     def close(self, error: HeadraceError) -> None:
         self._log_partition.is_over = True
@@ -165,7 +142,7 @@ class GroupShard(Shard):
         self.shares.restore()
         for group_id, event in stored.items():
             if event.snapshot is not None and group_id not in self.consumers and group_id not in self.shares:
-                self.classic[group_id] = ClassicGroup.restore(group_id, self._config, event.snapshot, now_ms)
+                self.classic[group_id] = ClassicGroup.restore(group_id, self._configs.classic, event.snapshot, now_ms)
         for group_id in self.offsets.groups():
             self.ensure_offsets_group(group_id)
         for group in list(self.classic.values()):
@@ -173,26 +150,26 @@ class GroupShard(Shard):
 
     # Membership
 
-    async def consumer_heartbeat(self, heartbeat_request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
+    async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatResult:
         """Process the heartbeat of a member of a consumer group, with which it joins, reports or leaves."""
-        self.shares.refuse(heartbeat_request.group_id)
-        classic = self.classic.get(heartbeat_request.group_id)
+        self.shares.refuse(request.group_id)
+        classic = self.classic.get(request.group_id)
         if classic is None:
-            decision = self.consumers.decide(heartbeat_request)
-            self.consumers.store_without(heartbeat_request.group_id, decision.removed, decision.events)
-        elif heartbeat_request.member_epoch == JOIN_EPOCH:
-            decision = self._upgrade(classic, heartbeat_request)
+            decision = self.consumers.decide(request)
+            self.consumers.store_without(request.group_id, decision.removed, decision.events)
+        elif request.member_epoch == JOIN_EPOCH:
+            decision = self._upgrade(classic, request)
         else:
-            raise GroupIdNotFound(f"Group {heartbeat_request.group_id} is not a consumer group.")
-        return await self.consumers.when_durable(heartbeat_request.group_id, decision)
+            raise GroupIdNotFound(f"Group {request.group_id} is not a consumer group.")
+        return await self.consumers.when_durable(request.group_id, decision)
 
-    def _upgrade(self, classic: ClassicGroup, heartbeat_request: ConsumerHeartbeat) -> HeartbeatDecision:
+    def _upgrade(self, classic: ClassicGroup, request: ConsumerHeartbeat) -> HeartbeatDecision:
         """Convert a classic group to a consumer group in one step, when a member with the consumer protocol joins."""
         group_id, events = classic.group_id, []
         if classic.state is not GroupState.EMPTY:
-            max_size = self._consumer_config_of(group_id).max_size
-            events = upgrade(classic, self._migration_policy, max_size, self._view())
-        decision = self.consumers.decide(heartbeat_request, events)
+            max_size = self._configs.consumer_config_of(group_id).max_size
+            events = upgrade(classic, self._configs.migration_policy, max_size, self._view())
+        decision = self.consumers.decide(request, events)
         self.consumers.store(group_id, [*events, *decision.events], [group_record(group_id, None)])
         if events:
             log.info("upgraded to a consumer group group=%s generation=%d", group_id, classic.generation_id)
@@ -203,50 +180,29 @@ class GroupShard(Shard):
         self.classic[group.group_id] = group
         self._carry_out(group, group.rebalance(self._now_ms()) if rebalances else [])
 
-    async def share_heartbeat(self, heartbeat_request: ShareHeartbeat) -> ShareHeartbeatResult:
+    async def share_heartbeat(self, request: ShareHeartbeat) -> ShareHeartbeatResult:
         """Process the heartbeat of a member of a share group, with which it joins, reports or leaves."""
-        if heartbeat_request.group_id in self.classic or heartbeat_request.group_id in self.consumers:
-            raise GroupIdNotFound(f"Group {heartbeat_request.group_id} is not a share group.")
-        return await self.shares.heartbeat(heartbeat_request)
+        if request.group_id in self.classic or request.group_id in self.consumers:
+            raise GroupIdNotFound(f"Group {request.group_id} is not a share group.")
+        return await self.shares.heartbeat(request)
 
-    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResult:
+    async def join(self, group_id: str, request: JoinRequest) -> JoinGroupResponse:
         self.shares.reject_classic_member(group_id)
         consumers = self.consumers.groups.get(group_id)
         if consumers is not None and not consumers.has_no_members:
             return await self.consumers.join(group_id, request)
         self.consumers.convert_to_classic(group_id)
         group = self._group_or_new(group_id)
-        token: asyncio.Future[JoinGroupResult] = self._loop.create_future()
+        token: asyncio.Future[JoinGroupResponse] = self._loop.create_future()
         self._carry_out(group, group.join(token, request, self._now_ms()))
         return await token
 
-    async def sync(
-        self,
-        group_id: str,
-        member_id: str,
-        generation_id: int,
-        assignments: dict[str, bytes],
-        instance_id: str | None,
-        protocol_type: str | None,
-        protocol_name: str | None,
-    ) -> SyncGroupResult:
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncGroupResponse:
         if group_id in self.consumers:
-            return await self.consumers.sync(
-                group_id, member_id, generation_id, instance_id, protocol_type, protocol_name
-            )
+            return await self.consumers.sync(group_id, request)
         group = self._member_group(group_id)
-        token: asyncio.Future[SyncGroupResult] = self._loop.create_future()
-        effects = group.sync(
-            token,
-            member_id,
-            generation_id,
-            assignments,
-            self._now_ms(),
-            instance_id=instance_id,
-            protocol_type=protocol_type,
-            protocol_name=protocol_name,
-        )
-        self._carry_out(group, effects)
+        token: asyncio.Future[SyncGroupResponse] = self._loop.create_future()
+        self._carry_out(group, group.sync(token, request, self._now_ms()))
         return await token
 
     def heartbeat(self, group_id: str, member_id: str, generation_id: int, instance_id: str | None) -> None:
@@ -257,7 +213,7 @@ class GroupShard(Shard):
         group.heartbeat(member_id, generation_id, self._now_ms(), instance_id=instance_id)
         self._update_timer(group)
 
-    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[LeaveGroupResult]:
+    async def leave(self, group_id: str, departures: Sequence[LeavingMember]) -> list[MemberResponse]:
         if group_id in self.consumers:
             return await self.consumers.leave(group_id, departures)
         group = self._member_group(group_id)
@@ -272,10 +228,10 @@ class GroupShard(Shard):
         group, consumers = self.classic.get(group_id), self.consumers.groups.get(group_id)
         if consumers is not None:
             consumers.check_delete()
-            wait = self._offset_expiration.forget_group(group_id, group_tombstones(group_id))
+            wait = self._forget_group(group_id, group_tombstones(group_id))
             self.consumers.drop(group_id)
         elif group is not None and group.state is GroupState.EMPTY:
-            wait = self._offset_expiration.forget_group(group_id, [group_record(group_id, None)])
+            wait = self._forget_group(group_id, [group_record(group_id, None)])
             self._end(group)
         elif group is not None:
             raise GroupNotEmpty(f"group {group_id} has members")
@@ -323,9 +279,7 @@ class GroupShard(Shard):
         """Append the checked commits, apply them in the same step, and return when they are durable."""
         if not events:
             return
-        wait = self._log_partition.append(group_id, [offset_record(event) for event in events])
-        for event in events:
-            self.offsets.apply(event)
+        wait = self._append_offsets(group_id, events)
         self.ensure_offsets_group(group_id)
         await wait_until_durable(wait)
 
@@ -350,24 +304,54 @@ class GroupShard(Shard):
         await wait_until_durable(self._log_partition.settled())
 
     async def forget(self, events: Sequence[OffsetForgotten]) -> None:
-        await self._offset_expiration.forget(events)
+        """Append the tombstones; return when they are durable."""
+        for wait in self._append_forgotten(events):
+            await wait_until_durable(wait)
 
     def forget_topic(self, topic: str) -> None:
         """Remove the offsets of a deleted topic. A later topic of the same name must not use them."""
-        self._offset_expiration.try_expire(self.offsets.forget_topic(topic))
+        self._try_forget(self.offsets.forget_topic(topic))
 
     def expire(self, retention_ms: int) -> None:
         """Remove offsets that are older than the retention, and empty groups without offsets."""
         now_ms = self._now_ms()
         for group in list(self):
             gone = self.offsets.expired(group.group_id, group.offset_retention(), now_ms, retention_ms)
-            self._offset_expiration.try_expire(gone)
+            self._try_forget(gone)
             if self.offsets.has_offsets(group.group_id) or not group.has_no_members:
                 continue
             if isinstance(group, ClassicGroup):
                 self._carry_out(group, group.delete(now_ms))
             else:
                 self.consumers.try_delete(group)
+
+    def _try_forget(self, events: Sequence[OffsetForgotten]) -> None:
+        """Remove what is possible now, without waiting. The next expiration tries the rest again."""
+        try:
+            for wait in self._append_forgotten(events):
+                wait.add_done_callback(asyncio.Future.exception)
+        except HeadraceError as error:
+            log.warning("removing expired offsets failed error=%s", error)
+
+    def _append_forgotten(self, events: Sequence[OffsetForgotten]) -> list[asyncio.Future[None]]:
+        by_group: dict[str, list[OffsetForgotten]] = {}
+        for event in events:
+            by_group.setdefault(event.group_id, []).append(event)
+        waits = [self._append_offsets(group_id, gone) for group_id, gone in by_group.items()]
+        return [wait for wait in waits if wait is not None]
+
+    def _forget_group(self, group_id: str, ends: Sequence[KeyValue]) -> asyncio.Future[None] | None:
+        """Remove the committed offsets together with the group; `ends` are the group's own tombstones."""
+        return self._append_offsets(group_id, self.offsets.forget_group(group_id), ends)
+
+    def _append_offsets(
+        self, group_id: str, events: Sequence[OffsetCommitted | OffsetForgotten], ends: Sequence[KeyValue] = ()
+    ) -> asyncio.Future[None] | None:
+        """Append and apply in one step, in one batch with `ends`."""
+        wait = self._log_partition.append(group_id, [*map(offset_record, events), *ends])
+        for event in events:
+            self.offsets.apply(event)
+        return wait
 
     def _on_marker(self, producer_id: int, is_commit: bool) -> None:
         """Handle the end of a transaction that may have offset commits here."""
@@ -410,7 +394,6 @@ class GroupShard(Shard):
             self._carry_out(group, group.store_failed(ticket, as_coordinator_error(error).code, now_ms))
 
     def _update_timer(self, group: ClassicGroup) -> None:
-        """Set the group's timer to its next deadline."""
         group_id = group.group_id
         if self.classic.get(group_id, group) is not group:
             return  # another group now has its name and its timer
@@ -426,8 +409,7 @@ class GroupShard(Shard):
         self._carry_out(group, group.tick(self._now_ms()))
 
     def _end(self, group: ClassicGroup) -> None:
-        """End a classic group that has become a consumer group; its tombstone is already in the log. Waiting members
-        must rejoin."""
+        """End a classic group whose tombstone is already in the log. Waiting members must rejoin."""
         for effect in group.close(RebalanceInProgress.code, self._now_ms()):
             assert isinstance(effect, SendResponse)
             _complete_request(effect)
@@ -441,7 +423,7 @@ class GroupShard(Shard):
     def _group_or_new(self, group_id: str) -> ClassicGroup:
         group = self.classic.get(group_id)
         if group is None:
-            group = self.classic[group_id] = ClassicGroup(group_id, self._config, self._now_ms())
+            group = self.classic[group_id] = ClassicGroup(group_id, self._configs.classic, self._now_ms())
         return group
 
     def _member_group(self, group_id: str) -> ClassicGroup:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 from uuid import UUID
 
 from headrace.broker.groups.group_coordinator import GroupCoordinator
 from headrace.broker.groups.group_shard import GroupShard
 from headrace.broker.handlers import ReportErrors, RequestContext
 from headrace.broker.topic_catalogue import Catalogue, Topic
-from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
+from headrace.machines.groups.group_offsets import OffsetCommitted, OffsetForgotten
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -25,7 +24,6 @@ from headrace.model.ids import ZERO_ID
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.group_offsets import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -46,7 +44,6 @@ from headrace.wire.messages.group_offsets import (
 _TOPIC_IDS_SINCE = 10
 _GROUPS_SINCE = 8
 _GROUP_NOT_FOUND_SINCE = 9
-_NO_COMMITTED_OFFSET = CommittedOffset(-1, -1, "", -1, -1, ZERO_ID)
 
 
 class OffsetRequests:
@@ -62,20 +59,12 @@ class OffsetRequests:
         self._session_valid = session_valid
 
     async def commit(self, request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
-        response = OffsetCommitResponse(
-            topics=[
-                OffsetCommitResponseTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        OffsetCommitResponsePartition(partition_index=requested.partition_index)
-                        for requested in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-        results = [result for topic in response.topics for result in topic.partitions]
+        response = OffsetCommitResponse()
+        results: list[OffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            of_topic = [OffsetCommitResponsePartition(partition_index=one.partition_index) for one in topic.partitions]
+            response.topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, of_topic))
+            results += of_topic
         try:
             groups = await self._coordinator.ensure(request.group_id)
             groups.check_commit(
@@ -105,7 +94,18 @@ class OffsetRequests:
         for (topic, requested), result in zip(partitions, results, strict=True):
             with ReportErrors(result):
                 known = self._topic(topic, requested.partition_index, version)
-                events.append(self._event(groups, request, known, requested))
+                event = groups.offsets.commit(
+                    request.group_id,
+                    known.name,
+                    requested.partition_index,
+                    requested.committed_offset,
+                    now_ms=self._clock.now_ms(),
+                    leader_epoch=requested.committed_leader_epoch,
+                    metadata=requested.committed_metadata,
+                    topic_id=known.id,
+                    retention_ms=request.retention_time_ms,
+                )
+                events.append(event)
         return events
 
     async def fetch(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
@@ -116,12 +116,10 @@ class OffsetRequests:
                     for group in request.groups
                 ]
             )
-        response = OffsetFetchResponse()
         try:
             groups = self._coordinator.of(request.group_id)
-            for name, indexes in self._wanted(groups, request.group_id, request.topics):
-                found = self._found(groups, request.group_id, name, indexes, must_be_stable=request.require_stable)
-                response.topics.append(OffsetFetchResponseTopic(name=name, partitions=found))
+            reader = _OffsetReader(self._catalogue, groups, request.group_id, must_be_stable=request.require_stable)
+            response = OffsetFetchResponse(topics=reader.read(request.topics, context.version))
             await groups.settle()
             self._ensure_session_valid()
         except HeadraceError as error:
@@ -178,21 +176,6 @@ class OffsetRequests:
             raise UnknownTopicOrPartition(f"partition {known.name}-{index} does not exist")
         return known
 
-    def _event(
-        self, groups: GroupShard, request: OffsetCommitRequest, topic: Topic, requested: OffsetCommitRequestPartition
-    ) -> OffsetCommitted:
-        return groups.offsets.commit(
-            request.group_id,
-            topic.name,
-            requested.partition_index,
-            requested.committed_offset,
-            now_ms=self._clock.now_ms(),
-            leader_epoch=requested.committed_leader_epoch,
-            metadata=requested.committed_metadata,
-            topic_id=topic.id,
-            retention_ms=request.retention_time_ms,
-        )
-
     async def _fetch_group(
         self, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
     ) -> OffsetFetchResponseGroup:
@@ -201,94 +184,81 @@ class OffsetRequests:
         with ReportErrors(response):
             groups = self._coordinator.of(requested.group_id)
             groups.check_fetch(requested.group_id, requested.member_id, requested.member_epoch)
-            topics = self._fetch_topics(groups, requested, version, must_be_stable=must_be_stable)
+            reader = _OffsetReader(self._catalogue, groups, requested.group_id, must_be_stable=must_be_stable)
+            topics = reader.read(requested.topics, version)
             await groups.settle()
             self._ensure_session_valid()
             response.topics = topics
         return response
 
-    def _fetch_topics(
-        self, groups: GroupShard, requested: OffsetFetchRequestGroup, version: int, *, must_be_stable: bool
-    ) -> list[OffsetFetchResponseTopic]:
-        if version >= _TOPIC_IDS_SINCE and requested.topics is not None:
-            return [
-                self._fetch_by_id(groups, requested.group_id, topic, must_be_stable=must_be_stable)
-                for topic in requested.topics
-            ]
-        topic_result = []
-        for name, indexes in self._wanted(groups, requested.group_id, requested.topics):
-            topic = self._catalogue.find(name)
-            if version >= _TOPIC_IDS_SINCE and topic is None:
-                continue
-            found = self._found(groups, requested.group_id, name, indexes, must_be_stable=must_be_stable)
-            topic_id = topic.id if topic is not None else ZERO_ID
-            topic_result.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
-        return topic_result
 
-    def _fetch_by_id(
-        self, groups: GroupShard, group_id: str, requested: OffsetFetchRequestTopic, *, must_be_stable: bool
-    ) -> OffsetFetchResponseTopic:
-        topic = self._catalogue.find_by_id(requested.topic_id)
-        if topic is not None:
-            found = self._found(
-                groups, group_id, topic.name, requested.partition_indexes, must_be_stable=must_be_stable
-            )
-            return OffsetFetchResponseTopic(topic_id=requested.topic_id, partitions=found)
-        return OffsetFetchResponseTopic(
-            topic_id=requested.topic_id,
-            partitions=[
-                OffsetFetchResponsePartition(index, -1, -1, "", UnknownTopicId.code)
-                for index in requested.partition_indexes
-            ],
-        )
+class _OffsetReader:
+    """Reads the committed offsets of one group."""
 
-    def _found(
-        self, groups: GroupShard, group_id: str, topic: str, indexes: Iterable[int], *, must_be_stable: bool
-    ) -> list[OffsetFetchResponsePartition]:
-        topic_result = []
-        for index in indexes:
-            found, error_code = self._find(groups, group_id, topic, index, must_be_stable=must_be_stable)
-            topic_result.append(
-                OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata, error_code)
-            )
-        return topic_result
+    def __init__(self, catalogue: Catalogue, groups: GroupShard, group_id: str, *, must_be_stable: bool) -> None:
+        self._catalogue = catalogue
+        self._offsets = groups.offsets
+        self._group_id = group_id
+        self._must_be_stable = must_be_stable
 
-    def _find(
-        self, groups: GroupShard, group_id: str, topic: str, index: int, *, must_be_stable: bool
-    ) -> tuple[CommittedOffset, int]:
-        """Return the committed offset and an error code. An offset that a transaction may change is unstable."""
-        if must_be_stable and groups.offsets.is_pending(group_id, topic, index):
-            return _NO_COMMITTED_OFFSET, UnstableOffsetCommit.code
-        return self._committed(groups, group_id, topic, index) or _NO_COMMITTED_OFFSET, 0
+    def read(self, requested: list[OffsetFetchRequestTopic] | None, version: int) -> list[OffsetFetchResponseTopic]:
+        """Return the requested offsets, or all that are committed if the request lists no topics."""
+        if requested is None:
+            wanted = self._committed_partitions()
+        elif version >= _TOPIC_IDS_SINCE:
+            return [self._read_by_id(topic) for topic in requested]
+        else:
+            wanted = [(topic.name, topic.partition_indexes) for topic in requested]
+        results = []
+        for name, indexes in wanted:
+            topic_id = self._topic_id(name)
+            if version < _TOPIC_IDS_SINCE or topic_id != ZERO_ID:
+                found = [self._find(name, index) for index in indexes]
+                results.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
+        return results
 
-    def _wanted(self, groups: GroupShard, group_id: str, topics: list[Any] | None) -> Iterable[tuple[str, list[int]]]:
-        """Return the requested partitions, or all with committed offsets if the request lists no topics."""
-        if topics is not None:
-            return [(topic.name, topic.partition_indexes) for topic in topics]
+    def _read_by_id(self, requested: OffsetFetchRequestTopic) -> OffsetFetchResponseTopic:
+        topic, indexes = self._catalogue.find_by_id(requested.topic_id), requested.partition_indexes
+        if topic is None:
+            found = [_without_offset(index, UnknownTopicId.code) for index in indexes]
+        else:
+            found = [self._find(topic.name, index) for index in indexes]
+        return OffsetFetchResponseTopic(topic_id=requested.topic_id, partitions=found)
+
+    def _committed_partitions(self) -> list[tuple[str, list[int]]]:
         committed: dict[str, list[int]] = {}
-        for name, index, _ in groups.offsets.fetch_all(group_id):
-            if self._committed(groups, group_id, name, index) is not None:
+        for name, index, _ in self._offsets.fetch_all(self._group_id):
+            if self._offsets.fetch(self._group_id, name, index, self._topic_id(name)) is not None:
                 committed.setdefault(name, []).append(index)
-        return committed.items()
+        return list(committed.items())
 
-    def _committed(self, groups: GroupShard, group_id: str, name: str, index: int) -> CommittedOffset | None:
-        """Return None also for an offset of an earlier topic of the same name."""
+    def _find(self, name: str, index: int) -> OffsetFetchResponsePartition:
+        """An offset that a transaction may change is unstable. One of an earlier topic of the same name is ignored."""
+        if self._must_be_stable and self._offsets.is_pending(self._group_id, name, index):
+            return _without_offset(index, UnstableOffsetCommit.code)
+        found = self._offsets.fetch(self._group_id, name, index, self._topic_id(name))
+        if found is None:
+            return _without_offset(index, 0)
+        return OffsetFetchResponsePartition(index, found.offset, found.leader_epoch, found.metadata)
+
+    def _topic_id(self, name: str) -> UUID:
         topic = self._catalogue.find(name)
-        return groups.offsets.fetch(group_id, name, index, topic.id if topic is not None else ZERO_ID)
+        return ZERO_ID if topic is None else topic.id
 
 
 def _has_partition(topic: Topic | None, index: int) -> bool:
     return topic is not None and 0 <= index < topic.partition_count
 
 
+def _without_offset(index: int, error_code: int) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(index, -1, -1, "", error_code)
+
+
 def _fetch_error_response(request: OffsetFetchRequest, error: HeadraceError) -> OffsetFetchResponse:
     """Version 1 can report errors only per partition."""
     topics = [
         OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetFetchResponsePartition(index, -1, -1, "", error.code) for index in topic.partition_indexes
-            ],
+            name=topic.name, partitions=[_without_offset(index, error.code) for index in topic.partition_indexes]
         )
         for topic in request.topics or ()
     ]

@@ -1,4 +1,4 @@
-"""The log behind the group coordinator, `__consumer_offsets`, and the expiration of offsets in it.
+"""The log behind the group coordinator, `__consumer_offsets`.
 
 The log is authoritative; the coordinator rebuilds the state of a partition from it in each leadership. A shard appends
 with the `OffsetsLogPartition` of its own leadership: its decisions may be wrong in a later one.
@@ -7,7 +7,6 @@ with the `OffsetsLogPartition` of its own leadership: its decisions may be wrong
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Sequence
 
 from headrace.broker.coordination.state_log import (
@@ -17,10 +16,8 @@ from headrace.broker.coordination.state_log import (
     StoredRecord,
     StoredTransactionMarker,
 )
-from headrace.broker.groups.group_records import offset_record
 from headrace.broker.partition import Partition
 from headrace.broker.topic_catalogue import Catalogue
-from headrace.machines.groups.group_offsets import GroupOffsets, OffsetForgotten
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -40,7 +37,6 @@ class OffsetsLog(StateLog):
         super().__init__(catalogue, clock, CONSUMER_OFFSETS)
 
     async def ensure(self) -> None:
-        """Create the topic when the first group is used."""
         config = self.catalogue.config
         await self.ensure_topic(
             config.offsets_topic_num_partitions,
@@ -126,46 +122,3 @@ def as_coordinator_error(error: HeadraceError) -> HeadraceError:
     if isinstance(error, NotLeader | NotCoordinator | UnknownTopicOrPartition):
         return NotCoordinator(error.message)
     return CoordinatorNotAvailable(f"writing to __consumer_offsets failed: {error.message}")
-
-
-log = logging.getLogger(__name__)
-
-
-class OffsetExpiration:
-    def __init__(self, offsets: GroupOffsets, log_partition: OffsetsLogPartition) -> None:
-        self._offsets = offsets
-        self._log_partition = log_partition
-
-    async def forget(self, events: Sequence[OffsetForgotten]) -> None:
-        """Append the tombstones; return when they are durable."""
-        for wait in self._append(events):
-            await wait_until_durable(wait)
-
-    def try_expire(self, events: Sequence[OffsetForgotten]) -> None:
-        """Remove what is possible now, without waiting. The next expiration tries the rest again."""
-        try:
-            for wait in self._append(events):
-                wait.add_done_callback(asyncio.Future.exception)
-        except HeadraceError as error:
-            log.warning("removing expired offsets failed error=%s", error)
-
-    def forget_group(self, group_id: str, ends: Sequence[KeyValue]) -> asyncio.Future[None] | None:
-        """Remove the committed offsets together with the group; `ends` are the group's own tombstones."""
-        gone = self._offsets.forget_group(group_id)
-        wait = self._log_partition.append(group_id, [*map(offset_record, gone), *ends])
-        for event in gone:
-            self._offsets.apply(event)
-        return wait
-
-    def _append(self, events: Sequence[OffsetForgotten]) -> list[asyncio.Future[None]]:
-        by_group: dict[str, list[OffsetForgotten]] = {}
-        for event in events:
-            by_group.setdefault(event.group_id, []).append(event)
-        waits = []
-        for group_id, gone in by_group.items():
-            wait = self._log_partition.append(group_id, [offset_record(event) for event in gone])
-            if wait is not None:
-                waits.append(wait)
-            for event in gone:
-                self._offsets.apply(event)
-        return waits

@@ -45,7 +45,6 @@ class CommitWaits:
         self._waits = kept
 
     def end(self, error: HeadraceError) -> None:
-        """Fail all waits."""
         waits, self._waits = self._waits, deque()
         for _, _, future in waits:
             fail_wait(future, error)

@@ -118,8 +118,6 @@ class _ArrivalTimes:
 
 
 class DedupWindowShard(Shard):
-    """The window of one partition for one leadership."""
-
     def __init__(self, partition: Partition, window: DedupWindow, clock: Clock, now_ms: Callable[[], int]) -> None:
         super().__init__(partition)
         self.window = window
@@ -272,7 +270,6 @@ def _reject_reused_ids(window: DedupWindow, ids: DedupIds, found: Sequence[int |
 
 
 def _without_duplicates(batch: memoryview, header: BatchHeader, kept: Sequence[int]) -> bytearray:
-    """Return the batch with only these messages."""
     from headrace.storage.compaction.batch_cleaning import (  # only needed for duplicates
         make_empty_batch,
         rebuild_batch,

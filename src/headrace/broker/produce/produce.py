@@ -255,7 +255,6 @@ class ProduceHandler:
         return [item for item in items if item not in failed]
 
     def _verify_transaction(self, request: ProduceRequest, item: _PendingAppend) -> None:
-        """Raise unless a transactional batch may be appended now."""
         header = item.header
         assert request.transactional_id is not None, "validated with the batch"
         try:
@@ -289,11 +288,8 @@ class ProduceHandler:
             partition, partition_response = item.partition, item.partition_response
             try:
                 if gap_guard:
-                    place, producers = (
-                        _producer_partition(item.topic, partition_response.index),
-                        partition.state.producers,
-                    )
-                    gap_guard.check_no_gap(place, item.header, producers, self._clock.monotonic())
+                    place = _producer_partition(item.topic, partition_response.index)
+                    gap_guard.check_no_gap(place, item.header, partition.state.producers, self._clock.monotonic())
                 self._store.ensure_space()
                 self._ensure_committable(partition, request.acks, session_valid=session_valid)
                 if item.header.is_transactional:
@@ -329,8 +325,7 @@ class ProduceHandler:
         _set_error(item.partition_response, error)
 
     def _record_rejection(self, topic: TopicProduceData, data: PartitionProduceData, error: HeadraceError) -> None:
-        """Record an error of a batch that is malformed, or that was not validated because this broker is not the
-        leader (yet)."""
+        """Record an error of a batch that is malformed, or not validated because this broker is not its leader."""
         known = self._catalogue.find(topic.name) or self._catalogue.find_by_id(topic.topic_id)
         if known is not None:
             known.counts.failed_produces += 1

@@ -62,7 +62,6 @@ class SequenceGapGuard:
     def record_rejection(
         self, producer_partition: ProducerPartition, header: BatchHeader, error: HeadraceError, now: float
     ) -> None:
-        """Record that a batch was rejected."""
         if header.producer_id < 0 or not error.retriable or isinstance(error, CorruptMessage):
             return
         key = producer_partition, header.producer_id

@@ -23,8 +23,8 @@ from headrace.model.errors import (
 )
 from headrace.model.names import TRANSACTION_STATE, compiled
 from headrace.runtime.inline_start import switch_to_task
-from headrace.wire.messages.transactions import DescribedTransactionState as DescribedTransaction
 from headrace.wire.messages.transactions import (
+    DescribedTransactionState,
     DescribeProducersPartitionResponse,
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -32,6 +32,7 @@ from headrace.wire.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     DescribeTransactionsTopic,
+    ListedTransactionState,
     ListTransactionsRequest,
     ListTransactionsResponse,
     ProducerState,
@@ -42,7 +43,6 @@ from headrace.wire.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from headrace.wire.messages.transactions import ListedTransactionState as ListedTransaction
 
 _BY_OPERATOR = 0  # in place of a transaction version
 _UNUSED_STATES = ("PrepareEpochFence", "Dead")  # Kafka's names of states that do not occur in Headrace
@@ -69,7 +69,7 @@ class TransactionAdminRequests:
         return ListTransactionsResponse(
             unknown_state_filters=[state for state in request.state_filters if state not in known],
             transaction_states=[
-                ListedTransaction(
+                ListedTransactionState(
                     transactional_id=transaction.transactional_id,
                     producer_id=transaction.producer.id,
                     transaction_state=transaction.status,
@@ -112,15 +112,15 @@ class TransactionAdminRequests:
                         tasks.create_task(self._write_marker(marker, topic.name, partition_result))
         return response
 
-    def _describe(self, transactional_id: str) -> DescribedTransaction:
-        description = DescribedTransaction(transactional_id=transactional_id)
+    def _describe(self, transactional_id: str) -> DescribedTransactionState:
+        description = DescribedTransactionState(transactional_id=transactional_id)
         with ReportErrors(description):
             if not transactional_id:
                 raise InvalidRequest("the transactional id is empty")
             transaction = self._coordinator.of(transactional_id).transactions.find(transactional_id)
             if transaction is None:
                 raise TransactionalIdNotFound(f"transactional id {transactional_id} does not exist")
-            return DescribedTransaction(
+            return DescribedTransactionState(
                 transactional_id=transactional_id,
                 transaction_state=transaction.status,
                 transaction_timeout_ms=transaction.timeout_ms,

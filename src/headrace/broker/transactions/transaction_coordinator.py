@@ -15,7 +15,6 @@ from headrace.broker.transactions.transactions_log import TransactionsLog
 from headrace.machines.transactions.transaction_state import TopicPartition, TransactionMetadata
 from headrace.model.broker_configs import BrokerConfig
 from headrace.model.errors import CoordinatorNotAvailable, HeadraceError, NotCoordinator
-from headrace.model.names import TRANSACTION_STATE
 from headrace.runtime.clock import Clock
 
 
@@ -32,13 +31,12 @@ class TransactionCoordinator(OwnerCoordinator[TransactionShard]):
         session_expired: Callable[[], bool],
     ) -> None:
         tick_seconds = config.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000
-        super().__init__(TRANSACTION_STATE, transactions_log, clock, session_expired, tick_seconds)
+        super().__init__(transactions_log, clock, session_expired, tick_seconds)
         self._markers = markers
         self._next_producer_id = next_producer_id
         self._config = config
 
     def transactions(self) -> Iterator[TransactionMetadata]:
-        """Iterate over the loaded transactions."""
         return (transaction for shard in self for transaction in shard.transactions)
 
     def find(self, transactional_id: str) -> TransactionShard | None:

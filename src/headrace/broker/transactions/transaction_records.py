@@ -11,32 +11,15 @@ from headrace.machines.transactions.transaction_state import (
     TransactionStatus,
 )
 from headrace.model.errors import MalformedFrame
-from headrace.wire.state_records.transaction_records import (
-    COMPLETE_ABORT,
-    COMPLETE_COMMIT,
-    EMPTY,
-    ONGOING,
-    PREPARE_ABORT,
-    PREPARE_COMMIT,
-    BundleValue,
-    StoredMember,
-    TransactionPartitions,
-    TransactionValue,
-    decode_bundle_value,
-    decode_transaction_value,
-    encode_bundle_key,
-    encode_bundle_value,
-    encode_transaction_key,
-    encode_transaction_value,
-)
+from headrace.wire.state_records import transaction_records as records
 
 _NUMBERS = {
-    TransactionStatus.EMPTY: EMPTY,
-    TransactionStatus.ONGOING: ONGOING,
-    TransactionStatus.PREPARE_COMMIT: PREPARE_COMMIT,
-    TransactionStatus.PREPARE_ABORT: PREPARE_ABORT,
-    TransactionStatus.COMPLETE_COMMIT: COMPLETE_COMMIT,
-    TransactionStatus.COMPLETE_ABORT: COMPLETE_ABORT,
+    TransactionStatus.EMPTY: records.EMPTY,
+    TransactionStatus.ONGOING: records.ONGOING,
+    TransactionStatus.PREPARE_COMMIT: records.PREPARE_COMMIT,
+    TransactionStatus.PREPARE_ABORT: records.PREPARE_ABORT,
+    TransactionStatus.COMPLETE_COMMIT: records.COMPLETE_COMMIT,
+    TransactionStatus.COMPLETE_ABORT: records.COMPLETE_ABORT,
 }
 _STATUSES = {number: status for status, number in _NUMBERS.items()}
 
@@ -46,10 +29,10 @@ def transaction_record(transaction: TransactionMetadata) -> KeyValue:
     partitions = None
     if transaction.status is not TransactionStatus.EMPTY:
         partitions = [
-            TransactionPartitions(topic=topic, partition_ids=indexes)
+            records.TransactionPartitions(topic=topic, partition_ids=indexes)
             for topic, indexes in partitions_by_topic(transaction.partitions).items()
         ]
-    value = TransactionValue(
+    value = records.TransactionValue(
         producer_id=transaction.producer.id,
         previous_producer_id=transaction.previous_producer_id,
         next_producer_id=transaction.next_producer_id,
@@ -60,17 +43,16 @@ def transaction_record(transaction: TransactionMetadata) -> KeyValue:
         transaction_last_update_timestamp_ms=transaction.updated_ms,
         transaction_start_timestamp_ms=transaction.start_ms,
     )
-    return encode_transaction_key(transaction.transactional_id), encode_transaction_value(value)
+    return records.encode_transaction_key(transaction.transactional_id), records.encode_transaction_value(value)
 
 
 def tombstone(transactional_id: str) -> KeyValue:
-    return encode_transaction_key(transactional_id), None
+    return records.encode_transaction_key(transactional_id), None
 
 
 def read_transaction(transactional_id: str, data: bytes) -> TransactionMetadata:
-    """Return the transaction of a record; raise `MalformedFrame` for a state that this coordinator cannot have
-    written."""
-    value = decode_transaction_value(data)
+    """Raise `MalformedFrame` for a state that this coordinator cannot have written."""
+    value = records.decode_transaction_value(data)
     status = _STATUSES.get(value.transaction_status)
     if status is None:
         raise MalformedFrame(f"the transaction of {transactional_id} has an unknown state {value.transaction_status}")
@@ -90,21 +72,23 @@ def read_transaction(transactional_id: str, data: bytes) -> TransactionMetadata:
 
 
 def joint_commit_record(bundle: JointCommit) -> KeyValue:
-    value = BundleValue(
+    value = records.BundleValue(
         sequence=bundle.sequence,
-        members=[StoredMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members],
+        members=[
+            records.StoredMember(member.transactional_id, member.producer_id, member.epoch) for member in bundle.members
+        ],
         updated_ms=bundle.updated_ms,
         digest=bundle.digest,
     )
-    return encode_bundle_key(bundle.name), encode_bundle_value(value)
+    return records.encode_bundle_key(bundle.name), records.encode_bundle_value(value)
 
 
 def joint_commit_tombstone(name: str) -> KeyValue:
-    return encode_bundle_key(name), None
+    return records.encode_bundle_key(name), None
 
 
 def read_joint_commit(name: str, data: bytes) -> JointCommit:
-    value = decode_bundle_value(data)
+    value = records.decode_bundle_value(data)
     members = (
         JointCommitMember(member.transactional_id, member.producer_id, member.producer_epoch)
         for member in value.members

@@ -85,18 +85,13 @@ class TransactionRequests:
             return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
         response = AddPartitionsToTxnResponse()
         for requested in request.transactions:
+            transactional_id, topics = requested.transactional_id, requested.topics
             producer = ProducerIdAndEpoch(requested.producer_id, requested.producer_epoch)
             if requested.verify_only:
-                results = self._verify_partitions(
-                    requested.transactional_id, producer, requested.topics, context.version
-                )
+                results = self._verify_partitions(transactional_id, producer, topics, context.version)
             else:
-                results = await self._add_partitions(
-                    requested.transactional_id, producer, requested.topics, context.version
-                )
-            response.results_by_transaction.append(
-                AddPartitionsToTxnResult(transactional_id=requested.transactional_id, topic_results=results)
-            )
+                results = await self._add_partitions(transactional_id, producer, topics, context.version)
+            response.results_by_transaction.append(AddPartitionsToTxnResult(transactional_id, topic_results=results))
         return response
 
     async def add_offsets(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:

@@ -85,7 +85,7 @@ class TransactionShard(Shard):
 
     async def load(self) -> None:
         """Load the stored state, then complete decided transactions."""
-        stored = await self._log.load(self.partition)
+        stored = await self._log.load_transactions(self.partition)
         now_ms = self._now_ms()
         for transaction in stored.transactions:
             self.transactions.restore(transaction, now_ms)
@@ -158,7 +158,7 @@ class TransactionShard(Shard):
     def verify(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition) -> None:
         self.transactions.verify(transactional_id, producer, partition)
         end_offset = self._joining.get(transactional_id, {}).get(partition)
-        if end_offset is not None and not self._log.is_durable(transactional_id, end_offset):
+        if end_offset is not None and not self._log.is_committed(transactional_id, end_offset):
             raise ConcurrentTransactions(f"{partition[0]}-{partition[1]} is being added to the transaction; retry")
 
     async def end(
@@ -214,7 +214,6 @@ class TransactionShard(Shard):
         return decision.is_committed
 
     async def describe_bundle(self, name: str) -> JointCommit | None:
-        """Return the last joint commit of the bundle."""
         bundle = self.joint_commits.find(name)
         await self._settled(joint_commit_owner_id(name))
         return bundle
@@ -256,11 +255,6 @@ class TransactionShard(Shard):
 
     # Execution
 
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._start_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _init(
         self, transactional_id: str, timeout_ms: int, claim: ProducerIdAndEpoch | None
     ) -> TransactionMetadata:
@@ -292,7 +286,7 @@ class TransactionShard(Shard):
         end_offsets = {self._end_offsets[one]: one for one in transactional_ids if one in self._end_offsets}
         if end_offsets:
             end_offset, transactional_id = max(end_offsets.items())
-            await self._log.durable(transactional_id, end_offset)
+            await self._log.committed(transactional_id, end_offset)
             self.ensure_open(transactional_id)
 
     def _store(self, *transactions: TransactionMetadata, bundle: JointCommit | None = None) -> int:
@@ -320,35 +314,30 @@ class TransactionShard(Shard):
         assert transactional_id not in self._ending
         self._joining.pop(transactional_id, None)
         self._ending[transactional_id] = asyncio.Event()
-        self._start(self._end(transaction))
+        task = self._start_task(self._end(transaction))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _end(self, transaction: TransactionMetadata) -> None:
         """Perform the second and third step of an end, with retries. While the leadership is in doubt it continues; the
         end of the leadership cancels it, and the next leader takes over."""
         transactional_id = transaction.transactional_id
-        await self._decided(transactional_id)
-        await self._markers.write_all(transaction, self._epoch)
-        await self._store_end(transactional_id)
-        self._ending.pop(transactional_id).set()
-
-    async def _decided(self, transactional_id: str) -> None:
-        """Wait until the decision is committed. Before that no marker may be written: after a crash the decision could
-        be lost, and the producer could decide otherwise."""
+        # Before the decision is committed no marker may be written: after a crash the decision could be lost, and the
+        # producer could decide otherwise.
         for pause in retry_pauses():
             try:
                 await self._settled(transactional_id)
-                return
+                break
             except HeadraceError as error:
                 log.error(
                     "storing the decision of a transaction failed transactional_id=%s error=%s", transactional_id, error
                 )
             await asyncio.sleep(pause)
-
-    async def _store_end(self, transactional_id: str) -> None:
+        await self._markers.write_all(transaction, self._epoch)
         for pause in retry_pauses():
             try:
                 self._store(self.transactions.ended(transactional_id, self._now_ms()))
-                return
+                break
             except HeadraceError as error:
                 log.error(
                     "storing the completion of a transaction failed transactional_id=%s error=%s",
@@ -356,6 +345,7 @@ class TransactionShard(Shard):
                     error,
                 )
             await asyncio.sleep(pause)
+        self._ending.pop(transactional_id).set()
 
     async def _wait_until_ended(self, *transactional_ids: str) -> None:
         """Wait until ending transactions are complete, with a timeout, since a partition may be out of service."""
@@ -380,7 +370,7 @@ class TransactionShard(Shard):
         end_offset = max((joining[name] for name in partitions if name in joining), default=None)
         if end_offset is None:
             return
-        await self._log.durable(transactional_id, end_offset)
+        await self._log.committed(transactional_id, end_offset)
         self.ensure_open(transactional_id)
         for name in partitions:
             if joining.get(name, end_offset + 1) <= end_offset:

@@ -66,28 +66,22 @@ class TransactionVerification:
         producer_epoch: int,
         partitions: Sequence[Partition],
         *,
-        adds: bool = True,
+        adds: bool,
     ) -> None:
         """Add the partitions to the producer's transaction, or, unless it `adds`, confirm that they are part of it;
         return when that is durable. The transaction may end meanwhile, so call `verify` in the same step as the
         append."""
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        names = [(partition.topic, partition.index) for partition in partitions]
         shard = self._coordinator.find(transactional_id)
-        if shard is None:
-            await self._confirm_with_coordinator(transactional_id, producer, partitions, adds=adds)
-        elif adds:
-            names = [(partition.topic, partition.index) for partition in partitions]
-            await shard.add_to_transaction(transactional_id, producer, names)
-
-    async def _confirm_with_coordinator(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Sequence[Partition], *, adds: bool
-    ) -> None:
-        """Send the request to the coordinator on another broker, and record what it confirms."""
+        if shard is not None:
+            if adds:
+                await shard.add_to_transaction(transactional_id, producer, names)
+            return
         verifications = [
             (partition, self._verified.begin_verification(partition, producer)) for partition in partitions
         ]
         try:
-            names = [(partition.topic, partition.index) for partition in partitions]
             await self._send_add_partitions(transactional_id, producer, names, adds=adds)
         except BaseException:
             for partition, verification in verifications:
@@ -99,6 +93,7 @@ class TransactionVerification:
     async def _send_add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, names: Sequence[TopicPartition], *, adds: bool
     ) -> None:
+        """Send the request to the coordinator on another broker."""
         request = AddPartitionsToTxnRequest(
             transactions=[
                 AddPartitionsToTxnTransaction(

@@ -25,7 +25,6 @@ from headrace.model.names import check_group_id
 from headrace.runtime.clock import Clock
 from headrace.wire.messages.group_offsets import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -48,25 +47,25 @@ class TransactionalOffsets:
         self._clock = clock
 
     async def commit(self, request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
-        response = TxnOffsetCommitResponse(
-            topics=[
-                TxnOffsetCommitResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        TxnOffsetCommitResponsePartition(partition_index=requested.partition_index)
-                        for requested in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-        results = [result for topic in response.topics for result in topic.partitions]
+        response = TxnOffsetCommitResponse()
+        results: list[TxnOffsetCommitResponsePartition] = []
+        for topic in request.topics:
+            of_topic = [TxnOffsetCommitResponsePartition(one.partition_index) for one in topic.partitions]
+            response.topics.append(TxnOffsetCommitResponseTopic(topic.name, of_topic))
+            results += of_topic
         try:
             check_group_id(request.group_id)
             groups = await self._coordinator.ensure(request.group_id)
             events = self._events(request, groups, results)
-            await self._add_offsets_partition(request, groups, context.version)
-            await self._append_commits(request, events)
+            producer = request.transactional_id, request.producer_id, request.producer_epoch
+            # Older clients have added the partition themselves, so it only has to be confirmed.
+            adds = context.version >= _ADDS_OFFSETS_SINCE
+            await self._transactions.add_to_transaction(*producer, [groups.partition], adds=adds)
+            # Check, append and apply the commits in one step.
+            groups = self._coordinator.of(request.group_id)
+            self._check_member(request, groups, events)
+            self._transactions.verify(*producer, groups.partition)
+            await groups.commit_pending(events, request.producer_id, request.producer_epoch)
         except HeadraceError as error:
             for result in results:
                 result.error_code = result.error_code or _as_client_error(error).code
@@ -77,31 +76,22 @@ class TransactionalOffsets:
     ) -> list[OffsetCommitted]:
         """Return the valid commits; the results of the others contain their errors."""
         events = []
-        requested = [(topic.name, partition) for topic in request.topics for partition in topic.partitions]
-        for (topic, partition), result in zip(requested, results, strict=True):
+        partitions = [(topic.name, requested) for topic in request.topics for requested in topic.partitions]
+        for (topic, requested), result in zip(partitions, results, strict=True):
             with ReportErrors(result):
-                events.append(self._event(groups, request.group_id, topic, partition))
+                self._catalogue.partition_record(topic, requested.partition_index)
+                event = groups.offsets.commit(
+                    request.group_id,
+                    topic,
+                    requested.partition_index,
+                    requested.committed_offset,
+                    now_ms=self._clock.now_ms(),
+                    leader_epoch=requested.committed_leader_epoch,
+                    metadata=requested.committed_metadata,
+                    topic_id=self._catalogue.topic(topic).id,
+                )
+                events.append(event)
         return events
-
-    async def _add_offsets_partition(self, request: TxnOffsetCommitRequest, groups: GroupShard, version: int) -> None:
-        """Add the group's partition to the transaction if the client relies on the broker for that; otherwise confirm
-        that it is part of it."""
-        await self._transactions.add_to_transaction(
-            request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            [groups.partition],
-            adds=version >= _ADDS_OFFSETS_SINCE,
-        )
-
-    async def _append_commits(self, request: TxnOffsetCommitRequest, events: list[OffsetCommitted]) -> None:
-        """Check, append and apply the commits in one step; return when they are durable."""
-        groups = self._coordinator.of(request.group_id)
-        self._check_member(request, groups, events)
-        self._transactions.verify(
-            request.transactional_id, request.producer_id, request.producer_epoch, groups.partition
-        )
-        await groups.commit_pending(events, request.producer_id, request.producer_epoch)
 
     def _check_member(self, request: TxnOffsetCommitRequest, groups: GroupShard, events: list[OffsetCommitted]) -> None:
         """Check the member and generation, unless the producer is too old to send them."""
@@ -114,21 +104,6 @@ class TransactionalOffsets:
                 IllegalGeneration,
                 [(event.committed.topic_id, event.partition) for event in events],
             )
-
-    def _event(
-        self, groups: GroupShard, group_id: str, topic: str, requested: TxnOffsetCommitRequestPartition
-    ) -> OffsetCommitted:
-        self._catalogue.partition_record(topic, requested.partition_index)
-        return groups.offsets.commit(
-            group_id,
-            topic,
-            requested.partition_index,
-            requested.committed_offset,
-            now_ms=self._clock.now_ms(),
-            leader_epoch=requested.committed_leader_epoch,
-            metadata=requested.committed_metadata,
-            topic_id=self._catalogue.topic(topic).id,
-        )
 
 
 def _as_client_error(error: HeadraceError) -> HeadraceError:

@@ -41,15 +41,13 @@ class StoredTransactions(NamedTuple):
     unreadable: frozenset[str]
 
 
-class TransactionsLog:
+class TransactionsLog(StateLog):
     def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
-        self._catalogue = catalogue
-        self._log = StateLog(catalogue, clock, TRANSACTION_STATE)
+        super().__init__(catalogue, clock, TRANSACTION_STATE)
 
     async def ensure(self) -> None:
-        """Create the topic when the first transactional id is used."""
-        config = self._catalogue.config
-        await self._log.ensure_topic(
+        config = self.catalogue.config
+        await self.ensure_topic(
             config.transaction_state_log_num_partitions,
             {
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
@@ -60,20 +58,17 @@ class TransactionsLog:
             config.transaction_state_log_replication_factor,
         )
 
-    def partition_index_of(self, transactional_id: str) -> int:
-        """Return the index of the partition with all records of this id. Its leader is the coordinator."""
-        return self._log.partition_index_of(partitioning_id(transactional_id))
+    def partition_index_of(self, owner: str) -> int:
+        return super().partition_index_of(partitioning_id(owner))
 
     def node_of(self, transactional_id: str) -> int:
-        """Return the node id of the coordinator of this id."""
-        leader = self._catalogue.leader_node(TRANSACTION_STATE, self.partition_index_of(transactional_id))
+        leader = self.catalogue.leader_node(TRANSACTION_STATE, self.partition_index_of(transactional_id))
         if leader is None:
             raise CoordinatorNotAvailable(f"{transactional_id} has no coordinator now; retry")
         return leader.node_id
 
     def store(self, transactions: Sequence[TransactionMetadata], bundle: JointCommit | None = None) -> int:
-        """Append in one batch; return the end offset that must be `durable`. Several transactions must belong to one
-        bundle."""
+        """Append in one batch; return the end offset. Several transactions must belong to one bundle."""
         records = [transaction_record(transaction) for transaction in transactions]
         if bundle is not None:
             records.append(joint_commit_record(bundle))
@@ -83,33 +78,26 @@ class TransactionsLog:
                 f"the state of the joint commit takes {size_bytes} bytes, which do not fit into a batch"
             )
         owner = transactions[0].transactional_id if bundle is None else joint_commit_owner_id(bundle.name)
-        return self._log.append(partitioning_id(owner), records)
+        return self.append(owner, records)
 
     def confirm(self, name: str, bundle: JointCommit | None) -> int:
         """Append the current state of a bundle again, or its absence. When that is durable, no other broker has led the
         partition meanwhile, so the state is confirmed."""
         record = joint_commit_tombstone(name) if bundle is None else joint_commit_record(bundle)
-        return self._log.append(partitioning_id(joint_commit_owner_id(name)), [record])
+        return self.append(joint_commit_owner_id(name), [record])
 
     def forget(self, transactional_id: str) -> None:
-        self._log.append(partitioning_id(transactional_id), [tombstone(transactional_id)])
+        self.append(transactional_id, [tombstone(transactional_id)])
 
     def forget_joint_commit(self, name: str) -> None:
-        self._log.append(partitioning_id(joint_commit_owner_id(name)), [joint_commit_tombstone(name)])
+        self.append(joint_commit_owner_id(name), [joint_commit_tombstone(name)])
 
-    def is_durable(self, transactional_id: str, end_offset: int) -> bool:
-        return self._log.is_committed(partitioning_id(transactional_id), end_offset)
-
-    async def durable(self, transactional_id: str, end_offset: int) -> None:
-        """Return when everything below the end offset is durable."""
-        await self._log.committed(partitioning_id(transactional_id), end_offset)
-
-    async def load(self, partition: Partition) -> StoredTransactions:
+    async def load_transactions(self, partition: Partition) -> StoredTransactions:
         """Return the last stored state of every id and bundle of a partition whose leadership has just begun."""
         transactions: dict[str, TransactionMetadata] = {}
         joint_commits: dict[str, JointCommit] = {}
         unreadable: set[str] = set()
-        async for record in self._log.load(partition):
+        async for record in self.load(partition):
             if isinstance(record, StoredTransactionMarker):
                 continue
             try:
@@ -134,12 +122,7 @@ class TransactionsLog:
             except MalformedFrame as error:
                 unreadable.add(owner)
                 log.critical("transactional id is out of service transactional_id=%s error=%s", owner, error)
-        if self._log.is_damaged(partition):
+        if self.is_damaged(partition):
             transactions.clear()
             joint_commits.clear()
         return StoredTransactions(list(transactions.values()), list(joint_commits.values()), frozenset(unreadable))
-
-    def ensure_readable(self, transactional_id: str) -> None:
-        """Raise if records of the id are damaged. It must not be treated as new: its last transaction would stay
-        open."""
-        self._log.ensure_readable(partitioning_id(transactional_id))

@@ -15,11 +15,10 @@ from headrace.machines.transactions.transaction_state import ProducerIdAndEpoch
 class Verification:
     """The verification of a transaction for a partition; `is_confirmed` when the coordinator has responded."""
 
-    __slots__ = ("is_confirmed", "leader_epoch", "producer_epoch")
+    __slots__ = ("epochs", "is_confirmed")
 
-    def __init__(self, producer_epoch: int, leader_epoch: int) -> None:
-        self.producer_epoch = producer_epoch
-        self.leader_epoch = leader_epoch
+    def __init__(self, epochs: tuple[int, int]) -> None:
+        self.epochs = epochs  # of the producer and of the leader
         self.is_confirmed = False
 
 
@@ -31,7 +30,7 @@ class VerifiedTransactions:
         """Begin a verification, to be confirmed or cancelled when the response arrives."""
         verification = self._find(partition, producer)
         if verification is None:
-            verification = Verification(producer.epoch, partition.leader_epoch)
+            verification = Verification((producer.epoch, partition.leader_epoch))
             self._verifications.setdefault(partition, {})[producer.id] = verification
         return verification
 
@@ -56,8 +55,6 @@ class VerifiedTransactions:
 
     def _find(self, partition: Partition, producer: ProducerIdAndEpoch) -> Verification | None:
         verification = self._verifications.get(partition, {}).get(producer.id)
-        return verification if verification is not None and _applies_to(verification, partition, producer) else None
-
-
-def _applies_to(verification: Verification, partition: Partition, producer: ProducerIdAndEpoch) -> bool:
-    return verification.producer_epoch == producer.epoch and verification.leader_epoch == partition.leader_epoch
+        if verification is None or verification.epochs != (producer.epoch, partition.leader_epoch):
+            return None
+        return verification

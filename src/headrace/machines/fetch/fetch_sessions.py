@@ -47,10 +47,6 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @property
-    def partitions_cached(self) -> int:
-        return sum(len(session.entries) for session in self._sessions.values())
-
     def begin(
         self,
         session_id: int,
@@ -237,10 +233,6 @@ class FetchEntry:
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.forgotten = False
-
-    @property
-    def is_ready(self) -> bool:
-        return self in self.session.ready
 
     def mark_ready(self) -> None:
         """The partition may have news: records, a new high watermark, or an error."""

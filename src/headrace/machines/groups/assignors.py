@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 import msgspec
@@ -60,7 +60,7 @@ def _assign_homogeneous(claims: MemberSubscriptions, sizes: PartitionCounts) -> 
     """All members have the same subscription: each gets its quota, and the remainder goes to some of them."""
     quota, larger = divmod(sum(sizes.values()), len(claims))
     assignment: GroupAssignment = {member_id: set() for member_id in sorted(claims)}
-    free = set(_partitions(sizes))
+    free = {(topic, index) for topic, size in sizes.items() for index in range(size)}
     for member_id, kept in assignment.items():
         held = sorted(claims[member_id].held & free)
         kept.update(held[: quota + (larger > 0)])
@@ -111,10 +111,6 @@ def _assign_heterogeneous(claims: MemberSubscriptions, sizes: PartitionCounts) -
                 give(partition, idle)
                 is_moving = True
     return assignment
-
-
-def _partitions(sizes: PartitionCounts) -> Iterable[TopicIdPartition]:
-    return ((topic, index) for topic, size in sizes.items() for index in range(size))
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}

@@ -11,27 +11,21 @@ leader) assign, and rejects requests of members of earlier generations (I18).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
-from headrace.machines.groups.group_rebalance import GroupRebalance, JoinProtocol, StoringAssignment, StoringReplacement
+from headrace.machines.groups.group_rebalance import GroupRebalance, StoringAssignment, StoringReplacement
 from headrace.machines.groups.group_roster import GroupMember
 from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
-    GroupDescription,
-    GroupSnapshot,
     GroupState,
-    JoinGroupResult,
     JoinRequest,
-    LeaveGroupResult,
     LeavingMember,
-    MemberDescription,
     OffsetRetention,
     ResponseToken,
     SendResponse,
-    SyncGroupResult,
+    SyncRequest,
+    failed_join,
 )
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE
 from headrace.model.errors import (
@@ -46,24 +40,24 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.messages.groups import DescribedGroup, DescribedGroupMember, MemberResponse, SyncGroupResponse
+from headrace.wire.state_records.offsets_records import GroupMetadataValue
 
 
-class ClassicGroup:
+class ClassicGroup(GroupRebalance):
     def __init__(self, group_id: str, config: GroupConfig, now_ms: int) -> None:
+        super().__init__(config, now_ms)
         self.group_id = group_id
-        self._rebalance = GroupRebalance(config, now_ms)
-        self._roster = self._rebalance.roster
-        self._join_protocol = JoinProtocol(self._rebalance)
 
     @classmethod
-    def restore(cls, group_id: str, config: GroupConfig, snapshot: GroupSnapshot, now_ms: int) -> ClassicGroup:
+    def restore(cls, group_id: str, config: GroupConfig, snapshot: GroupMetadataValue, now_ms: int) -> ClassicGroup:
         """Return the group as stored: stable, and every member has a whole session timeout to send a heartbeat."""
         group = cls(group_id, config, now_ms)
-        group._rebalance.restore(snapshot, now_ms)
+        group.start_restored(snapshot, now_ms)
         # Rebalance if the size limit was lowered, which rejects the last members to rejoin, or if the snapshot
         # requests it.
-        if len(group._roster) > config.max_size or (snapshot.members and snapshot.leader is None):
-            group._rebalance.prepare(now_ms)
+        if len(group.roster) > config.max_size or (snapshot.members and snapshot.leader is None):
+            group.prepare(now_ms)
         return group
 
     @classmethod
@@ -72,41 +66,13 @@ class ClassicGroup:
     ) -> ClassicGroup:
         """Return a stable group of members with a common protocol; each has a whole session timeout."""
         group = cls(group_id, config, now_ms)
-        group._rebalance.start_stable(members, generation_id, now_ms)
+        group.start_stable(members, generation_id, now_ms)
         return group
-
-    @property
-    def state(self) -> GroupState:
-        return self._rebalance.state
-
-    @property
-    def generation_id(self) -> int:
-        return self._rebalance.generation_id
-
-    @property
-    def protocol_type(self) -> str | None:
-        return self._rebalance.protocol_type
-
-    @property
-    def protocol_name(self) -> str | None:
-        return self._rebalance.protocol_name
-
-    @property
-    def leader(self) -> str | None:
-        return self._roster.leader
-
-    @property
-    def members(self) -> Iterator[GroupMember]:
-        return iter(self._roster)
-
-    @property
-    def member_count(self) -> int:
-        return len(self._roster)
 
     @property
     def has_no_members(self) -> bool:
         """Whether there are neither members nor pending member ids."""
-        return self.state is GroupState.EMPTY and not self._roster.pending
+        return self.state is GroupState.EMPTY and not self.roster.pending
 
     # JoinGroup
 
@@ -115,84 +81,70 @@ class ClassicGroup:
         assert token is not None
         try:
             self._ensure_alive()
-            self._join_protocol.join(token, request, now_ms)
-        except MemberIdRequired as error:
-            self._reject_join(token, error, request.new_member_id)
-        except GroupMaxSizeReached as error:
-            self._reject_join(token, error, "")
+            self.accept_join(token, request, now_ms)
         except HeadraceError as error:
-            self._reject_join(token, error, request.member_id)
+            member_id = "" if isinstance(error, GroupMaxSizeReached) else request.member_id
+            if isinstance(error, MemberIdRequired):
+                member_id = request.new_member_id
+            self.outbox.append(SendResponse(token, failed_join(error.code, member_id)))
         return self._effects()
 
     # SyncGroup
 
-    def sync(
-        self,
-        token: ResponseToken,
-        member_id: str,
-        generation_id: int,
-        assignments: Mapping[str, bytes],
-        now_ms: int,
-        *,
-        instance_id: str | None = None,
-        protocol_type: str | None = None,
-        protocol_name: str | None = None,
-    ) -> list[Effect]:
+    def sync(self, token: ResponseToken, request: SyncRequest, now_ms: int) -> list[Effect]:
         """The response contains the member's assignment, and is sent when the leader's assignment is stored."""
         assert token is not None
-        rebalance = self._rebalance
         try:
-            member = self._present_member(member_id, instance_id, generation_id)
-            self._ensure_same_protocol(protocol_type, protocol_name)
+            member = self._present_member(request.member_id, request.instance_id, request.generation_id)
+            self._ensure_same_protocol(request)
             if self.state is GroupState.PREPARING_REBALANCE:
                 raise RebalanceInProgress
         except HeadraceError as error:
-            rebalance.outbox.append(SendResponse(token, SyncGroupResult(error_code=error.code)))
+            self.outbox.append(SendResponse(token, SyncGroupResponse(error_code=error.code)))
             return self._effects()
-        rebalance.renew_session(member, now_ms)
+        self.renew_session(member, now_ms)
         if self.state is GroupState.STABLE:
-            self._roster.unsynced.discard(member_id)
-            rebalance.outbox.append(SendResponse(token, rebalance.present_assignment(member)))
+            self.roster.unsynced.discard(request.member_id)
+            self.outbox.append(SendResponse(token, self.present_assignment(member)))
         else:
-            rebalance.wait_sync(member, token)
-            if member_id == self._roster.leader:
-                rebalance.store(rebalance.snapshot(assignments), StoringAssignment(generation_id, assignments))
+            self.wait_sync(member, token)
+            if request.member_id == self.roster.leader:
+                storing = StoringAssignment(request.generation_id, request.assignments)
+                self.store(self.snapshot(request.assignments), storing)
         return self._effects()
 
     def stored(self, ticket: int, now_ms: int) -> list[Effect]:
         """The record of `StoreMetadata` is committed. No effect if the group is in a later generation by now."""
-        rebalance = self._rebalance
-        storing = rebalance.storing.pop(ticket, None)
+        storing = self.storing.pop(ticket, None)
         if storing is None or storing.generation_id != self.generation_id:
             return []
         if isinstance(storing, StoringAssignment):
             if self.state is GroupState.COMPLETING_REBALANCE:
-                rebalance.assign(storing.assignments, 0, now_ms)
-                rebalance.enter(GroupState.STABLE, now_ms)
+                self.assign(storing.assignments, 0, now_ms)
+                self.enter(GroupState.STABLE, now_ms)
         elif self._is_replacing(storing):
-            result = rebalance.present_generation(storing.member, skip_assignment=storing.skips_assignment)
+            result = self.present_generation(storing.member, skip_assignment=storing.skips_assignment)
             if not storing.skips_assignment:
                 # A client that does not know `skip_assignment` would assign again if the response named it as the
                 # leader.
-                result = replace(result, leader=storing.former_leader, members=())
-            rebalance.respond_join(storing.member, result)
-            rebalance.renew_session(storing.member, now_ms)
+                result.leader, result.members = storing.former_leader, []
+            self.respond_join(storing.member, result)
+            self.renew_session(storing.member, now_ms)
         return self._effects()
 
     def store_failed(self, ticket: int, error_code: int, now_ms: int) -> list[Effect]:
-        rebalance = self._rebalance
-        storing = rebalance.storing.pop(ticket, None)
+        storing = self.storing.pop(ticket, None)
         if storing is None or storing.generation_id != self.generation_id:
             return []
         if isinstance(storing, StoringAssignment):
             if self.state is GroupState.COMPLETING_REBALANCE:
-                rebalance.assign({}, error_code, now_ms)
-                rebalance.prepare(now_ms)
+                self.assign({}, error_code, now_ms)
+                self.prepare(now_ms)
         elif self._is_replacing(storing):
-            rebalance.fail_requests(storing.member, error_code, "")
-            self._roster.set_protocols(storing.member, storing.replaced_member.protocols)
-            replaced_member = self._roster.rename(storing.member, storing.replaced_member.member_id)
-            rebalance.renew_session(replaced_member, now_ms)
+            self.fail_requests(storing.member, error_code, "")
+            self.roster.set_protocols(storing.member, storing.replaced_member.protocols)
+            replaced_member = self.roster.rename(storing.member, storing.replaced_member.member_id)
+            self.renew_session(replaced_member, now_ms)
         return self._effects()
 
     def _is_replacing(self, storing: StoringReplacement) -> bool:
@@ -204,7 +156,7 @@ class ClassicGroup:
     def heartbeat(self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None) -> None:
         """Renew the member's session; raise `RebalanceInProgress` if it must rejoin."""
         member = self._present_member(member_id, instance_id, generation_id)
-        self._rebalance.renew_session(member, now_ms)
+        self.renew_session(member, now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise RebalanceInProgress
 
@@ -218,113 +170,108 @@ class ClassicGroup:
         member = self._present_member(member_id, instance_id, generation_id)
         if self.state is GroupState.COMPLETING_REBALANCE:
             raise RebalanceInProgress
-        self._rebalance.renew_session(member, now_ms)
+        self.renew_session(member, now_ms)
 
-    def leave(self, departures: Sequence[LeavingMember], now_ms: int) -> tuple[list[LeaveGroupResult], list[Effect]]:
+    def leave(self, departures: Sequence[LeavingMember], now_ms: int) -> tuple[list[MemberResponse], list[Effect]]:
         self._ensure_alive()
         departed = []
-        members_before = len(self._roster)
+        members_before = len(self.roster)
         for departure in departures:
             try:
                 self._depart(departure)
                 error_code = 0
             except HeadraceError as error:
                 error_code = error.code
-            departed.append(LeaveGroupResult(departure.member_id, departure.instance_id, error_code))
+            departed.append(MemberResponse(departure.member_id, departure.instance_id, error_code))
         if self.state is GroupState.PREPARING_REBALANCE:
-            self._rebalance.complete_if_all_joined(now_ms)
-        elif len(self._roster) < members_before:
-            self._rebalance.prepare(now_ms)
+            self.complete_if_all_joined(now_ms)
+        elif len(self.roster) < members_before:
+            self.prepare(now_ms)
         return departed, self._effects()
 
     def _depart(self, departure: LeavingMember) -> None:
-        if self._roster.pending.pop(departure.member_id, None) is not None:
+        if self.roster.pending.pop(departure.member_id, None) is not None:
             return
         # An administrator removes a static member by its instance id alone.
-        member = None if departure.member_id else self._roster.static_member(departure.instance_id)
-        self._rebalance.remove_member(member or self._roster.member(departure.member_id, departure.instance_id))
+        member = None if departure.member_id else self.roster.static_member(departure.instance_id)
+        self.remove_member(member or self.roster.member(departure.member_id, departure.instance_id))
 
     # Time
 
     def deadline(self) -> int | None:
         """When `tick` is due; it may be earlier than necessary, but never later."""
-        return self._rebalance.wake_ms
+        return self.wake_ms
 
     def tick(self, now_ms: int) -> list[Effect]:
-        rebalance = self._rebalance
-        if rebalance.wake_ms is None or now_ms < rebalance.wake_ms:
+        if self.wake_ms is None or now_ms < self.wake_ms:
             return []
-        for member_id in [m for m, deadline_ms in self._roster.pending.items() if deadline_ms <= now_ms]:
-            del self._roster.pending[member_id]
+        for member_id in [m for m, deadline_ms in self.roster.pending.items() if deadline_ms <= now_ms]:
+            del self.roster.pending[member_id]
             self._complete_without_lost_members(now_ms)
-        for member in list(self._roster):
+        for member in list(self.roster):
             self._expire_session(member, now_ms)
-        if rebalance.join_deadline_ms is not None and rebalance.join_deadline_ms <= now_ms:
-            rebalance.join_time_is_up(now_ms)
-        if rebalance.sync_deadline_ms is not None and rebalance.sync_deadline_ms <= now_ms:
-            rebalance.sync_time_is_up(now_ms)
-        rebalance.wake_ms = rebalance.earliest_deadline_ms()
+        if self.join_deadline_ms is not None and self.join_deadline_ms <= now_ms:
+            self.join_time_is_up(now_ms)
+        if self.sync_deadline_ms is not None and self.sync_deadline_ms <= now_ms:
+            self.sync_time_is_up(now_ms)
+        self.wake_ms = self.earliest_deadline_ms()
         return self._effects()
 
     def _expire_session(self, member: GroupMember, now_ms: int) -> None:
         due = member.session_deadline_ms is not None and member.session_deadline_ms <= now_ms
-        if not due or self._roster.members.get(member.member_id) is not member:
+        if not due or self.roster.members.get(member.member_id) is not member:
             return
         if member.is_waiting and not member.is_new:
             member.session_deadline_ms = None  # renewed with the response for which the member waits
             return
-        self._rebalance.remove_member(member)
+        self.remove_member(member)
         if self.state is GroupState.PREPARING_REBALANCE:
             self._complete_without_lost_members(now_ms)
         else:
-            self._rebalance.prepare(now_ms)
+            self.prepare(now_ms)
 
     def _complete_without_lost_members(self, now_ms: int) -> None:
-        if self.state is GroupState.PREPARING_REBALANCE and self._roster.all_joined:
-            self._rebalance.complete_join(now_ms)
+        if self.state is GroupState.PREPARING_REBALANCE and self.roster.all_joined:
+            self.complete_join(now_ms)
 
     def rebalance(self, now_ms: int) -> list[Effect]:
         """Request all members to rejoin."""
-        self._rebalance.prepare(now_ms)
+        self.prepare(now_ms)
         return self._effects()
 
     # Administration
 
-    def describe(self) -> GroupDescription:
+    def describe(self) -> DescribedGroup:
         name = self.protocol_name if self.state is GroupState.STABLE else None
-        return GroupDescription(
-            state=self.state.value,
+        return DescribedGroup(
+            group_id=self.group_id,
+            group_state=self.state.value,
             protocol_type=self.protocol_type or "",
-            protocol_name=name or "",
-            members=tuple(
-                MemberDescription(
+            protocol_data=name or "",
+            members=[
+                DescribedGroupMember(
                     m.member_id, m.instance_id, m.client_id, m.client_host, m.metadata(name), m.assignment
                 )
-                for m in self._roster
-            ),
+                for m in self.roster
+            ],
         )
-
-    def snapshot(self, *, rebalances: bool = False) -> GroupSnapshot:
-        """`rebalances`: the group must rebalance when it is restored. The leader of the snapshot is None then."""
-        snapshot = self._rebalance.snapshot()
-        return replace(snapshot, leader=None) if rebalances else snapshot
 
     def delete(self, now_ms: int) -> list[Effect]:
         """Raise `GroupNotEmpty`, or `GroupIdNotFound` if the group is dead already."""
         self.check_exists()
         if self.state is not GroupState.EMPTY:
             raise GroupNotEmpty(f"group {self.group_id} has members")
-        self._rebalance.enter(GroupState.DEAD, now_ms)
-        self._rebalance.wake_ms = None
-        self._rebalance.store(None)
+        self.enter(GroupState.DEAD, now_ms)
+        self.wake_ms = None
+        self.store(None)
         return self._effects()
 
     def close(self, error_code: int, now_ms: int) -> list[Effect]:
         """Fail all waiting requests, because this broker no longer coordinates the group; nothing is stored."""
-        for member in self._roster:
-            self._rebalance.fail_requests(member, error_code, member.member_id)
-        self._rebalance.enter(GroupState.DEAD, now_ms)
-        self._rebalance.wake_ms = None
+        for member in self.roster:
+            self.fail_requests(member, error_code, member.member_id)
+        self.enter(GroupState.DEAD, now_ms)
+        self.wake_ms = None
         return self._effects()
 
     def check_exists(self) -> None:
@@ -338,19 +285,18 @@ class ClassicGroup:
             raise GroupNotEmpty(f"group {self.group_id} has members, and their subscriptions are not known")
 
     def is_subscribed_to(self, topic: str) -> bool:
-        topics = self._rebalance.topics
+        topics = self.topics
         return topic in topics if topics is not None else self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def offset_retention(self) -> OffsetRetention | None:
         """Return how the group's committed offsets expire; None if they do not expire now."""
-        rebalance = self._rebalance
-        topics = rebalance.topics or frozenset()
+        topics = self.topics or frozenset()
         if self.protocol_type is None:
             return OffsetRetention(None, topics)
         if self.state is GroupState.EMPTY:
-            since_ms = rebalance.state_timestamp_ms
+            since_ms = self.state_timestamp_ms
             return OffsetRetention(since_ms if since_ms >= 0 else None, topics)
-        if self.state is GroupState.STABLE and rebalance.topics is not None:
+        if self.state is GroupState.STABLE and self.topics is not None:
             return OffsetRetention(None, topics)
         return None
 
@@ -362,21 +308,17 @@ class ClassicGroup:
 
     def _present_member(self, member_id: str, instance_id: str | None, generation_id: int) -> GroupMember:
         self._ensure_alive()
-        member = self._roster.member(member_id, instance_id)
+        member = self.roster.member(member_id, instance_id)
         if generation_id != self.generation_id:
             raise IllegalGeneration(f"group {self.group_id} is at generation {self.generation_id}")
         return member
 
-    def _ensure_same_protocol(self, protocol_type: str | None, protocol_name: str | None) -> None:
-        # Older versions of SyncGroup do not have these fields.
-        if protocol_type not in (None, self.protocol_type) or protocol_name not in (None, self.protocol_name):
+    def _ensure_same_protocol(self, request: SyncRequest) -> None:
+        has_same_type = request.protocol_type in (None, self.protocol_type)
+        if not has_same_type or request.protocol_name not in (None, self.protocol_name):
             raise InconsistentGroupProtocol(f"group {self.group_id} uses {self.protocol_name}")
 
-    def _reject_join(self, token: ResponseToken, error: HeadraceError, member_id: str) -> None:
-        result = JoinGroupResult(error_code=error.code, member_id=member_id)
-        self._rebalance.outbox.append(SendResponse(token, result))
-
     def _effects(self) -> list[Effect]:
-        effects = self._rebalance.outbox[:]
-        self._rebalance.outbox.clear()
+        effects = self.outbox[:]
+        self.outbox.clear()
         return effects

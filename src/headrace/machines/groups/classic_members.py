@@ -29,15 +29,7 @@ from headrace.machines.groups.consumer_group_state import (
 )
 from headrace.machines.groups.group_rebalance import check_session_timeout
 from headrace.machines.groups.group_roster import rebalance_timeout_of
-from headrace.machines.groups.group_state import (
-    GroupConfig,
-    JoinGroupResult,
-    JoinRequest,
-    LeaveGroupResult,
-    LeavingMember,
-    Protocols,
-    SyncGroupResult,
-)
+from headrace.machines.groups.group_state import GroupConfig, JoinRequest, LeavingMember, Protocols, SyncRequest
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE, TopicsImage
 from headrace.model.errors import (
     HeadraceError,
@@ -49,6 +41,7 @@ from headrace.model.errors import (
     UnknownMemberId,
 )
 from headrace.wire.codec.codec import version_of
+from headrace.wire.messages.groups import JoinGroupResponse, MemberResponse, SyncGroupResponse
 from headrace.wire.state_records.consumer_protocol import (
     NEWEST_VERSION,
     ConsumerProtocolAssignment,
@@ -64,12 +57,10 @@ class ClassicJoin(msgspec.Struct, frozen=True):
 
     events: tuple[ConsumerGroupEvent, ...]
     state: ConsumerGroupState
-    result: JoinGroupResult
+    result: JoinGroupResponse
 
 
 class ClassicMembers:
-    """The classic members of one consumer group."""
-
     def __init__(self, group: ConsumerGroup) -> None:
         self._group = group
 
@@ -93,10 +84,9 @@ class ClassicMembers:
             group.replace_instance(draft, request.instance_id, member_id, is_classic=True)
         replaced_member = draft.state.metadata_by_member.get(member_id) or MemberMetadata()
         owned = named_partitions(subscription.owned_partitions, view)
-        current_assignment = group.advance(
-            draft, member_id, _updated(replaced_member, request, subscription), owned, view
-        )
-        result = JoinGroupResult(
+        updated = _updated(replaced_member, request, subscription)
+        current_assignment = group.advance(draft, member_id, updated, owned, view)
+        result = JoinGroupResponse(
             member_id=member_id,
             generation_id=current_assignment.epoch,
             protocol_type=CONSUMER_PROTOCOL_TYPE,
@@ -113,35 +103,23 @@ class ClassicMembers:
 
     # SyncGroup, Heartbeat, LeaveGroup
 
-    def sync(
-        self,
-        member_id: str,
-        generation_id: int,
-        view: TopicsImage,
-        now_ms: int,
-        *,
-        instance_id: str | None = None,
-        protocol_type: str | None = None,
-        protocol_name: str | None = None,
-    ) -> SyncGroupResult:
-        classic = self._present_member(member_id, generation_id, instance_id)
+    def sync(self, request: SyncRequest, view: TopicsImage, now_ms: int) -> SyncGroupResponse:
+        member_id = request.member_id
+        classic = self._present_member(member_id, request.generation_id, request.instance_id)
         name, metadata = classic.protocols[0]
-        # Older versions of SyncGroup do not have these fields.
-        if protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or protocol_name not in (None, name):
+        has_same_type = request.protocol_type in (None, CONSUMER_PROTOCOL_TYPE)
+        if not has_same_type or request.protocol_name not in (None, name):
             raise InconsistentGroupProtocol(f"member {member_id} joined with protocol {name}")
-        group, current_assignment = self._group, self._group.state.current_assignment(member_id)
-        if (
-            group.state.epoch > current_assignment.epoch
-            and current_assignment.state is not MemberState.UNREVOKED_PARTITIONS
-        ):
+        group, current = self._group, self._group.state.current_assignment(member_id)
+        if group.state.epoch > current.epoch and current.state is not MemberState.UNREVOKED_PARTITIONS:
             self._await_join(member_id, now_ms)
             raise RebalanceInProgress(f"member {member_id} must join again: group {group.group_id} rebalances")
         group.deadlines.syncs.pop(member_id, None)
         group.renew_session(member_id, now_ms)
-        return SyncGroupResult(
+        return SyncGroupResponse(
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=name,
-            assignment=encode_partitions(current_assignment.assigned, metadata, view),
+            assignment=encode_partitions(current.assigned, metadata, view),
         )
 
     def heartbeat(self, member_id: str, generation_id: int, now_ms: int, *, instance_id: str | None = None) -> None:
@@ -152,7 +130,7 @@ class ClassicMembers:
             self._await_join(member_id, now_ms)
             raise RebalanceInProgress
 
-    def departing(self, departures: Sequence[LeavingMember]) -> tuple[list[LeaveGroupResult], list[str]]:
+    def departing(self, departures: Sequence[LeavingMember]) -> tuple[list[MemberResponse], list[str]]:
         """Return the response, and the members to remove."""
         departed, removed = [], []
         for departure in departures:
@@ -166,7 +144,7 @@ class ClassicMembers:
                 removed.append(member_id)
             except HeadraceError as error:
                 error_code = error.code
-            departed.append(LeaveGroupResult(departure.member_id, departure.instance_id, error_code))
+            departed.append(MemberResponse(departure.member_id, departure.instance_id, error_code))
         return departed, list(dict.fromkeys(removed))
 
     # Checks

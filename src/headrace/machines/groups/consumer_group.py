@@ -91,9 +91,8 @@ class ConsumerGroup:
         self.config = config
         """May be replaced at any time. Its session timeout applies to sessions that begin or are renewed afterwards."""
         self.deadlines = MemberDeadlines()
-        self._assigned_image: TopicsImage | None = (
-            None  # one of which is known that it changes nothing: not asked again
-        )
+        # An image of which it is known that it changes nothing.
+        self._assigned_image: TopicsImage | None = None
 
     @classmethod
     def restore(
@@ -122,47 +121,38 @@ class ConsumerGroup:
 
     # Heartbeats
 
-    def heartbeat(self, heartbeat_request: ConsumerHeartbeat, view: TopicsImage) -> HeartbeatDecision:
+    def heartbeat(self, request: ConsumerHeartbeat, view: TopicsImage) -> HeartbeatDecision:
         """A member joins (epoch 0) or reports. Raise the error for a member that may not."""
-        self.ensure_room(heartbeat_request.member_id)
+        self.ensure_room(request.member_id)
         draft = StateDraft(self.state)
-        before = self._admit(draft, heartbeat_request)
-        member_metadata = draft.state.metadata_by_member.get(heartbeat_request.member_id) or MemberMetadata()
-        after = self.advance(
-            draft,
-            heartbeat_request.member_id,
-            heartbeat_request.updated(member_metadata),
-            heartbeat_request.owned,
-            view,
-        )
-        is_told = (
-            heartbeat_request.member_epoch == JOIN_EPOCH
-            or heartbeat_request.is_full
-            or after.assigned.keys() != before.assigned.keys()
-        )
+        before = self._admit(draft, request)
+        member_metadata = draft.state.metadata_by_member.get(request.member_id) or MemberMetadata()
+        after = self.advance(draft, request.member_id, request.updated(member_metadata), request.owned, view)
+        has_news = after.assigned.keys() != before.assigned.keys()
+        is_told = request.member_epoch == JOIN_EPOCH or request.is_full or has_news
         result = ConsumerHeartbeatResult(
-            member_id=heartbeat_request.member_id,
+            member_id=request.member_id,
             member_epoch=after.epoch,
             heartbeat_interval_ms=self.config.heartbeat_interval_ms,
             assigned=frozenset(after.assigned) if is_told else None,
         )
         return HeartbeatDecision(tuple(draft.events), result)
 
-    def leave(self, heartbeat_request: ConsumerHeartbeat, view: TopicsImage) -> HeartbeatDecision:
+    def leave(self, request: ConsumerHeartbeat, view: TopicsImage) -> HeartbeatDecision:
         """A member leaves for good or, if static, temporarily: its partitions are reserved until its session ends."""
-        member_id = heartbeat_request.member_id
-        if heartbeat_request.instance_id is not None:
-            self.ensure_instance(heartbeat_request.instance_id, member_id)
+        member_id = request.member_id
+        if request.instance_id is not None:
+            self.ensure_instance(request.instance_id, member_id)
         elif member_id not in self.state.metadata_by_member:
             raise self._unknown_member(member_id)
         draft = StateDraft(self.state)
-        if heartbeat_request.member_epoch == STATIC_LEAVE_EPOCH:
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
             away = replace(self.state.current_assignment(member_id), epoch=STATIC_LEAVE_EPOCH, revoking={})
             draft.add(CurrentAssignmentSet(member_id, away))
         else:
-            assert heartbeat_request.member_epoch == LEAVE_EPOCH
+            assert request.member_epoch == LEAVE_EPOCH
             self._remove_member(draft, [member_id], view)
-        result = ConsumerHeartbeatResult(member_id=member_id, member_epoch=heartbeat_request.member_epoch)
+        result = ConsumerHeartbeatResult(member_id=member_id, member_epoch=request.member_epoch)
         removed = () if member_id in draft.state.metadata_by_member else (member_id,)
         return HeartbeatDecision(tuple(draft.events), result, removed)
 
@@ -266,40 +256,29 @@ class ConsumerGroup:
     # Deciding
 
     def ensure_room(self, member_id: str) -> None:
-        if (
-            len(self.state.metadata_by_member) >= self.config.max_size
-            and member_id not in self.state.metadata_by_member
-        ):
+        members = self.state.metadata_by_member
+        if len(members) >= self.config.max_size and member_id not in members:
             raise GroupMaxSizeReached(
                 f"The consumer group has reached its maximum capacity of {self.config.max_size} members."
             )
 
-    def _admit(self, draft: StateDraft, heartbeat_request: ConsumerHeartbeat) -> CurrentAssignment:
+    def _admit(self, draft: StateDraft, request: ConsumerHeartbeat) -> CurrentAssignment:
         """Return the member's current assignment, or raise if it may not join or continue."""
-        if heartbeat_request.instance_id is not None and heartbeat_request.member_epoch == JOIN_EPOCH:
-            self.replace_instance(draft, heartbeat_request.instance_id, heartbeat_request.member_id, is_classic=False)
-        elif heartbeat_request.instance_id is not None:
-            self.ensure_instance(heartbeat_request.instance_id, heartbeat_request.member_id)
-        elif (
-            heartbeat_request.member_epoch != JOIN_EPOCH
-            and heartbeat_request.member_id not in self.state.metadata_by_member
-        ):
-            raise self._unknown_member(heartbeat_request.member_id)
-        current_assignment = draft.state.current_assignment(heartbeat_request.member_id)
-        if heartbeat_request.member_epoch in (JOIN_EPOCH, current_assignment.epoch):
+        if request.instance_id is not None and request.member_epoch == JOIN_EPOCH:
+            self.replace_instance(draft, request.instance_id, request.member_id, is_classic=False)
+        elif request.instance_id is not None:
+            self.ensure_instance(request.instance_id, request.member_id)
+        elif request.member_epoch != JOIN_EPOCH and request.member_id not in self.state.metadata_by_member:
+            raise self._unknown_member(request.member_id)
+        current_assignment = draft.state.current_assignment(request.member_id)
+        if request.member_epoch in (JOIN_EPOCH, current_assignment.epoch):
             return current_assignment
         # The response with the new epoch may have been lost; then the member owns no partition that is not in it.
-        has_lost_response = (
-            current_assignment.previous_epoch == heartbeat_request.member_epoch < current_assignment.epoch
-        )
-        if (
-            has_lost_response
-            and heartbeat_request.owned is not None
-            and heartbeat_request.owned <= current_assignment.assigned.keys()
-        ):
+        has_lost_response = current_assignment.previous_epoch == request.member_epoch < current_assignment.epoch
+        if has_lost_response and request.owned is not None and request.owned <= current_assignment.assigned.keys():
             return current_assignment
         raise FencedMemberEpoch(
-            f"The consumer group member has epoch {heartbeat_request.member_epoch}, and the group coordinator knows it "
+            f"The consumer group member has epoch {request.member_epoch}, and the group coordinator knows it "
             f"at epoch {current_assignment.epoch}. The member must abandon all its partitions and rejoin."
         )
 
@@ -309,10 +288,8 @@ class ConsumerGroup:
         former_id = self.state.instances.get(instance_id)
         if former_id is None or former_id == member_id:
             return
-        replaced_member, member_metadata = (
-            self.state.current_assignment(former_id),
-            self.state.metadata_by_member[former_id],
-        )
+        replaced_member = self.state.current_assignment(former_id)
+        member_metadata = self.state.metadata_by_member[former_id]
         if replaced_member.epoch != STATIC_LEAVE_EPOCH and not is_classic and member_metadata.classic is None:
             raise UnreleasedInstanceId(
                 f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
@@ -341,14 +318,11 @@ class ConsumerGroup:
 
     def _assign(self, draft: StateDraft, view: TopicsImage) -> None:
         state = draft.state
-        names = {
-            member_id: state.topics_of(member_metadata)
-            for member_id, member_metadata in state.metadata_by_member.items()
-        }
+        names = {member_id: state.topics_of(member) for member_id, member in state.metadata_by_member.items()}
         ids = {topics: frozenset(view.sizes(topics)) for topics in set(names.values())}
         claims = {
-            member_id: MemberSubscription(ids[names[member_id]], state.target(member_id), member_metadata.instance_id)
-            for member_id, member_metadata in state.metadata_by_member.items()
+            member_id: MemberSubscription(ids[names[member_id]], state.target(member_id), member.instance_id)
+            for member_id, member in state.metadata_by_member.items()
         }
         assign = ASSIGNORS[self._preferred_assignor(state)]
         assignment = assign(claims, view.sizes(state.subscribed_topics()))
@@ -398,11 +372,9 @@ class ConsumerGroup:
     def _unknown_member(self, member_id: str) -> UnknownMemberId:
         return UnknownMemberId(f"Member {member_id} is not a member of group {self.group_id}.")
 
-    def _stale_epoch_error(
-        self, member_id: str, member_epoch: int, current_assignment: CurrentAssignment
-    ) -> HeadraceError:
+    def _stale_epoch_error(self, member_id: str, member_epoch: int, current: CurrentAssignment) -> HeadraceError:
         error = StaleMemberEpoch if self.state.metadata_by_member[member_id].classic is None else IllegalGeneration
-        return error(f"member {member_id} is at epoch {current_assignment.epoch}, not at {member_epoch}")
+        return error(f"member {member_id} is at epoch {current.epoch}, not at {member_epoch}")
 
     # Deadlines
 

@@ -52,9 +52,8 @@ class ConsumerHeartbeat(msgspec.Struct, frozen=True, kw_only=True):
         return self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
 
     def updated(self, member_metadata: MemberMetadata) -> MemberMetadata:
-        if (
-            member_metadata.classic is not None
-        ):  # from now on the member uses the consumer protocol, and this is its whole subscription
+        if member_metadata.classic is not None:
+            # From now on the member uses the consumer protocol, and this is its whole subscription.
             member_metadata = replace(member_metadata, topics=frozenset(), classic=None)
         return replace(
             member_metadata,
@@ -122,28 +121,26 @@ def _reject_blank(value: str | None, name: str) -> None:
 
 
 def reconcile_assignment(
-    current_assignment: CurrentAssignment,
+    current: CurrentAssignment,
     target_epoch: int,
     target: frozenset[TopicIdPartition],
     owned: Collection[TopicIdPartition] | None,
     held_by_others: Collection[TopicIdPartition],
 ) -> CurrentAssignment:
     """Return the member's next step. `owned` are the partitions that it reports, or None if it reports none."""
-    if current_assignment.is_reconciled(target_epoch):
-        return current_assignment
-    if current_assignment.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current_assignment.revoking):
-        return current_assignment
-    kept = {partition: since for partition, since in current_assignment.assigned.items() if partition in target}
-    surplus = {partition: since for partition, since in current_assignment.assigned.items() if partition not in target}
+    if current.is_reconciled(target_epoch):
+        return current
+    if current.state is MemberState.UNREVOKED_PARTITIONS and _still_owns(owned, current.revoking):
+        return current
+    kept = {partition: since for partition, since in current.assigned.items() if partition in target}
+    surplus = {partition: since for partition, since in current.assigned.items() if partition not in target}
     if surplus and _still_owns(owned, surplus):
-        return replace(current_assignment, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=surplus)
+        return replace(current, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=surplus)
     wanted = target - kept.keys()
     free = wanted.difference(held_by_others)
     return CurrentAssignment(
         epoch=target_epoch,
-        previous_epoch=current_assignment.epoch
-        if current_assignment.epoch != target_epoch
-        else current_assignment.previous_epoch,
+        previous_epoch=current.epoch if current.epoch != target_epoch else current.previous_epoch,
         state=MemberState.STABLE if free == wanted else MemberState.UNRELEASED_PARTITIONS,
         assigned=kept | dict.fromkeys(free, target_epoch),
     )

@@ -170,11 +170,9 @@ class ConsumerGroupState:
             return ConsumerGroupPhase.EMPTY
         if self.epoch > self.target_epoch:
             return ConsumerGroupPhase.ASSIGNING
-        if all(
-            self.current_assignment(member_id).is_reconciled(self.target_epoch) for member_id in self.metadata_by_member
-        ):
-            return ConsumerGroupPhase.STABLE
-        return ConsumerGroupPhase.RECONCILING
+        current_assignments = map(self.current_assignment, self.metadata_by_member)
+        is_stable = all(current.is_reconciled(self.target_epoch) for current in current_assignments)
+        return ConsumerGroupPhase.STABLE if is_stable else ConsumerGroupPhase.RECONCILING
 
     def current_assignment(self, member_id: str) -> CurrentAssignment:
         return self.current_assignments.get(member_id, EMPTY_ASSIGNMENT)
@@ -194,12 +192,9 @@ class ConsumerGroupState:
 
     def _set_member_metadata(self, member_id: str, member_metadata: MemberMetadata | None) -> None:
         replaced_member = self.metadata_by_member.get(member_id)
-        if (
-            replaced_member is not None
-            and replaced_member.instance_id is not None
-            and self.instances.get(replaced_member.instance_id) == member_id
-        ):
-            del self.instances[replaced_member.instance_id]
+        instance_id = None if replaced_member is None else replaced_member.instance_id
+        if instance_id is not None and self.instances.get(instance_id) == member_id:
+            del self.instances[instance_id]
         _set_or_remove(self.metadata_by_member, member_id, member_metadata)
         if member_metadata is not None and member_metadata.instance_id is not None:
             self.instances[member_metadata.instance_id] = member_id
@@ -244,12 +239,8 @@ class MemberDeadlines:
         return min((deadline_ms for kind in self._kinds() for deadline_ms in kind.values()), default=None)
 
     def late(self, now_ms: int) -> list[str]:
-        """Return the members with an expired deadline."""
-        return list(
-            dict.fromkeys(
-                member_id for kind in self._kinds() for member_id, deadline_ms in kind.items() if deadline_ms <= now_ms
-            )
-        )
+        late = (id_ for kind in self._kinds() for id_, deadline_ms in kind.items() if deadline_ms <= now_ms)
+        return list(dict.fromkeys(late))
 
     def forget(self, member_id: str) -> None:
         for kind in self._kinds():

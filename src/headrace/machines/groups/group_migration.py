@@ -70,12 +70,12 @@ def upgrade(group: ClassicGroup, policy: MigrationPolicy, max_size: int, view: T
         raise _stays_classic(group, "online upgrade is disabled")
     if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         raise _stays_classic(group, "the group does not use the consumer embedded protocol")
-    if group.member_count > max_size:
+    if len(group.roster) > max_size:
         raise _stays_classic(group, "the group size exceeds the consumer group maximum size")
     metadata_by_member: dict[str, MemberMetadata] = {}
     held: dict[str, frozenset[TopicIdPartition]] = {}
     taken: set[TopicIdPartition] = set()
-    for member in group.members:
+    for member in group.roster:
         metadata = member.metadata(group.protocol_name) or member.protocols[0][1]
         try:
             subscription = decode_subscription(metadata)
@@ -86,19 +86,16 @@ def upgrade(group: ClassicGroup, policy: MigrationPolicy, max_size: int, view: T
         held[member.member_id] = partitions - taken  # a client's assignor may have given a partition to two members
         taken |= partitions
     epoch = group.generation_id
-    current_assignments = {
-        member_id: CurrentAssignment(epoch=epoch, previous_epoch=epoch, assigned=dict.fromkeys(partitions, epoch))
-        for member_id, partitions in held.items()
-    }
+    current_assignments = (
+        CurrentAssignment(epoch=epoch, previous_epoch=epoch, assigned=dict.fromkeys(partitions, epoch))
+        for partitions in held.values()
+    )
     return [
-        *(MemberMetadataSet(member_id, member_metadata) for member_id, member_metadata in metadata_by_member.items()),
+        *map(MemberMetadataSet, metadata_by_member.keys(), metadata_by_member.values()),
         GroupEpochSet(epoch, 0),  # a hash of no topics, so the next join computes a new assignment
-        *(TargetAssignmentSet(member_id, partitions) for member_id, partitions in held.items()),
+        *map(TargetAssignmentSet, held.keys(), held.values()),
         TargetAssignmentEpochSet(epoch),
-        *(
-            CurrentAssignmentSet(member_id, current_assignment)
-            for member_id, current_assignment in current_assignments.items()
-        ),
+        *map(CurrentAssignmentSet, held.keys(), current_assignments),
     ]
 
 
@@ -141,15 +138,11 @@ def can_downgrade(
     state: ConsumerGroupState, policy: MigrationPolicy, max_size: int, removed: Collection[str] = ()
 ) -> bool:
     """Whether the group becomes a classic group when `removed` are gone."""
-    remaining = [
-        member_metadata.classic
-        for member_id, member_metadata in state.metadata_by_member.items()
-        if member_id not in removed
-    ]
-    classic = [member_metadata for member_metadata in remaining if member_metadata is not None]
+    remaining = [member.classic for id_, member in state.metadata_by_member.items() if id_ not in removed]
+    classic = [profile for profile in remaining if profile is not None]
     if not remaining or len(classic) < len(remaining):
         return False
-    shared = set.intersection(*({name for name, _ in member_metadata.protocols} for member_metadata in classic))
+    shared = set.intersection(*({name for name, _ in profile.protocols} for profile in classic))
     return policy.allows_downgrade and len(remaining) <= max_size and bool(shared)
 
 

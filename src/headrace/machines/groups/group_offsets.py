@@ -60,8 +60,6 @@ class _PendingCommit(NamedTuple):
 
 
 class GroupOffsets:
-    """The offsets of all groups in one partition of the log."""
-
     def __init__(self, metadata_bytes_max: int = METADATA_BYTES_MAX) -> None:
         self._metadata_bytes_max = metadata_bytes_max
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}

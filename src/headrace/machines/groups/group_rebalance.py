@@ -5,7 +5,7 @@
 - The generation never decreases.
 - A waiting JoinGroup or SyncGroup gets exactly one response, at the latest when its member is removed.
 - `wake_ms` is never later than the earliest deadline.
-- `JoinProtocol` raises an error for a rejected join, and `ClassicGroup` responds with it. Otherwise the request waits
+- `accept_join` raises an error for a rejected request, and `ClassicGroup` responds with it. Otherwise the request waits
   in its member, or its response is in the outbox.
 """
 
@@ -19,16 +19,12 @@ from headrace.machines.groups.group_roster import GroupMember, GroupRoster
 from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
-    GroupSnapshot,
     GroupState,
-    JoinedMember,
-    JoinGroupResult,
     JoinRequest,
-    MemberSnapshot,
     ResponseToken,
     SendResponse,
     StoreMetadata,
-    SyncGroupResult,
+    failed_join,
 )
 from headrace.machines.groups.group_topics import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.model.errors import (
@@ -40,6 +36,8 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
+from headrace.wire.state_records.offsets_records import GroupMemberMetadata, GroupMetadataValue
 
 # Prevents a busy loop in a group of absent static members with a rebalance timeout of 0.
 _POSTPONE_MS_MIN = 100
@@ -67,6 +65,8 @@ Storing = StoringAssignment | StoringReplacement
 
 
 class GroupRebalance:
+    """The state of a classic group, and the steps that `ClassicGroup` combines to answer requests."""
+
     def __init__(self, config: GroupConfig, now_ms: int) -> None:
         self.config = config
         self.roster = GroupRoster()
@@ -92,6 +92,111 @@ class GroupRebalance:
     def enter(self, state: GroupState, now_ms: int) -> None:
         self.state = state
         self.state_timestamp_ms = now_ms
+
+    # JoinGroup: a new member, a member that rejoins, or the new process of a static member
+
+    def accept_join(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        check_session_timeout(self.config, request.session_timeout_ms)
+        self._ensure_room(request, now_ms)
+        self._ensure_protocols(request)
+        if not request.member_id:
+            self._join_without_id(token, request, now_ms)
+        elif request.member_id in self.roster.pending and request.instance_id is None:
+            self._add(token, request, request.member_id, now_ms)
+        else:
+            self._rejoin(token, request, now_ms)
+
+    def _join_without_id(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        replaced_member = self.roster.static_member(request.instance_id)
+        if replaced_member is not None:
+            self._replace(token, replaced_member, request, now_ms)
+        elif request.instance_id is None and request.require_known_member_id:
+            # Otherwise a client that retries after a lost response would be counted twice.
+            deadline_ms = self.roster.pending[request.new_member_id] = now_ms + request.session_timeout_ms
+            self._wake_at(deadline_ms)
+            raise MemberIdRequired(f"join again as {request.new_member_id}")
+        else:
+            self._add(token, request, request.new_member_id, now_ms)
+
+    def _add(self, token: ResponseToken, request: JoinRequest, member_id: str, now_ms: int) -> None:
+        if not self.roster.members:
+            self.protocol_type = request.protocol_type
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self.member_joined_meanwhile = True
+        member = GroupMember.joining(member_id, request)
+        self.roster.add(member)
+        self.wait_join(member, token)
+        # The member cannot send heartbeats before its response, but the group must not wait for a client that is gone.
+        self.renew_session(member, now_ms, self.config.new_member_join_timeout_ms)
+        self.prepare_or_complete(now_ms)
+
+    def _rejoin(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
+        member = self.roster.member(request.member_id, request.instance_id)
+        may_stay = self.state is GroupState.COMPLETING_REBALANCE or (
+            # The leader rejoins to request a new assignment.
+            self.state is GroupState.STABLE and member.member_id != self.roster.leader
+        )
+        if may_stay and member.protocols == request.protocols:
+            self.outbox.append(SendResponse(token, self.present_generation(member)))
+            return
+        self.roster.update(member, request)
+        self.wait_join(member, token)
+        self.prepare_or_complete(now_ms)
+
+    def _replace(self, token: ResponseToken, replaced_member: GroupMember, request: JoinRequest, now_ms: int) -> None:
+        """A static member returned as a new process; a stable group need not rebalance."""
+        former_leader = self.roster.leader or ""
+        # Another process uses the instance id now: fence the former one, including its waiting requests.
+        self.fail_requests(replaced_member, FencedInstanceId.code, replaced_member.member_id)
+        member = self.roster.rename(replaced_member, request.new_member_id)
+        self.renew_session(member, now_ms)
+        self.roster.update(member, request)
+        self.wait_join(member, token)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self.complete_if_all_joined(now_ms)
+        elif self.state is GroupState.STABLE and self._fits_generation(replaced_member, member):
+            storing = StoringReplacement(
+                self.generation_id, member, replaced_member, former_leader, token, request.skips_assignment
+            )
+            self.store(self.snapshot(), storing)
+        else:
+            self.prepare(now_ms)
+
+    def _fits_generation(self, replaced_member: GroupMember, member: GroupMember) -> bool:
+        name = self.protocol_name
+        if self.roster.vote() != name:
+            return False
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return True
+        # Compare topics only: the whole metadata contains the owned partitions, and differs after every restart.
+        return subscribed_topics(replaced_member.metadata(name)) == subscribed_topics(member.metadata(name))
+
+    def _ensure_room(self, request: JoinRequest, now_ms: int) -> None:
+        max_size = self.config.max_size
+        known = self.roster.members.get(request.member_id)
+        if not request.member_id:
+            known = self.roster.static_member(request.instance_id)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            # Only joined members count here: a group that is too large loses the last members to rejoin.
+            if (known and known.join_token is not None) or self.roster.joined_count < max_size:
+                return
+            if known:
+                self.remove_member(known)
+                self.complete_if_all_joined(now_ms)
+        elif known or len(self.roster) < max_size:
+            return
+        raise GroupMaxSizeReached(f"the group is full: it has {max_size} members (group.max.size)")
+
+    def _ensure_protocols(self, request: JoinRequest) -> None:
+        names = {name for name, _ in request.protocols}
+        if self.state is GroupState.EMPTY:
+            fits = bool(request.protocol_type and names)
+        else:
+            fits = request.protocol_type == self.protocol_type and self.roster.supports(names)
+        if not fits:
+            raise InconsistentGroupProtocol(
+                f"the group has no protocol in common with {sorted(names)} of type '{request.protocol_type}'"
+            )
 
     # Collect the members
 
@@ -175,50 +280,45 @@ class GroupRebalance:
         replaced = self.roster.wait_join(member, token)
         if replaced is not None:
             # The member has sent the request again on another connection; the first request must not wait forever.
-            result = JoinGroupResult(error_code=RebalanceInProgress.code, member_id=member.member_id)
+            result = failed_join(RebalanceInProgress.code, member.member_id)
             self.outbox.append(SendResponse(replaced, result))
 
     def wait_sync(self, member: GroupMember, token: ResponseToken) -> None:
-        self.respond_sync(member, SyncGroupResult(error_code=RebalanceInProgress.code))
+        self.respond_sync(member, SyncGroupResponse(error_code=RebalanceInProgress.code))
         member.sync_token = token
         self.roster.unsynced.discard(member.member_id)
 
-    def respond_join(self, member: GroupMember, result: JoinGroupResult) -> None:
+    def respond_join(self, member: GroupMember, result: JoinGroupResponse) -> None:
         token = self.roster.end_join(member)
         if token is not None:
             self.outbox.append(SendResponse(token, result))
 
-    def respond_sync(self, member: GroupMember, result: SyncGroupResult) -> None:
+    def respond_sync(self, member: GroupMember, result: SyncGroupResponse) -> None:
         token, member.sync_token = member.sync_token, None
         if token is not None:
             self.outbox.append(SendResponse(token, result))
 
-    def remove_member(self, member: GroupMember, error_code: int = UnknownMemberId.code) -> None:
-        self.fail_requests(member, error_code, "")
+    def remove_member(self, member: GroupMember) -> None:
+        self.fail_requests(member, UnknownMemberId.code, "")
         self.roster.remove(member)
 
     def fail_requests(self, member: GroupMember, error_code: int, member_id: str) -> None:
-        """Fail the member's waiting requests."""
-        self.respond_join(member, JoinGroupResult(error_code=error_code, member_id=member_id))
-        self.respond_sync(member, SyncGroupResult(error_code=error_code))
+        self.respond_join(member, failed_join(error_code, member_id))
+        self.respond_sync(member, SyncGroupResponse(error_code=error_code))
 
-    def replace_static(self, member: GroupMember, member_id: str, now_ms: int) -> GroupMember:
-        """Another process uses the instance id now: fence the former one, including its waiting requests."""
-        self.fail_requests(member, FencedInstanceId.code, member.member_id)
-        renamed = self.roster.rename(member, member_id)
-        self.renew_session(renamed, now_ms)
-        return renamed
-
-    def present_generation(self, member: GroupMember, *, skip_assignment: bool = False) -> JoinGroupResult:
+    def present_generation(self, member: GroupMember, *, skip_assignment: bool = False) -> JoinGroupResponse:
         leads = self.roster.leader == member.member_id
-        return JoinGroupResult(
+        return JoinGroupResponse(
             member_id=member.member_id,
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
             leader=self.roster.leader or "",
             skip_assignment=skip_assignment and leads,
-            members=self._joined_members() if leads else (),
+            members=[
+                JoinGroupResponseMember(one.member_id, one.instance_id, one.metadata(self.protocol_name))
+                for one in (self.roster if leads else ())
+            ],
         )
 
     def assign(self, assignments: Mapping[str, bytes], error_code: int, now_ms: int) -> None:
@@ -229,10 +329,10 @@ class GroupRebalance:
                 self.respond_sync(member, self.present_assignment(member, error_code))
                 self.renew_session(member, now_ms)
 
-    def present_assignment(self, member: GroupMember, error_code: int = 0) -> SyncGroupResult:
+    def present_assignment(self, member: GroupMember, error_code: int = 0) -> SyncGroupResponse:
         if error_code:
-            return SyncGroupResult(error_code=error_code)
-        return SyncGroupResult(
+            return SyncGroupResponse(error_code=error_code)
+        return SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol_name, assignment=member.assignment
         )
 
@@ -241,10 +341,6 @@ class GroupRebalance:
     def renew_session(self, member: GroupMember, now_ms: int, timeout_ms: int | None = None) -> None:
         member.session_deadline_ms = now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self._wake_at(member.session_deadline_ms)
-
-    def add_pending(self, member_id: str, deadline_ms: int) -> None:
-        self.roster.pending[member_id] = deadline_ms
-        self._wake_at(deadline_ms)
 
     def earliest_deadline_ms(self) -> int | None:
         deadlines = [*self.roster.pending.values()]
@@ -264,22 +360,25 @@ class GroupRebalance:
 
     # Stored state
 
-    def store(self, snapshot: GroupSnapshot | None, storing: Storing | None = None) -> None:
+    def store(self, snapshot: GroupMetadataValue | None, storing: Storing | None = None) -> None:
         self._last_ticket += 1
         if storing is not None:
             self.storing[self._last_ticket] = storing
         self.outbox.append(StoreMetadata(self._last_ticket, snapshot))
 
-    def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
-        """Return the current generation, with these assignments if the members do not have them yet."""
-        return GroupSnapshot(
-            protocol_type=self.protocol_type,
-            generation_id=self.generation_id,
-            protocol_name=self.protocol_name,
-            leader=self.roster.leader,
-            state_timestamp_ms=self.state_timestamp_ms,
-            members=tuple(
-                MemberSnapshot(
+    def snapshot(
+        self, assignments: Mapping[str, bytes] | None = None, *, rebalances: bool = False
+    ) -> GroupMetadataValue:
+        """Return the current generation, with these assignments if the members do not have them yet. `rebalances`: the
+        group must rebalance when it is restored; the snapshot has no leader then."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
+            leader=None if rebalances else self.roster.leader,
+            current_state_timestamp=self.state_timestamp_ms,
+            members=[
+                GroupMemberMetadata(
                     member.member_id,
                     member.instance_id,
                     member.client_id,
@@ -290,21 +389,21 @@ class GroupRebalance:
                     member.assignment if assignments is None else assignments.get(member.member_id, b""),
                 )
                 for member in self.roster
-            ),
+            ],
         )
 
-    def restore(self, snapshot: GroupSnapshot, now_ms: int) -> None:
-        self.generation_id = snapshot.generation_id
+    def start_restored(self, snapshot: GroupMetadataValue, now_ms: int) -> None:
+        self.generation_id = snapshot.generation
         self.protocol_type = snapshot.protocol_type or None
-        self.protocol_name = snapshot.protocol_name
+        self.protocol_name = snapshot.protocol
         for stored in snapshot.members:
-            member = GroupMember.restored(stored, snapshot.protocol_name)
+            member = GroupMember.restored(stored, snapshot.protocol)
             self.roster.add(member)
             self.renew_session(member, now_ms)
         if snapshot.leader in self.roster.members:
             self.roster.leader = snapshot.leader
         self.state = GroupState.STABLE if self.roster.members else GroupState.EMPTY
-        self.state_timestamp_ms = snapshot.state_timestamp_ms
+        self.state_timestamp_ms = snapshot.current_state_timestamp
         self.topics = self._subscribed_topics()
 
     def start_stable(self, members: Iterable[GroupMember], generation_id: int, now_ms: int) -> None:
@@ -319,12 +418,6 @@ class GroupRebalance:
         self.topics = self._subscribed_topics()
         self.enter(GroupState.STABLE, now_ms)
 
-    def _joined_members(self) -> tuple[JoinedMember, ...]:
-        return tuple(
-            JoinedMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
-            for member in self.roster
-        )
-
     def _subscribed_topics(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
@@ -335,118 +428,6 @@ class GroupRebalance:
                 return None
             topics |= subscribed
         return topics
-
-
-class JoinProtocol:
-    """JoinGroup: a new member, a member that rejoins, or the new process of a static member."""
-
-    def __init__(self, rebalance: GroupRebalance) -> None:
-        self._rebalance = rebalance
-        self._roster = rebalance.roster
-
-    def join(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
-        check_session_timeout(self._rebalance.config, request.session_timeout_ms)
-        self._ensure_room(request, now_ms)
-        self._ensure_protocols(request)
-        if not request.member_id:
-            self._join_without_id(token, request, now_ms)
-        elif request.member_id in self._roster.pending and request.instance_id is None:
-            self._add(token, request, request.member_id, now_ms)
-        else:
-            self._rejoin(token, request, now_ms)
-
-    def _join_without_id(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
-        replaced_member = self._roster.static_member(request.instance_id)
-        if replaced_member is not None:
-            self._replace(token, replaced_member, request, now_ms)
-        elif request.instance_id is None and request.require_known_member_id:
-            # Otherwise a client that retries after a lost response would be counted twice.
-            self._rebalance.add_pending(request.new_member_id, now_ms + request.session_timeout_ms)
-            raise MemberIdRequired(f"join again as {request.new_member_id}")
-        else:
-            self._add(token, request, request.new_member_id, now_ms)
-
-    def _add(self, token: ResponseToken, request: JoinRequest, member_id: str, now_ms: int) -> None:
-        rebalance = self._rebalance
-        if not self._roster.members:
-            rebalance.protocol_type = request.protocol_type
-        if rebalance.state is GroupState.PREPARING_REBALANCE:
-            rebalance.member_joined_meanwhile = True
-        member = GroupMember.joining(member_id, request)
-        self._roster.add(member)
-        rebalance.wait_join(member, token)
-        # The member cannot send heartbeats before its response, but the group must not wait for a client that is gone.
-        rebalance.renew_session(member, now_ms, rebalance.config.new_member_join_timeout_ms)
-        rebalance.prepare_or_complete(now_ms)
-
-    def _rejoin(self, token: ResponseToken, request: JoinRequest, now_ms: int) -> None:
-        rebalance = self._rebalance
-        member = self._roster.member(request.member_id, request.instance_id)
-        may_stay = rebalance.state is GroupState.COMPLETING_REBALANCE or (
-            # The leader rejoins to request a new assignment.
-            rebalance.state is GroupState.STABLE and member.member_id != self._roster.leader
-        )
-        if may_stay and member.protocols == request.protocols:
-            rebalance.outbox.append(SendResponse(token, rebalance.present_generation(member)))
-            return
-        self._roster.update(member, request)
-        rebalance.wait_join(member, token)
-        rebalance.prepare_or_complete(now_ms)
-
-    def _replace(self, token: ResponseToken, replaced_member: GroupMember, request: JoinRequest, now_ms: int) -> None:
-        """A static member returned as a new process; a stable group need not rebalance."""
-        rebalance = self._rebalance
-        former_leader = self._roster.leader or ""
-        member = rebalance.replace_static(replaced_member, request.new_member_id, now_ms)
-        self._roster.update(member, request)
-        rebalance.wait_join(member, token)
-        if rebalance.state is GroupState.PREPARING_REBALANCE:
-            rebalance.complete_if_all_joined(now_ms)
-        elif rebalance.state is GroupState.STABLE and self._fits_generation(replaced_member, member):
-            storing = StoringReplacement(
-                rebalance.generation_id, member, replaced_member, former_leader, token, request.skips_assignment
-            )
-            rebalance.store(rebalance.snapshot(), storing)
-        else:
-            rebalance.prepare(now_ms)
-
-    def _fits_generation(self, replaced_member: GroupMember, member: GroupMember) -> bool:
-        name = self._rebalance.protocol_name
-        if self._roster.vote() != name:
-            return False
-        if self._rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return True
-        # Compare topics only: the whole metadata contains the owned partitions, and differs after every restart.
-        return subscribed_topics(replaced_member.metadata(name)) == subscribed_topics(member.metadata(name))
-
-    def _ensure_room(self, request: JoinRequest, now_ms: int) -> None:
-        rebalance, roster = self._rebalance, self._roster
-        max_size = rebalance.config.max_size
-        known = roster.members.get(request.member_id)
-        if not request.member_id:
-            known = roster.static_member(request.instance_id)
-        if rebalance.state is GroupState.PREPARING_REBALANCE:
-            # Only joined members count here: a group that is too large loses the last members to rejoin.
-            if (known and known.join_token is not None) or roster.joined_count < max_size:
-                return
-            if known:
-                rebalance.remove_member(known)
-                rebalance.complete_if_all_joined(now_ms)
-        elif known or len(roster) < max_size:
-            return
-        raise GroupMaxSizeReached(f"the group is full: it has {max_size} members (group.max.size)")
-
-    def _ensure_protocols(self, request: JoinRequest) -> None:
-        rebalance = self._rebalance
-        names = {name for name, _ in request.protocols}
-        if rebalance.state is GroupState.EMPTY:
-            fits = bool(request.protocol_type and names)
-        else:
-            fits = request.protocol_type == rebalance.protocol_type and self._roster.supports(names)
-        if not fits:
-            raise InconsistentGroupProtocol(
-                f"the group has no protocol in common with {sorted(names)} of type '{request.protocol_type}'"
-            )
 
 
 def check_session_timeout(config: GroupConfig, timeout_ms: int) -> None:

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from headrace.machines.groups.group_state import JoinRequest, MemberSnapshot, Protocols, ResponseToken
+from headrace.machines.groups.group_state import JoinRequest, Protocols, ResponseToken
 from headrace.model.errors import FencedInstanceId, UnknownMemberId
+from headrace.wire.state_records.offsets_records import GroupMemberMetadata
 
 
 class GroupMember(msgspec.Struct, kw_only=True, eq=False):
@@ -48,10 +49,10 @@ class GroupMember(msgspec.Struct, kw_only=True, eq=False):
         )
 
     @classmethod
-    def restored(cls, stored: MemberSnapshot, protocol_name: str | None) -> GroupMember:
+    def restored(cls, stored: GroupMemberMetadata, protocol_name: str | None) -> GroupMember:
         return cls(
             member_id=stored.member_id,
-            instance_id=stored.instance_id,
+            instance_id=stored.group_instance_id,
             client_id=stored.client_id,
             client_host=stored.client_host,
             rebalance_timeout_ms=stored.rebalance_timeout_ms,

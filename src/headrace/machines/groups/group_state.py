@@ -14,10 +14,13 @@ request.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from enum import StrEnum
 
 import msgspec
+
+from headrace.wire.messages.groups import JoinGroupResponse, SyncGroupResponse
+from headrace.wire.state_records.offsets_records import GroupMetadataValue
 
 
 class GroupState(StrEnum):
@@ -65,29 +68,15 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
     """JoinGroup v9+: the client supports `skip_assignment`."""
 
 
-class JoinedMember(msgspec.Struct, frozen=True):
+class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
-    instance_id: str | None
-    metadata: bytes
-
-
-class JoinGroupResult(msgspec.Struct, frozen=True, kw_only=True):
-    error_code: int = 0
-    member_id: str = ""
-    generation_id: int = -1
+    generation_id: int
+    assignments: Mapping[str, bytes] = msgspec.field(default_factory=dict)
+    """By member id; only from the leader."""
+    instance_id: str | None = None
     protocol_type: str | None = None
     protocol_name: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[JoinedMember, ...] = ()
-    """All members, in the response to the leader only."""
-
-
-class SyncGroupResult(msgspec.Struct, frozen=True, kw_only=True):
-    error_code: int = 0
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
+    """None: older versions of SyncGroup have neither type nor name."""
 
 
 class LeavingMember(msgspec.Struct, frozen=True):
@@ -95,51 +84,6 @@ class LeavingMember(msgspec.Struct, frozen=True):
 
     member_id: str
     instance_id: str | None = None
-
-
-class LeaveGroupResult(msgspec.Struct, frozen=True):
-    member_id: str
-    instance_id: str | None
-    error_code: int
-
-
-class MemberSnapshot(msgspec.Struct, frozen=True):
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-class GroupSnapshot(msgspec.Struct, frozen=True):
-    """A generation, as stored in `__consumer_offsets`."""
-
-    protocol_type: str | None
-    generation_id: int
-    protocol_name: str | None
-    leader: str | None
-    state_timestamp_ms: int
-    """When the group entered its state; -1 if the record does not contain it."""
-    members: tuple[MemberSnapshot, ...]
-
-
-class MemberDescription(msgspec.Struct, frozen=True):
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-class GroupDescription(msgspec.Struct, frozen=True):
-    state: str
-    protocol_type: str
-    protocol_name: str
-    members: tuple[MemberDescription, ...]
 
 
 class OffsetRetention(msgspec.Struct, frozen=True):
@@ -152,13 +96,17 @@ class OffsetRetention(msgspec.Struct, frozen=True):
 
 class SendResponse(msgspec.Struct, frozen=True):
     token: ResponseToken
-    result: JoinGroupResult | SyncGroupResult
+    result: JoinGroupResponse | SyncGroupResponse
 
 
 class StoreMetadata(msgspec.Struct, frozen=True):
     ticket: int
-    snapshot: GroupSnapshot | None
+    snapshot: GroupMetadataValue | None
     """None: a tombstone, because the group was deleted."""
 
 
 Effect = SendResponse | StoreMetadata
+
+
+def failed_join(error_code: int, member_id: str) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error_code, member_id=member_id, protocol_name=None)

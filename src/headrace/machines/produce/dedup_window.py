@@ -56,14 +56,12 @@ class DedupWindow:
         return found
 
     def add(self, dedup_id: bytes, offset: int, now_ms: int) -> None:
-        """Add the id of a message that was appended."""
         self._newest_ms = max(self._newest_ms, now_ms)
         if not self._slices or self._slices[-1].count >= self._slices[-1].capacity:
             self._slices.append(_IdSlice(max(len(self) // _SLICE_SHARE, _SLICE_MIN)))
         self._slices[-1].put(dedup_id, offset, self._newest_ms)
 
     def expire(self, now_ms: int) -> None:
-        """Drop ids that are older than the window."""
         while self._slices and self._slices[0].newest_ms <= now_ms - self.window_ms:
             self._slices.popleft()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace.machines.transactions.partition_transactions import PartitionTransactions
 from headrace.model.errors import (
@@ -27,15 +27,15 @@ from headrace.model.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
+from headrace.wire.batches.batch import BatchHeader
 
 SEQUENCE_MASK = 0x7FFF_FFFF
 AHEAD_MAX = SEQUENCE_MASK // 2
 """Sequences wrap: a sequence that is further ahead than this is behind."""
-BATCHES_KEPT = 5
 EXPIRATION_MS = 86_400_000
 
 _VALUES_PER_BATCH = 3
-_VALUES_KEPT = BATCHES_KEPT * _VALUES_PER_BATCH
+_VALUES_KEPT = 5 * _VALUES_PER_BATCH  # clients have at most five batches in flight
 _ANY_SEQUENCE = -1  # the next batch may have any sequence
 _NO_COORDINATOR = -1
 _ACTIVE = -1.0  # idle time of a producer with a batch since the last call of `expire`
@@ -43,23 +43,6 @@ _SNAPSHOT_VERSION = 3
 _SNAPSHOT_HEAD = struct.Struct(">BI")
 _SNAPSHOT_ENTRY = struct.Struct(">qhqqiiqB")
 _SNAPSHOT_ENTRY_2 = struct.Struct(">qhqiiqB")  # version 2 has no idle time
-
-
-class ProducedBatch(Protocol):
-    """The relevant fields of a record batch's header."""
-
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def producer_epoch(self) -> int: ...
-    @property
-    def base_sequence(self) -> int: ...
-    @property
-    def last_offset_delta(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def is_transactional(self) -> bool: ...
 
 
 class ProducerDescription(NamedTuple):
@@ -94,8 +77,6 @@ class _Producer:
 
 
 class ProducerStates:
-    """The producers of one partition."""
-
     __slots__ = ("_expired_at", "_producers", "transactions")
 
     def __init__(self) -> None:
@@ -103,7 +84,7 @@ class ProducerStates:
         self._expired_at: float | None = None  # when `expire` was last called
         self.transactions = PartitionTransactions()
 
-    def check(self, batch: ProducedBatch) -> Duplicate | None:
+    def check(self, batch: BatchHeader) -> Duplicate | None:
         """Return None if the batch may be appended, or its position if it was already appended.
 
         Raise `InvalidProducerEpoch` for a fenced producer, and `OutOfOrderSequence` for a gap, or, as Kafka does, for a
@@ -122,7 +103,7 @@ class ProducerStates:
             return None
         return _check_against(producer, batch)
 
-    def is_next_in_sequence(self, batch: ProducedBatch) -> bool:
+    def is_next_in_sequence(self, batch: BatchHeader) -> bool:
         """Whether the batch follows or repeats the known batches of its producer. The first batch of a producer or an
         epoch has sequence 0. Stricter than `check`, which accepts any sequence of an unknown producer."""
         producer = self._producers.get(batch.producer_id)
@@ -132,7 +113,7 @@ class ProducerStates:
             return True
         return producer.epoch == batch.producer_epoch and _duplicate(producer, batch) is not None
 
-    def is_ahead(self, batch: ProducedBatch) -> bool:
+    def is_ahead(self, batch: BatchHeader) -> bool:
         """Return whether earlier batches of a known producer are missing before this one."""
         producer = self._producers.get(batch.producer_id)
         if producer is None or batch.producer_epoch < producer.epoch:
@@ -140,9 +121,8 @@ class ProducerStates:
         expected = producer.next_sequence if batch.producer_epoch == producer.epoch else 0
         return 0 < (batch.base_sequence - expected) & SEQUENCE_MASK <= AHEAD_MAX
 
-    def check_unnumbered(self, batch: ProducedBatch) -> None:
-        """Raise unless a batch without sequence, written by the broker, may be appended to the producer's
-        transaction."""
+    def check_unnumbered(self, batch: BatchHeader) -> None:
+        """Raise unless the broker may append a batch without sequence to the producer's transaction."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return
@@ -151,7 +131,7 @@ class ProducerStates:
         if self.transactions.first_offset(batch.producer_id) >= 0:
             _check_open(producer, batch)
 
-    def check_marker(self, batch: ProducedBatch, coordinator_epoch: int) -> None:
+    def check_marker(self, batch: BatchHeader, coordinator_epoch: int) -> None:
         """Raise unless a marker of this producer and coordinator may be appended."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
@@ -170,7 +150,7 @@ class ProducerStates:
             return False
         return producer.epoch >= producer_epoch and producer.coordinator_epoch != _NO_COORDINATOR
 
-    def apply(self, batch: ProducedBatch, base_offset: int) -> None:
+    def apply(self, batch: BatchHeader, base_offset: int) -> None:
         """Record that the batch was appended at `base_offset`, now or in a replay."""
         if batch.is_transactional and self.transactions.first_offset(batch.producer_id) < 0:
             self.transactions.begin(batch.producer_id, base_offset)
@@ -200,21 +180,10 @@ class ProducerStates:
         producer.last_timestamp_ms = timestamp_ms
         producer.idle_seconds = _ACTIVE
 
-    def apply_marker(self, batch: ProducedBatch, offset: int, coordinator_epoch: int, *, is_commit: bool) -> None:
+    def apply_marker(self, batch: BatchHeader, offset: int, coordinator_epoch: int, *, is_commit: bool) -> None:
         """Record that the marker in this batch was appended at `offset`."""
-        producer_id, epoch = batch.producer_id, batch.producer_epoch
-        producer = self._producers.get(producer_id)
-        if producer is None:
-            producer = self._producers[producer_id] = _Producer(epoch, _ANY_SEQUENCE, 0, array("q"))
-        elif producer.epoch != epoch:
-            # Batches of the old epoch that are still in flight are rejected; the new epoch begins with sequence 0.
-            producer.epoch = epoch
-            producer.next_sequence = 0
-            del producer.batches[:]
-        producer.coordinator_epoch = coordinator_epoch
-        producer.last_timestamp_ms = batch.max_timestamp
-        producer.idle_seconds = _ACTIVE
-        self.transactions.end(producer_id, offset, is_commit=is_commit)
+        self._apply_unnumbered(batch).coordinator_epoch = coordinator_epoch
+        self.transactions.end(batch.producer_id, offset, is_commit=is_commit)
 
     def describe(self) -> list[ProducerDescription]:
         return [
@@ -248,7 +217,6 @@ class ProducerStates:
         return len(expired)
 
     def ids(self) -> frozenset[int]:
-        """Return the ids of the known producers."""
         return frozenset(self._producers)
 
     def __len__(self) -> int:
@@ -307,7 +275,7 @@ class ProducerStates:
             self.transactions.begin(open_transactions[first_offset], first_offset)
         self.transactions.restore_aborted(data[position:])
 
-    def _apply_unnumbered(self, batch: ProducedBatch) -> None:
+    def _apply_unnumbered(self, batch: BatchHeader) -> _Producer:
         """Record a batch without sequence that the broker has written for a producer's transaction."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
@@ -315,14 +283,16 @@ class ProducerStates:
                 batch.producer_epoch, _ANY_SEQUENCE, batch.max_timestamp, array("q")
             )
         elif producer.epoch != batch.producer_epoch:
+            # Batches of the old epoch that are still in flight are rejected; the new epoch begins with sequence 0.
             producer.epoch = batch.producer_epoch
             producer.next_sequence = 0
             del producer.batches[:]
         producer.last_timestamp_ms = batch.max_timestamp
         producer.idle_seconds = _ACTIVE
+        return producer
 
 
-def _check_against(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
+def _check_against(producer: _Producer, batch: BatchHeader) -> Duplicate | None:
     """Check a batch that is not simply the next one of a known producer."""
     epoch, sequence = batch.producer_epoch, batch.base_sequence
     if epoch < producer.epoch:
@@ -341,7 +311,7 @@ def _check_against(producer: _Producer, batch: ProducedBatch) -> Duplicate | Non
     return duplicate
 
 
-def _duplicate(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
+def _duplicate(producer: _Producer, batch: BatchHeader) -> Duplicate | None:
     sequence, delta = batch.base_sequence, batch.last_offset_delta
     wanted = sequence << 32 | (sequence + delta) & SEQUENCE_MASK
     batches = producer.batches
@@ -352,7 +322,7 @@ def _duplicate(producer: _Producer, batch: ProducedBatch) -> Duplicate | None:
     return None
 
 
-def _check_open(producer: _Producer, batch: ProducedBatch) -> None:
+def _check_open(producer: _Producer, batch: BatchHeader) -> None:
     """Check a batch while the producer's transaction is open: only a batch of this transaction may follow."""
     if not batch.is_transactional:
         raise InvalidTransactionState(
@@ -364,7 +334,7 @@ def _check_open(producer: _Producer, batch: ProducedBatch) -> None:
         )
 
 
-def _stale_epoch(batch: ProducedBatch, producer: _Producer) -> InvalidProducerEpoch:
+def _stale_epoch(batch: BatchHeader, producer: _Producer) -> InvalidProducerEpoch:
     return InvalidProducerEpoch(
         f"producer {batch.producer_id} has epoch {producer.epoch}; a batch of epoch {batch.producer_epoch} is fenced"
     )

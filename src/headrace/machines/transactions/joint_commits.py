@@ -76,8 +76,7 @@ class JointCommits:
     def commit(
         self, name: str, sequence: int, members: Sequence[JointCommitMember], now_ms: int, digest: str = ""
     ) -> JointCommitDecision:
-        """Commit all members. `is_committed` is False if the sequence cannot be committed any more; then they are
-        aborted."""
+        """Commit all members, or abort them if the sequence cannot be committed any more (not `is_committed`)."""
         _check_members(name, members)
         if sequence < 0:
             raise InvalidRequest(f"the sequence of a joint commit must be 0 or greater, not {sequence}")
@@ -107,7 +106,6 @@ class JointCommits:
         return self._aborted(members, now_ms)
 
     def open_in(self, name: str) -> Iterator[TransactionMetadata]:
-        """Iterate over the undecided transactions of the bundle."""
         beginning = joint_commit_owner_id(name)
         for transaction in self._transactions:
             if transaction.status is TransactionStatus.ONGOING and transaction.transactional_id.startswith(beginning):

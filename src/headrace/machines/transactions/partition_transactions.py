@@ -76,8 +76,7 @@ class PartitionTransactions:
         """Return the aborted transactions that overlap these offsets, in the order of their first offsets."""
         values = self._aborted
         found = []
-        index = bisect_left(range(len(values) // _VALUES), start_offset, key=lambda at: values[at * _VALUES + _LAST])
-        for at in range(index * _VALUES, len(values), _VALUES):
+        for at in range(self._first_ended_after(start_offset), len(values), _VALUES):
             if values[at + _FIRST] < end_offset:
                 found.append(AbortedTransaction(values[at], values[at + _FIRST], values[at + _LAST]))
             if values[at + _STABLE] >= end_offset:
@@ -86,11 +85,13 @@ class PartitionTransactions:
 
     def trim(self, start_offset: int) -> None:
         """The log starts at this offset now: remove transactions that were aborted before."""
+        del self._aborted[: self._first_ended_after(start_offset)]
+
+    def _first_ended_after(self, offset: int) -> int:
+        """Return the index of the first aborted transaction whose marker is at this offset or after it."""
         values = self._aborted
-        if not values:
-            return
-        index = bisect_left(range(len(values) // _VALUES), start_offset, key=lambda at: values[at * _VALUES + _LAST])
-        del values[: index * _VALUES]
+        index = bisect_left(range(len(values) // _VALUES), offset, key=lambda at: values[at * _VALUES + _LAST])
+        return index * _VALUES
 
     def forget(self, markers: Iterable[int]) -> None:
         """Compaction has removed the transactions with markers at these offsets, with all their records."""

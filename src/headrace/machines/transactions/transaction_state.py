@@ -52,9 +52,8 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
     updated_ms: int
     status: TransactionStatus = TransactionStatus.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
-    start_ms: int = (
-        -1
-    )  # of the open transaction or, as Kafka's tools show it, the last one; -1 if there was none since Empty
+    start_ms: int = -1
+    """Of the open transaction or, as Kafka's tools show it, the last one; -1 if there was none since Empty."""
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
 
@@ -79,8 +78,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
 
     @property
     def previous(self) -> ProducerIdAndEpoch | None:
-        """The producer before the last bump if the producer itself requested the bump: it may retry after a lost
-        response."""
+        """The producer before the last bump if it requested the bump itself: it may retry after a lost response."""
         if self.previous_producer_id == NO_PRODUCER_ID:
             return None
         if self.previous_producer_id == self.producer.id:
@@ -90,9 +88,9 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
     @property
     def next_producer(self) -> ProducerIdAndEpoch:
         """The producer after the end of an ending transaction."""
-        return (
-            self.producer if self.next_producer_id == NO_PRODUCER_ID else ProducerIdAndEpoch(self.next_producer_id, 0)
-        )
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return self.producer
+        return ProducerIdAndEpoch(self.next_producer_id, 0)
 
     def joined(self, partitions: Iterable[TopicPartition], now_ms: int) -> TransactionMetadata:
         """Return the Ongoing transaction with these partitions added. Its producer knows the last bump, so there will
@@ -109,15 +107,19 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
 
     def ending(self, now_ms: int, *, is_commit: bool) -> TransactionMetadata:
         """Decide in the older protocol: the producer keeps its epoch."""
-        return self._decided(now_ms, is_commit=is_commit)
+        assert not self.is_ending
+        return replace(
+            self,
+            status=TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT,
+            updated_ms=now_ms,
+            previous_producer_id=NO_PRODUCER_ID,
+        )
 
     def ending_bumped(self, new_producer_id: int | None, now_ms: int, *, is_commit: bool) -> TransactionMetadata:
         """Decide in the newer protocol: the markers have the next epoch, which the producer uses from then on."""
-        assert self.producer.epoch <= EPOCH_LAST
         assert new_producer_id is not None or not self.is_exhausted
         return replace(
-            self._decided(now_ms, is_commit=is_commit),
-            producer=ProducerIdAndEpoch(self.producer.id, self.producer.epoch + 1),
+            self.fenced(now_ms, is_commit=is_commit),
             previous_producer_id=self.producer.id,
             next_producer_id=new_producer_id if new_producer_id is not None and self.is_exhausted else NO_PRODUCER_ID,
         )
@@ -126,7 +128,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
         """Decide with an epoch that no client gets: the producer that began the transaction is fenced."""
         assert self.producer.epoch <= EPOCH_LAST
         return replace(
-            self._decided(now_ms, is_commit=is_commit),
+            self.ending(now_ms, is_commit=is_commit),
             producer=ProducerIdAndEpoch(self.producer.id, self.producer.epoch + 1),
         )
 
@@ -163,12 +165,3 @@ class TransactionMetadata(msgspec.Struct, frozen=True):
         """Return Empty for the same producer."""
         assert not self.is_open
         return replace(self, status=TransactionStatus.EMPTY, timeout_ms=timeout_ms, start_ms=-1, updated_ms=now_ms)
-
-    def _decided(self, now_ms: int, *, is_commit: bool) -> TransactionMetadata:
-        assert not self.is_ending
-        return replace(
-            self,
-            status=TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT,
-            updated_ms=now_ms,
-            previous_producer_id=NO_PRODUCER_ID,
-        )

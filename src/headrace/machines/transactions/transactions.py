@@ -62,10 +62,8 @@ class TransactionStates:
         new_producer_id: int | None,
         now_ms: int,
     ) -> TransactionMetadata:
-        """A producer begins to use the id, or, with a claim, continues after an error.
-
-        If the returned transaction is ending, it must be completed first; then call again.
-        """
+        """A producer begins to use the id, or, with a claim, continues after an error. If the returned transaction is
+        ending, it must be completed first; then call again."""
         self._check_timeout(timeout_ms)
         transaction = self._by_id.get(transactional_id)
         if transaction is None:
@@ -95,9 +93,7 @@ class TransactionStates:
 
     def present(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
         """Return the transaction in any state, if this is its current producer."""
-        transaction = self._by_id.get(transactional_id)
-        if transaction is None:
-            raise _invalid_mapping(transactional_id, producer)
+        transaction = self._known(transactional_id, producer)
         _check_present(transaction, producer)
         return transaction
 
@@ -119,11 +115,8 @@ class TransactionStates:
         is_commit: bool,
         bumps_epoch: bool,
     ) -> TransactionMetadata:
-        """End the producer's transaction; `bumps_epoch` in the newer protocol. The producer's next epoch is in
-        `next_producer` of the result."""
-        transaction = self._by_id.get(transactional_id)
-        if transaction is None:
-            raise _invalid_mapping(transactional_id, producer)
+        """`bumps_epoch`: in the newer protocol. The producer's next epoch is in `next_producer` of the result."""
+        transaction = self._known(transactional_id, producer)
         if transaction.is_ending:
             _reject_while_ending(transaction, producer, is_commit=is_commit, bumps_epoch=bumps_epoch)
         if bumps_epoch and producer == transaction.previous and transaction.status is not TransactionStatus.EMPTY:
@@ -180,13 +173,8 @@ class TransactionStates:
 
     def restore(self, transaction: TransactionMetadata, now_ms: int) -> None:
         """Apply a stored record after a restart. If the clock went back since, the record must not live longer."""
-        self.apply(
-            replace(
-                transaction,
-                start_ms=min(transaction.start_ms, now_ms),
-                updated_ms=min(transaction.updated_ms, now_ms),
-            )
-        )
+        start_ms, updated_ms = min(transaction.start_ms, now_ms), min(transaction.updated_ms, now_ms)
+        self.apply(replace(transaction, start_ms=start_ms, updated_ms=updated_ms))
 
     def _check_timeout(self, timeout_ms: int) -> None:
         if not 0 < timeout_ms <= self._timeout_max_ms:
@@ -194,11 +182,15 @@ class TransactionStates:
                 f"a transaction may take 1 to {self._timeout_max_ms} ms (transaction.max.timeout.ms), not {timeout_ms}"
             )
 
-    def _of(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
-        """Return the transaction in which this producer may do something now."""
+    def _known(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
         transaction = self._by_id.get(transactional_id)
         if transaction is None:
             raise _invalid_mapping(transactional_id, producer)
+        return transaction
+
+    def _of(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
+        """Return the transaction in which this producer may do something now."""
+        transaction = self._known(transactional_id, producer)
         if transaction.is_ending and producer == transaction.next_producer:
             raise _concurrent_transactions(transaction)
         _check_present(transaction, producer)

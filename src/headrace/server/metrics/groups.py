@@ -51,7 +51,7 @@ async def add_groups(
     members: dict[str, int] = {}
     commits: dict[tuple[str, TopicPartition], int] = {}
     for shard in list(broker.coordinator):
-        members |= {group.group_id: group.member_count for group in shard.classic.values()}
+        members |= {group.group_id: len(group.roster) for group in shard.classic.values()}
         members |= {group.group_id: len(group.state.metadata_by_member) for group in shard.consumers.groups.values()}
         members |= {group.group_id: len(group.members) for group in shard.shares.groups.values()}
         for group_id in list(shard.offsets.groups()):

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.broker.coordination.shards import OwnerCoordinator, Shard, ShardedCoordinator
+from headrace.broker.coordination.state_log import StateLog
 from headrace.broker.partition import Partition
 from headrace.model.errors import (
     CoordinatorLoading,
@@ -414,8 +415,9 @@ def test_a_jump_of_the_wall_clock_does_not_move_the_time_of_the_shards(loop: Sim
 # Coordinators of owners
 
 
-class FakeOwnersLog:
+class FakeOwnersLog(StateLog):
     def __init__(self) -> None:
+        self.topic = "state"
         self.exists = False
 
     async def ensure(self) -> None:
@@ -429,7 +431,7 @@ class FakeOwnerCoordinator(OwnerCoordinator[FakeShard]):
     def __init__(self, clock: SimClock) -> None:
         self.log = FakeOwnersLog()
         self.session_has_expired = False
-        super().__init__("state", self.log, clock, lambda: self.session_has_expired)
+        super().__init__(self.log, clock, lambda: self.session_has_expired)
 
     def of(self, owner: str) -> FakeShard:
         self._ensure_running()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.broker.groups.group_records import StoredGroup, group_record, offset_record, read_record
 from headrace.machines.groups.group_offsets import CommittedOffset, OffsetCommitted, OffsetForgotten
-from headrace.machines.groups.group_state import GroupSnapshot, MemberSnapshot
+from headrace.wire.state_records.offsets_records import GroupMemberMetadata, GroupMetadataValue
 
 names = st.text(st.characters(codec="utf-8"), max_size=20)
 ids = st.uuids() | st.just(UUID(int=0))
@@ -19,7 +19,7 @@ int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
 offsets = st.builds(CommittedOffset, int64s, int32s, names, int64s, st.just(-1), ids)
 members = st.builds(
-    MemberSnapshot,
+    GroupMemberMetadata,
     names,
     st.none() | names,
     names,
@@ -30,13 +30,13 @@ members = st.builds(
     st.binary(max_size=20),
 )
 snapshots = st.builds(
-    GroupSnapshot,
-    st.none() | names.filter(bool),
+    GroupMetadataValue,
+    names,
     int32s,
     st.none() | names,
     st.none() | names,
     int64s,
-    st.lists(members, max_size=3).map(tuple),
+    st.lists(members, max_size=3),
 )
 
 
@@ -48,7 +48,7 @@ def test_an_offset_record_round_trips(event: OffsetCommitted | OffsetForgotten) 
 
 
 @given(names, st.none() | snapshots)
-def test_a_group_record_round_trips(group_id: str, snapshot: GroupSnapshot | None) -> None:
+def test_a_group_record_round_trips(group_id: str, snapshot: GroupMetadataValue | None) -> None:
     key, value = group_record(group_id, snapshot)
     assert (value is None) == (snapshot is None)
     assert read_record(key, value) == StoredGroup(group_id, snapshot)

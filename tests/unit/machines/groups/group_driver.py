@@ -11,16 +11,15 @@ from headrace.machines.groups.classic_group import ClassicGroup
 from headrace.machines.groups.group_state import (
     Effect,
     GroupConfig,
-    GroupSnapshot,
     GroupState,
-    JoinGroupResult,
     JoinRequest,
-    LeaveGroupResult,
     LeavingMember,
     SendResponse,
     StoreMetadata,
-    SyncGroupResult,
+    SyncRequest,
 )
+from headrace.wire.messages.groups import JoinGroupResponse, MemberResponse, SyncGroupResponse
+from headrace.wire.state_records.offsets_records import GroupMetadataValue
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -37,10 +36,10 @@ class GroupDriver:
         self.config = config or GroupConfig(initial_rebalance_delay_ms=0)
         self.now_ms = 1_000_000
         self.group = ClassicGroup("g", self.config, self.now_ms)
-        self.stored: list[GroupSnapshot | None] = []
+        self.stored: list[GroupMetadataValue | None] = []
         self.holds_stores = False
         self.held_tickets: list[int] = []
-        self.responses: dict[int, JoinGroupResult | SyncGroupResult] = {}
+        self.responses: dict[int, JoinGroupResponse | SyncGroupResponse] = {}
         self.requested: set[int] = set()
         self._last_token = 0
         self._last_member = 0
@@ -77,17 +76,15 @@ class GroupDriver:
     ) -> int:
         token = self.token()
         generation_id = self.group.generation_id if generation_id is None else generation_id
-        effects = self.group.sync(
-            token,
-            member_id,
-            generation_id,
-            assignments or {},
-            self.now_ms,
+        request = SyncRequest(
+            member_id=member_id,
+            generation_id=generation_id,
+            assignments=assignments or {},
             instance_id=instance_id,
             protocol_type=protocol_type,
             protocol_name=protocol_name,
         )
-        self.run(effects)
+        self.run(self.group.sync(token, request, self.now_ms))
         self.settle()
         return token
 
@@ -99,7 +96,7 @@ class GroupDriver:
         generation_id = self.group.generation_id if generation_id is None else generation_id
         self.group.check_commit(member_id, generation_id, self.now_ms, instance_id=instance_id)
 
-    def leave(self, *departures: LeavingMember | str) -> list[LeaveGroupResult]:
+    def leave(self, *departures: LeavingMember | str) -> list[MemberResponse]:
         wanted = [LeavingMember(d) if isinstance(d, str) else d for d in departures]
         departed, effects = self.group.leave(wanted, self.now_ms)
         self.run(effects)
@@ -162,14 +159,14 @@ class GroupDriver:
 
     # What members see.
 
-    def joined(self, token: int) -> JoinGroupResult:
+    def joined(self, token: int) -> JoinGroupResponse:
         response = self.responses[token]
-        assert isinstance(response, JoinGroupResult)
+        assert isinstance(response, JoinGroupResponse)
         return response
 
-    def synced(self, token: int) -> SyncGroupResult:
+    def synced(self, token: int) -> SyncGroupResponse:
         response = self.responses[token]
-        assert isinstance(response, SyncGroupResult)
+        assert isinstance(response, SyncGroupResponse)
         return response
 
     def waits(self, token: int) -> bool:
@@ -185,7 +182,7 @@ class GroupDriver:
         if count > 1:
             self.join(leader, **changes)
         member_ids = [self.joined(token).member_id for token in tokens]
-        assert self.group.leader == leader
+        assert self.group.roster.leader == leader
         self.assign(member_ids)
         return member_ids
 

@@ -15,7 +15,7 @@ from tests.unit.machines.groups.consumer_group_driver import (
 from headrace.machines.groups.classic_members import ClassicMembers
 from headrace.machines.groups.consumer_group import ConsumerGroupConfig
 from headrace.machines.groups.consumer_group_state import MemberState
-from headrace.machines.groups.group_state import GroupConfig, LeavingMember
+from headrace.machines.groups.group_state import GroupConfig, LeavingMember, SyncRequest
 from headrace.model.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -50,7 +50,7 @@ def test_a_join_gets_an_immediate_response(driver: ConsumerGroupDriver) -> None:
     response = ClassicClient(driver, "old", "t").join()
     assert (response.error_code, response.member_id, response.generation_id) == (0, "old-0", 2)
     assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
-    assert (response.leader, response.members) == ("", ())
+    assert (response.leader, response.members) == ("", [])
 
 
 def test_an_assignment_has_the_version_of_the_subscription(driver: ConsumerGroupDriver) -> None:
@@ -144,9 +144,12 @@ def test_a_request_of_another_generation_or_protocol_has_no_effect(driver: Consu
     for member_id in (new.id, "nobody"):
         with pytest.raises(UnknownMemberId):
             members.heartbeat(member_id, new.epoch, driver.now_ms)
-    for changes in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}):
+    for protocol_type, name in (("connect", None), (None, "sticky")):
+        request = SyncRequest(
+            member_id=old.id, generation_id=old.epoch, protocol_type=protocol_type, protocol_name=name
+        )
         with pytest.raises(InconsistentGroupProtocol):
-            members.sync(old.id, old.epoch, driver.view, driver.now_ms, **changes)
+            members.sync(request, driver.view, driver.now_ms)
 
 
 def test_commits_and_fetches_need_the_generation(driver: ConsumerGroupDriver) -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.machines.groups.group_driver import REBALANCE_MS, SESSION_MS, GroupDriver, subscription
 
 from headrace.machines.groups.classic_group import ClassicGroup
-from headrace.machines.groups.group_state import GroupSnapshot, GroupState, MemberSnapshot, OffsetRetention
+from headrace.machines.groups.group_state import GroupState, OffsetRetention
 from headrace.machines.groups.group_topics import subscribed_topics
 from headrace.model.errors import (
     GroupIdNotFound,
@@ -15,6 +15,7 @@ from headrace.model.errors import (
     NotCoordinator,
     UnknownMemberId,
 )
+from headrace.wire.state_records.offsets_records import GroupMemberMetadata, GroupMetadataValue
 
 ORDERS = (("range", subscription("orders")),)
 
@@ -27,27 +28,27 @@ def driver() -> GroupDriver:
 def test_a_stable_group_is_described_with_metadata_and_assignments(driver: GroupDriver) -> None:
     driver.stable(2)
     description = driver.group.describe()
-    assert (description.state, description.protocol_type, description.protocol_name) == (
+    assert (description.group_state, description.protocol_type, description.protocol_data) == (
         "Stable",
         "consumer",
         "range",
     )
     first = description.members[0]
     assert (first.member_id, first.client_id, first.client_host) == ("m1", "client", "/127.0.0.1")
-    assert (first.metadata, first.assignment) == (b"range-metadata", b"for m1")
+    assert (first.member_metadata, first.member_assignment) == (b"range-metadata", b"for m1")
 
 
 def test_a_rebalancing_group_is_described_without_metadata(driver: GroupDriver) -> None:
     driver.stable(2)
     driver.join("m1")
     description = driver.group.describe()
-    assert (description.state, description.protocol_name) == ("PreparingRebalance", "")
-    assert [member.metadata for member in description.members] == [b"", b""]
+    assert (description.group_state, description.protocol_data) == ("PreparingRebalance", "")
+    assert [member.member_metadata for member in description.members] == [b"", b""]
 
 
 def test_a_new_group_is_described_as_empty(driver: GroupDriver) -> None:
     description = driver.group.describe()
-    assert (description.state, description.protocol_type, description.members) == ("Empty", "", ())
+    assert (description.group_state, description.protocol_type, description.members) == ("Empty", "", [])
 
 
 def test_only_an_empty_group_can_be_deleted(driver: GroupDriver) -> None:
@@ -79,7 +80,7 @@ def test_a_restored_group_is_stable_with_whole_sessions(driver: GroupDriver) -> 
     driver.now_ms += 1_000_000
     driver.restart()
     assert driver.group.describe() == before
-    assert driver.group.leader == leader
+    assert driver.group.roster.leader == leader
     driver.pass_time(SESSION_MS - 1)
     driver.heartbeat(leader)
     driver.commit(follower)
@@ -123,11 +124,11 @@ def test_an_empty_group_is_restored_empty_and_keeps_its_generation(driver: Group
 
 
 def test_a_stored_leader_that_is_no_member_is_replaced() -> None:
-    member = MemberSnapshot("m", None, "c", "/h", REBALANCE_MS, SESSION_MS, b"", b"")
+    member = GroupMemberMetadata("m", None, "c", "/h", REBALANCE_MS, SESSION_MS, b"", b"")
     group = ClassicGroup.restore(
-        "g", GroupDriver().config, GroupSnapshot("consumer", 4, "range", "x", -1, (member,)), 0
+        "g", GroupDriver().config, GroupMetadataValue("consumer", 4, "range", "x", -1, [member]), 0
     )
-    assert group.leader == "m"
+    assert group.roster.leader == "m"
 
 
 def test_offsets_of_an_empty_group_age_from_when_it_became_empty(driver: GroupDriver) -> None:
@@ -162,7 +163,7 @@ def test_offsets_are_kept_while_the_group_rebalances_or_cannot_be_understood(dri
 
 
 def test_an_empty_group_of_an_old_record_ages_by_commit() -> None:
-    snapshot = GroupSnapshot("consumer", 3, None, None, -1, ())
+    snapshot = GroupMetadataValue("consumer", 3, None, None, -1, [])
     group = ClassicGroup.restore("g", GroupDriver().config, snapshot, 1_000)
     assert group.offset_retention() == OffsetRetention(None, frozenset())
 

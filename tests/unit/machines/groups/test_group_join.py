@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.machines.groups.group_driver import SESSION_MS, GroupDriver
 
-from headrace.machines.groups.group_state import GroupConfig, GroupState, JoinedMember
+from headrace.machines.groups.group_state import GroupConfig, GroupState
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -18,6 +18,7 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.messages.groups import JoinGroupResponseMember
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_the_first_member_leads_and_gets_all_members(driver: GroupDriver) -> Non
     response = driver.joined(driver.join())
     assert (response.error_code, response.member_id, response.leader) == (0, "m1", "m1")
     assert (response.generation_id, response.protocol_type, response.protocol_name) == (1, "consumer", "range")
-    assert response.members == (JoinedMember("m1", None, b"range-metadata"),)
+    assert response.members == [JoinGroupResponseMember("m1", None, b"range-metadata")]
     assert driver.state() is GroupState.COMPLETING_REBALANCE
 
 
@@ -39,7 +40,7 @@ def test_a_follower_gets_the_leader_but_not_the_members(driver: GroupDriver) -> 
     assert driver.waits(second)
     again = driver.join("m1")
     assert driver.joined(second).leader == "m1"
-    assert driver.joined(second).members == ()
+    assert driver.joined(second).members == []
     assert [member.member_id for member in driver.joined(again).members] == ["m1", "m2"]
     assert driver.joined(again).generation_id == driver.joined(second).generation_id
     assert driver.joined(again).generation_id == driver.joined(first).generation_id + 1
@@ -163,7 +164,7 @@ def test_a_member_that_lost_the_join_response_gets_it_again(driver: GroupDriver)
     driver.join("m1")
     assert driver.state() is GroupState.COMPLETING_REBALANCE
     assert len(driver.joined(driver.join("m1")).members) == 2
-    assert driver.joined(driver.join("m2")).members == ()
+    assert driver.joined(driver.join("m2")).members == []
     assert driver.group.generation_id == 2
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.machines.groups.group_driver import GroupDriver, subscription
 
-from headrace.machines.groups.group_state import GroupConfig, GroupState, JoinGroupResult, LeavingMember
+from headrace.machines.groups.group_state import GroupConfig, GroupState, LeavingMember
 from headrace.model.errors import (
     FencedInstanceId,
     IllegalGeneration,
@@ -18,6 +18,7 @@ from headrace.model.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from headrace.wire.messages.groups import JoinGroupResponse
 
 REFUSALS = (UnknownMemberId, IllegalGeneration, FencedInstanceId, RebalanceInProgress)
 A, B, C = ("a", subscription("t")), ("b", subscription("t")), ("b", subscription("t", "u"))
@@ -40,7 +41,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def learn(self) -> None:
         for response in self.driver.responses.values():
-            if isinstance(response, JoinGroupResult) and response.member_id and response.member_id not in self.known:
+            if isinstance(response, JoinGroupResponse) and response.member_id and response.member_id not in self.known:
                 self.known.append(response.member_id)
 
     @rule(protocols=protocols, instance_id=instance_ids, require=st.booleans(), skips=st.booleans())
@@ -63,7 +64,7 @@ class GroupMachine(RuleBasedStateMachine):
     @rule()
     def all_members_rejoin(self) -> None:
         for member in self.driver.group.describe().members:
-            self.driver.join(member.member_id, instance_id=member.instance_id, protocols=(A, B))
+            self.driver.join(member.member_id, instance_id=member.group_instance_id, protocols=(A, B))
         self.learn()
 
     @rule(position=positions)
@@ -129,7 +130,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_request_waits_once_or_has_a_response(self) -> None:
-        roster = self.driver.group._roster
+        roster = self.driver.group.roster
         waiting = Counter(
             token for member in roster for token in (member.join_token, member.sync_token) if token is not None
         )
@@ -138,7 +139,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_leader_is_a_member(self) -> None:
-        roster = self.driver.group._roster
+        roster = self.driver.group.roster
         assert (roster.leader in roster.members) if roster.members else (roster.leader is None)
         assert {m.instance_id: m.member_id for m in roster if m.instance_id} == roster.member_id_of
         assert roster.unsynced <= roster.members.keys()
@@ -151,31 +152,31 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def group_without_members_is_empty_or_waits(self) -> None:
-        rebalance = self.driver.group._rebalance
-        if rebalance.roster.members:
-            assert rebalance.state is not GroupState.EMPTY
-        elif rebalance.state is not GroupState.EMPTY:
-            assert rebalance.state is GroupState.PREPARING_REBALANCE
-            assert rebalance.is_first or rebalance.roster.pending
+        group = self.driver.group
+        if group.roster.members:
+            assert group.state is not GroupState.EMPTY
+        elif group.state is not GroupState.EMPTY:
+            assert group.state is GroupState.PREPARING_REBALANCE
+            assert group.is_first or group.roster.pending
 
     @invariant()
     def every_wait_has_a_deadline_in_the_future(self) -> None:
-        group, rebalance = self.driver.group, self.driver.group._rebalance
-        earliest_ms, wake_ms = rebalance.earliest_deadline_ms(), group.deadline()
+        group = self.driver.group
+        earliest_ms, wake_ms = group.earliest_deadline_ms(), group.deadline()
         if earliest_ms is not None:
             assert wake_ms is not None
             assert self.driver.now_ms < wake_ms <= earliest_ms
-        assert all(member.session_deadline_ms is not None or member.is_waiting for member in rebalance.roster)
-        assert (rebalance.state is GroupState.PREPARING_REBALANCE) == (rebalance.join_deadline_ms is not None)
-        if rebalance.state is GroupState.COMPLETING_REBALANCE and rebalance.roster.unsynced:
-            assert rebalance.sync_deadline_ms is not None
+        assert all(member.session_deadline_ms is not None or member.is_waiting for member in group.roster)
+        assert (group.state is GroupState.PREPARING_REBALANCE) == (group.join_deadline_ms is not None)
+        if group.state is GroupState.COMPLETING_REBALANCE and group.roster.unsynced:
+            assert group.sync_deadline_ms is not None
 
     @invariant()
     def all_members_support_the_protocol(self) -> None:
-        rebalance = self.driver.group._rebalance
-        if rebalance.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            assert all(rebalance.protocol_name in dict(member.protocols) for member in rebalance.roster)
-            assert len({member.member_id for member in rebalance.roster}) <= rebalance.config.max_size
+        group = self.driver.group
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            assert all(group.protocol_name in dict(member.protocols) for member in group.roster)
+            assert len({member.member_id for member in group.roster}) <= group.config.max_size
 
     def teardown(self) -> None:
         if not hasattr(self, "driver"):

@@ -84,7 +84,7 @@ def test_all_members_rejoin_when_the_assignment_cannot_be_stored(driver: GroupDr
     driver.release_stores(NotCoordinator.code)
     assert [driver.synced(token).error_code for token in tokens] == [NotCoordinator.code] * 2
     assert driver.state() is GroupState.PREPARING_REBALANCE
-    assert {member.assignment for member in driver.group.describe().members} == {b""}
+    assert {member.member_assignment for member in driver.group.describe().members} == {b""}
 
 
 def test_an_assignment_that_is_stored_too_late_has_no_effect(driver: GroupDriver) -> None:
@@ -96,7 +96,7 @@ def test_an_assignment_that_is_stored_too_late_has_no_effect(driver: GroupDriver
     driver.join(leader)
     driver.release_stores()
     assert driver.state() is GroupState.COMPLETING_REBALANCE
-    assert driver.group.describe().members[0].assignment == b""
+    assert driver.group.describe().members[0].member_assignment == b""
 
 
 def test_a_repeated_sync_of_the_leader_replaces_the_first(driver: GroupDriver) -> None:
@@ -250,7 +250,7 @@ def test_a_client_without_membership_cannot_commit_to_an_active_group(driver: Gr
 def test_when_a_member_leaves_the_others_rebalance_at_once(driver: GroupDriver) -> None:
     leader, follower = driver.stable(2)
     assert driver.leave(leader)[0].error_code == 0
-    assert driver.group.leader == follower
+    assert driver.group.roster.leader == follower
     response = driver.joined(driver.join(follower))
     assert (response.generation_id, response.leader) == (3, follower)
 
@@ -258,10 +258,10 @@ def test_when_a_member_leaves_the_others_rebalance_at_once(driver: GroupDriver) 
 def test_when_the_last_member_leaves_the_group_is_empty_and_that_is_stored(driver: GroupDriver) -> None:
     driver.stable(1)
     driver.leave("m1")
-    assert (driver.state(), driver.group.generation_id, driver.group.leader) == (GroupState.EMPTY, 2, None)
+    assert (driver.state(), driver.group.generation_id, driver.group.roster.leader) == (GroupState.EMPTY, 2, None)
     snapshot = driver.stored[-1]
     assert snapshot is not None
-    assert (snapshot.members, snapshot.generation_id, snapshot.protocol_type) == ((), 2, "consumer")
+    assert (snapshot.members, snapshot.generation, snapshot.protocol_type) == ([], 2, "consumer")
 
 
 def test_several_members_leave_in_one_request_with_one_result_each(driver: GroupDriver) -> None:

@@ -155,7 +155,7 @@ def test_a_cooperative_member_keeps_its_partitions_when_the_rebalance_restarts()
     driver.join("m1", protocols=owns)
     assert driver.group.state is GroupState.COMPLETING_REBALANCE
     driver.join(protocols=(("range", subscription("t")),))
-    assert next(driver.group.members).assignment == b""
+    assert next(iter(driver.group.roster)).assignment == b""
     assert held(upgraded(driver), "m1") == {0, 1}
 
 
@@ -192,8 +192,8 @@ def test_a_downgraded_group_continues_at_its_epoch_with_its_assignment() -> None
     driver, client, (one, two) = mixed_group("a", "b")
     group = downgraded(driver, client.id)
     assert (group.state, group.generation_id, group.protocol_name) == (GroupState.STABLE, driver.state.epoch, "range")
-    assert [member.member_id for member in group.members] == [one.id, two.id]
-    for member, owner in zip(group.members, (one, two), strict=True):
+    assert [member.member_id for member in group.roster] == [one.id, two.id]
+    for member, owner in zip(group.roster, (one, two), strict=True):
         (assigned,) = decode_assignment(member.assignment).assigned_partitions
         assert {(driver.view.topics[assigned.topic].id, index) for index in assigned.partitions} == owner.owned
         assert member.session_timeout_ms == driver.state.metadata_by_member[member.member_id].classic.session_timeout_ms  # type: ignore[union-attr]

@@ -38,7 +38,7 @@ def test_a_follower_that_restarts_gets_a_new_id_and_its_old_assignment(driver: G
     response = driver.joined(driver.join(instance_id="b"))
     assert response.error_code == 0
     assert response.member_id not in (leader, follower)
-    assert (response.generation_id, response.leader, response.members) == (2, leader, ())
+    assert (response.generation_id, response.leader, response.members) == (2, leader, [])
     assert driver.state() is GroupState.STABLE
     assert driver.synced(driver.sync(response.member_id)).assignment == f"for {follower}".encode()
 
@@ -52,7 +52,7 @@ def test_the_new_id_is_stored_before_the_response(driver: GroupDriver) -> None:
     new_id = driver.joined(token).member_id
     snapshot = driver.stored[-1]
     assert snapshot is not None
-    assert {member.instance_id: member.member_id for member in snapshot.members}["b"] == new_id
+    assert {member.group_instance_id: member.member_id for member in snapshot.members}["b"] == new_id
 
 
 def test_a_restarted_leader_gets_skip_assignment(driver: GroupDriver) -> None:
@@ -68,15 +68,15 @@ def test_a_follower_never_gets_skip_assignment(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
     response = driver.joined(driver.join(instance_id="b", skips_assignment=True))
     assert not response.skip_assignment
-    assert (response.leader, response.members) == (leader, ())
+    assert (response.leader, response.members) == (leader, [])
 
 
 def test_a_restarted_leader_of_an_older_version_is_not_returned_as_leader(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
     response = driver.joined(driver.join(instance_id="a"))
     assert response.leader == leader != response.member_id
-    assert (response.members, response.skip_assignment) == ((), False)
-    assert driver.group.leader == response.member_id
+    assert (response.members, response.skip_assignment) == ([], False)
+    assert driver.group.roster.leader == response.member_id
 
 
 def test_the_former_process_is_fenced_everywhere(driver: GroupDriver) -> None:
@@ -223,7 +223,7 @@ def test_a_tiny_rebalance_timeout_causes_no_busy_loop(driver: GroupDriver) -> No
 def test_an_administrator_removes_a_static_member_by_its_instance_id(driver: GroupDriver) -> None:
     leader, _ = stable_pair(driver)
     departed = driver.leave(LeavingMember("", "b"), LeavingMember("", "nobody"))
-    assert [(d.member_id, d.instance_id, d.error_code) for d in departed] == [
+    assert [(d.member_id, d.group_instance_id, d.error_code) for d in departed] == [
         ("", "b", 0),
         ("", "nobody", UnknownMemberId.code),
     ]

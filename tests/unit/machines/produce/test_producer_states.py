@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.unit.machines.produced_batch import batch
 
 from headrace.machines.produce.producer_states import Duplicate, ProducerStates
 from headrace.machines.transactions.partition_transactions import PartitionTransactions
@@ -18,26 +17,13 @@ from headrace.model.errors import (
     InvalidRecord,
     OutOfOrderSequence,
 )
+from headrace.wire.batches.batch import TRANSACTIONAL, BatchHeader
 
 SEQUENCE_MAX = 2**31 - 1
 DAY = 86_400.0
 
 
-@dataclass(frozen=True)
-class Header:
-    producer_id: int = 7
-    producer_epoch: int = 0
-    base_sequence: int = 0
-    last_offset_delta: int = 0
-    max_timestamp: int = 1_000
-    is_transactional: bool = False
-
-
-def batch(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7, timestamp: int = 1_000) -> Header:
-    return Header(producer_id, epoch, sequence, count - 1, timestamp)
-
-
-def states_after(*batches: Header) -> ProducerStates:
+def states_after(*batches: BatchHeader) -> ProducerStates:
     states, offset = ProducerStates(), 100
     for header in batches:
         assert states.check(header) is None
@@ -173,9 +159,9 @@ def test_a_snapshot_of_version_2_is_restored_and_its_producers_begin_to_be_idle(
         "0000000000000009 0000000000000064 0000000000000005"
     )
     states = ProducerStates.restore(version_2 + PartitionTransactions().snapshot())
-    assert states.check(Header(7, 3, 0, 9, is_transactional=True)) == Duplicate(100, 109, 5)
+    assert states.check(batch(0, 10, epoch=3, attributes=TRANSACTIONAL)) == Duplicate(100, 109, 5)
     assert (states.transactions.first_offset(7), states.describe()[0].last_timestamp_ms) == (100, 5)
-    states.apply_marker(Header(7, 3, -1), 110, 2, is_commit=True)
+    states.apply_marker(batch(-1, epoch=3), 110, 2, is_commit=True)
     assert expired(states, 0, DAY - 1, DAY) == [0, 0, 1]
 
 
@@ -198,9 +184,9 @@ class NaiveProducers:
     """The rules in their plainest form: a list of everything that was ever appended, per producer."""
 
     def __init__(self) -> None:
-        self.appended: dict[int, list[tuple[Header, int]]] = {}
+        self.appended: dict[int, list[tuple[BatchHeader, int]]] = {}
 
-    def verdict(self, header: Header) -> Duplicate | type[HeadraceError] | None:
+    def verdict(self, header: BatchHeader) -> Duplicate | type[HeadraceError] | None:
         history = self.appended.get(header.producer_id)
         if not history:
             return None
@@ -226,10 +212,10 @@ class ProducersMachine(RuleBasedStateMachine):
         super().__init__()
         self.states = ProducerStates()
         self.naive = NaiveProducers()
-        self.log: list[tuple[Header, int]] = []
+        self.log: list[tuple[BatchHeader, int]] = []
         self.end_offset = 0
 
-    def send(self, header: Header) -> None:
+    def send(self, header: BatchHeader) -> None:
         expected = self.naive.verdict(header)
         if isinstance(expected, type):
             with pytest.raises(expected):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.unit.machines.produced_batch import batch
 
 from headrace.machines.produce.producer_states import ProducerStates
 from headrace.model.errors import (
@@ -18,16 +17,7 @@ from headrace.model.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-
-
-@dataclass(frozen=True)
-class Header:
-    producer_id: int = 7
-    producer_epoch: int = 0
-    base_sequence: int = 0
-    last_offset_delta: int = 0
-    max_timestamp: int = 1_000
-    is_transactional: bool = True
+from headrace.wire.batches.batch import TRANSACTIONAL
 
 
 class Log:
@@ -39,12 +29,12 @@ class Log:
         self.high_watermark = 0
 
     def send(self, producer_id: int, sequence: int, *, epoch: int = 0, transactional: bool = True) -> int:
-        header = Header(producer_id, epoch, sequence, is_transactional=transactional)
+        header = batch(sequence, epoch=epoch, producer_id=producer_id, attributes=TRANSACTIONAL if transactional else 0)
         assert self.states.check(header) is None
         return self._append(lambda offset: self.states.apply(header, offset))
 
     def mark(self, producer_id: int, *, epoch: int = 0, is_commit: bool = True, coordinator_epoch: int = 0) -> int:
-        header = Header(producer_id, epoch, -1)
+        header = batch(-1, epoch=epoch, producer_id=producer_id, attributes=TRANSACTIONAL)
         self.states.check_marker(header, coordinator_epoch)
         return self._append(
             lambda offset: self.states.apply_marker(header, offset, coordinator_epoch, is_commit=is_commit)
@@ -202,12 +192,12 @@ def test_a_producer_that_is_known_by_a_marker_only_may_begin_anywhere() -> None:
 
 def test_a_batch_of_the_broker_itself_needs_no_sequence_and_opens_the_transaction() -> None:
     log = Log()
-    header = Header(7, 4, -1)
+    header = batch(-1, epoch=4, attributes=TRANSACTIONAL)
     log.states.check_unnumbered(header)
     log.states.apply(header, 0)
     assert log.states.transactions.first_unstable == 0
     with pytest.raises(InvalidProducerEpoch):
-        log.states.check_unnumbered(Header(7, 3, -1))
+        log.states.check_unnumbered(batch(-1, epoch=3, attributes=TRANSACTIONAL))
 
 
 def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
