@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -18,7 +19,7 @@ from headrace.client.connections.backoff import Backoff
 from headrace.client.connections.tcp import TcpDialer
 from headrace.client.connections.transport import Dialer, Transport, TransportPool, api_of_request, choose_version
 from headrace.client.errors import Unreachable, error_of_code, raise_for_code
-from headrace.client.metadata import ClusterView, PartitionView, TopicView
+from headrace.client.metadata import ClusterView, PartitionView, TopicPartition, TopicView
 from headrace.model.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -34,6 +35,8 @@ from headrace.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 
 T = TypeVar("T")
 
+_GROUP, _TRANSACTION = 0, 1  # key_type of FindCoordinator
+
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
@@ -44,8 +47,6 @@ class ClientSettings:
     request_timeout_seconds: float = 30.0
     deadline_seconds: float = 60.0  # of a call including its retries
     metadata_age_seconds_max: float = 300.0
-    retry_first_seconds: float = 0.05
-    retry_cap_seconds: float = 1.0
 
 
 def connect(bootstrap: str, settings: ClientSettings | None = None) -> Cluster:
@@ -113,10 +114,17 @@ class Cluster:
 
     async def call_controller(self, request: Any) -> Any:
         """One attempt at the controller, or at any broker if the controller is not known."""
-        await self._ensure_metadata()
+        if not self.fresh:
+            async with self._refreshing:
+                if not self.fresh:
+                    await self.refresh(self.view.topics)
         controller_id = self.view.controller_id
         node_id = controller_id if controller_id in self.view.nodes else None
         return await self.call(request, node_id=node_id)
+
+    async def call_leader(self, partition: tuple[str, int], request: Any) -> Any:
+        """One attempt at the leader of a partition."""
+        return await self.call(request, node_id=(await self.partition(*partition)).leader)
 
     async def call_coordinator(
         self,
@@ -170,22 +178,18 @@ class Cluster:
                     raise
                 await asyncio.sleep(pause)
 
-    async def call_until_success(self, request: Any) -> Any:
-        """Call any broker, with retries; raises the error of the response."""
+    async def call_until_success(self, request: Any, partition: tuple[str, int] | None = None) -> Any:
+        """Call the leader of a partition, or any broker, with retries; raises the error of the response."""
 
         async def attempt() -> Any:
-            response = await self.call(request)
+            response = await (self.call(request) if partition is None else self.call_leader(partition, request))
             raise_for_code(response.error_code, response.error_message)
             return response
 
         return await self.call_with_retries(attempt)
 
     def backoff(self) -> Backoff:
-        return Backoff(
-            self.entropy,
-            first_seconds=self.settings.retry_first_seconds,
-            cap_seconds=self.settings.retry_cap_seconds,
-        )
+        return Backoff(self.entropy)
 
     # --- metadata ---
 
@@ -241,40 +245,50 @@ class Cluster:
             )
         return view.partitions[partition]
 
+    async def partitions_by_leader(self, targets: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for target in targets:
+            by_leader[(await self.partition(*target)).leader].append(target)
+        return by_leader
+
     async def coordinator(self, group: str) -> int:
         """The node id of the broker that coordinates the group."""
         if group not in self._coordinators:
-            request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
-            response: FindCoordinatorResponse = await self.call(request)
-            found = response.coordinators[0] if response.coordinators else response
-            raise_for_code(found.error_code, found.error_message)
-            if found.node_id not in self.view.nodes:
+            node_id = await self._find_coordinator(group, _GROUP)
+            if node_id not in self.view.nodes:
                 await self.refresh([])
-            if found.node_id not in self.view.nodes:
-                raise CoordinatorNotAvailable(f"broker {found.node_id}, which coordinates {group!r}, is not known yet")
-            self._coordinators[group] = found.node_id
+            if node_id not in self.view.nodes:
+                raise CoordinatorNotAvailable(f"broker {node_id}, which coordinates {group!r}, is not known yet")
+            self._coordinators[group] = node_id
         return self._coordinators[group]
+
+    async def transaction_coordinator(self, transactional_id: str) -> int:
+        """The node id of the broker that coordinates the transactions of this id; one attempt."""
+        return await self._find_coordinator(transactional_id, _TRANSACTION)
+
+    async def _find_coordinator(self, key: str, key_type: int) -> int:
+        request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
+        response: FindCoordinatorResponse = await self.call(request)
+        found = response.coordinators[0] if response.coordinators else response
+        raise_for_code(found.error_code, found.error_message)
+        return found.node_id
 
     def forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
 
-    def forget_coordinator_on_error(self, group: str, error: HeadraceError) -> None:
-        """Forget the group's coordinator if the error means that it has moved."""
-        if isinstance(error, NotCoordinator | CoordinatorNotAvailable):
+    def raise_for_coordinator(self, group: str, code: int, message: str | None = None) -> None:
+        """Raise the error of a response of the group's coordinator, which is forgotten if it has moved."""
+        try:
+            raise_for_code(code, message)
+        except (NotCoordinator, CoordinatorNotAvailable):
             self.forget_coordinator(group)
+            raise
 
     @property
     def fresh(self) -> bool:
         """Whether the metadata is recent and no error has indicated a change since."""
         age_max = self.settings.metadata_age_seconds_max
         return self._refreshed_at is not None and self.clock.monotonic() - self._refreshed_at < age_max
-
-    async def _ensure_metadata(self) -> None:
-        """Refresh brokers and controller if the metadata is not fresh."""
-        if not self.fresh:
-            async with self._refreshing:
-                if not self.fresh:
-                    await self.refresh(self.view.topics)
 
     # --- transports ---
 
@@ -311,7 +325,6 @@ class Cluster:
         raise Unreachable("; ".join(failures))
 
     def close_connections(self, connection_key: str) -> None:
-        """Close the connections of this key."""
         self._transports.close_connections(connection_key)
 
 

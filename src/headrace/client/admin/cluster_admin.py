@@ -119,8 +119,6 @@ _PartitionResult = tuple[TopicPartition, int, str | None]
 
 
 class ClusterAdmin:
-    """Administration of a cluster that the caller opened."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 

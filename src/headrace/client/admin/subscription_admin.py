@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import SubscriptionNotFound, raise_for_code
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.metadata import TopicPartition
+from headrace.client.metadata import TopicPartition, partitions_by_topic
 from headrace.client.queues.settling import SETTLED, message_statuses
 from headrace.model.errors import GroupIdNotFound
 from headrace.model.ids import MessageId
@@ -73,8 +72,6 @@ class PeekedMessage(NamedTuple):
 
 
 class SubscriptionAdmin:
-    """Administration of subscriptions over a cluster that the caller opened."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -85,8 +82,8 @@ class SubscriptionAdmin:
     async def describe(
         self, name: str | None = None, topics: Iterable[str] | None = None
     ) -> Sequence[PartitionBacklog]:
-        """The named subscription, or all, in these topics, or in all. Raises SubscriptionNotFound if the named one does
-        not exist."""
+        """The named subscription, or all, in these topics, or in all; by name, topic and partition. Raises
+        SubscriptionNotFound if the named one does not exist."""
         if topics is None:
             view = await self._cluster.call_with_retries(self._cluster.refresh)
             acked = [topic.removeprefix(ACKS_PREFIX) for topic in view.topics if topic.startswith(ACKS_PREFIX)]
@@ -197,10 +194,8 @@ class SubscriptionAdmin:
         names = None if name is None else [name]
         found: list[PartitionBacklog] = []
 
-        def request(topics: Mapping[str, Sequence[TopicPartition]]) -> DescribeSubscriptionsRequest:
-            requested = [
-                DescribeSubscriptionsTopic(topic, [t.partition for t in some]) for topic, some in topics.items()
-            ]
+        def request(topics: Mapping[str, list[int]]) -> DescribeSubscriptionsRequest:
+            requested = [DescribeSubscriptionsTopic(topic, partitions) for topic, partitions in topics.items()]
             return DescribeSubscriptionsRequest(subscriptions=names, topics=requested)
 
         def take(target: TopicPartition, result: Any) -> None:
@@ -228,12 +223,12 @@ class SubscriptionAdmin:
         floors: dict[TopicPartition, int] = {}
         timestamp_ms = _UNSET if position.timestamp_ms is None else position.timestamp_ms
 
-        def request(topics: Mapping[str, Sequence[TopicPartition]]) -> AlterSubscriptionsRequest:
+        def request(topics: Mapping[str, list[int]]) -> AlterSubscriptionsRequest:
             requested = [
                 AlterSubscriptionsTopic(
-                    topic, [AlterSubscriptionsPartition(t.partition, position.offset, timestamp_ms) for t in some]
+                    topic, [AlterSubscriptionsPartition(index, position.offset, timestamp_ms) for index in partitions]
                 )
-                for topic, some in topics.items()
+                for topic, partitions in topics.items()
             ]
             return AlterSubscriptionsRequest(name, action, requested)
 
@@ -246,18 +241,15 @@ class SubscriptionAdmin:
     async def _call_leaders(
         self,
         targets: Sequence[TopicPartition],
-        request: Callable[[Mapping[str, Sequence[TopicPartition]]], Any],
+        request: Callable[[Mapping[str, list[int]]], Any],
         take: Callable[[TopicPartition, Any], None],
     ) -> None:
         """Send each leader the request for its partitions; partitions that succeeded are not retried."""
         waiting = dict.fromkeys(targets)
 
         async def attempt() -> None:
-            by_leader: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
-            for target in waiting:
-                by_leader[(await self._cluster.partition(*target)).leader][target.topic].append(target)
-            for node_id, topics in by_leader.items():
-                response = await self._cluster.call(request(topics), node_id=node_id)
+            for node_id, there in (await self._cluster.partitions_by_leader(waiting)).items():
+                response = await self._cluster.call(request(partitions_by_topic(there)), node_id=node_id)
                 raise_for_code(getattr(response, "error_code", 0), getattr(response, "error_message", None))
                 for topic in response.topics:
                     for result in topic.partitions:

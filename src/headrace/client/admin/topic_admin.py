@@ -11,16 +11,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from headrace.client.admin.config_requests import alter_configs
+from headrace.client.admin.config_requests import alter_configs, describe_configs
 from headrace.client.cluster import Cluster
-from headrace.client.errors import only_result, raise_for_code
+from headrace.client.errors import raise_for_code
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.model.errors import InvalidRequest, LeaderNotAvailable
-from headrace.wire.messages.configs import (
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResponse,
-)
 from headrace.wire.messages.replicas import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -77,7 +72,6 @@ class Config:
     value: str | None
     source: int
     read_only: bool
-    sensitive: bool
 
     @property
     def is_default(self) -> bool:
@@ -85,8 +79,6 @@ class Config:
 
 
 class TopicAdmin:
-    """Administration of topics over a cluster that the caller opened."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
@@ -132,11 +124,9 @@ class TopicAdmin:
 
     async def configs(self, name: str) -> Sequence[Config]:
         """All settings of a topic with their sources, by name."""
-        return await self._describe_configs(ResourceType.TOPIC, name, None)
-
-    async def broker_configs(self, node_id: int) -> Sequence[Config]:
-        """All settings of a broker, by name."""
-        return await self._describe_configs(ResourceType.BROKER, str(node_id), node_id)
+        described = await describe_configs(self._cluster, (ResourceType.TOPIC, name))
+        configs = [Config(c.name, c.value, c.config_source, c.read_only) for c in described]
+        return sorted(configs, key=lambda config: config.name)
 
     async def alter_configs(
         self,
@@ -158,10 +148,7 @@ class TopicAdmin:
         started: dict[TopicPartition, int] = {}
 
         async def attempt() -> None:
-            by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
-            for target in before:
-                if target not in started:
-                    by_leader[(await self._cluster.partition(*target)).leader].append(target)
+            by_leader = await self._cluster.partitions_by_leader(target for target in before if target not in started)
             for node_id, targets in by_leader.items():
                 started.update(await self._trim_at(node_id, {target: before[target] for target in targets}))
 
@@ -201,19 +188,6 @@ class TopicAdmin:
         topic = await self._cluster.topic(name)
         if not topic.ready:
             raise LeaderNotAvailable(f"topic {name!r} was created, but not all its partitions have a leader yet")
-
-    async def _describe_configs(self, kind: ResourceType, name: str, node_id: int | None) -> Sequence[Config]:
-        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-
-        async def attempt() -> Sequence[Config]:
-            request = DescribeConfigsRequest(resources=[resource])
-            response: DescribeConfigsResponse = await self._cluster.call(request, node_id=node_id)
-            result = only_result(response.results)
-            raise_for_code(result.error_code, result.error_message)
-            configs = [Config(c.name, c.value, c.config_source, c.read_only, c.is_sensitive) for c in result.configs]
-            return sorted(configs, key=lambda config: config.name)
-
-        return await self._cluster.call_with_retries(attempt)
 
     async def _trim_at(self, node_id: int, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         topics: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)

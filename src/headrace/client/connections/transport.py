@@ -108,12 +108,10 @@ class TransportPool:
         return None
 
     def close_connections(self, connection_key: str) -> None:
-        """Close the connections of this key."""
         for key in [key for key in self._open_transports if key[1] == connection_key]:
             self._open_transports.pop(key).close()
 
     def close(self) -> None:
-        """Close all connections; pending calls fail with ConnectionLost."""
         for transport in self._open_transports.values():
             transport.close()
         self._open_transports.clear()

@@ -15,9 +15,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -25,17 +24,12 @@ from headrace.client.cluster import Cluster
 from headrace.client.errors import ProducerClosed, raise_for_code
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.pending_batches import PartitionBatchQueue, PendingBatch, ProducerIdentity
-from headrace.client.produce.producer import ACKS_ALL
-from headrace.client.produce.sender import Sender, SenderSettings
+from headrace.client.produce.sender import BatchProducer, Sender, SenderSettings
 from headrace.model.errors import HeadraceError, MessageTooLarge
-from headrace.wire.batches.compression import NONE
-from headrace.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 
 class ReadyBatch(NamedTuple):
-    """An encoded batch."""
-
     encoded: bytes | bytearray | memoryview
     record_count: int
 
@@ -46,19 +40,6 @@ class BatchWriterSettings(msgspec.Struct, frozen=True):
     bytes_in_flight_max: int = 32 * 1024 * 1024
     delivery_timeout_seconds: float = 120.0
     topic_wait_seconds: float = 10.0
-
-
-class BatchProducer(Protocol):
-    """The producer of the batches: an open transaction, or a producer without one, with an empty transactional id."""
-
-    @property
-    def transactional_id(self) -> str: ...
-
-    @property
-    def identity(self) -> ProducerIdentity: ...
-
-    async def enlist(self, targets: Iterable[TopicPartition]) -> None:
-        """Return when batches may be written to these partitions."""
 
 
 class IdempotentProducer:
@@ -156,34 +137,16 @@ class _PendingEncodedBatch(PendingBatch):
         self.size_bytes = len(ready.encoded)
         self.is_closed = True
 
+    def encode(self, compression: int, *, is_transactional: bool) -> bytes | bytearray | memoryview:  # noqa: ARG002
+        return self.encoded
+
 
 class _EncodedBatchSender(Sender):
     def submit_ready(self, target: TopicPartition, batch: _PendingEncodedBatch) -> None:
-        queue = self._queues.get(target)
-        if queue is None:
-            queue = self._queues[target] = PartitionBatchQueue(target)
+        queue = self._queues[target]
         queue.batches.append(batch)
         self._active_queues[target] = queue
         self._wake.set()
-
-    def _request(self, queues: Iterable[PartitionBatchQueue]) -> ProduceRequest:
-        assert self._transaction is not None
-        topics: dict[str, list[PartitionProduceData]] = defaultdict(list)
-        for queue in queues:
-            head = queue.batches[0]
-            assert isinstance(head, _PendingEncodedBatch)
-            data = PartitionProduceData(index=queue.target.partition, records=memoryview(head.encoded))
-            topics[queue.target.topic].append(data)
-        return ProduceRequest(
-            transactional_id=self._transaction.transactional_id or None,
-            acks=self._settings.acks,
-            timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
-            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
-        )
-
-    def _may_split(self, error: HeadraceError) -> bool:  # noqa: ARG002
-        """An encoded batch cannot be split."""
-        return False
 
     def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError, *, in_doubt: bool) -> None:
         if isinstance(error, MessageTooLarge):
@@ -197,10 +160,6 @@ class _EncodedBatchSender(Sender):
 
 def _sender_settings(settings: BatchWriterSettings) -> SenderSettings:
     return SenderSettings(
-        acks=ACKS_ALL,
-        idempotent=True,
-        compression=NONE,
-        linger_seconds=0.0,
         batch_bytes_max=1,
         delivery_timeout_seconds=settings.delivery_timeout_seconds,
         topic_wait_seconds=settings.topic_wait_seconds,

@@ -71,17 +71,12 @@ class PendingBatch:
         self.observed = False  # a caller waits for the result
         self.is_closed = False  # it takes no more records
 
-    def add(self, record: BatchRecord, size_bytes: int) -> None:
-        self.records.append(record)
-        self.record_count += 1
-        self.size_bytes += size_bytes
-
-    def add_all(self, records: Sequence[BatchRecord], size_bytes: int) -> None:
+    def add(self, records: Sequence[BatchRecord], size_bytes: int) -> None:
         self.records += records
         self.record_count += len(records)
         self.size_bytes += size_bytes
 
-    def encode(self, compression: int, *, is_transactional: bool = False) -> bytearray:
+    def encode(self, compression: int, *, is_transactional: bool) -> bytes | bytearray | memoryview:
         return build_batch(
             self.records,
             compression=compression,
@@ -164,22 +159,14 @@ class PartitionBatchQueue:
         last = self.batches[-1]
         return last.attempts == 0 and not last.is_closed and last.size_bytes + size_bytes <= size_bytes_max
 
-    def append(self, record: BatchRecord, size_bytes: int, now: float, size_bytes_max: int) -> PendingBatch:
-        """Append a record to the last batch, or to a new one."""
-        if not self.has_room(size_bytes, size_bytes_max):
-            self.batches.append(PendingBatch(now))
-        batch = self.batches[-1]
-        batch.add(record, size_bytes)
-        return batch
-
-    def append_all(
+    def append(
         self, records: Sequence[BatchRecord], size_bytes: int, now: float, size_bytes_max: int, *, alone: bool
     ) -> PendingBatch:
-        """Append consecutive records to one batch; with `alone` to a batch without other records."""
+        """Append consecutive records to the last batch, or to a new one; with `alone` to one without other records."""
         if alone or not self.has_room(size_bytes, size_bytes_max):
             self.batches.append(PendingBatch(now))
         batch = self.batches[-1]
-        batch.add_all(records, size_bytes)
+        batch.add(records, size_bytes)
         batch.is_closed = alone
         return batch
 
@@ -190,7 +177,7 @@ class PartitionBatchQueue:
         return max(self.not_before, head.created_at if hurried else head.created_at + linger_seconds)
 
     def set_identity(self, identity: ProducerIdentity) -> None:
-        """Use a new identity from the next batch on that was never sent."""
+        """Use a new identity, from the next batch on that was never sent."""
         self.identity, self.next_sequence = identity, 0
 
     def assign_sequence(self) -> None:
@@ -202,10 +189,7 @@ class PartitionBatchQueue:
         self.next_sequence = (self.next_sequence + head.record_count) % 0x80000000
 
     def complete_head(self, location: BatchLocation) -> PendingBatch:
-        """Complete the head, which was written."""
-        batch = self.batches.popleft()
-        batch.records = []
-        self.failures, self.last_error = 0, None
+        batch = self._remove_head()
         batch.done.set_result(location)
         return batch
 
@@ -215,14 +199,18 @@ class PartitionBatchQueue:
         If it was certainly rejected, the next batch takes its sequence numbers. If it may have been written, these can
         neither be reused nor skipped, and later batches need a new identity.
         """
-        batch = self.batches.popleft()
-        batch.records = []
-        self.failures, self.last_error = 0, None
+        batch = self._remove_head()
         if in_doubt:
             self.identity = None
         elif batch.base_sequence >= 0:
             self.next_sequence = batch.base_sequence
         batch.done.set_exception(error)
+        return batch
+
+    def _remove_head(self) -> PendingBatch:
+        batch = self.batches.popleft()
+        batch.records = []
+        self.failures, self.last_error = 0, None
         return batch
 
     def restart_with_new_identity(self) -> None:
@@ -237,14 +225,12 @@ class PartitionBatchQueue:
         middle = whole.record_count // 2
         split_batches = PendingBatch(whole.created_at), PendingBatch(whole.created_at)
         for half, records in zip(split_batches, (whole.records[:middle], whole.records[middle:]), strict=True):
-            for record in records:
-                half.add(record, size_of(record))
+            half.add(records, sum(map(size_of, records)))
+            half.observed = whole.observed
+            half.is_closed = whole.is_closed
         self.batches.extendleft(reversed(split_batches))
         if whole.base_sequence >= 0:
             self.next_sequence = whole.base_sequence
         whole.records = []
         whole.split_batches = split_batches
-        for half in split_batches:
-            half.observed = whole.observed
-            half.is_closed = whole.is_closed
         whole.done.set_result(BatchLocation(-1, -1))

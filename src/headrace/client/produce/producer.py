@@ -17,13 +17,12 @@ from headrace.client.errors import DeliveryTimedOut, ProducerClosed
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.produce.partitioner import StickyPartitioner, partition_for_key
 from headrace.client.produce.pending_batches import PendingBatch, size_of
-from headrace.client.produce.sender import Sender, SenderSettings, TransactionContext
+from headrace.client.produce.sender import ACKS_ALL, Sender, SenderSettings, TransactionContext
 from headrace.model.errors import HeadraceError, MessageTooLarge, UnknownTopicOrPartition
 from headrace.model.ids import MessageId
 from headrace.wire.batches import compression as codecs
 from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord
 
-ACKS_ALL = -1
 Header = tuple[str, bytes | None]
 
 
@@ -176,7 +175,7 @@ class Producer:
         elif not 0 <= partition < count:
             raise UnknownTopicOrPartition(f"topic {view.name!r} has partitions 0 to {count - 1}, not {partition}")
         target = TopicPartition(view.name, partition)
-        batch = self._sender.submit(target, record, size_bytes)
+        batch = self._sender.submit(target, (record,), size_bytes)
         self._buffered_bytes += size_bytes
         return Delivery(target, batch, batch.record_count - 1)
 

@@ -23,12 +23,10 @@ from headrace.client.errors import ProducerClosed, error_of_code
 from headrace.client.metadata import TopicPartition, TopicView
 from headrace.client.produce.partitioner import StickyPartitioner, partition_for_key
 from headrace.client.produce.pending_batches import PendingBatch, size_of
-from headrace.client.produce.producer import ACKS_ALL
 from headrace.client.produce.sender import Sender, SenderSettings
 from headrace.model.errors import HeadraceError, RetriableError, UnknownTopicOrPartition
 from headrace.runtime.inline_start import switch_to_task
 from headrace.wire.batches.batch import HEADER_SIZE, BatchRecord
-from headrace.wire.batches.compression import NONE
 
 
 class Overloaded(RetriableError):
@@ -107,9 +105,7 @@ class Publisher:
         publish, unless the records are too large for one batch. With `alone` the batch has no other records."""
         if self._is_closed:
             raise ProducerClosed("this server is stopping")
-        size_bytes = 0
-        for record in records:
-            size_bytes += size_of(record)
+        size_bytes = sum(map(size_of, records))
         if self.buffered_bytes + size_bytes > self.settings.buffer_bytes_max:
             raise Overloaded(f"{self.buffered_bytes} bytes wait to be written, and {size_bytes} more are too many")
         if not self._is_started:
@@ -123,7 +119,7 @@ class Publisher:
         target = TopicPartition(view.name, partition)
         if size_bytes <= self.settings.batch_bytes_max or len(records) == 1:
             return [self._enqueue(target, records, size_bytes, alone)]
-        sizes = [size_of(record) for record in records]
+        sizes = [*map(size_of, records)]
         return [
             self._enqueue(target, records[first:end], sum(sizes[first:end]), alone)
             for first, end in _batch_ranges(sizes, self.settings.batch_bytes_max)
@@ -152,7 +148,7 @@ class Publisher:
     def _enqueue(
         self, target: TopicPartition, records: Sequence[BatchRecord], size_bytes: int, alone: bool
     ) -> PendingPublish:
-        batch = self._sender.submit_together(target, records, size_bytes, alone=alone)
+        batch = self._sender.submit(target, records, size_bytes, alone=alone)
         batch.observed = True
         self.buffered_bytes += size_bytes
         return PendingPublish(target.partition, batch, batch.record_count - len(records), len(records))
@@ -176,10 +172,6 @@ def _batch_ranges(sizes: Sequence[int], size_bytes_max: int) -> list[tuple[int, 
 
 def _sender_settings(settings: PublisherSettings) -> SenderSettings:
     return SenderSettings(
-        acks=ACKS_ALL,
-        idempotent=True,
-        compression=NONE,
-        linger_seconds=0.0,
         batch_bytes_max=settings.batch_bytes_max,
         delivery_timeout_seconds=settings.delivery_timeout_seconds,
         topic_wait_seconds=settings.topic_wait_seconds,

@@ -30,6 +30,7 @@ from headrace.model.errors import (
 from headrace.model.message_headers import DEDUP_ID_REUSED
 from headrace.runtime.tasks import Supervisor, wait_until_set
 from headrace.wire.batches.batch import BatchRecord
+from headrace.wire.batches.compression import NONE
 from headrace.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -38,6 +39,8 @@ from headrace.wire.messages.produce import (
     TopicProduceData,
 )
 from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
+
+ACKS_ALL = -1
 
 _PRODUCER_STATE_LOST = (OutOfOrderSequence, UnknownProducerId, InvalidProducerEpoch)
 _TIMER_SLACK_SECONDS = 0.001  # timers may fire slightly early and must not be set again then
@@ -52,18 +55,18 @@ class SenderSettings:
     `isolate_invalid_records`: the records are from unrelated callers; an invalid one does not fail its whole batch, and
     a slow partition does not delay others."""
 
-    acks: int
-    idempotent: bool
-    compression: int
-    linger_seconds: float
     batch_bytes_max: int
     delivery_timeout_seconds: float
-    topic_wait_seconds: float | None = None
+    topic_wait_seconds: float | None
+    acks: int = ACKS_ALL
+    idempotent: bool = True
+    compression: int = NONE
+    linger_seconds: float = 0.0
     isolate_invalid_records: bool = False
 
 
-class TransactionContext(Protocol):
-    """The transaction that the batches are part of."""
+class BatchProducer(Protocol):
+    """The producer of the batches: an open transaction, or a producer without one, with an empty transactional id."""
 
     @property
     def transactional_id(self) -> str: ...
@@ -74,8 +77,18 @@ class TransactionContext(Protocol):
     async def enlist(self, targets: Iterable[TopicPartition]) -> None:
         """Return when the partitions are durably part of the transaction; batches may be sent only then."""
 
+
+class TransactionContext(BatchProducer, Protocol):
+    """The transaction that the batches are part of."""
+
     def set_abortable_error(self, error: HeadraceError) -> None:
         """A batch has failed, so the transaction can only be aborted."""
+
+
+class _Queues(dict[TopicPartition, PartitionBatchQueue]):
+    def __missing__(self, target: TopicPartition) -> PartitionBatchQueue:
+        queue = self[target] = PartitionBatchQueue(target)
+        return queue
 
 
 class Sender:
@@ -92,7 +105,7 @@ class Sender:
         settled: Callable[[PendingBatch], None],
         transaction: TransactionContext | None = None,
     ) -> None:
-        self._queues: dict[TopicPartition, PartitionBatchQueue] = {}
+        self._queues = _Queues()
         self._active_queues: dict[TopicPartition, PartitionBatchQueue] = {}  # those that are not empty
         self._cluster = cluster
         self._settings = settings
@@ -115,26 +128,13 @@ class Sender:
         queue = self._active_queues.get(target)
         return queue is not None and queue.has_room(size_bytes, self._settings.batch_bytes_max)
 
-    def submit(self, target: TopicPartition, record: BatchRecord, size_bytes: int) -> PendingBatch:
-        """Queue a record; returns its batch."""
-        queue = self._queues.get(target)
-        if queue is None:
-            queue = self._queues[target] = PartitionBatchQueue(target)
-        now = self._cluster.clock.monotonic()
-        batch = queue.append(record, size_bytes, now, self._settings.batch_bytes_max)
-        self._active_queues[target] = queue
-        self._wake.set()
-        return batch
-
-    def submit_together(
-        self, target: TopicPartition, records: Sequence[BatchRecord], size_bytes: int, *, alone: bool
+    def submit(
+        self, target: TopicPartition, records: Sequence[BatchRecord], size_bytes: int, *, alone: bool = False
     ) -> PendingBatch:
         """Queue consecutive records at the end of one batch, which is returned."""
-        queue = self._queues.get(target)
-        if queue is None:
-            queue = self._queues[target] = PartitionBatchQueue(target)
+        queue = self._queues[target]
         now = self._cluster.clock.monotonic()
-        batch = queue.append_all(records, size_bytes, now, self._settings.batch_bytes_max, alone=alone)
+        batch = queue.append(records, size_bytes, now, self._settings.batch_bytes_max, alone=alone)
         self._active_queues[target] = queue
         self._wake.set()
         return batch
@@ -279,7 +279,7 @@ class Sender:
             )
             topics[queue.target.topic].append(PartitionProduceData(index=queue.target.partition, records=encoded))
         return ProduceRequest(
-            transactional_id=None if self._transaction is None else self._transaction.transactional_id,
+            transactional_id=None if self._transaction is None else self._transaction.transactional_id or None,
             acks=self._settings.acks,
             timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
@@ -292,7 +292,7 @@ class Sender:
         # attempt without a final result it may have been written: its sequence numbers must not be used for another
         # batch, whose records the broker would drop as duplicates.
         certain = head.attempts > 0 and not head.in_doubt
-        if head.record_count > 1 and certain and self._may_split(error):
+        if len(head.records) > 1 and certain and self._may_split(error):
             queue.split_head()
         elif isinstance(error, _PRODUCER_STATE_LOST) and certain and self._transaction is None:
             self._identity = None

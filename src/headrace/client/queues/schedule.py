@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from typing import Any
 
 from headrace.client.cluster import Cluster
 from headrace.client.errors import only_result, raise_for_code
@@ -137,23 +136,17 @@ class Schedule:
             after_offset=after_offset,
             count_max=count_max,
         )
-
-        async def attempt() -> ListDelayedResponse:
-            response: ListDelayedResponse = await self._call(partition, request)
-            raise_for_code(response.error_code, response.error_message)
-            return response
-
-        return await self._cluster.call_with_retries(attempt)
+        response: ListDelayedResponse = await self._cluster.call_until_success(request, (self._delayed, partition))
+        return response
 
     async def _partitions(self) -> int:
         """The number of partitions; 0 if no message of the topic was ever delayed."""
         try:
-            return len(
-                (await self._cluster.call_with_retries(lambda: self._cluster.current_topic(self._delayed))).partitions
-            )
+            view = await self._cluster.call_with_retries(lambda: self._cluster.current_topic(self._delayed))
         except UnknownTopicOrPartition:
             await self._cluster.call_with_retries(lambda: self._cluster.topic(self.topic))
             return 0
+        return len(view.partitions)
 
     async def _alter(self, message_id: MessageId, due_ms: int) -> None:
         if message_id.topic != self._delayed:
@@ -162,15 +155,11 @@ class Schedule:
         request = AlterDelayedRequest(topic=self.topic, partition=message_id.partition, changes=[change])
 
         async def attempt() -> None:
-            response: AlterDelayedResponse = await self._call(message_id.partition, request)
+            response: AlterDelayedResponse = await self._cluster.call_leader(message_id[:2], request)
             result = only_result(response.results)
             raise_for_code(result.error_code, result.error_message)
 
         await self._cluster.call_with_retries(attempt)
-
-    async def _call(self, partition: int, request: Any) -> Any:
-        view = await self._cluster.partition(self._delayed, partition)
-        return await self._cluster.call(request, node_id=view.leader)
 
     def _scheduled(self, partition: int, result: DelayedMessage) -> ScheduledMessage:
         return ScheduledMessage(
