@@ -25,12 +25,12 @@ from headrace.client.cluster import Cluster
 from headrace.client.queues.leased_messages import LeasedMessage as Leased
 from headrace.client.queues.leased_messages import LeaseReceipt
 from headrace.client.queues.settling import EXTEND, RELEASE, FailedSettlement, settle
-from headrace.client.queues.subscription import LeasingRules, Subscription
+from headrace.client.queues.subscription import Subscription
 from headrace.model.errors import HeadraceError
 from headrace.runtime.tasks import Supervisor
 from headrace.sdk.errors import LeaseLost, Reject, Retry
 from headrace.sdk.incoming import Received
-from headrace.sdk.stopping import ClientStopped, StopSignal
+from headrace.sdk.stopping import StopSignal
 from headrace.sdk.times import Duration, duration_seconds
 from headrace.wire.messages.queues import SettleItem
 
@@ -144,8 +144,7 @@ class AsyncMessages:
         options: SubscribeOptions,
         ensure_topic: Callable[[str], Awaitable[None]],
     ) -> None:
-        rules = LeasingRules(lease_seconds=options.lease_seconds)
-        self.subscription = Subscription(cluster, topic, name, rules)
+        self.subscription = Subscription(cluster, topic, name, options.lease_seconds)
         self._cluster = cluster
         self._options = options
         self._ensure_topic = ensure_topic
@@ -177,12 +176,9 @@ class AsyncMessages:
 
     async def take(self) -> AsyncMessage | None:
         """The next message; None after `stop` or `close`."""
-        try:
-            if not self._is_begun:
-                await self._begin()
-            return await self._stopping.wait_unless_stopped(self._take)
-        except ClientStopped:
-            return None
+        if not self._is_begun:
+            await self._begin()
+        return await self._stopping.wait_unless_stopped(self._take)
 
     def stop(self) -> None:
         """Deliver no more messages."""
