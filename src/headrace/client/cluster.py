@@ -48,6 +48,10 @@ class ClientSettings:
     deadline_seconds: float = 60.0  # of a call including its retries
     metadata_age_seconds_max: float = 300.0
 
+    @property
+    def request_timeout_ms(self) -> int:
+        return int(self.request_timeout_seconds * 1000)
+
 
 def connect(bootstrap: str, settings: ClientSettings | None = None) -> Cluster:
     """Return a cluster that is reached through `bootstrap` ("host:port,host:port") over TCP, without connecting yet.
@@ -123,7 +127,6 @@ class Cluster:
         return await self.call(request, node_id=node_id)
 
     async def call_leader(self, partition: tuple[str, int], request: Any) -> Any:
-        """One attempt at the leader of a partition."""
         return await self.call(request, node_id=(await self.partition(*partition)).leader)
 
     async def call_coordinator(
@@ -135,7 +138,6 @@ class Cluster:
         timeout_seconds: float | None = None,
         connection_key: str = "",
     ) -> Any:
-        """One attempt at the group's coordinator."""
         node_id = await self.coordinator(group)
         try:
             return await self.call(
@@ -224,25 +226,29 @@ class Cluster:
                     await self.refresh({name, *self.view.topics}, create=create)
         return self._known_topic(name)
 
-    async def current_topic(self, name: str) -> TopicView:
+    async def current_topic(self, name: str, *, create: bool = False) -> TopicView:
         """The topic as the brokers describe it now. Administration needs this, because cached metadata lacks partitions
-        that were added since."""
-        await self.refresh([name])
+        that were added since. `create` creates only this topic, whatever other topics were deleted meanwhile."""
+        await self.refresh([name], create=create)
         return self._known_topic(name)
+
+    async def wait_for_topic(self, name: str, seconds: float, *, create: bool) -> TopicView:
+        """The topic, with retries for this long; with `create` also while it does not exist yet."""
+        return await self.call_with_retries(
+            lambda: self.topic(name, create=create), deadline_seconds=seconds, topics_may_appear=create
+        )
 
     def _known_topic(self, name: str) -> TopicView:
         found = self.view.topics.get(name)
         if found is None:
-            raise _unknown_topic(name, self.view.topic_errors.get(name))
+            code = self.view.topic_errors.get(name, UnknownTopicOrPartition.code)
+            raise error_of_code(code, f"there is no topic {name!r}" if code == UnknownTopicOrPartition.code else None)
         return found
 
     async def partition(self, topic: str, partition: int) -> PartitionView:
         """One partition of a topic; raises UnknownTopicOrPartition."""
         view = await self.topic(topic)
-        if not 0 <= partition < len(view.partitions):
-            raise UnknownTopicOrPartition(
-                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {partition}"
-            )
+        view.check_partition(partition)
         return view.partitions[partition]
 
     async def partitions_by_leader(self, targets: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
@@ -326,9 +332,3 @@ class Cluster:
 
     def close_connections(self, connection_key: str) -> None:
         self._transports.close_connections(connection_key)
-
-
-def _unknown_topic(name: str, code: int | None) -> HeadraceError:
-    if code in (None, UnknownTopicOrPartition.code):
-        return UnknownTopicOrPartition(f"there is no topic {name!r}")
-    return error_of_code(code)

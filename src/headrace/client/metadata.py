@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headrace.client.connections.address import Address
-from headrace.model.errors import LeaderNotAvailable
+from headrace.model.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from headrace.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponsePartition,
@@ -24,8 +24,6 @@ from headrace.wire.messages.metadata import (
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic, by name and number."""
-
     topic: str
     partition: int
 
@@ -42,8 +40,6 @@ def partitions_by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One broker with its advertised address."""
-
     node_id: int
     address: Address
     rack: str | None = None
@@ -75,6 +71,13 @@ class TopicView:
     topic_id: UUID
     internal: bool
     partitions: tuple[PartitionView, ...]
+
+    def check_partition(self, partition: int) -> None:
+        """Raise UnknownTopicOrPartition unless the topic has this partition."""
+        if not 0 <= partition < len(self.partitions):
+            raise UnknownTopicOrPartition(
+                f"topic {self.name!r} has partitions 0 to {len(self.partitions) - 1}, not {partition}"
+            )
 
     @property
     def ready(self) -> bool:

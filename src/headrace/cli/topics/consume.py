@@ -17,7 +17,6 @@ from headrace.cli.start_position import FROM_END, FROM_START, START_POSITION, St
 from headrace.client.cluster import Cluster
 from headrace.client.fetch.consumer import Consumer, ConsumerSettings
 from headrace.client.fetch.fetched_records import ConsumedRecord
-from headrace.client.fetch.fetcher import FetchingRules
 from headrace.client.groups.group_membership import GroupRules
 from headrace.client.groups.offsets import END
 from headrace.client.metadata import TopicPartition
@@ -87,7 +86,7 @@ def consume(
     async def work(cluster: Cluster) -> int:
         settings = ConsumerSettings(
             start="latest" if begin == FROM_END else "earliest",
-            fetching=FetchingRules(read_committed=read_committed),
+            read_committed=read_committed,
         )
         if archive is not None:
             return await _consume_archive(

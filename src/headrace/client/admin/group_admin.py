@@ -88,10 +88,10 @@ class GroupAdmin:
     async def describe(self, group: str) -> GroupView:
         """One group of either protocol with its members; raises GroupIdNotFound."""
         try:
-            return await self._describe_classic(group)
+            return await self._cluster.call_with_retries(partial(self._describe_classic, group))
         except GroupIdNotFound as unknown:
             try:
-                return await self._describe_consumer_protocol(group)
+                return await self._cluster.call_with_retries(partial(self._describe_consumer_protocol, group))
             except VersionMismatch:
                 raise unknown from None
 
@@ -136,42 +136,34 @@ class GroupAdmin:
         await commit(self._cluster, group, {target: Commit(offset) for target, offset in offsets.items()})
 
     async def _describe_classic(self, group: str) -> GroupView:
-        async def attempt() -> GroupView:
-            response: DescribeGroupsResponse = await self._cluster.call_coordinator(
-                group, DescribeGroupsRequest(groups=[group])
-            )
-            described = only_result(response.groups)
-            self._cluster.raise_for_coordinator(group, described.error_code, described.error_message)
-            if described.group_state == _DEAD:
-                raise GroupIdNotFound(f"there is no group {group!r}")
-            return GroupView(
-                group=described.group_id,
-                state=described.group_state,
-                protocol_type=described.protocol_type,
-                assignor=described.protocol_data,
-                coordinator=await self._cluster.coordinator(group),
-                members=[_member(member) for member in described.members],
-            )
-
-        return await self._cluster.call_with_retries(attempt)
+        request = DescribeGroupsRequest(groups=[group])
+        response: DescribeGroupsResponse = await self._cluster.call_coordinator(group, request)
+        described = only_result(response.groups)
+        self._cluster.raise_for_coordinator(group, described.error_code, described.error_message)
+        if described.group_state == _DEAD:
+            raise GroupIdNotFound(f"there is no group {group!r}")
+        return GroupView(
+            group=described.group_id,
+            state=described.group_state,
+            protocol_type=described.protocol_type,
+            assignor=described.protocol_data,
+            coordinator=await self._cluster.coordinator(group),
+            members=[_member(member) for member in described.members],
+        )
 
     async def _describe_consumer_protocol(self, group: str) -> GroupView:
-        async def attempt() -> GroupView:
-            response: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(
-                group, newer.ConsumerGroupDescribeRequest(group_ids=[group])
-            )
-            described = only_result(response.groups)
-            self._cluster.raise_for_coordinator(group, described.error_code, described.error_message)
-            return GroupView(
-                group=described.group_id,
-                state=described.group_state,
-                protocol_type=_CONSUMER,
-                assignor=described.assignor_name,
-                coordinator=await self._cluster.coordinator(group),
-                members=[_consumer_protocol_member(member) for member in described.members],
-            )
-
-        return await self._cluster.call_with_retries(attempt)
+        request = newer.ConsumerGroupDescribeRequest(group_ids=[group])
+        response: newer.ConsumerGroupDescribeResponse = await self._cluster.call_coordinator(group, request)
+        described = only_result(response.groups)
+        self._cluster.raise_for_coordinator(group, described.error_code, described.error_message)
+        return GroupView(
+            group=described.group_id,
+            state=described.group_state,
+            protocol_type=_CONSUMER,
+            assignor=described.assignor_name,
+            coordinator=await self._cluster.coordinator(group),
+            members=[_consumer_protocol_member(member) for member in described.members],
+        )
 
     async def _lags(
         self,

@@ -65,8 +65,6 @@ class PartitionBacklog:
 
 
 class PeekedMessage(NamedTuple):
-    """A message that is not settled, and its state."""
-
     record: ConsumedRecord
     status: SubscriptionStatus
 
@@ -133,7 +131,6 @@ class SubscriptionAdmin:
     async def configure(
         self, topic: str, name: str, set_to: Mapping[str, str], back_to_default: Iterable[str] = ()
     ) -> None:
-        """Change single settings of a subscription."""
         await alter_configs(self._cluster, _resource(topic, name), {**set_to, **dict.fromkeys(back_to_default)})
 
     async def delete(self, topic: str, name: str) -> None:
@@ -192,38 +189,34 @@ class SubscriptionAdmin:
 
     async def _describe(self, name: str | None, targets: Sequence[TopicPartition]) -> Sequence[PartitionBacklog]:
         names = None if name is None else [name]
-        found: list[PartitionBacklog] = []
 
-        def request(topics: Mapping[str, list[int]]) -> DescribeSubscriptionsRequest:
-            requested = [DescribeSubscriptionsTopic(topic, partitions) for topic, partitions in topics.items()]
+        def request(topics: Mapping[str, Sequence[int]]) -> DescribeSubscriptionsRequest:
+            requested = [DescribeSubscriptionsTopic(topic, [*partitions]) for topic, partitions in topics.items()]
             return DescribeSubscriptionsRequest(subscriptions=names, topics=requested)
 
-        def take(target: TopicPartition, result: Any) -> None:
-            found.extend(
-                PartitionBacklog(
-                    one.subscription,
-                    target,
-                    one.floor,
-                    one.end,
-                    one.backlog,
-                    one.leased,
-                    one.waiting,
-                    one.dying,
-                    None if one.oldest_ms == _UNSET else one.oldest_ms,
-                )
-                for one in result.subscriptions
+        results = await self._call_leaders(targets, request)
+        return [
+            PartitionBacklog(
+                one.subscription,
+                target,
+                one.floor,
+                one.end,
+                one.backlog,
+                one.leased,
+                one.waiting,
+                one.dying,
+                None if one.oldest_ms == _UNSET else one.oldest_ms,
             )
-
-        await self._call_leaders(targets, request, take)
-        return found
+            for target, result in results.items()
+            for one in result.subscriptions
+        ]
 
     async def _alter(
         self, name: str, action: int, targets: Sequence[TopicPartition], position: Position
     ) -> Mapping[TopicPartition, int]:
-        floors: dict[TopicPartition, int] = {}
         timestamp_ms = _UNSET if position.timestamp_ms is None else position.timestamp_ms
 
-        def request(topics: Mapping[str, list[int]]) -> AlterSubscriptionsRequest:
+        def request(topics: Mapping[str, Sequence[int]]) -> AlterSubscriptionsRequest:
             requested = [
                 AlterSubscriptionsTopic(
                     topic, [AlterSubscriptionsPartition(index, position.offset, timestamp_ms) for index in partitions]
@@ -232,36 +225,29 @@ class SubscriptionAdmin:
             ]
             return AlterSubscriptionsRequest(name, action, requested)
 
-        def take(target: TopicPartition, result: Any) -> None:
-            floors[target] = result.floor
-
-        await self._call_leaders(targets, request, take)
-        return floors
+        return {target: result.floor for target, result in (await self._call_leaders(targets, request)).items()}
 
     async def _call_leaders(
-        self,
-        targets: Sequence[TopicPartition],
-        request: Callable[[Mapping[str, list[int]]], Any],
-        take: Callable[[TopicPartition, Any], None],
-    ) -> None:
+        self, targets: Sequence[TopicPartition], request: Callable[[Mapping[str, Sequence[int]]], Any]
+    ) -> Mapping[TopicPartition, Any]:
         """Send each leader the request for its partitions; partitions that succeeded are not retried."""
-        waiting = dict.fromkeys(targets)
+        results: dict[TopicPartition, Any] = {}
 
         async def attempt() -> None:
+            waiting = [target for target in targets if target not in results]
             for node_id, there in (await self._cluster.partitions_by_leader(waiting)).items():
                 response = await self._cluster.call(request(partitions_by_topic(there)), node_id=node_id)
                 raise_for_code(getattr(response, "error_code", 0), getattr(response, "error_message", None))
                 for topic in response.topics:
                     for result in topic.partitions:
                         raise_for_code(result.error_code, result.error_message)
-                        target = TopicPartition(topic.name, result.partition_index)
-                        take(target, result)
-                        waiting.pop(target, None)
+                        results[TopicPartition(topic.name, result.partition_index)] = result
 
         try:
             await self._cluster.call_with_retries(attempt)
         except GroupIdNotFound as error:
             raise SubscriptionNotFound(error.message) from None
+        return results
 
     async def _targets(self, topic: str) -> Sequence[TopicPartition]:
         view = await self._cluster.call_with_retries(partial(self._cluster.current_topic, topic))

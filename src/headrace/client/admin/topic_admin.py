@@ -14,7 +14,7 @@ from typing import Any
 from headrace.client.admin.config_requests import alter_configs, describe_configs
 from headrace.client.cluster import Cluster
 from headrace.client.errors import raise_for_code
-from headrace.client.metadata import TopicPartition, TopicView
+from headrace.client.metadata import TopicPartition, TopicView, partitions_by_topic
 from headrace.model.errors import InvalidRequest, LeaderNotAvailable
 from headrace.wire.messages.replicas import (
     DescribableLogDirTopic,
@@ -99,15 +99,18 @@ class TopicAdmin:
             replication_factor=topic.replication_factor,
             configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
         )
-        request = CreateTopicsRequest(topics=[wanted], timeout_ms=self._timeout_ms, validate_only=validate_only)
+        request = CreateTopicsRequest(
+            topics=[wanted], timeout_ms=self._cluster.settings.request_timeout_ms, validate_only=validate_only
+        )
         await self._call_controller(request, lambda response: response.topics)
         if not validate_only:
             await self._cluster.call_with_retries(lambda: self._ready(topic.name), topics_may_appear=True)
 
     async def delete(self, name: str) -> None:
-        """Delete a topic and all its records."""
         request = DeleteTopicsRequest(
-            topic_names=[name], topics=[DeleteTopicState(name=name)], timeout_ms=self._timeout_ms
+            topic_names=[name],
+            topics=[DeleteTopicState(name=name)],
+            timeout_ms=self._cluster.settings.request_timeout_ms,
         )
         await self._call_controller(request, lambda response: response.responses)
         self._cluster.invalidate_metadata()
@@ -116,7 +119,7 @@ class TopicAdmin:
         """Raise the number of partitions to `total`; keys may map to other partitions than before."""
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=name, count=total)],
-            timeout_ms=self._timeout_ms,
+            timeout_ms=self._cluster.settings.request_timeout_ms,
             validate_only=validate_only,
         )
         await self._call_controller(request, lambda response: response.results)
@@ -136,7 +139,6 @@ class TopicAdmin:
         back_to_default: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Change single settings of a topic."""
         changes = {**(set_to or {}), **dict.fromkeys(back_to_default)}
         both = sorted(name for name in set_to or {} if changes[name] is None)
         if both:
@@ -157,23 +159,14 @@ class TopicAdmin:
 
     async def sizes(self, name: str) -> dict[int, int]:
         """The bytes of each partition on its leader's disk."""
-        view = await self._cluster.topic(name)
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in (await self._cluster.topic(name)).partitions:
+            if partition.leader_id >= 0:
+                by_leader[partition.leader_id].append(TopicPartition(name, partition.partition))
         sizes: dict[int, int] = {}
-        wanted = DescribableLogDirTopic(topic=name, partitions=[p.partition for p in view.partitions])
-        for node_id in sorted({p.leader_id for p in view.partitions if p.leader_id >= 0}):
-            request = DescribeLogDirsRequest(topics=[wanted])
-            response: DescribeLogDirsResponse = await self._cluster.call(request, node_id=node_id)
-            raise_for_code(response.error_code)
-            for folder in response.results:
-                for topic in folder.topics:
-                    for result in topic.partitions:
-                        if topic.name == name and view.partitions[result.partition_index].leader_id == node_id:
-                            sizes[result.partition_index] = result.partition_size
+        for node_id, targets in by_leader.items():
+            sizes |= {t.partition: size for t, size in (await partition_sizes(self._cluster, node_id, targets)).items()}
         return sizes
-
-    @property
-    def _timeout_ms(self) -> int:
-        return int(self._cluster.settings.request_timeout_seconds * 1000)
 
     async def _call_controller(self, request: Any, results: Callable[[Any], Iterable[Any]]) -> None:
         """Send a request to the controller, with retries; raises the first error of its results."""
@@ -195,7 +188,7 @@ class TopicAdmin:
             topics[topic].append(DeleteRecordsPartition(partition_index=partition, offset=offset))
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name=name, partitions=p) for name, p in topics.items()],
-            timeout_ms=self._timeout_ms,
+            timeout_ms=self._cluster.settings.request_timeout_ms,
         )
         response: DeleteRecordsResponse = await self._cluster.call(request, node_id=node_id)
         started = {}
@@ -204,3 +197,18 @@ class TopicAdmin:
                 raise_for_code(partition_.error_code)
                 started[TopicPartition(result.name, partition_.partition_index)] = partition_.low_watermark
         return started
+
+
+async def partition_sizes(
+    cluster: Cluster, node_id: int, targets: Iterable[TopicPartition]
+) -> Mapping[TopicPartition, int]:
+    """The bytes of these partitions on a broker's disk, without those that it has no replica of. One attempt."""
+    topics = [DescribableLogDirTopic(name, indexes) for name, indexes in partitions_by_topic(targets).items()]
+    response: DescribeLogDirsResponse = await cluster.call(DescribeLogDirsRequest(topics=topics), node_id=node_id)
+    raise_for_code(response.error_code)
+    return {
+        TopicPartition(topic.name, result.partition_index): result.partition_size
+        for folder in response.results
+        for topic in folder.topics
+        for result in topic.partitions
+    }

@@ -198,7 +198,6 @@ class TransactionAdmin:
         await self._cluster.call_with_retries(attempt)
 
     async def _owners(self, producer_ids: set[int]) -> Sequence[TransactionView]:
-        """The transactions of these producers at their coordinators."""
         if not producer_ids:
             return []  # an empty filter would match all
         listed = await self.list(producer_ids=sorted(producer_ids))

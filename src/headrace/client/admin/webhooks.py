@@ -44,8 +44,6 @@ class WebhookSettings(msgspec.Struct, frozen=True):
 
 
 class WebhookView(msgspec.Struct, frozen=True):
-    """The current settings of a webhook."""
-
     url: str
     has_secret: bool
     concurrency: int

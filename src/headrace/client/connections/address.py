@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_PORT_DEFAULT = 9092
+PORT_DEFAULT = 9092
 
 
 class Address(NamedTuple):
@@ -15,7 +15,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, port_default: int = PORT_DEFAULT) -> Address:
     """Parse one address; raises ValueError with a message for the user."""
     text = text.strip()
     if text.startswith("["):
@@ -30,7 +30,7 @@ def parse_address(text: str) -> Address:
     if not host:
         raise ValueError(f"{text!r} names no host; write HOST:PORT")
     if not port_text:
-        return Address(host, _PORT_DEFAULT)
+        return Address(host, port_default)
     if not (port_text.isascii() and port_text.isdigit() and 0 <= int(port_text) <= 65535):
         raise ValueError(f"{port_text!r} is not a port; write HOST:PORT with a number up to 65535")
     return Address(host, int(port_text))

@@ -234,8 +234,6 @@ class TcpTransport:
 
 
 class TcpDialer:
-    """Opens TCP transports with one client id."""
-
     def __init__(self, network: Network, client_id: str) -> None:
         self._network = network
         self._client_id = client_id

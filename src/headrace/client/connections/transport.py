@@ -54,8 +54,6 @@ class Transport(Protocol):
 
 
 class Dialer(Protocol):
-    """Opens transports."""
-
     async def dial(self, host: str, port: int, deadline_seconds: float) -> Transport:
         """Connect and negotiate versions; raises Unreachable."""
 

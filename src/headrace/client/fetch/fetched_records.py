@@ -18,8 +18,6 @@ _UNPACKED_BYTES_MAX = 1 << 30
 
 
 class ConsumedRecord(NamedTuple):
-    """One record as the application receives it."""
-
     topic: str
     partition: int
     offset: int

@@ -101,7 +101,7 @@ async def _list_offsets_at_leader(
         replica_id=_CONSUMER,
         isolation_level=1 if read_committed else 0,
         topics=[ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
-        timeout_ms=int(cluster.settings.request_timeout_seconds * 1000),
+        timeout_ms=cluster.settings.request_timeout_ms,
     )
     response: ListOffsetsResponse = await cluster.call(request, node_id=node_id)
     found = {}

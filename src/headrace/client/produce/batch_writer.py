@@ -21,12 +21,11 @@ from typing import NamedTuple, Self
 import msgspec
 
 from headrace.client.cluster import Cluster
-from headrace.client.errors import ProducerClosed, raise_for_code
+from headrace.client.errors import ProducerClosed
 from headrace.client.metadata import TopicPartition
 from headrace.client.produce.pending_batches import PartitionBatchQueue, PendingBatch, ProducerIdentity
-from headrace.client.produce.sender import BatchProducer, Sender, SenderSettings
+from headrace.client.produce.sender import BatchProducer, Sender, SenderSettings, new_producer_identity
 from headrace.model.errors import HeadraceError, MessageTooLarge
-from headrace.wire.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 
 class ReadyBatch(NamedTuple):
@@ -55,14 +54,7 @@ class IdempotentProducer:
 
 
 async def idempotent_producer(cluster: Cluster) -> IdempotentProducer:
-    """Request a new producer id."""
-
-    async def attempt() -> IdempotentProducer:
-        response: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
-        raise_for_code(response.error_code)
-        return IdempotentProducer(ProducerIdentity(response.producer_id, response.producer_epoch))
-
-    return await cluster.call_with_retries(attempt)
+    return IdempotentProducer(await cluster.call_with_retries(lambda: new_producer_identity(cluster)))
 
 
 class BatchWriter:
@@ -71,9 +63,12 @@ class BatchWriter:
     def __init__(self, cluster: Cluster, producer: BatchProducer, settings: BatchWriterSettings | None = None) -> None:
         self.settings = settings or BatchWriterSettings()
         self._cluster = cluster
-        self._sender = _EncodedBatchSender(
-            cluster, _sender_settings(self.settings), self._settled, _WriterTransactionContext(producer)
+        sending = SenderSettings(
+            batch_bytes_max=1,
+            delivery_timeout_seconds=self.settings.delivery_timeout_seconds,
+            topic_wait_seconds=self.settings.topic_wait_seconds,
         )
+        self._sender = _EncodedBatchSender(cluster, sending, self._settled, _WriterTransactionContext(producer))
         self._buffered_bytes = 0
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -156,11 +151,3 @@ class _EncodedBatchSender(Sender):
                 f"({error.message}); make smaller batches, or raise the topic's max.message.bytes"
             )
         super()._fail_batch(queue, error, in_doubt=in_doubt)
-
-
-def _sender_settings(settings: BatchWriterSettings) -> SenderSettings:
-    return SenderSettings(
-        batch_bytes_max=1,
-        delivery_timeout_seconds=settings.delivery_timeout_seconds,
-        topic_wait_seconds=settings.topic_wait_seconds,
-    )

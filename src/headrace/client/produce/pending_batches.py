@@ -29,15 +29,8 @@ class ProducerIdentity(NamedTuple):
     epoch: int = -1
 
 
-class BatchLocation(NamedTuple):
-    """The position of a written batch; the offset is -1 if the broker did not return it."""
-
-    base_offset: int
-    log_append_time_ms: int
-
-
 class PendingBatch:
-    """Records that are sent together, and their common result."""
+    """Records that are sent together, and their common result: the base offset, -1 if the broker did not return it."""
 
     __slots__ = (
         "attempts",
@@ -57,7 +50,7 @@ class PendingBatch:
 
     def __init__(self, created_at: float) -> None:
         self.created_at = created_at
-        self.done: asyncio.Future[BatchLocation] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(self._wake)
         self.waiting: list[asyncio.Future[None]] = []
         self.records: list[BatchRecord] = []
@@ -88,22 +81,22 @@ class PendingBatch:
 
     async def offset_of(self, index: int) -> int:
         """Wait until the record at `index` is written; its offset, or -1 if the broker did not return it."""
-        location = await self._outcome()
+        base_offset = await self._outcome()
         if self.split_batches is not None:
             first, second = self.split_batches
             if index < first.record_count:
                 return await first.offset_of(index)
             return await second.offset_of(index - first.record_count)
-        return location.base_offset + index if location.base_offset >= 0 else -1
+        return base_offset + index if base_offset >= 0 else -1
 
     async def results_of(self, first: int, count: int) -> Sequence[int | HeadraceError]:
         """Wait for consecutive records; returns the offset of each, or its error."""
         try:
-            location = await self._outcome()
+            base_offset = await self._outcome()
         except HeadraceError as error:
             return [error] * count
         if self.split_batches is None:
-            return range(location.base_offset + first, location.base_offset + first + count)
+            return range(base_offset + first, base_offset + first + count)
         left, right = self.split_batches
         in_left = max(0, min(count, left.record_count - first))
         outcomes = [*(await left.results_of(first, in_left))] if in_left else []
@@ -111,7 +104,7 @@ class PendingBatch:
             outcomes += await right.results_of(max(0, first - left.record_count), count - in_left)
         return outcomes
 
-    async def _outcome(self) -> BatchLocation:
+    async def _outcome(self) -> int:
         """Wait for the result. Each caller waits on its own future, so that cancelling one does not affect the others;
         this costs half as much as `asyncio.shield`."""
         self.observed = True
@@ -121,7 +114,7 @@ class PendingBatch:
             await waiter
         return self.done.result()
 
-    def _wake(self, done: asyncio.Future[BatchLocation]) -> None:
+    def _wake(self, done: asyncio.Future[int]) -> None:
         if not done.cancelled():
             # Mark the exception as retrieved: callers need not await the delivery of each record.
             done.exception()
@@ -188,9 +181,9 @@ class PartitionBatchQueue:
         head.identity, head.base_sequence = self.identity, self.next_sequence
         self.next_sequence = (self.next_sequence + head.record_count) % 0x80000000
 
-    def complete_head(self, location: BatchLocation) -> PendingBatch:
+    def complete_head(self, base_offset: int) -> PendingBatch:
         batch = self._remove_head()
-        batch.done.set_result(location)
+        batch.done.set_result(base_offset)
         return batch
 
     def fail_head(self, error: BaseException, *, in_doubt: bool) -> PendingBatch:
@@ -233,4 +226,4 @@ class PartitionBatchQueue:
             self.next_sequence = whole.base_sequence
         whole.records = []
         whole.split_batches = split_batches
-        whole.done.set_result(BatchLocation(-1, -1))
+        whole.done.set_result(-1)

@@ -16,7 +16,7 @@ from headrace.client.cluster import Cluster
 from headrace.client.connections.transport import api_of_request, choose_version
 from headrace.client.errors import DeliveryTimedOut, error_of_code, raise_for_code
 from headrace.client.metadata import TopicPartition
-from headrace.client.produce.pending_batches import BatchLocation, PartitionBatchQueue, PendingBatch, ProducerIdentity
+from headrace.client.produce.pending_batches import PartitionBatchQueue, PendingBatch, ProducerIdentity
 from headrace.model.errors import (
     DuplicateSequence,
     HeadraceError,
@@ -145,7 +145,6 @@ class Sender:
         return [batch for queue in self._active_queues.values() for batch in queue.batches]
 
     def set_no_linger(self, on: bool) -> None:
-        """While on, batches are sent without linger."""
         self._no_linger = on
         self._wake.set()
 
@@ -239,7 +238,7 @@ class Sender:
                 queue.batches[0].in_doubt = True
                 self._handle_batch_error(queue, error_of_code(-1, f"the broker's response left out {queue.target}"))
             elif response.error_code in (0, DuplicateSequence.code):
-                self._complete_batch(queue, BatchLocation(response.base_offset, response.log_append_time_ms))
+                self._complete_batch(queue, response.base_offset)
             else:
                 verdict = error_of_code(response.error_code, _error_message(response))
                 # A leader that loses its leadership or followers, or fails, after the append reports such an error.
@@ -281,7 +280,7 @@ class Sender:
         return ProduceRequest(
             transactional_id=None if self._transaction is None else self._transaction.transactional_id or None,
             acks=self._settings.acks,
-            timeout_ms=int(self._cluster.settings.request_timeout_seconds * 1000),
+            timeout_ms=self._cluster.settings.request_timeout_ms,
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
 
@@ -328,8 +327,8 @@ class Sender:
             self._transaction.set_abortable_error(error)
         self._settled(queue.fail_head(error, in_doubt=in_doubt))
 
-    def _complete_batch(self, queue: PartitionBatchQueue, written: BatchLocation) -> None:
-        batch = queue.complete_head(written)
+    def _complete_batch(self, queue: PartitionBatchQueue, base_offset: int) -> None:
+        batch = queue.complete_head(base_offset)
         queue.in_flight = False
         queue.not_before = 0.0
         self._settled(batch)
@@ -341,10 +340,15 @@ class Sender:
             return self._transaction.identity
         async with self._identifying:
             if self._identity is None:
-                response: InitProducerIdResponse = await self._cluster.call(InitProducerIdRequest())
-                raise_for_code(response.error_code)
-                self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
+                self._identity = await new_producer_identity(self._cluster)
             return self._identity
+
+
+async def new_producer_identity(cluster: Cluster) -> ProducerIdentity:
+    """Request an identity without a transactional id; one attempt."""
+    response: InitProducerIdResponse = await cluster.call(InitProducerIdRequest())
+    raise_for_code(response.error_code)
+    return ProducerIdentity(response.producer_id, response.producer_epoch)
 
 
 def _error_message(response: PartitionProduceResponse) -> str | None:

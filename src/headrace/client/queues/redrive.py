@@ -229,7 +229,6 @@ class Redriver:
 
     @property
     def chunk_max(self) -> int:
-        """The maximum number of letters to lease at a time."""
         rate = self._options.rate
         return _CHUNK_MAX if rate is None else min(max(rate * _CHUNK_SECONDS, 1), _CHUNK_MAX)
 
@@ -260,7 +259,6 @@ class Redriver:
             await _await_deliveries(deliveries, done, outcome)
 
     async def _wait_for_rate(self) -> None:
-        """Return when the rate allows another letter."""
         if self._options.rate is not None:
             await asyncio.sleep(self._next_at - self._clock.monotonic())
             await self._ensure_same_source()

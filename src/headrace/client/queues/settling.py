@@ -72,8 +72,6 @@ _STATUSES_MAX = 1000  # that a broker tells at once
 
 
 class FailedSettlement(NamedTuple):
-    """A message that was not settled."""
-
     receipt: LeaseReceipt
     error: HeadraceError
 
