@@ -109,8 +109,7 @@ class Cluster:
         timeout_seconds: float | None = None,
         connection_key: str = "",
     ) -> Any:
-        """One attempt at one broker, or at any if `node_id` is None; returns the response without checking its error
-        codes."""
+        """One attempt at one broker, or at any if `node_id` is None; error codes of the response are not checked."""
         transport = await (self.any_transport() if node_id is None else self.transport(node_id, connection_key))
         api = api_of_request(request)
         version = choose_version(transport, api, version_max)
@@ -258,7 +257,6 @@ class Cluster:
         return by_leader
 
     async def coordinator(self, group: str) -> int:
-        """The node id of the broker that coordinates the group."""
         if group not in self._coordinators:
             node_id = await self._find_coordinator(group, _GROUP)
             if node_id not in self.view.nodes:
@@ -300,17 +298,16 @@ class Cluster:
 
     async def transport(self, node_id: int, connection_key: str = "") -> Transport:
         """The open transport to a broker for this connection key; dials if there is none."""
-        node = self.view.nodes.get(node_id)
-        if node is None:
+        if node_id not in self.view.nodes:
             await self.refresh(self.view.topics)
-            node = self.view.nodes.get(node_id)
-        if node is None:
+        address = self.view.nodes.get(node_id)
+        if address is None:
             raise Unreachable(f"broker {node_id} is not in the cluster's metadata; it may be down")
         try:
-            return await self._transports.get_or_dial(node.address, connection_key)
+            return await self._transports.get_or_dial(address, connection_key)
         except Unreachable as error:
             raise Unreachable(
-                f"broker {node_id} advertises {node.address}, which cannot be reached from here "
+                f"broker {node_id} advertises {address}, which cannot be reached from here "
                 f"({error.message}); check the advertised address of the broker"
             ) from error
 
@@ -318,8 +315,7 @@ class Cluster:
         """A transport to any reachable broker: prefers an open one, then known brokers, then bootstrap addresses. The
         source of invalidated metadata comes last, because it may be cut off from the cluster."""
         failures = []
-        known = [node.address for node in self.view.nodes.values()]
-        candidates = dict.fromkeys([*known, *self._bootstrap])
+        candidates = dict.fromkeys([*self.view.nodes.values(), *self._bootstrap])
         is_open = self._transports.any_open(but=self._avoided_address)
         for address in sorted(candidates, key=lambda address: (address == self._avoided_address, address != is_open)):
             try:

@@ -120,7 +120,7 @@ class AsyncMessage(Received):
             log.warning("handler failed message=%s attempt=%d", self.id, self.attempt, exc_info=error)
             await self.nack(reason=f"{type(error).__name__}: {error}")
 
-    async def _settle(self, send: _SettleCall) -> None:
+    async def _settle(self, send: Callable[[], Awaitable[list[FailedSettlement]]]) -> None:
         self._check_unsettled()
         self.is_settled = True
         try:
@@ -267,9 +267,6 @@ class AsyncMessages:
         if released:
             how = SettleItem(how=RELEASE)
             await settle(self._cluster, self.subscription.name, released, how, deadline_seconds=_RELEASE_SECONDS)
-
-
-_SettleCall = Callable[[], Awaitable[list[FailedSettlement]]]
 
 
 def _raise_failed(failed: list[FailedSettlement]) -> None:

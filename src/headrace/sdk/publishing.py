@@ -23,8 +23,6 @@ from headrace.sdk.transaction import AsyncTransaction
 
 
 class MessagePublisher:
-    """The producers of one client."""
-
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
         self._settings = settings

@@ -185,7 +185,6 @@ class GroupAdmin:
         ]
 
     async def _existing(self, targets: Set[TopicPartition]) -> Sequence[TopicPartition]:
-        """The partitions that still exist."""
         names = {target.topic for target in targets}
         topics = (await self._cluster.call_with_retries(lambda: self._cluster.refresh(names))).topics
         return sorted(t for t in targets if t.topic in topics and t.partition < len(topics[t.topic].partitions))

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.client.admin.config_requests import (
-    Resource,
     alter_configs,
     configured_resources,
     describe_configs,
     replace_configs,
+    subscription_resource,
 )
 from headrace.client.admin.topic_admin import ReportedConfigSource
 from headrace.client.cluster import Cluster
@@ -104,10 +104,10 @@ class SubscriptionAdmin:
             if configs:
                 await self.configure(topic, name, configs)
         elif configs:
-            await replace_configs(self._cluster, _resource(topic, name), configs)
+            await replace_configs(self._cluster, subscription_resource(topic, name), configs)
         else:
             # No settings are changed, so that a concurrent configuration of the same new subscription is kept.
-            await alter_configs(self._cluster, _resource(topic, name), {})
+            await alter_configs(self._cluster, subscription_resource(topic, name), {})
         floors = {**await self._alter(name, _CREATE, targets, position)}
         # A partition that was added since may have inherited subscriptions before this one existed.
         added = sorted({*await self._targets(topic)} - {*targets})
@@ -125,13 +125,15 @@ class SubscriptionAdmin:
 
     async def configs(self, topic: str, name: str) -> Mapping[str, str | None]:
         """The settings of a subscription without defaults; secret values are None."""
-        described = await describe_configs(self._cluster, _resource(topic, name))
+        described = await describe_configs(self._cluster, subscription_resource(topic, name))
         return {one.name: one.value for one in described if one.config_source != ReportedConfigSource.DEFAULT}
 
     async def configure(
         self, topic: str, name: str, set_to: Mapping[str, str], back_to_default: Iterable[str] = ()
     ) -> None:
-        await alter_configs(self._cluster, _resource(topic, name), {**set_to, **dict.fromkeys(back_to_default)})
+        await alter_configs(
+            self._cluster, subscription_resource(topic, name), {**set_to, **dict.fromkeys(back_to_default)}
+        )
 
     async def delete(self, topic: str, name: str) -> None:
         """Delete a subscription with its state and configuration in all partitions."""
@@ -252,7 +254,3 @@ class SubscriptionAdmin:
     async def _targets(self, topic: str) -> Sequence[TopicPartition]:
         view = await self._cluster.call_with_retries(partial(self._cluster.current_topic, topic))
         return [TopicPartition(topic, partition.partition) for partition in view.partitions]
-
-
-def _resource(topic: str, name: str) -> Resource:
-    return SUBSCRIPTION_RESOURCE, subscription_resource_name(topic, name)

@@ -59,7 +59,6 @@ class Dialer(Protocol):
 
 
 def api_of_request(request: Any) -> Api:
-    """The API that a request message belongs to."""
     return _API_BY_REQUEST[type(request)]
 
 

@@ -143,11 +143,11 @@ class _EncodedBatchSender(Sender):
         self._active_queues[target] = queue
         self._wake.set()
 
-    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError, *, in_doubt: bool) -> None:
+    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError) -> None:
         if isinstance(error, MessageTooLarge):
             head = queue.batches[0]
             error = MessageTooLarge(
                 f"{queue.target} refused a batch of {head.record_count} records in {head.size_bytes} bytes "
                 f"({error.message}); make smaller batches, or raise the topic's max.message.bytes"
             )
-        super()._fail_batch(queue, error, in_doubt=in_doubt)
+        super()._fail_batch(queue, error)

@@ -186,14 +186,11 @@ class PartitionBatchQueue:
         batch.done.set_result(base_offset)
         return batch
 
-    def fail_head(self, error: BaseException, *, in_doubt: bool) -> PendingBatch:
-        """Fail the head.
-
-        If it was certainly rejected, the next batch takes its sequence numbers. If it may have been written, these can
-        neither be reused nor skipped, and later batches need a new identity.
-        """
+    def fail_head(self, error: BaseException) -> PendingBatch:
+        """If the head was certainly rejected, the next batch takes its sequence numbers. If it may have been written,
+        these can neither be reused nor skipped, and later batches need a new identity."""
         batch = self._remove_head()
-        if in_doubt:
+        if batch.in_doubt:
             self.identity = None
         elif batch.base_sequence >= 0:
             self.next_sequence = batch.base_sequence

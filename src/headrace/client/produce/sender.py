@@ -152,7 +152,8 @@ class Sender:
         """Fail all batches; for when the sender has stopped."""
         for queue in self._active_queues.values():
             while queue.batches:
-                self._settled(queue.fail_head(error, in_doubt=True))
+                queue.batches[0].in_doubt = True
+                self._settled(queue.fail_head(error))
         self._active_queues.clear()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -197,7 +198,7 @@ class Sender:
         while queue.batches and now - queue.batches[0].created_at >= limit:
             why = "" if queue.last_error is None else f": {queue.last_error.message.rstrip('.')}"
             error = DeliveryTimedOut(f"{queue.target} did not acknowledge a batch within {limit:g} s{why}")
-            self._fail_batch(queue, error, in_doubt=queue.batches[0].in_doubt)
+            self._fail_batch(queue, error)
 
     async def _send_all(self, queues: list[PartitionBatchQueue]) -> None:
         by_leader: dict[int, list[PartitionBatchQueue]] = defaultdict(list)
@@ -303,7 +304,7 @@ class Sender:
             pause = self._cluster.backoff().seconds_after(queue.failures)
             queue.not_before = self._cluster.clock.monotonic() + pause
         else:
-            self._fail_batch(queue, error, in_doubt=head.in_doubt)
+            self._fail_batch(queue, error)
         queue.in_flight = False
         self._wake.set()
 
@@ -320,12 +321,12 @@ class Sender:
         waited = self._cluster.clock.monotonic() - batch.created_at
         return isinstance(error, UnknownTopicOrPartition) and seconds is not None and waited >= seconds
 
-    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError, *, in_doubt: bool) -> None:
-        if in_doubt:
+    def _fail_batch(self, queue: PartitionBatchQueue, error: HeadraceError) -> None:
+        if queue.batches[0].in_doubt:
             self._identity = None
         if self._transaction is not None:
             self._transaction.set_abortable_error(error)
-        self._settled(queue.fail_head(error, in_doubt=in_doubt))
+        self._settled(queue.fail_head(error))
 
     def _complete_batch(self, queue: PartitionBatchQueue, base_offset: int) -> None:
         batch = queue.complete_head(base_offset)

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -156,6 +157,7 @@ class DeadLetterQueue:
         report_progress: ReportProgress | None,
     ) -> RedriveResult:
         limits = limits or SettleLimits()
+        settled_max = sys.maxsize if limits.count_max is None else limits.count_max
         outcome = RedriveResult()
         clock, began = self._cluster.clock, self._cluster.clock.monotonic()
         if dry_run:
@@ -166,7 +168,7 @@ class DeadLetterQueue:
         async with aclosing(self._chunks(selection, floors, chunk_max)) as chunks:
             async for chunk in chunks:
                 rest = chunk
-                while rest and (room := _remaining_count(limits, outcome)):
+                while rest and (room := max(settled_max - outcome.settled, 0)):
                     some, rest = rest[:room], rest[room:]
                     outcome.chosen += len(some)
                     due = [letter for letter in some if sending is None or sending.check_redrive(letter, outcome)]
@@ -279,11 +281,6 @@ class DeadLetterQueue:
             configs = await TopicAdmin(self._cluster).configs(topic)
             self._windows[topic] = any(one.name == "dedup.window.ms" and one.value != "0" for one in configs)
         return self._windows[topic]
-
-
-def _remaining_count(limits: SettleLimits, outcome: RedriveResult) -> int:
-    """How many more letters may be settled, at most a chunk."""
-    return _CHUNK_MAX if limits.count_max is None else max(limits.count_max - outcome.settled, 0)
 
 
 def _missing(letter_id: MessageId) -> InvalidRequest:

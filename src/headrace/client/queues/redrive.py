@@ -202,10 +202,6 @@ class RedriveResult:
     is_complete: bool = True
 
 
-async def _unchecked() -> None:
-    return
-
-
 class Redriver:
     """`has_window` tells whether a topic has a dedup window. `source_id` is the id of the topic that now has the name
     of the letters' origin; `ensure_same_source` raises if that has changed."""
@@ -216,8 +212,8 @@ class Redriver:
         options: RedriveOptions,
         clock: Clock,
         has_window: Callable[[str], Awaitable[bool]],
-        source_id: UUID | None = None,
-        ensure_same_source: Callable[[], Awaitable[None]] = _unchecked,
+        source_id: UUID | None,
+        ensure_same_source: Callable[[], Awaitable[None]],
     ) -> None:
         self._producer = producer
         self._options = options

@@ -94,8 +94,6 @@ class _PartitionSettlement(NamedTuple):
 
 
 class _BrokerSettlement(NamedTuple):
-    """One request of a member to one broker."""
-
     node_id: int
     member: str
     parts: list[_PartitionSettlement]
