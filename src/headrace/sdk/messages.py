@@ -235,7 +235,8 @@ class AsyncMessages:
                 self._room.clear()
                 await self._room.wait()
             while not self._prefetched:
-                self._prefetched.extend(await self.subscription.lease(self._options.prefetch, _WAIT_SECONDS))
+                leased = await self.subscription.lease(self._options.prefetch, _WAIT_SECONDS)
+                self._prefetched.extend(leased)  # looked up after the wait: `_drop_lost_leases` replaces the deque
             message = AsyncMessage(self._prefetched.popleft(), self, self._cluster.clock.monotonic())
             self._leased[message.leased.receipt] = message
             return message
