@@ -55,9 +55,7 @@ class ClientSettings:
 
 def connect(bootstrap: str, settings: ClientSettings | None = None) -> Cluster:
     """Return a cluster that is reached through `bootstrap` ("host:port,host:port") over TCP, without connecting yet.
-
-    Use it as `async with connect("127.0.0.1:9092") as cluster:`.
-    """
+    Use it as `async with connect("127.0.0.1:9092") as cluster:`."""
     settings = settings or ClientSettings()
     dialer = TcpDialer(SystemNetwork(), settings.client_id)
     return Cluster(parse_addresses(bootstrap), dialer, SystemClock(), SystemEntropy(), settings)
@@ -160,10 +158,8 @@ class Cluster:
         deadline_seconds: float | None = None,
         topics_may_appear: bool = False,
     ) -> T:
-        """Repeat `attempt` while its error is retriable, with full-jitter back-off, until the deadline.
-
-        An unknown topic is not retried, unless it may be about to appear because it was just created.
-        """
+        """Repeat `attempt` while its error is retriable, with full-jitter back-off, until the deadline. An unknown
+        topic is not retried, unless it may be about to appear because it was just created."""
         deadline = self.clock.monotonic() + (deadline_seconds or self.settings.deadline_seconds)
         backoff = self.backoff()
         while True:

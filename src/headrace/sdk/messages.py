@@ -250,9 +250,8 @@ class AsyncMessages:
             since = self._cluster.clock.monotonic() - self._options.work_seconds_max
             receipts = [receipt for receipt, message in self._leased.items() if message.delivered_at > since]
             receipts += [message.receipt for message in (*self._prefetched, *self.subscription.ready_messages)]
-            if receipts:
-                failed = await settle(self._cluster, self.subscription.name, receipts, how, deadline_seconds=pause)
-                self._drop_lost_leases(failed)
+            failed = await settle(self._cluster, self.subscription.name, receipts, how, deadline_seconds=pause)
+            self._drop_lost_leases(failed)
 
     def _drop_lost_leases(self, failed: Iterable[FailedSettlement]) -> None:
         """Do not deliver messages whose lease has ended. For delivered ones, settling raises `LeaseLost`."""
@@ -264,10 +263,8 @@ class AsyncMessages:
                 log.warning("lease ended during processing, message will be redelivered message=%s", receipt.id)
 
     async def _release(self, receipts: Iterable[LeaseReceipt]) -> None:
-        released = list(receipts)
-        if released:
-            how = SettleItem(how=RELEASE)
-            await settle(self._cluster, self.subscription.name, released, how, deadline_seconds=_RELEASE_SECONDS)
+        how = SettleItem(how=RELEASE)
+        await settle(self._cluster, self.subscription.name, receipts, how, deadline_seconds=_RELEASE_SECONDS)
 
 
 def _raise_failed(failed: list[FailedSettlement]) -> None:

@@ -92,11 +92,9 @@ class TransactionAdmin:
         producer_ids: Iterable[int] = (),
         older_than_ms: int | None = None,
     ) -> Sequence[TransactionListing]:
-        """The transactional ids of every broker that match all filters, by name.
-
-        `older_than_ms` without states lists open transactions only: brokers, like Kafka's, count from the start of the
-        last transaction of an id, even if that has ended.
-        """
+        """The transactional ids of every broker that match all filters, by name. `older_than_ms` without states lists
+        open transactions only: brokers, like Kafka's, count from the start of the last transaction of an id, even if
+        that has ended."""
         wanted = [*states]
         if older_than_ms is not None and not wanted:
             wanted = [*OPEN_STATES]

@@ -43,10 +43,8 @@ class ResponseFrameReader:
         self._large_filled = 0
 
     def receive(self) -> list[memoryview]:
-        """The frames (without their length) that one read completed.
-
-        Raises BlockingIOError when there is nothing to read, EOFError when the peer has closed.
-        """
+        """The frames (without their length) that one read completed. Raises BlockingIOError when there is nothing to
+        read, EOFError when the peer has closed."""
         if self._large is not None:
             return self._receive_large(self._large)
         count = self._stream.receive_into(self._view[self._filled :])

@@ -40,11 +40,8 @@ class Transport(Protocol):
         """Whether a new transport must be dialled."""
 
     async def call(self, api_key: int, version: int, request: Any, deadline_seconds: float) -> Any:
-        """Send a request and wait for its response.
-
-        The request is sent in the first step of this call, before anything is awaited, so that consecutive calls
-        arrive in order.
-        """
+        """Send a request and wait for its response. The request is sent in the first step of this call, before anything
+        is awaited, so that consecutive calls arrive in order."""
 
     def post(self, api_key: int, version: int, request: Any) -> None:
         """Send a request that has no response (Produce with acks=0)."""

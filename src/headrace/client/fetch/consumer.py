@@ -109,10 +109,8 @@ class Consumer:
         await self.close(in_hand_done=kind is None)
 
     async def close(self, *, in_hand_done: bool = True) -> None:
-        """Commit (with automatic commits), leave the group and stop reading.
-
-        `in_hand_done`: the records given last were processed; otherwise they are delivered again.
-        """
+        """Commit (with automatic commits), leave the group and stop reading. `in_hand_done`: the records given last
+        were processed; otherwise they are delivered again."""
         if in_hand_done:
             self._unprocessed = ()
         await self._tasks.stop()
@@ -351,10 +349,8 @@ class Consumer:
                 raise
 
     async def _commit_processed(self, deadline_seconds: float) -> None:
-        """Commit processed records, if automatic commits are enabled.
-
-        A commit may be rejected after a rebalance; the records are then delivered again to another member.
-        """
+        """Commit processed records, if automatic commits are enabled. A commit may be rejected after a rebalance; the
+        records are then delivered again to another member."""
         self._commit_due_at = self._next_commit_at()
         if self._group is None or self.settings.commit_seconds is None:
             return

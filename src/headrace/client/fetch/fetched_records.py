@@ -28,10 +28,8 @@ class ConsumedRecord(NamedTuple):
 
 
 class FetchedRecords:
-    """The records of one partition in one response; decodes lazily and advances `next_offset`.
-
-    `next_offset` includes skipped records, so that a position never waits for an invisible record.
-    """
+    """The records of one partition in one response; decodes lazily and advances `next_offset`. `next_offset` includes
+    skipped records, so that a position never waits for an invisible record."""
 
     __slots__ = ("_aborted", "_batches", "next_offset", "size_bytes", "target")
 

@@ -130,10 +130,8 @@ class GroupMembership:
         self._tasks.spawn(self._run_heartbeats(), "group heartbeat")
 
     async def stop(self) -> None:
-        """Stop the heartbeat and leave, so that the other members need not wait for the session timeout.
-
-        A static member does not leave: it is expected to return.
-        """
+        """Stop the heartbeat and leave, so that the other members need not wait for the session timeout. A static
+        member does not leave: it is expected to return."""
         await self._tasks.stop()
         if self._member_id and self._rules.instance_id is None:
             try:

@@ -64,11 +64,6 @@ class PendingBatch:
         self.observed = False  # a caller waits for the result
         self.is_closed = False  # it takes no more records
 
-    def add(self, records: Sequence[BatchRecord], size_bytes: int) -> None:
-        self.records += records
-        self.record_count += len(records)
-        self.size_bytes += size_bytes
-
     def encode(self, compression: int, *, is_transactional: bool) -> bytes | bytearray | memoryview:
         return build_batch(
             self.records,
@@ -159,7 +154,9 @@ class PartitionBatchQueue:
         if alone or not self.has_room(size_bytes, size_bytes_max):
             self.batches.append(PendingBatch(now))
         batch = self.batches[-1]
-        batch.add(records, size_bytes)
+        batch.records += records
+        batch.record_count += len(records)
+        batch.size_bytes += size_bytes
         batch.is_closed = alone
         return batch
 
@@ -215,7 +212,9 @@ class PartitionBatchQueue:
         middle = whole.record_count // 2
         split_batches = PendingBatch(whole.created_at), PendingBatch(whole.created_at)
         for half, records in zip(split_batches, (whole.records[:middle], whole.records[middle:]), strict=True):
-            half.add(records, sum(map(size_of, records)))
+            half.records = records
+            half.record_count = len(records)
+            half.size_bytes += sum(map(size_of, records))
             half.observed = whole.observed
             half.is_closed = whole.is_closed
         self.batches.extendleft(reversed(split_batches))

@@ -71,11 +71,8 @@ class Delivery:
 
 
 class Producer:
-    """Writes through one cluster.
-
-    Use it as `async with Producer(cluster) as producer:`; leaving it flushes. All records are part of `transaction`, if
-    it is given; see `headrace.client.transactions.transactional_producer`.
-    """
+    """Writes through one cluster. Use it as `async with Producer(cluster) as producer:`; leaving it flushes. All
+    records are part of `transaction`, if it is given; see `headrace.client.transactions.transactional_producer`."""
 
     def __init__(
         self, cluster: Cluster, settings: ProducerSettings | None = None, transaction: TransactionContext | None = None
@@ -138,10 +135,8 @@ class Producer:
         return self._enqueue(view, record, size_bytes, partition)
 
     async def flush(self) -> None:
-        """Wait until all submitted records are acknowledged or rejected.
-
-        Raises the first failure since the last flush whose delivery was not awaited.
-        """
+        """Wait until all submitted records are acknowledged or rejected. Raises the first failure since the last flush
+        whose delivery was not awaited."""
         self._sender.set_no_linger(True)
         try:
             while pending := self._sender.pending:

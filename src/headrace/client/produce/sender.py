@@ -92,11 +92,9 @@ class _Queues(dict[TopicPartition, PartitionBatchQueue]):
 
 
 class Sender:
-    """Runs in the background of one producer.
-
-    `settled` is called with every batch that was written or failed. In a transaction the identity is that of the
-    transaction, and cannot be replaced when the broker does not know it any more.
-    """
+    """Runs in the background of one producer. `settled` is called with every batch that was written or failed. In a
+    transaction the identity is that of the transaction, and cannot be replaced when the broker does not know it any
+    more."""
 
     def __init__(
         self,

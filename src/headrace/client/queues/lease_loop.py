@@ -235,9 +235,7 @@ class LeaseLoop:
 
     async def release(self, messages: Iterable[LeasedMessage]) -> None:
         """Give back messages that were delivered to nobody. This does not count as a delivery attempt."""
-        receipts = [message.receipt for message in messages]
-        if receipts:
-            await self._settle(receipts, RELEASE)
+        await self._settle([message.receipt for message in messages], RELEASE)
 
     async def _settle(self, receipts: Sequence[LeaseReceipt], how: int) -> None:
         item = SettleItem(how=how)

@@ -105,8 +105,10 @@ def read_leased(
     record = next(records, None)
     for leased in response.leased:
         expected = leased.first
-        while record is not None and (offset := record[0]) <= leased.last:
-            _, timestamp_ms, key, value, headers = record
+        while record is not None:
+            offset, timestamp_ms, key, value, headers = record
+            if offset > leased.last:
+                break
             if offset >= expected:
                 if offset > expected:
                     leave_out(expected, offset - 1, leased.attempt)

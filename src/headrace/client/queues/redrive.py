@@ -144,12 +144,9 @@ class RedriveSubscription:
     async def _settle(self, leased: LeasedDeadLetters) -> None:
         done = [receipt for offset, receipt in leased.receipts.items() if offset in leased.done]
         left = [receipt for offset, receipt in leased.receipts.items() if offset not in leased.done]
-        refused = []
-        if done:
-            refused += await settle(self._cluster, REDRIVE_SUBSCRIPTION, done, SettleItem(how=ACK))
-        if left:
-            how = SettleItem(how=NACK, delay_ms=0, reason="it was not sent back")
-            refused += await settle(self._cluster, REDRIVE_SUBSCRIPTION, left, how)
+        refused = await settle(self._cluster, REDRIVE_SUBSCRIPTION, done, SettleItem(how=ACK))
+        how = SettleItem(how=NACK, delay_ms=0, reason="it was not sent back")
+        refused += await settle(self._cluster, REDRIVE_SUBSCRIPTION, left, how)
         for one in refused:
             raise one.error
 

@@ -82,10 +82,10 @@ class TransactionCoordinatorClient:
                 self._coordinator = None
             raise
 
-    def raise_for_code(self, code: int, message: str | None = None) -> None:
+    def raise_for_code(self, code: int) -> None:
         """Raise the error of a code; 0 is success."""
         if code:
-            error = error_of_code(code, message)
+            error = error_of_code(code)
             if error.retriable:
                 self._coordinator = None
             raise self.fencing_explained(error)
@@ -229,10 +229,8 @@ class TransactionalProducer:
     async def send_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], membership: ConsumerGroupMetadata | None = None
     ) -> None:
-        """Commit these offsets for the group together with the transaction.
-
-        With the consumer's `membership` this fails if the partitions were assigned to another member.
-        """
+        """Commit these offsets for the group together with the transaction. With the consumer's `membership` this fails
+        if the partitions were assigned to another member."""
         self._open_producer()
         if not offsets:
             return
