@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from headrace.client.metadata import TopicPartition
 from headrace.model.errors import HeadraceError
+from headrace.runtime.clock import Clock
 from headrace.wire.batches.batch import HEADER_SIZE, TRANSACTIONAL, BatchRecord, build_batch
 
 _RECORD_OVERHEAD = 24  # length, attributes, deltas and the lengths of key and value, at most
@@ -148,11 +149,11 @@ class PartitionBatchQueue:
         return last.attempts == 0 and not last.is_closed and last.size_bytes + size_bytes <= size_bytes_max
 
     def append(
-        self, records: Sequence[BatchRecord], size_bytes: int, now: float, size_bytes_max: int, *, alone: bool
+        self, records: Sequence[BatchRecord], size_bytes: int, clock: Clock, size_bytes_max: int, *, alone: bool
     ) -> PendingBatch:
         """Append consecutive records to the last batch, or to a new one; with `alone` to one without other records."""
         if alone or not self.has_room(size_bytes, size_bytes_max):
-            self.batches.append(PendingBatch(now))
+            self.batches.append(PendingBatch(clock.monotonic()))
         batch = self.batches[-1]
         batch.records += records
         batch.record_count += len(records)

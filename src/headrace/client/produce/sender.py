@@ -131,8 +131,7 @@ class Sender:
     ) -> PendingBatch:
         """Queue consecutive records at the end of one batch, which is returned."""
         queue = self._queues[target]
-        now = self._cluster.clock.monotonic()
-        batch = queue.append(records, size_bytes, now, self._settings.batch_bytes_max, alone=alone)
+        batch = queue.append(records, size_bytes, self._cluster.clock, self._settings.batch_bytes_max, alone=alone)
         self._active_queues[target] = queue
         self._wake.set()
         return batch
